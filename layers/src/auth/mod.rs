@@ -1,0 +1,217 @@
+//! Finds out who calls: `Authorization: Bearer <key>` or `x-api-key` (decisions, "Names").
+
+mod secret;
+
+use std::{
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::SystemTime,
+};
+
+use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
+use tower::{Layer, Service};
+
+pub use self::secret::SecretKey;
+use crate::{
+    error::Error,
+    facts::{Caller, ClientAddr},
+    key::{KeyRecord, KeyStatus, KeyStore},
+};
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Lets in whoever shows a key of the store, and inserts the [`Caller`]. The key itself is taken out
+/// of the request: no layer below can pass it on.
+#[derive(Clone, Debug)]
+pub struct AuthLayer<K> {
+    keys: K,
+}
+
+impl<K> AuthLayer<K> {
+    /// Keys are looked up in `keys`.
+    pub const fn new(keys: K) -> Self {
+        Self { keys }
+    }
+}
+
+impl<S, K: Clone> Layer<S> for AuthLayer<K> {
+    type Service = Auth<S, K>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Auth {
+            inner,
+            keys: self.keys.clone(),
+        }
+    }
+}
+
+/// The service of [`AuthLayer`].
+#[derive(Clone, Debug)]
+pub struct Auth<S, K> {
+    inner: S,
+    keys: K,
+}
+
+impl<S, K, B> Service<Request<B>> for Auth<S, K>
+where
+    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: 'static,
+    K: KeyStore + Clone,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let keys = self.keys.clone();
+        Box::pin(async move {
+            let secret = take_key(req.headers_mut())?;
+            let found = keys
+                .find_key(&secret.digest())
+                .await
+                .map_err(Error::LedgerUnavailable)?;
+            let record = found.ok_or(Error::KeyUnknown)?;
+            let address = req
+                .extensions()
+                .get::<ClientAddr>()
+                .map(|address| address.0);
+            check(&record, address, unix_ms())?;
+            req.extensions_mut().insert(Caller(record));
+            inner.call(req).await
+        })
+    }
+}
+
+fn take_key(headers: &mut HeaderMap) -> Result<SecretKey, Error> {
+    let bearer = match one(headers, &AUTHORIZATION)? {
+        None => None,
+        Some(value) => {
+            let (scheme, key) = value.split_once(' ').ok_or(Error::KeyMalformed)?;
+            // The scheme's name is case-insensitive (RFC 9110, section 11.1).
+            if !scheme.eq_ignore_ascii_case("bearer") {
+                return Err(Error::KeyMalformed);
+            }
+            Some(key.trim().to_owned())
+        }
+    };
+    let api_key = one(headers, &X_API_KEY)?.map(|value| value.trim().to_owned());
+    headers.remove(AUTHORIZATION);
+    headers.remove(X_API_KEY);
+    let key = match (bearer, api_key) {
+        (None, None) => return Err(Error::KeyMissing),
+        (Some(bearer), Some(api_key)) if bearer != api_key => return Err(Error::KeyConflict),
+        (Some(key), _) | (None, Some(key)) => key,
+    };
+    key.parse()
+}
+
+/// The header's only value, as text.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
+    if values.any(|other| other != first) {
+        return Err(Error::KeyConflict);
+    }
+    first.to_str().map(Some).map_err(|_| Error::KeyMalformed)
+}
+
+fn check(record: &Arc<KeyRecord>, address: Option<IpAddr>, now_ms: u64) -> Result<(), Error> {
+    if record.status != KeyStatus::Active {
+        return Err(Error::KeyDisabled);
+    }
+    if record.expires_at_ms.is_some_and(|at| at <= now_ms) {
+        return Err(Error::KeyExpired);
+    }
+    // A key that is bound to addresses is not good for a client whose address nobody knows.
+    let allowed = |address: IpAddr| {
+        record
+            .addresses
+            .iter()
+            .any(|net| net.contains(&address.to_canonical()))
+    };
+    if !record.addresses.is_empty() && !address.is_some_and(allowed) {
+        return Err(Error::AddressNotAllowed);
+    }
+    Ok(())
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_key_is_taken_from_either_header_and_out_of_the_request() {
+        let key = SecretKey::generate();
+        let (bearer, lower) = (
+            format!("Bearer {}", key.expose()),
+            format!("bearer  {}", key.expose()),
+        );
+        for lines in [
+            vec![("authorization", bearer.as_str())],
+            vec![("authorization", lower.as_str())],
+            vec![("x-api-key", key.expose())],
+            vec![
+                ("authorization", bearer.as_str()),
+                ("x-api-key", key.expose()),
+            ],
+        ] {
+            let mut headers = headers(&lines);
+            assert_eq!(
+                take_key(&mut headers).unwrap().digest(),
+                key.digest(),
+                "{lines:?}"
+            );
+            assert!(headers.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_by_what_is_wrong_with_it() {
+        let (a, b) = (SecretKey::generate(), SecretKey::generate());
+        let bearer = format!("Bearer {}", a.expose());
+        let refusal = |lines: &[(&'static str, &str)]| take_key(&mut headers(lines)).unwrap_err();
+        assert!(matches!(refusal(&[]), Error::KeyMissing));
+        assert!(matches!(
+            refusal(&[("authorization", "Basic eDp5")]),
+            Error::KeyMalformed
+        ));
+        assert!(matches!(
+            refusal(&[("authorization", "Bearer")]),
+            Error::KeyMalformed
+        ));
+        assert!(matches!(
+            refusal(&[("authorization", "Bearer sk-123")]),
+            Error::KeyMalformed
+        ));
+        assert!(matches!(
+            refusal(&[("authorization", &bearer), ("x-api-key", b.expose())]),
+            Error::KeyConflict
+        ));
+    }
+}

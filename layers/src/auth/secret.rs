@@ -1,0 +1,142 @@
+use std::{fmt, str::FromStr};
+
+use sha2::{Digest, Sha256};
+
+use crate::{error::Error, key::KeyDigest};
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const PREFIX: &str = "tg-";
+/// 62⁴³ > 2²⁵⁶.
+const RANDOM_DIGITS: usize = 43;
+const CHECK_DIGITS: usize = 5;
+const SHOWN: usize = PREFIX.len() + 6;
+
+/// A caller's key: `tg-`, 256 random bits in base62, and five digits of a checksum, so that a typo is
+/// told from an unknown key without a look-up. Printed only by [`SecretKey::expose`].
+#[derive(Clone)]
+pub struct SecretKey(String);
+
+impl SecretKey {
+    /// A new key from the system's random numbers.
+    ///
+    /// # Panics
+    /// The system has no random numbers: no key could be safe.
+    #[must_use]
+    pub fn generate() -> Self {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).expect("the system gives random numbers");
+        let mut text = String::with_capacity(PREFIX.len() + RANDOM_DIGITS + CHECK_DIGITS);
+        text.push_str(PREFIX);
+        push_base62(&mut text, &random, RANDOM_DIGITS);
+        let check = checksum(&text);
+        push_base62(&mut text, &check, CHECK_DIGITS);
+        Self(text)
+    }
+
+    /// SHA-256 of the whole key: what is stored and looked up.
+    #[must_use]
+    pub fn digest(&self) -> KeyDigest {
+        KeyDigest::new(Sha256::digest(self.0.as_bytes()).into())
+    }
+
+    /// What people may see: `tg-AbC123…`.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("{}…", &self.0[..SHOWN])
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SecretKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
+        if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
+            || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric())
+        {
+            return Err(Error::KeyMalformed);
+        }
+        let (signed, given) = text.split_at(text.len() - CHECK_DIGITS);
+        let mut expected = String::with_capacity(CHECK_DIGITS);
+        push_base62(&mut expected, &checksum(signed), CHECK_DIGITS);
+        if given == expected {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::KeyMalformed)
+        }
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretKey({})", self.prefix())
+    }
+}
+
+/// The last `digits` base62 digits of a big-endian number.
+fn push_base62(text: &mut String, number: &[u8], digits: usize) {
+    let mut number = number.to_vec();
+    let mut reversed = Vec::with_capacity(digits);
+    for _ in 0..digits {
+        let mut remainder = 0u16;
+        for byte in &mut number {
+            let value = remainder << 8 | u16::from(*byte);
+            *byte = u8::try_from(value / 62).expect("the remainder is below 62");
+            remainder = value % 62;
+        }
+        reversed.push(ALPHABET[usize::from(remainder)]);
+    }
+    text.extend(reversed.iter().rev().map(|digit| char::from(*digit)));
+}
+
+fn checksum(text: &str) -> [u8; 4] {
+    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    [digest[0], digest[1], digest[2], digest[3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_key_parses_and_hides_itself() {
+        let key = SecretKey::generate();
+        assert_eq!(key.expose().len(), 51);
+        assert_eq!(
+            key.expose().parse::<SecretKey>().unwrap().digest(),
+            key.digest()
+        );
+        let shown = format!("{key:?} {}", key.prefix());
+        assert!(!shown.contains(&key.expose()[SHOWN..SHOWN + 8]), "{shown}");
+    }
+
+    #[test]
+    fn every_typo_is_seen() {
+        let key = SecretKey::generate().expose().to_owned();
+        for at in 0..key.len() {
+            let mut typo = key.clone().into_bytes();
+            typo[at] = if typo[at] == b'x' { b'y' } else { b'x' };
+            assert!(
+                String::from_utf8(typo)
+                    .unwrap()
+                    .parse::<SecretKey>()
+                    .is_err(),
+                "at {at}"
+            );
+        }
+        assert!(key[..key.len() - 1].parse::<SecretKey>().is_err());
+    }
+
+    #[test]
+    fn base62_is_the_number() {
+        let mut text = String::new();
+        push_base62(&mut text, &[1, 0], 3);
+        assert_eq!(text, "048", "256 = 4 × 62 + 8");
+    }
+}

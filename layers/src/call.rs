@@ -1,0 +1,130 @@
+//! A model call on its way down: what each layer has proved about it is in its type.
+//!
+//! [`Call`] (parsed) → [`Priced`] (model and price known) → [`Attempt`] (one route chosen) →
+//! [`Outbound`] (bytes in the vendor's format).
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    model::{Model, Route},
+    price::Price,
+    usage::Meter,
+};
+
+/// A wire format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// `POST /v1/chat/completions`.
+    Chat,
+    /// `POST /v1/messages`.
+    Messages,
+}
+
+/// A request whose fields have been checked, with its bytes as the client sent them.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The format that the client speaks.
+    pub format: Format,
+    /// The whole body.
+    pub body: Bytes,
+    /// The catalog name asked for.
+    pub model: String,
+    /// Whether the answer is to be a stream.
+    pub stream: bool,
+    /// The client's ceiling on output tokens.
+    pub output_tokens: Option<u64>,
+    /// How many answers (`n` of the chat format).
+    pub choices: u64,
+    /// Whether the client asked for the usage chunk (`stream_options.include_usage`). The messages
+    /// format always carries usage.
+    pub usage_asked: bool,
+    /// How much input there is.
+    pub input: InputSize,
+    /// Where the fields stand that may have to change.
+    pub spans: Spans,
+}
+
+/// Input by what it weighs. Text is counted in UTF-8 bytes after JSON decoding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InputSize {
+    /// Bytes of text: contents, instructions, tools, names.
+    pub text_bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Tools.
+    pub tools: u64,
+    /// Images, inline or by address.
+    pub images: u64,
+    /// Documents, inline or by address.
+    pub documents: u64,
+    /// Bytes of inline images and documents, as sent (base64).
+    pub binary_bytes: u64,
+}
+
+/// Byte ranges in [`Call::body`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// Just behind the opening brace: where a field may be put in.
+    pub start: usize,
+    /// The value of `model`.
+    pub model: Range<usize>,
+    /// The value of `stream_options`, if it is there.
+    pub stream_options: Option<Range<usize>>,
+    /// The value of `stream_options.include_usage`, if it is there.
+    pub include_usage: Option<Range<usize>>,
+}
+
+/// A call with the model and the price that it is charged by to its end.
+#[derive(Clone, Debug)]
+pub struct Priced {
+    /// The call.
+    pub call: Arc<Call>,
+    /// Its model.
+    pub model: Arc<Model>,
+    /// Its price.
+    pub price: Arc<Price>,
+    /// The ceiling on output tokens for each choice that the hold pays for.
+    pub output_tokens: u64,
+    /// What the call uses.
+    pub meter: Meter,
+}
+
+/// A call on one of its routes.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// The call.
+    pub priced: Priced,
+    /// The route chosen.
+    pub route: Arc<Route>,
+}
+
+/// A request in the vendor's format.
+#[derive(Clone, Debug)]
+pub struct Outbound {
+    /// The way it goes.
+    pub route: Arc<Route>,
+    /// The body, whole.
+    pub body: Bytes,
+    /// Whether the answer is to be a stream.
+    pub stream: bool,
+    /// Whether the vendor's chat usage chunk was our wish alone and is to be taken out again.
+    pub strip_usage: bool,
+    /// What the call uses.
+    pub meter: Meter,
+}
+
+impl Format {
+    /// The format of the calls posted to this path.
+    #[must_use]
+    pub fn of_path(path: &str) -> Option<Self> {
+        match path {
+            "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/messages" => Some(Self::Messages),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Every way a request can be refused, in one flat enum named by what was refused.
+//!
+//! The `respond` layer alone turns an [`Error`] into HTTP. [`std::fmt::Display`] is the message for
+//! the log (English, with the cause behind `source`); the message for the caller is `respond`'s.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::StatusCode;
+
+use crate::money::MicroRub;
+
+/// Any error that can cross threads.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a call was not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// 404: no such path.
+    #[error("no such path")]
+    PathUnknown,
+    /// 405: the path takes other methods.
+    #[error("method not allowed, only {allow}")]
+    MethodNotAllowed {
+        /// The `allow` header.
+        allow: &'static str,
+    },
+    /// 400: the request is not what its format asks for.
+    #[error("invalid request: {field}: {problem:?}")]
+    Invalid {
+        /// Path of the field, like `messages[2].role`; empty for the body as a whole.
+        field: Cow<'static, str>,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// 408: the body came too slowly.
+    #[error("request body too slow")]
+    BodyTooSlow,
+    /// 413: the body is too large.
+    #[error("request body larger than {bytes_max} bytes")]
+    BodyTooLarge {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// 415: the content-type is not JSON.
+    #[error("content-type is not application/json")]
+    ContentType,
+    /// 415: the content-encoding is not identity.
+    #[error("content-encoding is not identity")]
+    ContentEncoding,
+    /// The client's body broke off; nobody will read the answer.
+    #[error("request body broke off")]
+    BodyBroken(#[source] BoxError),
+
+    /// 401: no key was shown.
+    #[error("no key")]
+    KeyMissing,
+    /// 401: what was shown is no key of ours, by form or checksum.
+    #[error("malformed key")]
+    KeyMalformed,
+    /// 401: `authorization` and `x-api-key` differ.
+    #[error("two different keys")]
+    KeyConflict,
+    /// 401: no such key.
+    #[error("unknown key")]
+    KeyUnknown,
+    /// 401: the key is disabled or deleted.
+    #[error("key disabled or deleted")]
+    KeyDisabled,
+    /// 401: the key is past its time.
+    #[error("key expired")]
+    KeyExpired,
+    /// 401: the key's ceiling is used up.
+    #[error("key ceiling used up")]
+    CeilingUsedUp,
+    /// 401: the account has no funds.
+    #[error("account empty")]
+    AccountEmpty,
+    /// 401: the account is suspended.
+    #[error("account suspended")]
+    AccountSuspended,
+
+    /// 403: the hold does not fit in what is left.
+    #[error("hold of {needs} does not fit: {free} free, {held} held")]
+    DoesNotFit {
+        /// What the call could cost.
+        needs: MicroRub,
+        /// What is left beside other calls' holds.
+        free: MicroRub,
+        /// What the key's running calls hold.
+        held: MicroRub,
+    },
+    /// 403: the key may not call this model.
+    #[error("model {model:?} not allowed for this key")]
+    ModelNotAllowed {
+        /// The catalog name.
+        model: String,
+    },
+    /// 403: the key may not be used from this address.
+    #[error("address not allowed for this key")]
+    AddressNotAllowed,
+
+    /// 429: too many requests from this address or key.
+    #[error("too many requests, wait {retry_after:?}")]
+    TooManyRequests {
+        /// When the next one is let in.
+        retry_after: Duration,
+    },
+    /// 429: the vendor is at its limit.
+    #[error("vendor limit, wait {retry_after:?}")]
+    VendorLimit {
+        /// What the vendor asks for.
+        retry_after: Duration,
+    },
+
+    /// 503 without retry: no such model in the catalog.
+    #[error("no such model {model:?}")]
+    ModelUnknown {
+        /// What was asked for.
+        model: String,
+    },
+    /// 503: there is no price now.
+    #[error("no price for now")]
+    PriceUnavailable,
+    /// 503: the ledger is out of reach, so nothing can be held.
+    #[error("ledger out of reach")]
+    LedgerUnavailable(#[source] BoxError),
+    /// 503: as many calls run as may.
+    #[error("overloaded")]
+    Overloaded,
+    /// 503: this node is going down.
+    #[error("draining")]
+    Draining,
+    /// 503: no vendor could answer.
+    #[error("vendor unavailable: {0}")]
+    VendorUnavailable(#[source] BoxError),
+    /// 503: the vendor refused *our* key or account: an alert for the operator.
+    #[error("vendor refused our key with {status}")]
+    VendorKeyRefused {
+        /// What the vendor answered.
+        status: StatusCode,
+    },
+
+    /// 400, 413, 422: the vendor refused the caller's request; the text is scrubbed.
+    #[error("vendor refused the request with {status}: {text}")]
+    VendorRefused {
+        /// What the vendor answered.
+        status: StatusCode,
+        /// Why, in the vendor's words, scrubbed of keys, addresses and organisations.
+        text: String,
+    },
+    /// 502: the vendor answered something broken.
+    #[error("vendor answer broken: {0}")]
+    VendorBroken(#[source] BoxError),
+    /// 504: the vendor did not answer in time.
+    #[error("vendor too slow: no {awaited} in time")]
+    VendorTimeout {
+        /// What did not come: `connection`, `first byte`, `next bytes`.
+        awaited: &'static str,
+    },
+    /// 500: our own fault.
+    #[error("internal: {0}")]
+    Internal(#[source] BoxError),
+}
+
+impl Error {
+    /// A 400 that names a field.
+    #[must_use]
+    pub fn invalid(field: impl Into<Cow<'static, str>>, problem: Problem) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem,
+        }
+    }
+}
+
+/// What is wrong with a field of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The body is not JSON; the parser's words.
+    NotJson(String),
+    /// It is required.
+    Missing,
+    /// It has another type than the one named.
+    WrongType(&'static str),
+    /// It is not one of the values named.
+    NotOneOf(&'static str),
+    /// It is a number below the least one allowed.
+    BelowMin(u64),
+    /// There are more than so many, or the number is larger.
+    AboveMax(u64),
+    /// It stands there twice.
+    Duplicate,
+    /// It is nested deeper than so many levels.
+    TooDeep(usize),
+    /// It is empty where it may not be.
+    Empty,
+    /// It contradicts the field named.
+    Contradicts(&'static str),
+    /// It asks for something that this gateway cannot count or carry.
+    Unsupported,
+    /// A conversation kept by the vendor: the client must send all of it (see [`crate::call`]).
+    ThreadUnsupported,
+    /// The model's vendor speaks the other format and nothing translates to it.
+    NotTranslated,
+}

@@ -1,0 +1,476 @@
+//! The chat-completions request (specification 2.1).
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::de::{self, MapAccess, SeqAccess};
+use serde_json::value::RawValue;
+
+use super::{
+    content::{Content, Tools},
+    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, elements, next_key},
+};
+use crate::{
+    call::{Call, Format, Spans},
+    error::{Error, Problem},
+};
+
+/// Names of the format that we read.
+const NAMES: &[&str] = &[
+    "model",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "stream_options",
+    "n",
+    "tools",
+    "service_tier",
+    "speed",
+    "thread",
+    "container",
+    "mcp_servers",
+    "previous_response_id",
+    "web_search_options",
+    "audio",
+    "modalities",
+];
+
+pub(super) fn call(body: Bytes, messages_max: u64) -> Result<Call, Error> {
+    let cx = Cx::new(&body, messages_max);
+    let call = cx.read(Body)?;
+    Ok(Call {
+        body: body.clone(),
+        ..call
+    })
+}
+
+struct Body;
+
+impl<'de> Place<'de> for Body {
+    type Value = Call;
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<Call, A::Error> {
+        let mut once = Once::new(NAMES);
+        let (mut model, mut messages, mut stream, mut choices) = (None, false, false, None);
+        let (mut max_tokens, mut max_completion_tokens) = (None, None);
+        let mut options = StreamOptions::default();
+        let mut spans = Spans {
+            start: at.cx.opening(),
+            ..Spans::default()
+        };
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                "model" => {
+                    let raw = at.raw(&mut map)?;
+                    spans.model = at.cx.span(raw);
+                    model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
+                }
+                "messages" => {
+                    at.field(&key, &mut map, Messages)?;
+                    messages = true;
+                }
+                "max_tokens" => {
+                    max_tokens = at.field(
+                        &key,
+                        &mut map,
+                        Count {
+                            max: u64::from(u32::MAX),
+                        },
+                    )?
+                }
+                "max_completion_tokens" => {
+                    max_completion_tokens = at.field(
+                        &key,
+                        &mut map,
+                        Count {
+                            max: u64::from(u32::MAX),
+                        },
+                    )?;
+                }
+                "stream" => stream = at.field(&key, &mut map, Flag)?,
+                "stream_options" => {
+                    let raw: &RawValue = at.raw(&mut map)?;
+                    spans.stream_options = Some(at.cx.span(raw));
+                    options = at.reread::<_, A::Error>(&key, raw, StreamOptions::default())?;
+                }
+                "n" => choices = at.field(&key, &mut map, Count { max: 128 })?,
+                "tools" => at.field(&key, &mut map, Tools)?,
+                "service_tier" => at.field(&key, &mut map, only(&["auto", "default"]))?,
+                "speed" => at.field(&key, &mut map, only(&["standard"]))?,
+                "modalities" => at.field(&key, &mut map, only(&["text"]))?,
+                "thread" => {
+                    at.field(
+                        &key,
+                        &mut map,
+                        OnlyDefault {
+                            allowed: &[],
+                            otherwise: Problem::ThreadUnsupported,
+                        },
+                    )?;
+                }
+                "container"
+                | "mcp_servers"
+                | "previous_response_id"
+                | "web_search_options"
+                | "audio" => {
+                    at.field(&key, &mut map, only(&[]))?;
+                }
+                // What the format may still carry goes to the vendor as it is, and weighs.
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        let Some(model) = model else {
+            return Err(at.refuse_field("model", Problem::Missing));
+        };
+        if !messages {
+            return Err(at.refuse_field("messages", Problem::Missing));
+        }
+        if let (Some(old), Some(new)) = (max_tokens, max_completion_tokens)
+            && old != new
+        {
+            return Err(
+                at.refuse_field("max_tokens", Problem::Contradicts("max_completion_tokens"))
+            );
+        }
+        spans.include_usage = options.span;
+        Ok(Call {
+            format: Format::Chat,
+            body: Bytes::new(),
+            model,
+            stream,
+            output_tokens: max_completion_tokens.or(max_tokens),
+            choices: choices.unwrap_or(1),
+            usage_asked: options.include_usage,
+            input: at.cx.size(),
+            spans,
+        })
+    }
+}
+
+const fn only(allowed: &'static [&'static str]) -> OnlyDefault {
+    OnlyDefault {
+        allowed,
+        otherwise: Problem::Unsupported,
+    }
+}
+
+#[derive(Debug, Default)]
+struct StreamOptions {
+    include_usage: bool,
+    span: Option<Range<usize>>,
+}
+
+impl<'de> Place<'de> for StreamOptions {
+    type Value = Self;
+    const EXPECTED: &'static str = "object";
+
+    fn null<E: de::Error>(self, _: At<'_>) -> Result<Self, E> {
+        Ok(self)
+    }
+    fn object<A: MapAccess<'de>>(mut self, at: At<'_>, mut map: A) -> Result<Self, A::Error> {
+        let mut once = Once::new(&["include_usage"]);
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            if &*key == "include_usage" {
+                let raw = at.raw(&mut map)?;
+                self.span = Some(at.cx.span(raw));
+                self.include_usage = at.reread::<_, A::Error>(&key, raw, Flag)?;
+            } else {
+                at.weigh_field(&key, &mut map)?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+struct Messages;
+
+impl<'de> Place<'de> for Messages {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
+        match elements(at, seq, || Message)? {
+            0 => Err(at.refuse(Problem::Empty)),
+            count if count > at.cx.messages_max => {
+                Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
+            }
+            count => {
+                at.cx.weigh(|size| size.messages += count);
+                Ok(())
+            }
+        }
+    }
+}
+
+struct Message;
+
+#[derive(PartialEq)]
+enum Role {
+    Assistant,
+    Other,
+    Unknown,
+}
+
+impl<'de> Place<'de> for Message {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+        let mut once = Once::new(&["role", "content", "tool_calls", "audio"]);
+        let (mut role, mut content) = (None, None);
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                "role" => {
+                    let read = |role: &str| match role {
+                        "assistant" => Role::Assistant,
+                        "system" | "developer" | "user" | "tool" | "function" => Role::Other,
+                        _ => Role::Unknown,
+                    };
+                    role = Some(at.field(&key, &mut map, Text(read))?);
+                }
+                "content" => content = Some(at.field(&key, &mut map, Content)?),
+                "audio" => at.field(&key, &mut map, only(&[]))?,
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        match role {
+            None => return Err(at.refuse_field("role", Problem::Missing)),
+            Some(Role::Unknown) => {
+                return Err(at.refuse_field(
+                    "role",
+                    Problem::NotOneOf("system, developer, user, assistant, tool"),
+                ));
+            }
+            Some(Role::Assistant) => return Ok(()),
+            Some(Role::Other) => {}
+        }
+        match content {
+            Some(true) => Ok(()),
+            Some(false) => Err(at.refuse_field("content", Problem::WrongType(Content::EXPECTED))),
+            None => Err(at.refuse_field("content", Problem::Missing)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Call, Error> {
+        call(Bytes::copy_from_slice(body.as_bytes()), 3)
+    }
+
+    fn refused(body: &str) -> (String, Problem) {
+        match read(body) {
+            Err(Error::Invalid { field, problem }) => (field.into_owned(), problem),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn fields_and_their_places_are_found() {
+        let body = r#"{ "model" : "gpt", "max_tokens":7,"stream":true,"n":2,
+            "stream_options":{"include_usage": false}, "messages":[{"role":"user","content":"привет\n"}],"x":1e400}"#;
+        let call = read(body).unwrap();
+        assert_eq!(
+            (
+                call.model.as_str(),
+                call.stream,
+                call.output_tokens,
+                call.choices
+            ),
+            ("gpt", true, Some(7), 2)
+        );
+        assert_eq!(&body[call.spans.model.clone()], "\"gpt\"");
+        assert_eq!(&body[call.spans.include_usage.clone().unwrap()], "false");
+        assert_eq!(
+            &body[call.spans.stream_options.clone().unwrap()],
+            r#"{"include_usage": false}"#
+        );
+        assert_eq!((call.input.messages, call.usage_asked), (1, false));
+    }
+
+    #[test]
+    fn text_weighs_what_it_is_after_decoding_and_images_do_not_weigh_as_text() {
+        let size = |content: &str| {
+            read(&format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#
+            ))
+            .unwrap()
+            .input
+        };
+        assert_eq!(size(r#""привет""#).text_bytes, 12);
+        assert_eq!(
+            size(r#""\u043f\u0440\u0438\u0432\u0435\u0442""#).text_bytes,
+            12
+        );
+        let data = "A".repeat(1000);
+        let image = size(&format!(
+            r#"[{{"type":"text","text":"abc"}},{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]"#
+        ));
+        assert_eq!(
+            (image.text_bytes, image.images, image.binary_bytes),
+            (3, 1, 1022)
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = r#""messages":[{"role":"user","content":"x"}]"#;
+        for (body, field, problem) in [
+            ("", "", Problem::NotJson("1:0".into())),
+            ("{\"model\":\"m\",}", "", Problem::NotJson("1:14".into())),
+            ("[]", "", Problem::WrongType("object")),
+            (&format!("{{{message}}}"), "model", Problem::Missing),
+            (r#"{"model":"m"}"#, "messages", Problem::Missing),
+            (
+                &format!(r#"{{"model":7,{message}}}"#),
+                "model",
+                Problem::WrongType("string"),
+            ),
+            (
+                &format!(r#"{{"model":"m","mod\u0065l":"n",{message}}}"#),
+                "model",
+                Problem::Duplicate,
+            ),
+            (
+                &format!(r#"{{"model":"m","max_tokens":0,{message}}}"#),
+                "max_tokens",
+                Problem::BelowMin(1),
+            ),
+            (
+                &format!(r#"{{"model":"m","max_tokens":-1,{message}}}"#),
+                "max_tokens",
+                Problem::WrongType("integer"),
+            ),
+            (
+                &format!(r#"{{"model":"m","max_tokens":1.5,{message}}}"#),
+                "max_tokens",
+                Problem::WrongType("integer"),
+            ),
+            (
+                &format!(r#"{{"model":"m","max_tokens":"1",{message}}}"#),
+                "max_tokens",
+                Problem::WrongType("integer"),
+            ),
+            (
+                &format!(r#"{{"model":"m","stream":1,{message}}}"#),
+                "stream",
+                Problem::WrongType("boolean"),
+            ),
+            (
+                &format!(r#"{{"model":"m","stream_options":[],{message}}}"#),
+                "stream_options",
+                Problem::WrongType("object"),
+            ),
+            (
+                &format!(r#"{{"model":"m","stream_options":{{"include_usage":1}},{message}}}"#),
+                "stream_options.include_usage",
+                Problem::WrongType("boolean"),
+            ),
+            (
+                &format!(r#"{{"model":"m","max_tokens":1,"max_completion_tokens":2,{message}}}"#),
+                "max_tokens",
+                Problem::Contradicts("max_completion_tokens"),
+            ),
+            (
+                &format!(r#"{{"model":"m","thread":{{}},{message}}}"#),
+                "thread",
+                Problem::ThreadUnsupported,
+            ),
+            (
+                &format!(r#"{{"model":"m","service_tier":"flex",{message}}}"#),
+                "service_tier",
+                Problem::Unsupported,
+            ),
+            (
+                &format!(r#"{{"model":"m","modalities":["text","audio"],{message}}}"#),
+                "modalities[1]",
+                Problem::Unsupported,
+            ),
+            (
+                &format!(r#"{{"model":"m","tools":[{{"type":"web_search"}}],{message}}}"#),
+                "tools[0].type",
+                Problem::Unsupported,
+            ),
+            (r#"{"model":"m","messages":[]}"#, "messages", Problem::Empty),
+            (
+                r#"{"model":"m","messages":"x"}"#,
+                "messages",
+                Problem::WrongType("array"),
+            ),
+            (
+                r#"{"model":"m","messages":["x"]}"#,
+                "messages[0]",
+                Problem::WrongType("object"),
+            ),
+            (
+                r#"{"model":"m","messages":[{"content":"x"}]}"#,
+                "messages[0].role",
+                Problem::Missing,
+            ),
+            (
+                r#"{"model":"m","messages":[{"role":"user"}]}"#,
+                "messages[0].content",
+                Problem::Missing,
+            ),
+            (
+                r#"{"model":"m","messages":[{"role":"user","content":5}]}"#,
+                "messages[0].content",
+                Problem::WrongType("string or array"),
+            ),
+            (
+                r#"{"model":"m","messages":[{"role":"king","content":"x"}]}"#,
+                "messages[0].role",
+                Problem::NotOneOf("system, developer, user, assistant, tool"),
+            ),
+            (
+                r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}]}"#,
+                "messages[0].content[0].file.file_id",
+                Problem::Unsupported,
+            ),
+        ] {
+            assert_eq!(refused(body), (field.to_owned(), problem), "{body}");
+        }
+        let many = vec![r#"{"role":"user","content":"x"}"#; 4].join(",");
+        assert_eq!(
+            refused(&format!(r#"{{"model":"m","messages":[{many}]}}"#)).1,
+            Problem::AboveMax(3)
+        );
+    }
+
+    #[test]
+    fn nesting_stops_at_64_levels_wherever_it_is() {
+        let nested = |levels: usize| {
+            let value = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            read(&format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"x":{value}}}"#
+            ))
+        };
+        assert!(nested(63).is_ok());
+        for levels in [64, 100, 100_000] {
+            assert!(
+                matches!(
+                    nested(levels),
+                    Err(Error::Invalid {
+                        problem: Problem::TooDeep(64),
+                        ..
+                    })
+                ),
+                "{levels} levels"
+            );
+        }
+    }
+
+    #[test]
+    fn an_assistant_turn_may_have_no_content() {
+        let body = r#"{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":
+            "function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]}"#;
+        assert_eq!(read(body).unwrap().input.messages, 2);
+    }
+}

@@ -1,0 +1,181 @@
+//! What both formats write alike enough to read in one way: contents, their parts, and tools.
+
+use serde::de::{self, MapAccess, SeqAccess};
+
+use super::json::{At, Once, Place, Text, elements, next_key};
+use crate::error::Problem;
+
+/// A turn's content: a string, an array of parts, or null. Says whether there was any.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content;
+
+impl<'de> Place<'de> for Content {
+    type Value = bool;
+    const EXPECTED: &'static str = "string or array";
+
+    fn null<E: de::Error>(self, _: At<'_>) -> Result<bool, E> {
+        Ok(false)
+    }
+    fn string<E: de::Error>(self, at: At<'_>, text: &str) -> Result<bool, E> {
+        at.cx.weigh(|size| size.text_bytes += text.len() as u64);
+        Ok(true)
+    }
+    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<bool, A::Error> {
+        elements(at, seq, || Part).map(|_| true)
+    }
+}
+
+/// One part of a content.
+#[derive(Clone, Copy, Debug)]
+struct Part;
+
+impl<'de> Place<'de> for Part {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+        let mut once = Once::new(&[
+            "type",
+            "text",
+            "image_url",
+            "file",
+            "source",
+            "content",
+            "input_audio",
+        ]);
+        let (mut kind, mut image, mut document) = (None, false, false);
+        let mut sourced = false;
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => kind = Some(at.field(&key, &mut map, Text(str::to_owned))?),
+                "image_url" => {
+                    image = true;
+                    at.field(&key, &mut map, Binary)?;
+                }
+                "file" => {
+                    document = true;
+                    at.field(&key, &mut map, Binary)?;
+                }
+                "source" => {
+                    sourced = true;
+                    at.field(&key, &mut map, Binary)?;
+                }
+                "content" => {
+                    // Of a tool result or a document: text or parts; of a search result: anything.
+                    at.field(&key, &mut map, Content)?;
+                }
+                // Audio has no rate in the catalog.
+                "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        let Some(kind) = kind else {
+            return Err(at.refuse_field("type", Problem::Missing));
+        };
+        if kind == "container_upload" {
+            return Err(at.refuse_field("type", Problem::Unsupported));
+        }
+        image |= sourced && kind == "image";
+        document |= sourced && kind != "image" && kind != "search_result";
+        at.cx.weigh(|size| {
+            size.images += u64::from(image);
+            size.documents += u64::from(document);
+        });
+        Ok(())
+    }
+}
+
+/// An image or a document: an address, inline bytes, or a document's text.
+#[derive(Clone, Copy, Debug)]
+struct Binary;
+
+impl<'de> Place<'de> for Binary {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn string<E: de::Error>(self, at: At<'_>, text: &str) -> Result<(), E> {
+        at.cx.weigh(|size| size.binary_bytes += text.len() as u64);
+        Ok(())
+    }
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+        let mut once = Once::new(&["type", "data", "url", "file_data", "file_id", "content"]);
+        let (mut is_text, mut bytes) = (false, 0);
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => is_text = at.field(&key, &mut map, Text(|kind: &str| kind == "text"))?,
+                "data" | "url" | "file_data" => {
+                    bytes += at.field(&key, &mut map, Text(str::len))? as u64
+                }
+                // A stored file's size is not known here.
+                "file_id" => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                "content" => {
+                    at.field(&key, &mut map, Content)?;
+                }
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        at.cx.weigh(|size| {
+            if is_text {
+                size.text_bytes += bytes
+            } else {
+                size.binary_bytes += bytes
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The tools that a model may call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tools;
+
+impl<'de> Place<'de> for Tools {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn null<E: de::Error>(self, _: At<'_>) -> Result<(), E> {
+        Ok(())
+    }
+    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
+        let count = elements(at, seq, || Tool)?;
+        at.cx.weigh(|size| size.tools += count);
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tool;
+
+impl Tool {
+    /// Tools that the client runs. What a vendor runs itself is paid by other rates than tokens'.
+    fn runs_at_the_client(kind: &str) -> bool {
+        const TYPED: [&str; 5] = [
+            "bash_",
+            "text_editor_",
+            "computer_",
+            "memory_",
+            "tool_search_",
+        ];
+        matches!(kind, "function" | "custom") || TYPED.iter().any(|prefix| kind.starts_with(prefix))
+    }
+}
+
+impl<'de> Place<'de> for Tool {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+        let mut once = Once::new(&["type"]);
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            if &*key != "type" {
+                at.weigh_field(&key, &mut map)?;
+            } else if !at.field(&key, &mut map, Text(Self::runs_at_the_client))? {
+                return Err(at.refuse_field(&key, Problem::Unsupported));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! The messages request (specification 2.3).
+
+use bytes::Bytes;
+use serde::de::{MapAccess, SeqAccess};
+
+use super::{
+    content::{Content, Tools},
+    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, elements, next_key},
+};
+use crate::{
+    call::{Call, Format, Spans},
+    error::{Error, Problem},
+};
+
+/// Names of the format that we read.
+const NAMES: &[&str] = &[
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "stream",
+    "tools",
+    "service_tier",
+    "speed",
+    "inference_geo",
+    "thread",
+    "container",
+    "mcp_servers",
+    "fallbacks",
+    "previous_message_id",
+];
+
+pub(super) fn call(body: Bytes, messages_max: u64) -> Result<Call, Error> {
+    let cx = Cx::new(&body, messages_max);
+    let call = cx.read(Body)?;
+    Ok(Call {
+        body: body.clone(),
+        ..call
+    })
+}
+
+struct Body;
+
+impl<'de> Place<'de> for Body {
+    type Value = Call;
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<Call, A::Error> {
+        let mut once = Once::new(NAMES);
+        let (mut model, mut messages, mut stream, mut max_tokens) = (None, false, false, None);
+        let mut spans = Spans {
+            start: at.cx.opening(),
+            ..Spans::default()
+        };
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                "model" => {
+                    let raw = at.raw(&mut map)?;
+                    spans.model = at.cx.span(raw);
+                    model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
+                }
+                "messages" => {
+                    at.field(&key, &mut map, Messages)?;
+                    messages = true;
+                }
+                "system" => {
+                    at.field(&key, &mut map, Content)?;
+                }
+                "max_tokens" => {
+                    max_tokens = at.field(
+                        &key,
+                        &mut map,
+                        Count {
+                            max: u64::from(u32::MAX),
+                        },
+                    )?
+                }
+                "stream" => stream = at.field(&key, &mut map, Flag)?,
+                "tools" => at.field(&key, &mut map, Tools)?,
+                "service_tier" => at.field(&key, &mut map, only(&["auto", "standard_only"]))?,
+                "speed" => at.field(&key, &mut map, only(&["standard"]))?,
+                "inference_geo" => at.field(&key, &mut map, only(&["global", "not_available"]))?,
+                "thread" => {
+                    at.field(
+                        &key,
+                        &mut map,
+                        OnlyDefault {
+                            allowed: &[],
+                            otherwise: Problem::ThreadUnsupported,
+                        },
+                    )?;
+                }
+                "container" | "mcp_servers" | "fallbacks" | "previous_message_id" => {
+                    at.field(&key, &mut map, only(&[]))?;
+                }
+                // What the format may still carry goes to the vendor as it is, and weighs.
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        let Some(model) = model else {
+            return Err(at.refuse_field("model", Problem::Missing));
+        };
+        let Some(max_tokens) = max_tokens else {
+            return Err(at.refuse_field("max_tokens", Problem::Missing));
+        };
+        if !messages {
+            return Err(at.refuse_field("messages", Problem::Missing));
+        }
+        Ok(Call {
+            format: Format::Messages,
+            body: Bytes::new(),
+            model,
+            stream,
+            output_tokens: Some(max_tokens),
+            choices: 1,
+            usage_asked: true,
+            input: at.cx.size(),
+            spans,
+        })
+    }
+}
+
+const fn only(allowed: &'static [&'static str]) -> OnlyDefault {
+    OnlyDefault {
+        allowed,
+        otherwise: Problem::Unsupported,
+    }
+}
+
+struct Messages;
+
+impl<'de> Place<'de> for Messages {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
+        match elements(at, seq, || Message)? {
+            0 => Err(at.refuse(Problem::Empty)),
+            count if count > at.cx.messages_max => {
+                Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
+            }
+            count => {
+                at.cx.weigh(|size| size.messages += count);
+                Ok(())
+            }
+        }
+    }
+}
+
+struct Message;
+
+impl<'de> Place<'de> for Message {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+        let mut once = Once::new(&["role", "content"]);
+        let (mut role_known, mut content) = (None, None);
+        while let Some(key) = next_key(&mut map)? {
+            once.check(at, &key)?;
+            match &*key {
+                // Tools of this format's ecosystem send system turns inside a conversation, too.
+                "role" => {
+                    let known = |role: &str| matches!(role, "user" | "assistant" | "system");
+                    role_known = Some(at.field(&key, &mut map, Text(known))?);
+                }
+                "content" => content = Some(at.field(&key, &mut map, Content)?),
+                _ => at.weigh_field(&key, &mut map)?,
+            }
+        }
+        match (role_known, content) {
+            (None, _) => Err(at.refuse_field("role", Problem::Missing)),
+            (Some(false), _) => Err(at.refuse_field("role", Problem::NotOneOf("user, assistant"))),
+            (_, None) => Err(at.refuse_field("content", Problem::Missing)),
+            (_, Some(false)) => {
+                Err(at.refuse_field("content", Problem::WrongType(Content::EXPECTED)))
+            }
+            (Some(true), Some(true)) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Call, Error> {
+        call(Bytes::copy_from_slice(body.as_bytes()), 100)
+    }
+
+    #[test]
+    fn what_claude_code_sends_is_taken() {
+        let body = r#"{"model":"claude","max_tokens":32000,"stream":true,"thinking":{"type":"adaptive"},
+            "context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]},
+            "output_config":{"effort":"high"},"metadata":{"user_id":"{}"},
+            "system":[{"type":"text","text":"abc","cache_control":{"type":"ephemeral"}}],
+            "tools":[{"name":"Bash","description":"d","input_schema":{"$schema":"x","type":"object"}}],
+            "messages":[{"role":"user","content":[{"type":"text","text":"hi"}]},{"role":"system","content":"mid"},
+            {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"Bash","input":{"data":"abc"}}]},
+            {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image",
+            "source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]}]}]}"#;
+        let call = read(body).unwrap();
+        assert_eq!(
+            (call.output_tokens, call.input.messages, call.input.tools),
+            (Some(32000), 4, 1)
+        );
+        assert_eq!((call.input.images, call.input.binary_bytes), (1, 4));
+        assert_eq!(&body[call.spans.model], "\"claude\"");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let message = r#""messages":[{"role":"user","content":"x"}]"#;
+        for (body, field, problem) in [
+            (format!(r#"{{"model":"m",{message}}}"#), "max_tokens", Problem::Missing),
+            (format!(r#"{{"model":"m","max_tokens":null,{message}}}"#), "max_tokens", Problem::Missing),
+            (format!(r#"{{"model":"m","max_tokens":0,{message}}}"#), "max_tokens", Problem::BelowMin(1)),
+            (format!(r#"{{"model":"m","max_tokens":1,"system":7,{message}}}"#), "system", Problem::WrongType("string or array")),
+            (format!(r#"{{"model":"m","max_tokens":1,"thread":{{"type":"create"}},{message}}}"#), "thread", Problem::ThreadUnsupported),
+            (format!(r#"{{"model":"m","max_tokens":1,"mcp_servers":[{{}}],{message}}}"#), "mcp_servers[0]", Problem::Unsupported),
+            (
+                format!(r#"{{"model":"m","max_tokens":1,"tools":[{{"type":"web_search_20250305","name":"w"}}],{message}}}"#),
+                "tools[0].type",
+                Problem::Unsupported,
+            ),
+            (
+                r#"{"model":"m","max_tokens":1,"messages":[{"role":"tool","content":"x"}]}"#.to_owned(),
+                "messages[0].role",
+                Problem::NotOneOf("user, assistant"),
+            ),
+            (
+                r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"text":"x"}]}]}"#.to_owned(),
+                "messages[0].content[0].type",
+                Problem::Missing,
+            ),
+        ] {
+            match read(&body) {
+                Err(Error::Invalid { field: named, problem: why }) => assert_eq!((&*named, why), (field, problem), "{body}"),
+                other => panic!("{body}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_document_weighs_as_text() {
+        let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"document",
+            "source":{"data":"abcdef","type":"text","media_type":"text/plain"}}]}]}"#;
+        let input = read(body).unwrap().input;
+        assert_eq!((input.documents, input.binary_bytes), (1, 0));
+        assert!(input.text_bytes >= 6);
+    }
+}

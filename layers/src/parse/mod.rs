@@ -1,0 +1,194 @@
+//! Reads the body once, bounded in size and time, and checks it once: `Request<B>` → `Request<Call>`.
+
+mod chat;
+mod content;
+mod json;
+mod messages;
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{
+    HeaderMap, HeaderName, Request,
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tower::{Layer, Service};
+
+use crate::{
+    call::{Call, Format},
+    error::{BoxError, Error, Problem},
+};
+
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// What a request may weigh.
+#[derive(Clone, Copy, Debug)]
+pub struct ParseLimits {
+    /// Bytes of a body.
+    pub body_bytes_max: u64,
+    /// Time for the whole body.
+    pub body_time_max: Duration,
+    /// Messages of a conversation.
+    pub messages_max: u64,
+}
+
+impl Default for ParseLimits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 32 << 20,
+            body_time_max: Duration::from_secs(60),
+            messages_max: 10_000,
+        }
+    }
+}
+
+/// JSON may be nested this deep.
+pub const DEPTH_MAX: usize = 64;
+
+/// Parses calls of both formats; which one is said by the path ([`Format::of_path`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParseLayer {
+    limits: ParseLimits,
+}
+
+impl ParseLayer {
+    /// Parses within `limits`.
+    #[must_use]
+    pub const fn new(limits: ParseLimits) -> Self {
+        Self { limits }
+    }
+}
+
+impl<S> Layer<S> for ParseLayer {
+    type Service = Parse<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Parse {
+            inner,
+            limits: self.limits,
+        }
+    }
+}
+
+/// The service of [`ParseLayer`].
+#[derive(Clone, Debug)]
+pub struct Parse<S> {
+    inner: S,
+    limits: ParseLimits,
+}
+
+impl<S, B> Service<Request<B>> for Parse<S>
+where
+    S: Service<Request<Call>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let limits = self.limits;
+        Box::pin(async move {
+            let (parts, body) = req.into_parts();
+            let format = Format::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
+            check_headers(&parts.headers, format, limits.body_bytes_max)?;
+            let body =
+                tokio::time::timeout(limits.body_time_max, read(body, limits.body_bytes_max))
+                    .await
+                    .map_err(|_| Error::BodyTooSlow)??;
+            let call = call(format, body, limits.messages_max)?;
+            inner.call(Request::from_parts(parts, call)).await
+        })
+    }
+}
+
+/// Reads a call of `format` from its bytes.
+///
+/// # Errors
+/// [`Error::Invalid`] that names the field.
+pub fn call(format: Format, body: Bytes, messages_max: u64) -> Result<Call, Error> {
+    match format {
+        Format::Chat => chat::call(body, messages_max),
+        Format::Messages => messages::call(body, messages_max),
+    }
+}
+
+fn check_headers(headers: &HeaderMap, format: Format, bytes_max: u64) -> Result<(), Error> {
+    let declared = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| bytes > bytes_max) {
+        return Err(Error::BodyTooLarge { bytes_max });
+    }
+    let json = |value: &http::HeaderValue| {
+        let kind = value
+            .as_bytes()
+            .split(|byte| *byte == b';')
+            .next()
+            .unwrap_or_default();
+        kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
+    };
+    if headers.get(CONTENT_TYPE).is_some_and(|value| !json(value)) {
+        return Err(Error::ContentType);
+    }
+    if headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(Error::ContentEncoding);
+    }
+    let versioned = headers
+        .get(ANTHROPIC_VERSION)
+        .is_some_and(|version| !version.as_bytes().trim_ascii().is_empty());
+    if format == Format::Messages && !versioned {
+        return Err(Error::invalid("anthropic-version", Problem::Missing));
+    }
+    Ok(())
+}
+
+async fn read<B>(body: B, bytes_max: u64) -> Result<Bytes, Error>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let mut body = std::pin::pin!(body);
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame
+            .map_err(|error| Error::BodyBroken(error.into()))?
+            .into_data()
+        else {
+            continue;
+        };
+        if (first.len() + rest.len() + data.len()) as u64 > bytes_max {
+            return Err(Error::BodyTooLarge { bytes_max });
+        }
+        // A body that comes as one frame, as most do, is not copied.
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() {
+        first
+    } else {
+        rest.freeze()
+    })
+}

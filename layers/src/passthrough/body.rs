@@ -1,0 +1,439 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::{
+    broken,
+    usage::{Reader, Seen},
+};
+use crate::{
+    call::Format,
+    error::Error,
+    sse::Splitter,
+    usage::{End, Meter},
+};
+
+pin_project! {
+    /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        #[pin]
+        inner: Inner<A>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = Projected]
+    enum Inner<A> {
+        Stream { #[pin] inner: A, tap: Tap },
+        Whole { bytes: Option<Bytes> },
+    }
+}
+
+impl<A> ResponseBody<A> {
+    pub(super) fn stream(inner: A, format: Format, strip_usage: bool, meter: Meter) -> Self {
+        let tap = Tap {
+            splitter: Splitter::default(),
+            reader: Reader::new(format),
+            meter,
+            strip_usage,
+            passed: 0,
+            failure: None,
+            ended: false,
+        };
+        Self {
+            inner: Inner::Stream { inner, tap },
+        }
+    }
+
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        Self {
+            inner: Inner::Whole { bytes: Some(bytes) },
+        }
+    }
+}
+
+impl<A> Body for ResponseBody<A>
+where
+    A: Body<Data = Bytes, Error = Error>,
+{
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let (mut inner, tap) = match self.project().inner.project() {
+            Projected::Whole { bytes } => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+            Projected::Stream { inner, tap } => (inner, tap),
+        };
+        loop {
+            if tap.ended {
+                return Poll::Ready(tap.failure.take().map(Err));
+            }
+            let bytes = match ready!(inner.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(chunk) => tap.pass(chunk),
+                    // Trailers are the vendor's own business.
+                    Err(_) => continue,
+                },
+                Some(Err(error)) => tap.end(Some(error)),
+                None => tap.end(None),
+            };
+            if !bytes.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Stream { tap, .. } => tap.ended && tap.failure.is_none(),
+            Inner::Whole { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Stream { .. } => SizeHint::default(),
+            Inner::Whole { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}
+
+/// What looks at the bytes of a stream.
+#[derive(Debug)]
+struct Tap {
+    splitter: Splitter,
+    reader: Reader,
+    meter: Meter,
+    strip_usage: bool,
+    /// Bytes of the unfinished event that have been passed on already.
+    passed: usize,
+    failure: Option<Error>,
+    ended: bool,
+}
+
+impl Tap {
+    /// What goes on now: the chunk itself, unless something in it must not.
+    fn pass(&mut self, chunk: Bytes) -> Bytes {
+        let Self {
+            splitter,
+            reader,
+            strip_usage,
+            passed,
+            failure,
+            ..
+        } = self;
+        let (begun, already) = (splitter.unfinished().len(), *passed);
+        let mut pieces = Pieces::default();
+        // Up to where the chunk has gone on, and where in it the last complete event ends.
+        let (mut from, mut end, mut first) = (0, 0, true);
+        let split = splitter.push(&chunk, |event| {
+            if failure.is_some() {
+                return;
+            }
+            let start = end;
+            end += event.raw().len() - if first { begun } else { 0 };
+            match reader.event(&event) {
+                Seen::Failure(error) => {
+                    pieces.push(chunk.slice(from..start));
+                    from = chunk.len();
+                    *failure = Some(error);
+                }
+                Seen::UsageAlone if *strip_usage => {
+                    pieces.push(chunk.slice(from..start));
+                    from = end;
+                }
+                _ if first => pieces.push(event.raw().slice(already..begun)),
+                _ => {}
+            }
+            first = false;
+        });
+        if split.is_err() {
+            *failure = Some(broken("an endless event"));
+        }
+        let already = if first { already } else { 0 };
+        if failure.is_some() {
+            self.ended = true;
+        } else if *strip_usage && already == 0 && may_be_usage_alone(splitter.unfinished()) {
+            // Only what may have to be taken out waits for its end.
+            pieces.push(chunk.slice(from..end));
+            *passed = 0;
+        } else {
+            if first {
+                pieces.push(Bytes::copy_from_slice(
+                    &splitter.unfinished()[already..begun],
+                ));
+            }
+            pieces.push(chunk.slice(from..));
+            *passed = splitter.unfinished().len();
+        }
+        self.record();
+        pieces.joined()
+    }
+
+    /// The vendor's stream has ended, or failed; what was held back goes on.
+    fn end(&mut self, error: Option<Error>) -> Bytes {
+        self.ended = true;
+        let mut rest = Bytes::new();
+        if let Some(event) = self.splitter.finish() {
+            match self.reader.event(&event) {
+                Seen::Failure(error) => self.failure = Some(error),
+                Seen::UsageAlone if self.strip_usage => {}
+                // An event that was cut is no event: it would look like one.
+                _ if self.reader.finished() => rest = event.raw().slice(self.passed..),
+                _ => {}
+            }
+        }
+        // An error behind the last event is the vendor's way to hang up.
+        if self.failure.is_none() && !self.reader.may_end() {
+            self.failure = Some(error.unwrap_or_else(|| broken("the stream ended in the middle")));
+        }
+        self.record();
+        rest
+    }
+
+    fn record(&self) {
+        let reader = &self.reader;
+        let end = match &self.failure {
+            Some(Error::VendorUnavailable(_)) => Some(End::VendorError),
+            Some(_) => Some(End::VendorCut),
+            None => (reader.finished() || self.ended).then_some(End::Finished),
+        };
+        self.meter.update(|reading| {
+            reading.usage = reader.usage();
+            reading.suspect = reader.suspect();
+            reading.text_bytes = reader.text_bytes();
+            reading.end = end;
+        });
+    }
+}
+
+/// Whether the beginning of an event could be that of a chunk with usage and without choices.
+fn may_be_usage_alone(begun: &[u8]) -> bool {
+    let Some(at) = memchr::memmem::find(begun, b"\"choices\"") else {
+        return !begun.is_empty();
+    };
+    let mut rest = begun[at + b"\"choices\"".len()..]
+        .iter()
+        .filter(|byte| !byte.is_ascii_whitespace());
+    !matches!((rest.next(), rest.next(), rest.next()), (_, _, Some(byte)) if *byte != b']')
+}
+
+/// Slices that go on as one frame.
+#[derive(Debug, Default)]
+struct Pieces {
+    only: Bytes,
+    more: BytesMut,
+}
+
+impl Pieces {
+    fn push(&mut self, piece: Bytes) {
+        if piece.is_empty() {
+            return;
+        }
+        if self.only.is_empty() && self.more.is_empty() {
+            self.only = piece;
+            return;
+        }
+        self.more.extend_from_slice(&std::mem::take(&mut self.only));
+        self.more.extend_from_slice(&piece);
+    }
+
+    fn joined(self) -> Bytes {
+        if self.more.is_empty() {
+            self.only
+        } else {
+            self.more.freeze()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+    use crate::usage::{Reading, Usage};
+
+    fn chat(text: &str) -> String {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}],\"usage\":null}}\n\n"
+        )
+    }
+
+    const FINISH: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    const USAGE: &str = "data: {\"choices\": [], \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"total_tokens\":13}}\n\n";
+    const DONE: &str = "data: [DONE]\n\n";
+
+    async fn through(
+        chunks: &[&[u8]],
+        format: Format,
+        strip: bool,
+    ) -> (Vec<Bytes>, Option<Error>, Reading) {
+        let frames: Vec<_> = chunks
+            .iter()
+            .map(|chunk| Ok(Frame::data(Bytes::copy_from_slice(chunk))))
+            .collect();
+        let meter = Meter::default();
+        let inner = StreamBody::new(futures_util::stream::iter(frames));
+        let mut body = std::pin::pin!(ResponseBody::stream(inner, format, strip, meter.clone()));
+        let (mut out, mut failure) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => out.push(frame.into_data().unwrap()),
+                Err(error) => failure = Some(error),
+            }
+        }
+        (out, failure, meter.read())
+    }
+
+    #[tokio::test]
+    async fn frames_pass_as_they_come() {
+        let (one, two) = (chat("привет"), chat("мир"));
+        let chunks = [
+            one.as_bytes(),
+            &two.as_bytes()[..7],
+            &two.as_bytes()[7..],
+            USAGE.as_bytes(),
+            DONE.as_bytes(),
+        ];
+        let (out, failure, reading) = through(&chunks, Format::Chat, false).await;
+        assert_eq!(
+            out, chunks,
+            "each frame by itself, cut where the vendor cut it"
+        );
+        assert!(failure.is_none());
+        assert_eq!(reading.end, Some(End::Finished));
+        assert_eq!(
+            reading.usage,
+            Some(Usage {
+                input: 9,
+                output: 4,
+                ..Usage::default()
+            })
+        );
+        assert_eq!(reading.text_bytes, 18);
+    }
+
+    #[tokio::test]
+    async fn our_usage_chunk_is_taken_out_wherever_the_stream_is_cut() {
+        let stream = [
+            chat("a"),
+            chat("b\\\"choices\\\":[]"),
+            FINISH.into(),
+            USAGE.into(),
+            DONE.into(),
+        ]
+        .concat();
+        let expected = stream.replace(USAGE, "");
+        for a in 0..=stream.len() {
+            for b in [a, (a + 5).min(stream.len()), stream.len()] {
+                let bytes = stream.as_bytes();
+                let (out, failure, reading) = through(
+                    &[&bytes[..a], &bytes[a..b], &bytes[b..]],
+                    Format::Chat,
+                    true,
+                )
+                .await;
+                assert_eq!(
+                    String::from_utf8(out.concat()).unwrap(),
+                    expected,
+                    "cut at {a} and {b}"
+                );
+                assert!(failure.is_none());
+                assert_eq!(reading.usage.unwrap().output, 4);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn text_is_not_held_back_for_the_usage_chunk() {
+        let one = chat("a long text that is cut here and there");
+        let (out, ..) = through(
+            &[&one.as_bytes()[..60], &one.as_bytes()[60..]],
+            Format::Chat,
+            true,
+        )
+        .await;
+        assert_eq!(out.first().map(Bytes::len), Some(60));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_off_fails_and_keeps_what_was_seen() {
+        let one = chat("abcd");
+        for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
+            let (_, failure, reading) = through(&chunks, Format::Chat, true).await;
+            assert!(matches!(failure, Some(Error::VendorBroken(_))));
+            assert_eq!(reading.end, Some(End::VendorCut));
+            assert_eq!((reading.usage, reading.text_bytes), (None, 4));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_finish_without_the_last_line_is_an_end() {
+        let (_, failure, reading) = through(
+            &[chat("a").as_bytes(), FINISH.as_bytes()],
+            Format::Chat,
+            true,
+        )
+        .await;
+        assert!(failure.is_none() && reading.end == Some(End::Finished));
+    }
+
+    #[tokio::test]
+    async fn an_error_event_ends_the_stream_and_does_not_pass() {
+        let one = chat("a");
+        let error = "data: {\"error\":{\"message\":\"org-secret overloaded\",\"code\":503}}\n\n";
+        let (out, failure, reading) = through(
+            &[format!("{one}{error}").as_bytes(), DONE.as_bytes()],
+            Format::Chat,
+            true,
+        )
+        .await;
+        assert_eq!(out, [one.as_bytes()]);
+        assert!(
+            matches!(failure, Some(Error::VendorUnavailable(_))),
+            "{failure:?}"
+        );
+        assert_eq!(reading.end, Some(End::VendorError));
+    }
+
+    #[tokio::test]
+    async fn messages_streams_are_metered_too() {
+        let stream = concat!(
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,",
+            "\"cache_read_input_tokens\":7,\"cache_creation_input_tokens\":2,\"output_tokens\":1}}}\n\n",
+            "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":",
+            "{\"type\":\"text_delta\",\"text\":\"hello\"}}   \n\n",
+            "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":3}}\n\n",
+            "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        );
+        let (out, failure, reading) = through(&[stream.as_bytes()], Format::Messages, false).await;
+        assert_eq!(out.concat(), stream.as_bytes());
+        assert!(failure.is_none() && reading.end == Some(End::Finished));
+        assert_eq!(
+            reading.usage,
+            Some(Usage {
+                input: 5,
+                cached_input: 7,
+                cache_write: 2,
+                output: 3
+            })
+        );
+        assert_eq!(reading.text_bytes, 5);
+    }
+}

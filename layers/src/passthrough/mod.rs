@@ -1,0 +1,170 @@
+//! Lets a vendor's answer through as it is, and reads the usage off the bytes on their way.
+//!
+//! A stream passes frame by frame: no frame waits for another and none is copied, except where an
+//! event that must be taken out again is cut over frames. A plain answer is read whole first: only
+//! then is it known that it is one.
+
+mod body;
+mod text;
+pub mod usage;
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+use tower::{Layer, Service};
+
+pub use self::body::ResponseBody;
+use crate::{
+    call::Outbound,
+    error::{BoxError, Error},
+    facts::EventStream,
+    usage::End,
+};
+
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Meters answers.
+#[derive(Clone, Copy, Debug)]
+pub struct PassthroughLayer {
+    answer_bytes_max: usize,
+}
+
+impl PassthroughLayer {
+    /// A plain answer may have `answer_bytes_max` bytes.
+    #[must_use]
+    pub const fn new(answer_bytes_max: usize) -> Self {
+        Self { answer_bytes_max }
+    }
+}
+
+impl<S> Layer<S> for PassthroughLayer {
+    type Service = Passthrough<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Passthrough {
+            inner,
+            answer_bytes_max: self.answer_bytes_max,
+        }
+    }
+}
+
+/// The service of [`PassthroughLayer`].
+#[derive(Clone, Debug)]
+pub struct Passthrough<S> {
+    inner: S,
+    answer_bytes_max: usize,
+}
+
+impl<S, A> Service<Request<Outbound>> for Passthrough<S>
+where
+    S: Service<Request<Outbound>, Response = Response<A>, Error = Error>,
+    S::Future: Send + 'static,
+    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+{
+    type Response = Response<ResponseBody<A>>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<Outbound>) -> Self::Future {
+        let Outbound {
+            route,
+            stream,
+            strip_usage,
+            meter,
+            ..
+        } = req.body();
+        let (format, stream, strip_usage, meter) =
+            (route.vendor.format, *stream, *strip_usage, meter.clone());
+        let bytes_max = self.answer_bytes_max;
+        let call = self.inner.call(req);
+        Box::pin(async move {
+            let (parts, body) = call.await?.into_parts();
+            let kind = media_type(&parts.headers);
+            match (stream, kind.as_slice()) {
+                (true, b"text/event-stream") => {
+                    let mut res =
+                        Response::new(ResponseBody::stream(body, format, strip_usage, meter));
+                    set(
+                        res.headers_mut(),
+                        "text/event-stream; charset=utf-8",
+                        "no-cache, no-store",
+                    );
+                    res.headers_mut()
+                        .insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+                    res.extensions_mut().insert(EventStream(format));
+                    Ok(res)
+                }
+                (false, b"application/json") => {
+                    let bytes = match whole(body, bytes_max).await.and_then(|bytes| {
+                        usage::plain(format, &bytes, &meter)?;
+                        Ok(bytes)
+                    }) {
+                        Ok(bytes) => bytes,
+                        Err(error) => {
+                            meter.update(|reading| reading.end = Some(End::VendorCut));
+                            return Err(error);
+                        }
+                    };
+                    let mut res = Response::new(ResponseBody::whole(bytes));
+                    set(res.headers_mut(), "application/json", "no-store");
+                    Ok(res)
+                }
+                _ => {
+                    meter.refused();
+                    let kind = String::from_utf8_lossy(&kind).into_owned();
+                    Err(Error::VendorBroken(
+                        format!("content-type {kind:?} for stream = {stream}").into(),
+                    ))
+                }
+            }
+        })
+    }
+}
+
+async fn whole<A: Body<Data = Bytes, Error = Error>>(
+    body: A,
+    bytes_max: usize,
+) -> Result<Bytes, Error> {
+    match Limited::new(body, bytes_max).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => Err(match error.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(error) => Error::VendorBroken(error),
+        }),
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> Vec<u8> {
+    let value = headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    value
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii()
+        .to_ascii_lowercase()
+}
+
+/// Headers are made anew: nothing of the vendor's crosses but the kind of the body.
+fn set(headers: &mut HeaderMap, content_type: &'static str, cache_control: &'static str) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(cache_control));
+}
+
+fn broken(why: impl Into<BoxError>) -> Error {
+    Error::VendorBroken(why.into())
+}

@@ -1,0 +1,520 @@
+//! Reads usage, the end and errors off a vendor's bytes (specification 2.2 and 2.4; the classes as in
+//! decisions, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
+//! format's input).
+
+use memchr::memmem;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::{Value, value::RawValue};
+
+use super::{broken, text::text_bytes};
+use crate::{
+    call::Format,
+    error::Error,
+    sse::Event,
+    usage::{End, Meter, Usage},
+};
+
+/// Reads a stream, event by event.
+#[derive(Debug)]
+pub struct Reader {
+    format: Format,
+    chat: Option<Counts>,
+    messages: MessagesUsage,
+    suspect: bool,
+    text_bytes: u64,
+    finish_seen: bool,
+    finished: bool,
+}
+
+/// What an event was.
+#[derive(Debug)]
+pub enum Seen {
+    /// Anything that goes on.
+    Other,
+    /// A chat chunk with usage and without choices.
+    UsageAlone,
+    /// The vendor's error inside a stream.
+    Failure(Error),
+}
+
+impl Reader {
+    /// A reader of streams of this format.
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            chat: None,
+            messages: MessagesUsage::default(),
+            suspect: false,
+            text_bytes: 0,
+            finish_seen: false,
+            finished: false,
+        }
+    }
+
+    /// Takes note of the next event.
+    pub fn event(&mut self, event: &Event) -> Seen {
+        let Some(data) = event.data() else {
+            return Seen::Other;
+        };
+        self.text_bytes += text_bytes(self.format, &data);
+        match self.format {
+            Format::Chat => self.chat_event(&data),
+            Format::Messages => self.messages_event(event.name(), &data),
+        }
+    }
+
+    /// The last event has come.
+    #[must_use]
+    pub const fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Nothing is missing if the stream ends now: some chat vendors leave out `[DONE]`.
+    #[must_use]
+    pub const fn may_end(&self) -> bool {
+        self.finished || self.finish_seen
+    }
+
+    /// The newest usage.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        match self.format {
+            Format::Chat => self.chat.map(|counts| counts.usage),
+            Format::Messages => self.messages.counts().map(|counts| counts.usage),
+        }
+    }
+
+    /// Whether some of the usage made no sense.
+    #[must_use]
+    pub fn suspect(&self) -> bool {
+        self.suspect
+            || self.chat.is_some_and(|counts| counts.suspect)
+            || self.messages.counts().is_some_and(|counts| counts.suspect)
+    }
+
+    /// Bytes of text seen.
+    #[must_use]
+    pub const fn text_bytes(&self) -> u64 {
+        self.text_bytes
+    }
+
+    fn chat_event(&mut self, data: &[u8]) -> Seen {
+        let data = data.trim_ascii();
+        if data == b"[DONE]" {
+            self.finished = true;
+            return Seen::Other;
+        }
+        self.finish_seen |= has_string(data, b"\"finish_reason\"");
+        // Most chunks have neither, or only null, and need no second look.
+        let usage_here = has_value(data, b"\"usage\"");
+        if !usage_here && !has_value(data, b"\"error\"") {
+            return Seen::Other;
+        }
+        let Ok(chunk) = serde_json::from_slice::<ChatAnswer<'_>>(data) else {
+            self.suspect |= usage_here;
+            return Seen::Other;
+        };
+        if let Some(error) = chunk.error {
+            return Seen::Failure(vendor_error(error));
+        }
+        let Some(usage) = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage)) else {
+            return Seen::Other;
+        };
+        match serde_json::from_str::<ChatUsage>(usage.get()) {
+            Ok(usage) => self.chat = Some(usage.counts()),
+            Err(_) => self.suspect = true,
+        }
+        match chunk.choices {
+            Some(choices) if choices.is_empty() => Seen::UsageAlone,
+            _ => Seen::Other,
+        }
+    }
+
+    fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
+        if !matches!(
+            name,
+            b"" | b"message_start" | b"message_delta" | b"message_stop" | b"error"
+        ) {
+            return Seen::Other;
+        }
+        let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
+            self.suspect |= has_value(data, b"\"usage\"");
+            return Seen::Other;
+        };
+        match event.kind {
+            "message_stop" => self.finished = true,
+            "error" => {
+                return Seen::Failure(
+                    event
+                        .error
+                        .map_or_else(|| broken("an error without a text"), vendor_error),
+                );
+            }
+            _ => {
+                let usage = event
+                    .message
+                    .and_then(|message| message.usage)
+                    .or(event.usage);
+                match usage.map(|usage| serde_json::from_str::<MessagesUsage>(usage.get())) {
+                    Some(Ok(usage)) => self.messages.replace_by(usage),
+                    Some(Err(_)) => self.suspect = true,
+                    None => {}
+                }
+            }
+        }
+        Seen::Other
+    }
+}
+
+/// Reads a plain answer into the meter.
+///
+/// # Errors
+/// It is no JSON object, or an error in the clothes of an answer.
+pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
+    let answer: PlainAnswer<'_> = serde_json::from_slice(bytes).map_err(broken)?;
+    if let Some(error) = answer.error {
+        return Err(vendor_error(error));
+    }
+    let counts = match (format, answer.usage) {
+        (_, None) => None,
+        (Format::Chat, Some(usage)) => serde_json::from_str::<ChatUsage>(usage.get())
+            .ok()
+            .map(ChatUsage::counts),
+        (Format::Messages, Some(usage)) => serde_json::from_str::<MessagesUsage>(usage.get())
+            .ok()
+            .and_then(|usage| usage.counts()),
+    };
+    meter.update(|reading| {
+        reading.usage = counts.map(|counts| counts.usage);
+        reading.suspect = counts.is_none_or(|counts| counts.suspect);
+        reading.text_bytes = text_bytes(format, bytes);
+        reading.end = Some(End::Finished);
+    });
+    Ok(())
+}
+
+/// Whether a name of the JSON is followed by anything but null. A cheap look that may err towards yes.
+fn has_value(json: &[u8], name: &[u8]) -> bool {
+    memmem::find_iter(json, name)
+        .any(|at| !after_colon(&json[at + name.len()..]).starts_with(b"null"))
+}
+
+/// Whether a name of the JSON is followed by a string that is not empty.
+fn has_string(json: &[u8], name: &[u8]) -> bool {
+    memmem::find_iter(json, name).any(|at| {
+        let value = after_colon(&json[at + name.len()..]);
+        value.starts_with(b"\"") && !value.starts_with(b"\"\"")
+    })
+}
+
+fn after_colon(json: &[u8]) -> &[u8] {
+    let json = json.trim_ascii_start();
+    json.strip_prefix(b":").unwrap_or(json).trim_ascii_start()
+}
+
+/// A vendor's own words about an error go to the log, not to the caller.
+fn vendor_error(error: &RawValue) -> Error {
+    let text: String = error.get().chars().take(500).collect();
+    Error::VendorUnavailable(text.into())
+}
+
+#[derive(Deserialize)]
+struct ChatAnswer<'a> {
+    choices: Option<Vec<IgnoredAny>>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    x_groq: Option<Groq<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Groq<'a> {
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct PlainAnswer<'a> {
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct MessagesEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    message: Option<MessageStart<'a>>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct MessageStart<'a> {
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+/// Token counts by class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    usage: Usage,
+    suspect: bool,
+}
+
+/// A count as vendors write it: absent, null, or a number. Anything else is suspect.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    tokens: Option<u64>,
+    suspect: bool,
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Value::deserialize(deserializer)? {
+            Value::Null => Self::default(),
+            Value::Number(number) => Self {
+                tokens: number.as_u64(),
+                suspect: !number.is_u64(),
+            },
+            _ => Self {
+                tokens: None,
+                suspect: true,
+            },
+        })
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ChatUsage {
+    prompt_tokens: Count,
+    completion_tokens: Count,
+    total_tokens: Count,
+    prompt_tokens_details: Option<PromptDetails>,
+    completion_tokens_details: Option<CompletionDetails>,
+    /// One vendor's name for cached tokens.
+    prompt_cache_hit_tokens: Count,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PromptDetails {
+    cached_tokens: Count,
+    cache_write_tokens: Count,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CompletionDetails {
+    reasoning_tokens: Count,
+}
+
+impl ChatUsage {
+    fn counts(self) -> Counts {
+        let prompt_details = self.prompt_tokens_details.unwrap_or_default();
+        let reasoning = self
+            .completion_tokens_details
+            .unwrap_or_default()
+            .reasoning_tokens;
+        let (cached, written) = (
+            prompt_details.cached_tokens,
+            prompt_details.cache_write_tokens,
+        );
+        let prompt = self.prompt_tokens.tokens.unwrap_or(0);
+        let mut output = self.completion_tokens.tokens.unwrap_or(0);
+        // One vendor reports reasoning beside the completion; its total gives it away.
+        let beside = reasoning.tokens.unwrap_or(0);
+        if beside > 0
+            && self.total_tokens.tokens
+                == prompt
+                    .checked_add(output)
+                    .and_then(|sum| sum.checked_add(beside))
+        {
+            output += beside;
+        }
+        let cached_tokens = cached
+            .tokens
+            .or(self.prompt_cache_hit_tokens.tokens)
+            .unwrap_or(0);
+        let written_tokens = written.tokens.unwrap_or(0);
+        let cached_input = cached_tokens.min(prompt);
+        let cache_write = written_tokens.min(prompt - cached_input);
+        let suspect = self.prompt_tokens.tokens.is_none()
+            || self.completion_tokens.tokens.is_none()
+            || cached.suspect
+            || written.suspect
+            || cached_input != cached_tokens
+            || cache_write != written_tokens;
+        Counts {
+            usage: Usage {
+                input: prompt - cached_input - cache_write,
+                cached_input,
+                cache_write,
+                output,
+            },
+            suspect,
+        }
+    }
+}
+
+/// Cumulative: what a later event repeats replaces what an earlier one said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MessagesUsage {
+    input_tokens: Count,
+    cache_creation_input_tokens: Count,
+    cache_read_input_tokens: Count,
+    output_tokens: Count,
+}
+
+impl MessagesUsage {
+    fn replace_by(&mut self, newer: Self) {
+        for (old, new) in [
+            (&mut self.input_tokens, newer.input_tokens),
+            (
+                &mut self.cache_creation_input_tokens,
+                newer.cache_creation_input_tokens,
+            ),
+            (
+                &mut self.cache_read_input_tokens,
+                newer.cache_read_input_tokens,
+            ),
+            (&mut self.output_tokens, newer.output_tokens),
+        ] {
+            if new.tokens.is_some() || new.suspect {
+                *old = new;
+            }
+        }
+    }
+
+    /// `None` while nothing was reported.
+    fn counts(&self) -> Option<Counts> {
+        let all = [
+            self.input_tokens,
+            self.cache_creation_input_tokens,
+            self.cache_read_input_tokens,
+            self.output_tokens,
+        ];
+        let suspect = all.iter().any(|count| count.suspect);
+        if !suspect && all.iter().all(|count| count.tokens.is_none()) {
+            return None;
+        }
+        let [input, cache_write, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
+        Some(Counts {
+            usage: Usage {
+                input,
+                cached_input,
+                cache_write,
+                output,
+            },
+            suspect,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(format: Format, usage: &str) -> (Option<Usage>, bool) {
+        let meter = Meter::default();
+        let body = format!("{{\"usage\":{usage}}}");
+        plain(format, body.as_bytes(), &meter).unwrap();
+        (meter.read().usage, meter.read().suspect)
+    }
+
+    #[test]
+    fn chat_usage_counts_each_token_once() {
+        for (usage, classes, suspect) in [
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}"#,
+                [10, 0, 0, 5],
+                false,
+            ),
+            (
+                r#"{"prompt_tokens":4020,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":0,"cache_write_tokens":4012}}"#,
+                [8, 0, 4012, 8],
+                false,
+            ),
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_cache_hit_tokens":4}"#,
+                [6, 4, 0, 5],
+                false,
+            ),
+            // Reasoning beside the completion.
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
+                [10, 0, 0, 105],
+                false,
+            ),
+            // Reasoning inside it.
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":105,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}"#,
+                [10, 0, 0, 105],
+                false,
+            ),
+            (
+                r#"{"prompt_tokens":-5,"completion_tokens":5}"#,
+                [0, 0, 0, 5],
+                true,
+            ),
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":null}"#,
+                [10, 0, 0, 0],
+                true,
+            ),
+            (
+                r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":11}}"#,
+                [0, 10, 0, 5],
+                true,
+            ),
+        ] {
+            let [input, cached_input, cache_write, output] = classes;
+            let expected = Usage {
+                input,
+                cached_input,
+                cache_write,
+                output,
+            };
+            assert_eq!(
+                read(Format::Chat, usage),
+                (Some(expected), suspect),
+                "{usage}"
+            );
+        }
+        assert_eq!(read(Format::Chat, "null"), (None, true));
+        assert_eq!(read(Format::Chat, "\"x\""), (None, true));
+    }
+
+    #[test]
+    fn messages_usage_has_the_cache_beside_the_input() {
+        let usage = r#"{"input_tokens":3,"cache_creation_input_tokens":2,"cache_read_input_tokens":1,"output_tokens":9}"#;
+        let expected = Usage {
+            input: 3,
+            cached_input: 1,
+            cache_write: 2,
+            output: 9,
+        };
+        assert_eq!(read(Format::Messages, usage), (Some(expected), false));
+    }
+
+    #[test]
+    fn an_answer_that_is_an_error_or_no_json_is_no_answer() {
+        let meter = Meter::default();
+        let error = plain(Format::Chat, br#"{"error":{"message":"no"}}"#, &meter).unwrap_err();
+        assert!(matches!(error, Error::VendorUnavailable(_)));
+        assert!(matches!(
+            plain(Format::Chat, b"<html>", &meter),
+            Err(Error::VendorBroken(_))
+        ));
+        assert_eq!(meter.read().end, None);
+    }
+}

@@ -1,0 +1,126 @@
+use std::{
+    convert::Infallible,
+    fmt,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use super::{Limiter, Quota};
+
+/// Counts in this process, in a table of bounded size: the callers seen longest ago are forgotten,
+/// which only ever lets them in.
+pub struct Gcra<K> {
+    begin: Instant,
+    /// Theoretical arrival time of each caller, in nanoseconds since `begin`.
+    arrivals: Arc<Cache<K, Arc<AtomicU64>>>,
+}
+
+impl<K: Eq + Hash + Clone> Gcra<K> {
+    /// Remembers at most `callers_max` callers.
+    #[must_use]
+    pub fn new(callers_max: usize) -> Self {
+        Self {
+            begin: Instant::now(),
+            arrivals: Arc::new(Cache::new(callers_max)),
+        }
+    }
+
+    fn count(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let Ok(arrival) = self
+            .arrivals
+            .get_or_insert_with(&id, || Ok::<_, Infallible>(Arc::default()));
+        let mut wait = Duration::ZERO;
+        let step = |arrival| {
+            arrive(arrival, now, quota)
+                .inspect_err(|duration| wait = *duration)
+                .ok()
+        };
+        arrival
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step)
+            .map(drop)
+            .map_err(|_| wait)
+    }
+}
+
+/// When the caller's next request is due if this one, at `now`, is let in; or how long it must wait.
+/// All times in nanoseconds. `gcra.lua` computes the same in microseconds.
+fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
+    let interval = 1_000_000_000 / u64::from(quota.per_second.max(1));
+    let tolerance = interval * u64::from(quota.burst.max(1) - 1);
+    let earliest = arrival.saturating_sub(tolerance);
+    if now < earliest {
+        return Err(Duration::from_nanos(earliest - now));
+    }
+    Ok(arrival.max(now) + interval)
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for Gcra<K> {
+    async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        self.count(id, quota)
+    }
+}
+
+impl<K> Clone for Gcra<K> {
+    fn clone(&self) -> Self {
+        Self {
+            begin: self.begin,
+            arrivals: Arc::clone(&self.arrivals),
+        }
+    }
+}
+
+impl<K> fmt::Debug for Gcra<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gcra").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_at_once_then_one_each_tenth_of_a_second() {
+        let gcra = Gcra::new(100);
+        let quota = Quota::per_second(10);
+        for _ in 0..10 {
+            assert_eq!(gcra.count("a", quota), Ok(()));
+        }
+        assert_eq!(gcra.count("a", quota), Err(Duration::from_millis(100)));
+        assert_eq!(gcra.count("b", quota), Ok(()), "others are not concerned");
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert_eq!(gcra.count("a", quota), Ok(()));
+        assert_eq!(gcra.count("a", quota), Err(Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn no_second_lets_in_more_than_rate_and_burst() {
+        let quota = Quota {
+            per_second: 7,
+            burst: 3,
+        };
+        let (mut arrival, mut let_in) = (0, Vec::new());
+        for now in (0..5_000_000_000u64).step_by(10_000_000) {
+            if let Ok(next) = arrive(arrival, now, quota) {
+                arrival = next;
+                let_in.push(now);
+            }
+        }
+        for window in 0..let_in.len() {
+            let count = let_in[window..]
+                .iter()
+                .take_while(|at| **at < let_in[window] + 1_000_000_000)
+                .count();
+            assert!(count <= 7 + 3, "{count}");
+        }
+        assert!(let_in.len() >= 35);
+    }
+}

@@ -1,0 +1,132 @@
+//! Limits requests per second by the generic cell rate algorithm (GCRA, ITU-T I.371): one instant
+//! per caller, the *theoretical arrival time*, in a bounded table.
+
+mod gcra;
+#[cfg(feature = "redis")]
+pub mod redis;
+
+use std::{
+    fmt,
+    hash::Hash,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Request;
+use tower::{Layer, Service};
+
+pub use self::gcra::Gcra;
+use crate::error::Error;
+
+/// So many requests per second, and so many at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Requests per second, at least 1.
+    pub per_second: u32,
+    /// How many may come at once, at least 1.
+    pub burst: u32,
+}
+
+impl Quota {
+    /// `per_second` requests a second, as many at once.
+    #[must_use]
+    pub const fn per_second(per_second: u32) -> Self {
+        Self {
+            per_second,
+            burst: per_second,
+        }
+    }
+}
+
+/// Counts requests.
+pub trait Limiter<K>: Clone + Send + 'static {
+    /// Lets a request of `id` in, or says how long it should wait.
+    fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
+}
+
+/// Refuses with [`Error::TooManyRequests`] what goes over the quota.
+///
+/// `by` says whom a request counts for and with which quota; `None` lets it pass uncounted.
+#[derive(Clone)]
+pub struct RateLimitLayer<L, F> {
+    limiter: L,
+    by: F,
+}
+
+impl<L, F> RateLimitLayer<L, F> {
+    /// Counts with `limiter` for whom `by` says.
+    pub const fn new(limiter: L, by: F) -> Self {
+        Self { limiter, by }
+    }
+}
+
+impl<L: fmt::Debug, F> fmt::Debug for RateLimitLayer<L, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
+    type Service = RateLimit<S, L, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit {
+            inner,
+            limiter: self.limiter.clone(),
+            by: self.by.clone(),
+        }
+    }
+}
+
+/// The service of [`RateLimitLayer`].
+#[derive(Clone)]
+pub struct RateLimit<S, L, F> {
+    inner: S,
+    limiter: L,
+    by: F,
+}
+
+impl<S: fmt::Debug, L, F> fmt::Debug for RateLimit<S, L, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L, F, K, B> Service<Request<B>> for RateLimit<S, L, F>
+where
+    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: 'static,
+    L: Limiter<K>,
+    F: Fn(&Request<B>) -> Option<(K, Quota)>,
+    K: Eq + Hash + Send + 'static,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let Some((id, quota)) = (self.by)(&req) else {
+            return Box::pin(self.inner.call(req));
+        };
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let limiter = self.limiter.clone();
+        Box::pin(async move {
+            match limiter.admit(id, quota).await {
+                Ok(()) => inner.call(req).await,
+                Err(retry_after) => Err(Error::TooManyRequests { retry_after }),
+            }
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! The limit counted in Redis: one count over all gateways, by the server's clock.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    error::BoxError,
+    redis_conn::{RedisConn, RedisScript},
+};
+
+/// Counts in Redis, under `tg:rl:<name>:<id>`. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisLimiter {
+    conn: RedisConn,
+    script: Arc<RedisScript>,
+    name: Arc<str>,
+}
+
+impl RedisLimiter {
+    /// Counts what `name` limits: limiters of one name share their counts.
+    #[must_use]
+    pub fn new(conn: RedisConn, name: &str) -> Self {
+        let script = Arc::new(conn.script("", include_str!("gcra.lua")));
+        Self {
+            conn,
+            script,
+            name: name.into(),
+        }
+    }
+
+    /// Lets a request of `id` in, or says how long it should wait. At most `burst` at once and
+    /// `per_second` a second, both at least 1.
+    ///
+    /// # Errors
+    /// Redis is out of reach: the caller decides whether to count by itself.
+    pub async fn check(
+        &self,
+        id: &str,
+        per_second: u32,
+        burst: u32,
+    ) -> Result<Result<(), Duration>, BoxError> {
+        let interval = (1_000_000 / per_second.max(1)).max(1);
+        let keys = [format!("tg:rl:{}:{id}", self.name)];
+        let args = [interval.to_string(), burst.max(1).to_string()];
+        let wait: i64 = self
+            .conn
+            .eval(&self.script, &keys, &args, self.conn.response_timeout())
+            .await?;
+        Ok(match u64::try_from(wait) {
+            Ok(wait @ 1..) => Err(Duration::from_micros(wait)),
+            _ => Ok(()),
+        })
+    }
+}
+
+impl fmt::Debug for RedisLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLimiter")
+            .field("name", &self.name)
+            .field("conn", &self.conn)
+            .finish_non_exhaustive()
+    }
+}

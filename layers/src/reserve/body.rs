@@ -1,0 +1,172 @@
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use super::{
+    Bill,
+    ledger::Hold,
+    settler::{Place, Resolution, Settler},
+};
+use crate::{error::Error, money::MicroRub, usage::Meter};
+
+/// The owner of a hold, from before it is made. Dropped, it settles or releases, once.
+#[derive(Debug)]
+pub(super) struct Guard<T: Bill> {
+    /// The place in the settler's queue; gone when the hold has ended.
+    place: Option<Place>,
+    hold: Hold,
+    held: Option<MicroRub>,
+    meter: Meter,
+    bill: T,
+}
+
+impl<T: Bill> Guard<T> {
+    /// `None` when the settler's queue is full: no hold may be made that could not be ended.
+    pub(super) fn new(settler: &Settler, hold: &Hold, meter: Meter, bill: T) -> Option<Self> {
+        Some(Self {
+            place: Some(settler.place()?),
+            hold: hold.clone(),
+            held: None,
+            meter,
+            bill,
+        })
+    }
+
+    pub(super) fn granted(&mut self, held: MicroRub) {
+        self.held = Some(held);
+    }
+
+    /// The ledger said no: there is nothing to end.
+    pub(super) fn refused(&mut self) {
+        self.place = None;
+    }
+
+    pub(super) const fn bill_mut(&mut self) -> &mut T {
+        &mut self.bill
+    }
+
+    /// The hold stands and the vendor's answer has not come to an end.
+    fn is_running(&self) -> bool {
+        self.place.is_some() && self.meter.read().end.is_none()
+    }
+
+    fn end(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        let reading = self.meter.read();
+        let Hold {
+            number,
+            account,
+            key,
+            ..
+        } = self.hold.clone();
+        place.send(
+            match self
+                .held
+                .and_then(|held| Some((held, self.bill.charge(&reading)?)))
+            {
+                Some((held, (cost, item))) => {
+                    Resolution::settle(number, account, key, held, cost, item)
+                }
+                // The reserve's answer was lost, or nothing was used.
+                None => Resolution::Release {
+                    number,
+                    account,
+                    key,
+                },
+            },
+        );
+    }
+}
+
+impl<T: Bill> Drop for Guard<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// An answer's body that ends the call's hold when it ends, fails or is dropped.
+///
+/// Of a call that goes on without its client, the rest is read by the settler.
+#[derive(Debug)]
+pub struct ResponseBody<A, T>
+where
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    T: Bill,
+{
+    /// Both are there until the drop.
+    inner: Option<A>,
+    guard: Option<Guard<T>>,
+    left_to: Option<Settler>,
+}
+
+impl<A, T> ResponseBody<A, T>
+where
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    T: Bill,
+{
+    pub(super) fn new(inner: A, guard: Guard<T>, left_to: Option<Settler>) -> Self {
+        Self {
+            inner: Some(inner),
+            guard: Some(guard),
+            left_to,
+        }
+    }
+}
+
+impl<A, T> Body for ResponseBody<A, T>
+where
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    T: Bill,
+{
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *inner).poll_frame(cx));
+        // hyper does not poll again after trailers or once the body says that it has ended.
+        let ended = !matches!(&frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
+        if ended && let Some(guard) = &mut self.guard {
+            guard.end();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl<A, T> Drop for ResponseBody<A, T>
+where
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+    T: Bill,
+{
+    fn drop(&mut self) {
+        if let (Some(settler), Some(mut inner), Some(guard)) =
+            (self.left_to.take(), self.inner.take(), self.guard.take())
+            && guard.is_running()
+        {
+            settler.finish_without_client(Box::pin(async move {
+                while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx)).await {}
+                drop(guard);
+            }));
+        }
+    }
+}

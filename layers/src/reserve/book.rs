@@ -1,0 +1,712 @@
+//! The ledger's state machine, pure: commands and a time in, outcomes out. No clock, no socket.
+//!
+//! It is the memory store, the working state of the SQLite store, the oracle that the Redis scripts
+//! are tested against, and the auditor. Account A has a posted balance `b` and held `h`; its key k
+//! has a ceiling `l`, used `u` and held `h_k`. What always holds:
+//!
+//! - **I1** a hold is granted only within `min(b − h, l − u − h_k)`, in one step;
+//! - **I2** `h` and `h_k` are the sums of the open holds;
+//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls;
+//! - **I4** `0 ≤ h ≤ b`;
+//! - **I5** a hold ends once: settled, released or expired; an expired one is settled late at most
+//!   once; a repeat is answered with the first result.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use super::ledger::{Audit, BookError, Booked, Entry, Hold, Refusal, Reserved, Settled};
+use crate::{
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+};
+
+/// Unix time in milliseconds.
+pub type Millis = u64;
+
+/// How long the result of an ended hold answers repeats.
+pub const TOMBSTONE_MS: Millis = 600_000;
+/// How long an expired hold can still be settled.
+pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
+/// How many due holds one RESERVE that does not fit ends on its way.
+pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
+
+/// All accounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Book {
+    accounts: BTreeMap<AccountId, Account>,
+}
+
+/// One account with its keys and holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// No call is admitted while true.
+    pub suspended: bool,
+    /// `b`: entries less charges.
+    pub balance: MicroRub,
+    /// `h`: the sum of the open holds.
+    pub held: MicroRub,
+    /// Costs that could not be charged.
+    pub loss: MicroRub,
+    keys: BTreeMap<KeyId, KeyBook>,
+    entries: HashMap<String, MicroRub>,
+    entered: i128,
+    open: HashMap<RequestNumber, Open>,
+    due: BTreeSet<(Millis, RequestNumber)>,
+    expired: HashMap<RequestNumber, Expired>,
+    tombstones: HashMap<RequestNumber, Settled>,
+    tombstones_by_age: VecDeque<(Millis, RequestNumber)>,
+}
+
+/// The money of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyBook {
+    /// Whether it gets new holds.
+    pub enabled: bool,
+    /// `l`, if there is one.
+    pub ceiling: Option<MicroRub>,
+    /// `u`: charged so far.
+    pub used: MicroRub,
+    /// `h_k`: the sum of its open holds.
+    pub held: MicroRub,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Open {
+    key: KeyId,
+    held: MicroRub,
+    want: MicroRub,
+    least: MicroRub,
+    due: Millis,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Expired {
+    key: KeyId,
+    held: MicroRub,
+    at: Millis,
+}
+
+/// What a book can be told to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Opens an account, or changes whether it is suspended.
+    SetAccount {
+        /// Its id.
+        account: AccountId,
+        /// Whether calls are refused.
+        suspended: bool,
+    },
+    /// Adds a key, or changes its ceiling and whether it is enabled.
+    SetKey {
+        /// Its account.
+        account: AccountId,
+        /// Its id.
+        key: KeyId,
+        /// The most it may spend, if limited.
+        ceiling: Option<MicroRub>,
+        /// Whether it gets new holds.
+        enabled: bool,
+    },
+    /// A payment or a correction.
+    Enter {
+        /// The account.
+        account: AccountId,
+        /// The entry.
+        entry: Entry,
+    },
+    /// RESERVE.
+    Reserve(Hold),
+    /// SETTLE.
+    Settle {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who pays.
+        account: AccountId,
+        /// On which key.
+        key: KeyId,
+        /// What the call cost.
+        cost: MicroRub,
+        /// See [`super::ledger::Settlement::fresh`].
+        fresh: bool,
+    },
+    /// RELEASE.
+    Release {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who would have paid.
+        account: AccountId,
+    },
+    /// EXTEND.
+    Extend {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who pays.
+        account: AccountId,
+        /// From now.
+        ttl: Duration,
+    },
+    /// PROBE.
+    Probe {
+        /// Who would pay.
+        account: AccountId,
+        /// On which key.
+        key: KeyId,
+    },
+    /// EXPIRE.
+    Expire {
+        /// Whose holds.
+        account: AccountId,
+        /// How many at most.
+        most: usize,
+    },
+}
+
+/// What a book answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done, or the entry had been booked before.
+    Done,
+    /// An operator's command was refused.
+    Refused(Rejection),
+    /// RESERVE's answer, PROBE's without the amounts.
+    Reserve(Result<Reserved, Refusal>),
+    /// PROBE's answer.
+    Probe(Result<(), Refusal>),
+    /// SETTLE's answer.
+    Settled(Settled),
+    /// Whether the hold stood.
+    Extended(bool),
+    /// How many holds were ended.
+    Expired(usize),
+}
+
+/// Why an operator's command was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// No such account.
+    NotFound,
+    /// The entry's id came with another amount before.
+    Exists,
+    /// The balance would fall below what is held.
+    BelowHeld,
+    /// The balance would exceed [`MicroRub::MAX`].
+    AboveMax,
+}
+
+impl From<Rejection> for BookError {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::NotFound => Self::NotFound,
+            Rejection::Exists => Self::Exists,
+            Rejection::BelowHeld => Self::BelowHeld,
+            Rejection::AboveMax => Self::AboveMax,
+        }
+    }
+}
+
+/// Carries out one command at the time `now`.
+pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
+    match command {
+        Command::SetAccount { account, suspended } => {
+            book.accounts.entry(account.clone()).or_default().suspended = *suspended;
+            Outcome::Done
+        }
+        Command::SetKey {
+            account,
+            key,
+            ceiling,
+            enabled,
+        } => match book.accounts.get_mut(account) {
+            None => Outcome::Refused(Rejection::NotFound),
+            Some(account) => {
+                account.set_key(key, *ceiling, *enabled);
+                Outcome::Done
+            }
+        },
+        Command::Enter { account, entry } => match book.enter(account, entry) {
+            Ok(()) => Outcome::Done,
+            Err(rejection) => Outcome::Refused(rejection),
+        },
+        Command::Reserve(hold) => Outcome::Reserve(book.reserve(hold, now)),
+        Command::Settle {
+            number,
+            account,
+            key,
+            cost,
+            fresh,
+        } => Outcome::Settled(book.settle(*number, account, key, *cost, *fresh, now)),
+        Command::Release { number, account } => {
+            book.release(*number, account, now);
+            Outcome::Done
+        }
+        Command::Extend {
+            number,
+            account,
+            ttl,
+        } => Outcome::Extended(book.extend(*number, account, *ttl, now)),
+        Command::Probe { account, key } => Outcome::Probe(book.probe(account, key)),
+        Command::Expire { account, most } => Outcome::Expired(
+            book.accounts
+                .get_mut(account)
+                .map_or(0, |account| account.expire(*most, now)),
+        ),
+    }
+}
+
+impl Book {
+    /// An account.
+    #[must_use]
+    pub fn account(&self, id: &AccountId) -> Option<&Account> {
+        self.accounts.get(id)
+    }
+
+    /// An account, to change its keys.
+    pub fn account_mut(&mut self, id: &AccountId) -> Option<&mut Account> {
+        self.accounts.get_mut(id)
+    }
+
+    /// All accounts, by id.
+    pub fn accounts(&self) -> impl Iterator<Item = (&AccountId, &Account)> {
+        self.accounts.iter()
+    }
+
+    /// Opens an account as a store remembers it: what was entered and what its keys have used.
+    pub fn restore(&mut self, id: AccountId, account: Account) {
+        self.accounts.insert(id, account);
+    }
+
+    /// Books a payment or a correction, once for each id.
+    ///
+    /// # Errors
+    /// See [`Rejection`].
+    pub fn enter(&mut self, account: &AccountId, entry: &Entry) -> Result<(), Rejection> {
+        let account = self.accounts.get_mut(account).ok_or(Rejection::NotFound)?;
+        match account.entries.get(&entry.id) {
+            Some(amount) if *amount == entry.amount => return Ok(()),
+            Some(_) => return Err(Rejection::Exists),
+            None => {}
+        }
+        let balance = account
+            .balance
+            .checked_add(entry.amount)
+            .ok_or(Rejection::AboveMax)?;
+        if entry.amount < MicroRub::ZERO && balance < account.held {
+            return Err(Rejection::BelowHeld);
+        }
+        account.remember_entry(&entry.id, entry.amount);
+        account.balance = balance;
+        Ok(())
+    }
+
+    /// Holds money for a call (I1).
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn reserve(&mut self, hold: &Hold, now: Millis) -> Result<Reserved, Refusal> {
+        let account = self
+            .accounts
+            .get_mut(&hold.account)
+            .ok_or(Refusal::Unknown)?;
+        account.forget_tombstones(now);
+        if account.tombstones.contains_key(&hold.number)
+            || account.expired.contains_key(&hold.number)
+        {
+            return Err(Refusal::Gone);
+        }
+        if let Some(open) = account.open.get(&hold.number) {
+            let same = open.key == hold.key && open.want == hold.want && open.least == hold.least;
+            let held = open.held;
+            return if same {
+                Ok(Reserved {
+                    held,
+                    free: account.free(&hold.key),
+                })
+            } else {
+                Err(Refusal::Conflict)
+            };
+        }
+        account.admits(&hold.key)?;
+        if account.free(&hold.key) < hold.want {
+            account.expire(EXPIRE_ON_RESERVE_MAX, now);
+        }
+        let free = account.free(&hold.key);
+        let held = hold.want.min(free);
+        let key = account.keys.get_mut(&hold.key).ok_or(Refusal::Unknown)?;
+        if held < hold.least {
+            return Err(Refusal::DoesNotFit {
+                free,
+                held: key.held,
+            });
+        }
+        let due = now.saturating_add(millis(hold.ttl));
+        key.held = key.held.plus_or_max(held);
+        account.held = account.held.plus_or_max(held);
+        account.due.insert((due, hold.number));
+        let open = Open {
+            key: hold.key.clone(),
+            held,
+            want: hold.want,
+            least: hold.least,
+            due,
+        };
+        account.open.insert(hold.number, open);
+        Ok(Reserved {
+            held,
+            free: free.minus_or_zero(held),
+        })
+    }
+
+    /// Charges a call and ends its hold, once.
+    pub fn settle(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+        cost: MicroRub,
+        fresh: bool,
+        now: Millis,
+    ) -> Settled {
+        let nothing = |booked| Settled {
+            booked,
+            charged: MicroRub::ZERO,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        };
+        let Some(account) = self.accounts.get_mut(account) else {
+            return nothing(Booked::NoAccount);
+        };
+        account.forget_tombstones(now);
+        if let Some(first) = account.tombstones.get(&number) {
+            return Settled {
+                repeated: true,
+                ..*first
+            };
+        }
+        let open = account.open.get(&number).map(|open| &open.key);
+        let expired = account.expired.get(&number).map(|expired| &expired.key);
+        let (held, booked) = match (open, expired) {
+            // A settlement on another key than its hold's is nobody's.
+            (Some(other), _) | (None, Some(other)) if other != key => {
+                return nothing(Booked::Stale);
+            }
+            (Some(_), _) => (
+                account
+                    .close(number)
+                    .map_or(MicroRub::ZERO, |open| open.held),
+                Booked::Held,
+            ),
+            (None, Some(_)) => {
+                account.expired.remove(&number);
+                (MicroRub::ZERO, Booked::Late)
+            }
+            (None, None) if fresh && account.keys.contains_key(key) => {
+                (MicroRub::ZERO, Booked::Forced)
+            }
+            (None, None) => return nothing(Booked::Stale),
+        };
+        let settled = account.charge(key, cost, held, booked);
+        account.bury(number, settled, now);
+        settled
+    }
+
+    /// Ends a hold without a charge; a RESERVE that comes later finds it gone.
+    pub fn release(&mut self, number: RequestNumber, account: &AccountId, now: Millis) {
+        let Some(account) = self.accounts.get_mut(account) else {
+            return;
+        };
+        account.forget_tombstones(now);
+        if account.tombstones.contains_key(&number) {
+            return;
+        }
+        account.close(number);
+        account.expired.remove(&number);
+        let released = Settled {
+            booked: Booked::Released,
+            charged: MicroRub::ZERO,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        };
+        account.bury(number, released, now);
+    }
+
+    /// Lets a hold live for `ttl` from now. Says whether it still stood.
+    pub fn extend(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+        now: Millis,
+    ) -> bool {
+        let Some(account) = self.accounts.get_mut(account) else {
+            return false;
+        };
+        let Some(open) = account.open.get_mut(&number) else {
+            return false;
+        };
+        account.due.remove(&(open.due, number));
+        open.due = now.saturating_add(millis(ttl));
+        account.due.insert((open.due, number));
+        true
+    }
+
+    /// Whether the key could hold anything at all.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), Refusal> {
+        self.accounts
+            .get(account)
+            .ok_or(Refusal::Unknown)?
+            .admits(key)
+    }
+
+    /// Ends up to `most` holds of each account that are past their time; says how many.
+    pub fn expire(&mut self, most: usize, now: Millis) -> usize {
+        self.accounts
+            .values_mut()
+            .map(|account| account.expire(most, now))
+            .sum()
+    }
+
+    /// Checks I1–I5 as far as a state can show them.
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        let mut audit = Audit {
+            accounts: self.accounts.len() as u64,
+            ..Audit::default()
+        };
+        for (id, account) in &self.accounts {
+            audit.keys += account.keys.len() as u64;
+            audit.holds_open += account.open.len() as u64;
+            account.audit(id, &mut audit.breaches);
+        }
+        audit
+    }
+}
+
+impl Account {
+    /// An account as a store remembers it, without holds. `entered` is the sum of its entries.
+    #[must_use]
+    pub fn restored(
+        suspended: bool,
+        balance: MicroRub,
+        loss: MicroRub,
+        entries: HashMap<String, MicroRub>,
+    ) -> Self {
+        let entered = entries
+            .values()
+            .map(|amount| i128::from(amount.micro()))
+            .sum();
+        Self {
+            suspended,
+            balance,
+            loss,
+            entries,
+            entered,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a key as a store remembers it.
+    pub fn restore_key(&mut self, id: KeyId, key: KeyBook) {
+        self.keys.insert(id, key);
+    }
+
+    /// Adds a key, or changes its ceiling and whether it is enabled.
+    pub fn set_key(&mut self, id: &KeyId, ceiling: Option<MicroRub>, enabled: bool) {
+        let key = self.keys.entry(id.clone()).or_default();
+        key.ceiling = ceiling;
+        key.enabled = enabled;
+    }
+
+    /// The money of a key.
+    #[must_use]
+    pub fn key(&self, id: &KeyId) -> Option<&KeyBook> {
+        self.keys.get(id)
+    }
+
+    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`.
+    #[must_use]
+    pub fn free(&self, key: &KeyId) -> MicroRub {
+        let account = self.balance.minus_or_zero(self.held);
+        match self.keys.get(key) {
+            None => MicroRub::ZERO,
+            Some(KeyBook { ceiling: None, .. }) => account,
+            Some(KeyBook {
+                ceiling: Some(ceiling),
+                used,
+                held,
+                ..
+            }) => account.min(ceiling.minus_or_zero(used.plus_or_max(*held))),
+        }
+    }
+
+    /// Charged so far, over all keys.
+    #[must_use]
+    pub fn spent(&self) -> MicroRub {
+        self.keys
+            .values()
+            .fold(MicroRub::ZERO, |sum, key| sum.plus_or_max(key.used))
+    }
+
+    /// The refusals that do not depend on an amount. Empty is judged by posted money alone, so that
+    /// a key whose money is merely held is told that the call does not fit.
+    fn admits(&self, key: &KeyId) -> Result<(), Refusal> {
+        let key = self.keys.get(key).ok_or(Refusal::Unknown)?;
+        if !key.enabled {
+            Err(Refusal::Disabled)
+        } else if self.suspended {
+            Err(Refusal::Suspended)
+        } else if self.balance <= MicroRub::ZERO {
+            Err(Refusal::AccountEmpty)
+        } else if key.ceiling.is_some_and(|ceiling| key.used >= ceiling) {
+            Err(Refusal::CeilingUsedUp)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn remember_entry(&mut self, id: &str, amount: MicroRub) {
+        self.entries.insert(id.to_owned(), amount);
+        self.entered += i128::from(amount.micro());
+    }
+
+    /// Takes an open hold off the books.
+    fn close(&mut self, number: RequestNumber) -> Option<Open> {
+        let open = self.open.remove(&number)?;
+        self.due.remove(&(open.due, number));
+        self.held = self.held.minus_or_zero(open.held);
+        if let Some(key) = self.keys.get_mut(&open.key) {
+            key.held = key.held.minus_or_zero(open.held);
+        }
+        Some(open)
+    }
+
+    /// Charges what the hold and the free money allow; the rest is loss. The hold itself was
+    /// promised: it pays even where a ceiling has been lowered since.
+    fn charge(&mut self, key: &KeyId, cost: MicroRub, held: MicroRub, booked: Booked) -> Settled {
+        let free_beside_hold = match self.keys.get(key) {
+            None => MicroRub::ZERO,
+            Some(book) => {
+                let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
+                match book.ceiling {
+                    None => account,
+                    Some(ceiling) => account.min(
+                        ceiling.minus_or_zero(book.used.plus_or_max(book.held).plus_or_max(held)),
+                    ),
+                }
+            }
+        };
+        let charged = cost.min(held.plus_or_max(free_beside_hold));
+        let loss = cost.minus_or_zero(charged);
+        self.balance = self.balance.minus_or_zero(charged);
+        self.loss = self.loss.plus_or_max(loss);
+        if let Some(key) = self.keys.get_mut(key) {
+            key.used = key.used.plus_or_max(charged);
+        }
+        Settled {
+            booked,
+            charged,
+            loss,
+            repeated: false,
+        }
+    }
+
+    fn expire(&mut self, most: usize, now: Millis) -> usize {
+        let mut count = 0;
+        while count < most {
+            let Some(&(due, number)) = self.due.first() else {
+                break;
+            };
+            if due > now {
+                break;
+            }
+            let Some(open) = self.close(number) else {
+                break;
+            };
+            self.expired.insert(
+                number,
+                Expired {
+                    key: open.key,
+                    held: open.held,
+                    at: now,
+                },
+            );
+            count += 1;
+        }
+        if count > 0 {
+            self.expired
+                .retain(|_, expired| now.saturating_sub(expired.at) <= EXPIRED_MS);
+        }
+        count
+    }
+
+    fn bury(&mut self, number: RequestNumber, result: Settled, now: Millis) {
+        self.tombstones.insert(number, result);
+        self.tombstones_by_age.push_back((now, number));
+    }
+
+    fn forget_tombstones(&mut self, now: Millis) {
+        while let Some(&(at, number)) = self.tombstones_by_age.front() {
+            if now.saturating_sub(at) < TOMBSTONE_MS {
+                break;
+            }
+            self.tombstones_by_age.pop_front();
+            self.tombstones.remove(&number);
+        }
+    }
+
+    fn audit(&self, id: &AccountId, breaches: &mut Vec<String>) {
+        let micro = |amount: MicroRub| i128::from(amount.micro());
+        let held: i128 = self.open.values().map(|open| micro(open.held)).sum();
+        if held != micro(self.held) {
+            breaches.push(format!(
+                "I2 account {id}: held {} but its holds sum to {held} µ₽",
+                self.held.micro()
+            ));
+        }
+        let mut held_by_key: HashMap<&KeyId, i128> = HashMap::new();
+        for open in self.open.values() {
+            *held_by_key.entry(&open.key).or_default() += micro(open.held);
+        }
+        for (key_id, key) in &self.keys {
+            let held = held_by_key.get(key_id).copied().unwrap_or(0);
+            if held != micro(key.held) {
+                breaches.push(format!(
+                    "I2 key {key_id}: held {} but its holds sum to {held} µ₽",
+                    key.held.micro()
+                ));
+            }
+        }
+        let used: i128 = self.keys.values().map(|key| micro(key.used)).sum();
+        if micro(self.balance) != self.entered - used {
+            let balance = self.balance.micro();
+            breaches.push(format!(
+                "I3 account {id}: balance {balance}, entered {} less used {used} µ₽",
+                self.entered
+            ));
+        }
+        if self.held < MicroRub::ZERO || self.held > self.balance {
+            let (held, balance) = (self.held.micro(), self.balance.micro());
+            breaches.push(format!(
+                "I4 account {id}: held {held} of a balance of {balance} µ₽"
+            ));
+        }
+        if let Some(number) = self
+            .open
+            .keys()
+            .find(|number| self.tombstones.contains_key(number))
+        {
+            breaches.push(format!(
+                "I5 account {id}: hold {number} is both open and ended"
+            ));
+        }
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,8 @@
+#!lua
+-- Opens an account; the same name again changes nothing. ARGV: name. Answers a word.
+local name = redis.call('HGET', KEYS[1], 'name')
+if name then
+  return name == ARGV[1] and 'ok' or 'exists'
+end
+redis.call('HSET', KEYS[1], 'name', ARGV[1], 'b', '0', 'h', '0', 's', '0', 'loss', '0')
+return 'ok'

@@ -1,0 +1,25 @@
+#!lua
+-- Books a payment or a correction, once for each id. KEYS[2] = entries, KEYS[3] = the journal.
+-- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Answers a word.
+local change, retention = signed_amount(ARGV[2]), amount(ARGV[4])
+local row = redis.call('HMGET', KEYS[1], 'b', 'h')
+if not row[1] then
+  return 'not_found'
+end
+local known = redis.call('HGET', KEYS[2], ARGV[1])
+if known then
+  return tonumber(known) == change and 'ok' or 'exists'
+end
+local balance = stored(row[1]) + change
+if balance > MAX then
+  return 'above_max'
+end
+if change < 0 and balance < stored(row[2]) then
+  return 'below_held'
+end
+redis.call('HSET', KEYS[2], ARGV[1], text(change))
+redis.call('HSET', KEYS[1], 'b', text(balance))
+local now = now_ms()
+redis.call('XADD', KEYS[3], 'MINID', '~', text(math.max(now - retention, 0)), '*',
+  'kind', 'entry', 'at', text(now), 'id', ARGV[1], 'amount', text(change), 'reason', ARGV[3])
+return 'ok'

@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- Writes the copy of a key's record that is found by its digest, unless a newer one is there.
+-- KEYS[1] = tg:k:<digest>. ARGV: key, account, version, record. Answers whether the digest is this key's.
+local row = redis.call('HMGET', KEYS[1], 'id', 'version')
+if row[1] and row[1] ~= ARGV[1] then
+  return 0
+end
+if tonumber(row[2] or '-1') < tonumber(ARGV[3]) then
+  redis.call('HSET', KEYS[1], 'id', ARGV[1], 'account', ARGV[2], 'version', ARGV[3], 'record', ARGV[4])
+end
+return 1

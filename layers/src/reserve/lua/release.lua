@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- Ends a hold without a charge. The tombstone is written even where there is no hold, so that a
+-- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number.
+local number = ARGV[1]
+local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
+if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then
+  return 0
+end
+if row[2] then
+  close(number, row[2])
+end
+forget_expired(number)
+bury(KEYS[5], 'released', 0, 0)
+return 1

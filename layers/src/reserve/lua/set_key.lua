@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Adds or changes a key: its record and its money fields in one step. I12 holds from here on.
+-- KEYS[2] = the account's key records. ARGV: key, the record as it was read (empty: there must be
+-- none), the new record, enabled (0 or 1), ceiling ('=' leaves it, empty takes it away).
+-- Answers: word, the record's version.
+local key, before, after, enabled, ceiling = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if ceiling ~= '=' and ceiling ~= '' then
+  ceiling = text(signed_amount(ceiling))
+end
+if redis.call('HEXISTS', KEYS[1], 'b') == 0 then
+  return {'not_found', 0}
+end
+if (redis.call('HGET', KEYS[2], key) or '') ~= before then
+  return {'changed', 0}
+end
+if ceiling == '' then
+  redis.call('HDEL', KEYS[1], key .. '.l')
+elseif ceiling ~= '=' then
+  redis.call('HSET', KEYS[1], key .. '.l', ceiling)
+end
+redis.call('HSET', KEYS[1], key .. '.s', enabled)
+redis.call('HSET', KEYS[2], key, after)
+return {'ok', redis.call('HINCRBY', KEYS[1], key .. '.v', 1)}

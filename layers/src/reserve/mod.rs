@@ -1,0 +1,312 @@
+//! Holds what a call can cost before it is made, and charges what it did cost, whatever happens in
+//! between.
+//!
+//! The layer is generic in what is sold: a [`Tariff`] says what a request can cost and, at the end,
+//! what it did. [`tokens::ByTokens`] does so for model calls.
+//!
+//! A hold is a duty, and it never leaves this module: a guard owns it from before the ledger is asked
+//! until the answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails: its
+//! place in the [`Settler`]'s queue was taken before the hold was.
+
+mod body;
+pub mod book;
+pub mod ledger;
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod settler;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub mod tokens;
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower::{Layer, Service};
+
+use self::ledger::{Hold, Item, Ledger, LedgerError, Refusal};
+pub use self::{
+    body::ResponseBody,
+    settler::{Event, Settler, SettlerSettings, SettlerTask},
+    tokens::HoldMode,
+};
+use crate::{
+    error::Error,
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    usage::{Meter, Reading},
+};
+
+/// What a request of type `B` can cost and what it did cost.
+pub trait Tariff<B>: Clone + Send + Sync + 'static {
+    /// What is kept of the request to compute its charge.
+    type Bill: Bill;
+
+    /// The hold that the request needs.
+    ///
+    /// # Errors
+    /// The request cannot be sold.
+    fn quote(&self, req: &Request<B>) -> Result<Quote<Self::Bill>, Error>;
+
+    /// The hold was granted: `held` lies between what was wanted and the least. What the request may
+    /// use has to be fitted into it.
+    fn granted(&self, req: &mut Request<B>, bill: &mut Self::Bill, held: MicroRub);
+}
+
+/// The wish to hold money for a request.
+#[derive(Debug)]
+pub struct Quote<T> {
+    /// Who pays.
+    pub account: AccountId,
+    /// On which key.
+    pub key: KeyId,
+    /// What the request can cost.
+    pub want: MicroRub,
+    /// What it must at least hold.
+    pub least: MicroRub,
+    /// What the layers below will write the use into.
+    pub meter: Meter,
+    /// Whether the call goes on to its end when its client leaves.
+    pub finish_without_client: bool,
+    /// What is kept to compute the charge.
+    pub bill: T,
+}
+
+/// Computes a call's charge.
+pub trait Bill: Send + Unpin + 'static {
+    /// What the call cost, and what for; `None` when it costs nothing. Must not panic: it runs in a
+    /// `Drop`.
+    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
+}
+
+/// Puts a hold around each call.
+pub struct ReserveLayer<L, T> {
+    shared: Arc<Shared<L, T>>,
+}
+
+struct Shared<L, T> {
+    ledger: L,
+    tariff: T,
+    settler: Settler,
+    ttl: Duration,
+}
+
+impl<L, T> ReserveLayer<L, T> {
+    /// Holds in `ledger` what `tariff` quotes. A hold lives for `ttl` at most, which must be longer
+    /// than any call.
+    pub fn new(ledger: L, tariff: T, settler: Settler, ttl: Duration) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                ledger,
+                tariff,
+                settler,
+                ttl,
+            }),
+        }
+    }
+}
+
+impl<L, T> Clone for ReserveLayer<L, T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<L, T> fmt::Debug for ReserveLayer<L, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReserveLayer")
+            .field("ttl", &self.shared.ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L, T> Layer<S> for ReserveLayer<L, T> {
+    type Service = Reserve<S, L, T>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Reserve {
+            inner,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+/// The service of [`ReserveLayer`].
+pub struct Reserve<S, L, T> {
+    inner: S,
+    shared: Arc<Shared<L, T>>,
+}
+
+impl<S: Clone, L, T> Clone for Reserve<S, L, T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: fmt::Debug, L, T> fmt::Debug for Reserve<S, L, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserve")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L, T, B, A> Service<Request<B>> for Reserve<S, L, T>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    L: Ledger,
+    T: Tariff<B>,
+    B: Send + 'static,
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+{
+    type Response = Response<ResponseBody<A, T::Bill>>;
+    type Error = Error;
+    type Future = ResponseFuture<Self::Response>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let shared = Arc::clone(&self.shared);
+        match shared.tariff.quote(&req) {
+            Err(error) => ResponseFuture {
+                call: Some(Box::pin(async { Err(error) })),
+                left_behind: None,
+            },
+            Ok(quote) => {
+                let left_behind = quote
+                    .finish_without_client
+                    .then(|| (quote.meter.clone(), shared.settler.clone()));
+                ResponseFuture {
+                    call: Some(Box::pin(held_call(inner, shared, req, quote))),
+                    left_behind,
+                }
+            }
+        }
+    }
+}
+
+async fn held_call<S, L, T, B, A>(
+    mut inner: S,
+    shared: Arc<Shared<L, T>>,
+    mut req: Request<B>,
+    quote: Quote<T::Bill>,
+) -> Result<Response<ResponseBody<A, T::Bill>>, Error>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    L: Ledger,
+    T: Tariff<B>,
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
+{
+    let left_to = quote.finish_without_client.then(|| shared.settler.clone());
+    let number = req
+        .extensions()
+        .get::<RequestNumber>()
+        .copied()
+        .unwrap_or_else(RequestNumber::now_v7);
+    let hold = Hold {
+        number,
+        account: quote.account,
+        key: quote.key,
+        want: quote.want,
+        least: quote.least,
+        ttl: shared.ttl,
+    };
+    // From here on the hold may exist: the guard is there before the ledger is asked, since this
+    // future may be dropped while it waits for the answer.
+    let mut guard = body::Guard::new(&shared.settler, &hold, quote.meter, quote.bill)
+        .ok_or(Error::Overloaded)?;
+    match shared.ledger.reserve(&hold).await {
+        Ok(reserved) => {
+            guard.granted(reserved.held);
+            shared
+                .tariff
+                .granted(&mut req, guard.bill_mut(), reserved.held);
+        }
+        Err(error @ LedgerError::Refused(_)) => {
+            guard.refused();
+            return Err(refusal(error, hold.least));
+        }
+        Err(error) => return Err(refusal(error, hold.least)),
+    }
+    let res = inner.call(req).await?;
+    Ok(res.map(|inner| ResponseBody::new(inner, guard, left_to)))
+}
+
+/// A ledger's refusal of a call that needs `needs`, as the caller's error.
+#[must_use]
+pub fn refusal(error: LedgerError, needs: MicroRub) -> Error {
+    match error {
+        LedgerError::Unavailable(cause) => Error::LedgerUnavailable(cause),
+        LedgerError::Refused(refusal) => match refusal {
+            Refusal::Unknown => Error::KeyUnknown,
+            Refusal::Suspended => Error::AccountSuspended,
+            Refusal::Disabled => Error::KeyDisabled,
+            Refusal::AccountEmpty => Error::AccountEmpty,
+            Refusal::CeilingUsedUp => Error::CeilingUsedUp,
+            Refusal::DoesNotFit { free, held } => Error::DoesNotFit { needs, free, held },
+            // Our own numbers are never used twice.
+            Refusal::Gone | Refusal::Conflict => {
+                Error::Internal("request number used twice".into())
+            }
+        },
+    }
+}
+
+type BoxCall<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
+
+/// The future of [`Reserve`].
+///
+/// Dropped before the head of the answer, it hands a call that is to be finished without its client
+/// to the settler, if a vendor is at work on it already.
+pub struct ResponseFuture<R: Send + 'static> {
+    call: Option<BoxCall<R>>,
+    left_behind: Option<(Meter, Settler)>,
+}
+
+impl<R: Send + 'static> Future for ResponseFuture<R> {
+    type Output = Result<R, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.call.as_mut().expect("polled after it was ready");
+        let result = std::task::ready!(call.as_mut().poll(cx));
+        self.call = None;
+        Poll::Ready(result)
+    }
+}
+
+impl<R: Send + 'static> Drop for ResponseFuture<R> {
+    fn drop(&mut self) {
+        if let (Some(call), Some((meter, settler))) = (self.call.take(), self.left_behind.take())
+            && meter.read().dispatched
+        {
+            settler.finish_without_client(Box::pin(async move {
+                drop(call.await);
+            }));
+        }
+    }
+}
+
+impl<R: Send + 'static> fmt::Debug for ResponseFuture<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

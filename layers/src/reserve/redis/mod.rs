@@ -1,0 +1,456 @@
+//! The ledger in Redis: one book for many gateways.
+//!
+//! All keys of an account share one hash tag, so each step of [`crate::reserve::book`] is one script in one
+//! slot, atomic over the account, its key and the hold:
+//!
+//! ```text
+//! tg:{A}            HASH    name b h s loss; <key>.l .u .h .s .v; o:<number> → "<held>:<key>:<want>:<least>"
+//! tg:{A}:k          HASH    key → its record, JSON
+//! tg:{A}:x          ZSET    number → when the hold is due, in ms of the server's clock
+//! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
+//! tg:{A}:d:<number> STRING  the first result of an ended hold, for ten minutes
+//! tg:{A}:t          HASH    entry id → amount, for ever
+//! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
+//! tg:{A}:r:<number> STRING  the receipt's place in the journal
+//! tg:id:<key>       STRING  the key's account
+//! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
+//! tg:accounts       SET     all accounts
+//! tg:sys            HASH    the version of this layout; the tariff's version
+//! ```
+//!
+//! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
+
+mod audit;
+mod books;
+mod check;
+mod scripts;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use self::scripts::Scripts;
+use super::ledger::{
+    BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
+};
+use crate::{
+    error::BoxError,
+    facts::RequestNumber,
+    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    money::MicroRub,
+    redis_conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply},
+};
+
+pub use crate::redis_conn::RedisSettings;
+
+/// The version of the layout of keys and scripts.
+const SCHEMA: &str = "1";
+/// How long receipts are kept.
+pub const RECEIPT_DAYS: u64 = 400;
+/// How many due holds one EXPIRE ends, so that a script stays short.
+const EXPIRE_MAX: usize = 100;
+/// How many accounts are asked at the same time.
+const ACCOUNTS_AT_ONCE: usize = 32;
+/// How long a key that was found is remembered. What it may hold is asked of the server each time.
+const KEY_CACHED: Duration = Duration::from_secs(5);
+/// How long it is remembered that a key was not found.
+const NO_KEY_CACHED: Duration = Duration::from_secs(1);
+/// How many keys are remembered.
+const KEYS_CACHED_MAX: usize = 20_000;
+/// No hold lives longer: a year. Keeps due times within 2⁵³.
+const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
+
+/// The ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
+#[derive(Clone)]
+pub struct RedisLedger(Arc<Inner>);
+
+struct Inner {
+    conn: RedisConn,
+    scripts: Scripts,
+    keys: Cache<KeyDigest, CachedKey>,
+}
+
+#[derive(Clone)]
+struct CachedKey {
+    record: Option<Arc<KeyRecord>>,
+    until: Instant,
+}
+
+impl RedisLedger {
+    /// Connects, and marks an empty server as a ledger of this version. Gives up within a few
+    /// seconds when the server is out of reach.
+    ///
+    /// # Errors
+    /// The server is out of reach, too old, or holds a ledger of another version.
+    pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
+        Self::over(RedisConn::connect(url, settings).await?).await
+    }
+
+    /// The ledger on a connection that is there already.
+    ///
+    /// # Errors
+    /// As [`RedisLedger::connect`].
+    pub async fn over(conn: RedisConn) -> Result<Self, LedgerError> {
+        let (major, minor) = conn.version();
+        if (major, minor) < (6, 2) {
+            let text = format!("the server is Redis {major}.{minor}; 6.2 or newer is needed");
+            return Err(RedisFault::Unexpected(text).into());
+        }
+        let set: i64 = conn
+            .command(&["HSETNX", "tg:sys", "schema", SCHEMA], OPERATOR_TIMEOUT)
+            .await?;
+        if set == 0 {
+            let schema: Option<String> = conn
+                .command(&["HGET", "tg:sys", "schema"], OPERATOR_TIMEOUT)
+                .await?;
+            if schema.as_deref() != Some(SCHEMA) {
+                let schema = schema.unwrap_or_default();
+                let text = format!(
+                    "the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}"
+                );
+                return Err(RedisFault::Unexpected(text).into());
+            }
+        }
+        let scripts = Scripts::new(&conn);
+        Ok(Self(Arc::new(Inner {
+            conn,
+            scripts,
+            keys: Cache::new(KEYS_CACHED_MAX),
+        })))
+    }
+
+    /// The connection, for others who need one.
+    #[must_use]
+    pub fn conn(&self) -> &RedisConn {
+        &self.0.conn
+    }
+
+    /// A script on the way of a request.
+    async fn ask<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, RedisFault> {
+        self.0
+            .conn
+            .eval(script, keys, args, self.0.conn.response_timeout())
+            .await
+    }
+
+    /// A script for an operator or a sweep.
+    async fn ask_patiently<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, RedisFault> {
+        self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
+    }
+
+    /// All accounts, by id.
+    async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
+        let ids: Vec<String> = self
+            .0
+            .conn
+            .command(&["SMEMBERS", "tg:accounts"], OPERATOR_TIMEOUT)
+            .await?;
+        let mut ids = ids
+            .iter()
+            .map(|id| {
+                id.parse::<AccountId>()
+                    .map_err(|error| RedisFault::Unexpected(format!("account {id:?}: {error}")))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    async fn expire_in(&self, account: &AccountId) -> Result<usize, RedisFault> {
+        let keys = hold_keys(account);
+        self.ask_patiently(&self.0.scripts.expire, &keys, &[EXPIRE_MAX.to_string()])
+            .await
+    }
+}
+
+impl fmt::Debug for RedisLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLedger")
+            .field("conn", &self.0.conn)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ledger for RedisLedger {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let keys = call_keys(&hold.account, hold.number);
+        let args = [
+            hold.number.to_string(),
+            hold.key.to_string(),
+            digits(hold.want),
+            digits(hold.least),
+            ttl_ms(hold.ttl),
+        ];
+        let (word, first, second): (String, i64, i64) =
+            self.ask(&self.0.scripts.reserve, &keys, &args).await?;
+        let (first, second) = (MicroRub::new(first), MicroRub::new(second));
+        match word.as_str() {
+            "ok" => Ok(Reserved {
+                held: first,
+                free: second,
+            }),
+            "does_not_fit" => Err(LedgerError::Refused(Refusal::DoesNotFit {
+                free: first,
+                held: second,
+            })),
+            word => Err(refused(word)),
+        }
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        let Settlement {
+            number,
+            account,
+            key,
+            held,
+            cost,
+            fresh,
+            item,
+        } = settlement;
+        let mut keys = call_keys(account, *number);
+        keys.extend([account_key(account, ":j"), receipt_key(account, *number)]);
+        let item =
+            serde_json::to_string(item).map_err(|error| LedgerError::Unavailable(error.into()))?;
+        let args = [
+            number.to_string(),
+            key.to_string(),
+            digits(*cost),
+            u8::from(*fresh).to_string(),
+            digits(*held),
+            item,
+            retention_ms(),
+        ];
+        let (booked, charged, loss, repeated): (String, i64, i64, bool) =
+            self.ask(&self.0.scripts.settle, &keys, &args).await?;
+        let (charged, loss) = (MicroRub::new(charged), MicroRub::new(loss));
+        Ok(Settled {
+            booked: booked_of(&booked)?,
+            charged,
+            loss,
+            repeated,
+        })
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        _key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        let keys = call_keys(account, number);
+        let _: i64 = self
+            .ask(&self.0.scripts.release, &keys, &[number.to_string()])
+            .await?;
+        Ok(())
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        let keys = [account_key(account, ""), account_key(account, ":x")];
+        Ok(self
+            .ask(
+                &self.0.scripts.extend,
+                &keys,
+                &[number.to_string(), ttl_ms(ttl)],
+            )
+            .await?)
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        let keys = [account_key(account, "")];
+        let word: String = self
+            .ask(&self.0.scripts.probe, &keys, &[key.to_string()])
+            .await?;
+        if word == "ok" {
+            Ok(())
+        } else {
+            Err(refused(&word))
+        }
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        let mut count = 0;
+        for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
+            for ended in join_all(ids.iter().map(|id| self.expire_in(id))).await {
+                count += ended?;
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl KeyStore for RedisLedger {
+    async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+        if let Some(known) = self.0.keys.get(digest)
+            && Instant::now() < known.until
+        {
+            return Ok(known.record);
+        }
+        // The age counts from before the question, so that it bounds how old the answer can be.
+        let asked = Instant::now();
+        let conn = &self.0.conn;
+        let found: Option<String> = conn
+            .command(
+                &["HGET", &digest_key(digest), "record"],
+                conn.response_timeout(),
+            )
+            .await?;
+        let record: Option<Arc<KeyRecord>> = found
+            .map(|json| serde_json::from_str(&json))
+            .transpose()?
+            .map(Arc::new);
+        let until = asked
+            + if record.is_some() {
+                KEY_CACHED
+            } else {
+                NO_KEY_CACHED
+            };
+        self.0.keys.insert(
+            *digest,
+            CachedKey {
+                record: record.clone(),
+                until,
+            },
+        );
+        Ok(record)
+    }
+}
+
+impl From<RedisFault> for LedgerError {
+    fn from(fault: RedisFault) -> Self {
+        Self::Unavailable(fault.into())
+    }
+}
+
+impl From<RedisFault> for BookError {
+    fn from(fault: RedisFault) -> Self {
+        Self::Unavailable(fault.into())
+    }
+}
+
+/// A refusal without amounts.
+fn refused(word: &str) -> LedgerError {
+    LedgerError::Refused(match word {
+        "unknown" => Refusal::Unknown,
+        "suspended" => Refusal::Suspended,
+        "disabled" => Refusal::Disabled,
+        "account_empty" => Refusal::AccountEmpty,
+        "ceiling_used_up" => Refusal::CeilingUsedUp,
+        "gone" => Refusal::Gone,
+        "conflict" => Refusal::Conflict,
+        word => return RedisFault::Unexpected(format!("answer {word:?}")).into(),
+    })
+}
+
+fn booked_of(word: &str) -> Result<Booked, RedisFault> {
+    Ok(match word {
+        "held" => Booked::Held,
+        "late" => Booked::Late,
+        "forced" => Booked::Forced,
+        "stale" => Booked::Stale,
+        "no_account" => Booked::NoAccount,
+        "released" => Booked::Released,
+        word => return Err(RedisFault::Unexpected(format!("booked {word:?}"))),
+    })
+}
+
+fn account_key(account: &AccountId, part: &str) -> String {
+    format!("tg:{{{account}}}{part}")
+}
+
+/// What a script that ends holds works on.
+fn hold_keys(account: &AccountId) -> [String; 4] {
+    ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
+}
+
+/// The same and the number's tombstone.
+fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
+    let mut keys = Vec::with_capacity(7);
+    keys.extend(hold_keys(account));
+    keys.push(tombstone_key(account, number));
+    keys
+}
+
+fn tombstone_key(account: &AccountId, number: RequestNumber) -> String {
+    format!("tg:{{{account}}}:d:{number}")
+}
+
+fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
+    format!("tg:{{{account}}}:r:{number}")
+}
+
+fn digest_key(digest: &KeyDigest) -> String {
+    format!("tg:k:{digest}")
+}
+
+fn digits(amount: MicroRub) -> String {
+    amount.micro().to_string()
+}
+
+fn ttl_ms(ttl: Duration) -> String {
+    u64::try_from(ttl.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(TTL_MS_MAX)
+        .to_string()
+}
+
+fn retention_ms() -> String {
+    (RECEIPT_DAYS * 24 * 3_600_000).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_an_account_share_one_hash_tag() {
+        let (account, number): (AccountId, _) = ("acme".parse().unwrap(), RequestNumber::now_v7());
+        let mut keys = call_keys(&account, number);
+        keys.push(receipt_key(&account, number));
+        for key in keys {
+            assert!(key.starts_with("tg:{acme}"), "{key}");
+        }
+        assert_eq!(
+            tombstone_key(&account, number),
+            format!("tg:{{acme}}:d:{number}")
+        );
+    }
+
+    #[test]
+    fn every_word_of_a_booking_is_the_one_on_the_receipt() {
+        for booked in [
+            Booked::Held,
+            Booked::Late,
+            Booked::Forced,
+            Booked::Stale,
+            Booked::NoAccount,
+            Booked::Released,
+        ] {
+            let word = serde_json::to_value(booked).unwrap();
+            assert_eq!(booked_of(word.as_str().unwrap()).unwrap(), booked);
+        }
+        assert!(booked_of("lent").is_err());
+    }
+
+    #[test]
+    fn an_endless_hold_stays_within_exact_numbers() {
+        assert_eq!(ttl_ms(Duration::from_millis(1_500)), "1500");
+        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX.to_string());
+    }
+}

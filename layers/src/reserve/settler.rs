@@ -1,0 +1,293 @@
+//! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
+
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::ledger::{Item, Ledger, LedgerError, Settled, Settlement};
+use crate::{
+    error::BoxError,
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+};
+
+/// How much a settler takes on.
+#[derive(Clone, Copy, Debug)]
+pub struct SettlerSettings {
+    /// Calls that may be running or waiting to be settled. Each takes its place before its hold.
+    pub calls_max: usize,
+    /// Settlements under way at a time.
+    pub under_way_max: usize,
+    /// Calls that go on without their client at a time; further ones are cut.
+    pub without_client_max: usize,
+    /// First wait after the ledger was out of reach; doubled each time.
+    pub retry_min: Duration,
+    /// Longest wait.
+    pub retry_max: Duration,
+}
+
+impl Default for SettlerSettings {
+    fn default() -> Self {
+        Self {
+            calls_max: 10_000,
+            under_way_max: 256,
+            without_client_max: 1000,
+            retry_min: Duration::from_millis(50),
+            retry_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A tombstone of a settled hold lives for ten minutes: a first attempt older than this might find
+/// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
+const FRESH: Duration = Duration::from_secs(300);
+
+/// What a settler reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A call was charged.
+    Settled {
+        /// What was asked.
+        settlement: &'a Settlement,
+        /// What was booked.
+        settled: &'a Settled,
+    },
+    /// A hold was released: the call cost nothing.
+    Released {
+        /// The call's number.
+        number: RequestNumber,
+    },
+    /// The ledger was out of reach; it will be asked again.
+    Unavailable {
+        /// The call's number.
+        number: RequestNumber,
+        /// Why.
+        cause: &'a BoxError,
+    },
+}
+
+type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The way into a settler's queue. When the last one is dropped, the task ends after its work.
+#[derive(Clone)]
+pub struct Settler {
+    resolutions: mpsc::Sender<Resolution>,
+    unfinished: mpsc::Sender<Unfinished>,
+}
+
+impl Settler {
+    /// A settler for `ledger`, and the task that must be run for it.
+    pub fn new<L: Ledger>(
+        ledger: L,
+        settings: SettlerSettings,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> (Self, SettlerTask<L>) {
+        let (resolutions, resolutions_in) = mpsc::channel(settings.calls_max.max(1));
+        let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
+        let task = SettlerTask {
+            ledger: Arc::new(ledger),
+            settings,
+            report: Arc::new(report),
+            resolutions: resolutions_in,
+            unfinished: unfinished_in,
+        };
+        (
+            Self {
+                resolutions,
+                unfinished,
+            },
+            task,
+        )
+    }
+
+    /// A place in the queue, if there is one.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.resolutions.clone().try_reserve_owned().ok().map(Place)
+    }
+
+    /// Goes on with a call whose client has left, unless too many do already: then it is dropped,
+    /// which settles it.
+    pub(super) fn finish_without_client(&self, call: Unfinished) {
+        drop(self.unfinished.try_send(call));
+    }
+}
+
+impl fmt::Debug for Settler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settler")
+            .field("places_left", &self.resolutions.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A place in the queue: using it neither waits nor fails.
+pub(super) struct Place(mpsc::OwnedPermit<Resolution>);
+
+impl Place {
+    pub(super) fn send(self, resolution: Resolution) {
+        self.0.send(resolution);
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Place")
+    }
+}
+
+/// How a hold is to end.
+#[derive(Debug)]
+pub(super) enum Resolution {
+    Settle(Box<Settlement>),
+    Release {
+        number: RequestNumber,
+        account: AccountId,
+        key: KeyId,
+    },
+}
+
+impl Resolution {
+    pub(super) fn settle(
+        number: RequestNumber,
+        account: AccountId,
+        key: KeyId,
+        held: MicroRub,
+        cost: MicroRub,
+        item: Item,
+    ) -> Self {
+        Self::Settle(Box::new(Settlement {
+            number,
+            account,
+            key,
+            held,
+            cost,
+            fresh: true,
+            item,
+        }))
+    }
+
+    const fn number(&self) -> RequestNumber {
+        match self {
+            Self::Settle(settlement) => settlement.number,
+            Self::Release { number, .. } => *number,
+        }
+    }
+}
+
+/// The work of a [`Settler`]: whoever owns the runtime runs it.
+pub struct SettlerTask<L> {
+    ledger: Arc<L>,
+    settings: SettlerSettings,
+    report: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
+    resolutions: mpsc::Receiver<Resolution>,
+    unfinished: mpsc::Receiver<Unfinished>,
+}
+
+impl<L> fmt::Debug for SettlerTask<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SettlerTask")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Ledger> SettlerTask<L> {
+    /// Settles until every [`Settler`] is gone and all that was queued is booked.
+    pub async fn run(mut self) {
+        let mut under_way = FuturesUnordered::new();
+        let mut without_client = FuturesUnordered::new();
+        let (mut queue_open, mut unfinished_open) = (true, true);
+        loop {
+            // While the ledger is out of reach, what is under way fills up, then the queue does, and
+            // then no new call finds a place: nothing is served that could not be charged.
+            let takes_more = queue_open && under_way.len() < self.settings.under_way_max;
+            let adopts_more =
+                unfinished_open && without_client.len() < self.settings.without_client_max;
+            tokio::select! {
+                biased;
+                Some(()) = under_way.next(), if !under_way.is_empty() => {}
+                resolution = self.resolutions.recv(), if takes_more => match resolution {
+                    Some(resolution) => under_way.push(self.resolve(resolution)),
+                    None => queue_open = false,
+                },
+                call = self.unfinished.recv(), if adopts_more => match call {
+                    Some(call) => without_client.push(call),
+                    None => unfinished_open = false,
+                },
+                Some(()) = without_client.next(), if !without_client.is_empty() => {}
+                else => return,
+            }
+        }
+    }
+
+    fn resolve(&self, resolution: Resolution) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, settings) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.settings,
+        );
+        async move {
+            let (began, mut wait) = (Instant::now(), settings.retry_min);
+            let mut resolution = resolution;
+            loop {
+                if let Resolution::Settle(settlement) = &mut resolution {
+                    settlement.fresh = began.elapsed() < FRESH;
+                }
+                match attempt(&*ledger, &resolution).await {
+                    Ok(settled) => return tell(&*report, &resolution, settled.as_ref()),
+                    Err(cause) => report(&Event::Unavailable {
+                        number: resolution.number(),
+                        cause: &cause,
+                    }),
+                }
+                tokio::time::sleep(jittered(wait, resolution.number())).await;
+                wait = settings.retry_max.min(wait * 2);
+            }
+        }
+    }
+}
+
+async fn attempt<L: Ledger>(
+    ledger: &L,
+    resolution: &Resolution,
+) -> Result<Option<Settled>, BoxError> {
+    let result = match resolution {
+        Resolution::Settle(settlement) => ledger.settle(settlement).await.map(Some),
+        Resolution::Release {
+            number,
+            account,
+            key,
+        } => ledger.release(*number, account, key).await.map(|()| None),
+    };
+    result.map_err(|error| match error {
+        LedgerError::Unavailable(cause) => cause,
+        // A ledger has no ground to refuse an end; one that does is asked again, and seen in the log.
+        refused @ LedgerError::Refused(_) => refused.into(),
+    })
+}
+
+fn tell(
+    report: &(dyn Fn(&Event<'_>) + Send + Sync),
+    resolution: &Resolution,
+    settled: Option<&Settled>,
+) {
+    match (resolution, settled) {
+        (Resolution::Settle(settlement), Some(settled)) => report(&Event::Settled {
+            settlement,
+            settled,
+        }),
+        _ => report(&Event::Released {
+            number: resolution.number(),
+        }),
+    }
+}
+
+/// Between half the wait and all of it, by the call's random bits: calls that failed together do not
+/// come back together.
+fn jittered(wait: Duration, number: RequestNumber) -> Duration {
+    let random = u32::from(number.uuid().as_bytes()[15]);
+    wait / 2 + wait / 2 * random / 255
+}

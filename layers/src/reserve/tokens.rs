@@ -1,0 +1,307 @@
+//! The tariff of model calls: tokens at the rates of the call's snapshot.
+
+use std::sync::Arc;
+
+use http::Request;
+use serde::{Deserialize, Serialize};
+
+use super::{Bill, Quote, Tariff, ledger::Item};
+use crate::{
+    call::{InputSize, Priced},
+    error::Error,
+    facts::Caller,
+    model::OnDisconnect,
+    money::MicroRub,
+    price::Price,
+    usage::{End, Reading, Usage},
+};
+
+/// How a request's text is turned into a bound of its input tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HoldMode {
+    /// 1.5 bytes a token: no ordinary text has fewer (base64, the densest, has 1.8).
+    #[default]
+    Usual,
+    /// 1 byte a token: no byte-level tokenizer can do worse.
+    Strict,
+}
+
+/// Tokens that formats add around each message, each tool, and the whole.
+const MESSAGE_TOKENS: u64 = 8;
+const TOOL_TOKENS: u64 = 64;
+const CALL_TOKENS: u64 = 512;
+/// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
+const ESTIMATE_BYTES: u64 = 4;
+
+/// Holds by the size of the input and the ceiling of the output; charges by the usage.
+#[derive(Clone, Copy, Debug)]
+pub struct ByTokens {
+    mode: HoldMode,
+    image_tokens: u64,
+    document_tokens: u64,
+}
+
+impl ByTokens {
+    /// Image and document bytes are not text: each part holds a constant number of tokens.
+    #[must_use]
+    pub const fn new(mode: HoldMode, image_tokens: u64, document_tokens: u64) -> Self {
+        Self {
+            mode,
+            image_tokens,
+            document_tokens,
+        }
+    }
+
+    /// The bound of input tokens that the hold is computed with.
+    fn input_bound(&self, input: &InputSize, context: Option<u64>) -> u64 {
+        let text = match self.mode {
+            HoldMode::Usual => input.text_bytes.saturating_mul(2).div_ceil(3),
+            HoldMode::Strict => input.text_bytes,
+        };
+        let parts = input.images.saturating_mul(self.image_tokens)
+            + input.documents.saturating_mul(self.document_tokens);
+        (text + overhead(input) + parts).min(context.unwrap_or(u64::MAX))
+    }
+
+    /// What no honest usage exceeds, however dense the text is.
+    fn input_limit(&self, input: &InputSize, context: Option<u64>) -> u64 {
+        let parts = (input.images + input.documents)
+            .saturating_mul(self.image_tokens.max(self.document_tokens));
+        (input.text_bytes + input.binary_bytes + overhead(input) + parts)
+            .min(context.unwrap_or(u64::MAX))
+    }
+}
+
+const fn overhead(input: &InputSize) -> u64 {
+    CALL_TOKENS + input.messages * MESSAGE_TOKENS + input.tools * TOOL_TOKENS
+}
+
+impl Tariff<Priced> for ByTokens {
+    type Bill = TokenBill;
+
+    fn quote(&self, req: &Request<Priced>) -> Result<Quote<TokenBill>, Error> {
+        let Caller(key) = req.extensions().get::<Caller>().ok_or(Error::KeyMissing)?;
+        let Priced {
+            call,
+            model,
+            price,
+            output_tokens,
+            meter,
+        } = req.body();
+        let input_bound = self.input_bound(&call.input, model.input_tokens_max);
+        let cost = |output: u64| price.cost_bound(input_bound, output.saturating_mul(call.choices));
+        let want = cost(*output_tokens);
+        // The client's own ceiling is held in full; ours gives way where funds are short.
+        let least = match call.output_tokens {
+            Some(_) => want,
+            None => cost(model.output_tokens_min.min(*output_tokens)),
+        };
+        let vendor = model.routes.first().map(|route| &route.vendor);
+        let drained = vendor.is_some_and(|vendor| vendor.on_disconnect == OnDisconnect::Drain);
+        Ok(Quote {
+            account: key.account.clone(),
+            key: key.id.clone(),
+            want,
+            least,
+            meter: meter.clone(),
+            finish_without_client: !call.stream || drained,
+            bill: TokenBill {
+                price: Arc::clone(price),
+                model: model.id.clone(),
+                vendor: vendor.map(|vendor| vendor.name.clone()).unwrap_or_default(),
+                input_bound,
+                input_limit: self.input_limit(&call.input, model.input_tokens_max),
+                input_estimate: (call.input.text_bytes / ESTIMATE_BYTES
+                    + call.input.messages * MESSAGE_TOKENS)
+                    .saturating_add(call.input.images.saturating_mul(self.image_tokens))
+                    .clamp(1, input_bound.max(1)),
+                output_limit: output_tokens.saturating_mul(call.choices),
+            },
+        })
+    }
+
+    fn granted(&self, req: &mut Request<Priced>, bill: &mut TokenBill, held: MicroRub) {
+        let priced = req.body_mut();
+        if priced.call.output_tokens.is_none() {
+            let choices = priced.call.choices.max(1);
+            let paid_for = priced.price.output_tokens_for(held, bill.input_bound) / choices;
+            priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
+            bill.output_limit = priced.output_tokens.saturating_mul(choices);
+        }
+    }
+}
+
+/// What is kept of a model call to charge it.
+#[derive(Debug)]
+pub struct TokenBill {
+    price: Arc<Price>,
+    model: String,
+    vendor: String,
+    input_bound: u64,
+    input_limit: u64,
+    input_estimate: u64,
+    output_limit: u64,
+}
+
+impl Bill for TokenBill {
+    /// Finished calls cost what the vendor says, within what is possible. Calls that broke off or
+    /// were left cost the input and the output seen, estimated where the vendor has not said. Where
+    /// nothing was delivered and nothing reported, only a client that left pays, for the input.
+    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+        if !reading.dispatched {
+            return None;
+        }
+        let end = reading.end.unwrap_or(End::ClientLeft);
+        let delivered = reading.text_bytes > 0 || end == End::Finished;
+        if reading.usage.is_none() && !delivered && end != End::ClientLeft {
+            return None;
+        }
+        let (usage, repaired) = self.usage(reading);
+        if usage.is_zero() {
+            return None;
+        }
+        let item = Item {
+            model: self.model.clone(),
+            vendor: self.vendor.clone(),
+            usage,
+            price: Some(Arc::clone(&self.price)),
+            estimated: repaired || reading.suspect,
+            end,
+        };
+        Some((self.price.cost(&usage), item))
+    }
+}
+
+impl TokenBill {
+    /// The usage to charge, and whether any of it is not the vendor's own word.
+    fn usage(&self, reading: &Reading) -> (Usage, bool) {
+        let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
+        let reported = reading.usage.unwrap_or_default();
+        let (mut usage, mut repaired) = reported.clamped(self.input_limit, self.output_limit);
+        // No call is without input.
+        if usage.input_total() == 0 {
+            (usage.input, repaired) = (self.input_estimate, true);
+        }
+        // No output reported for text that was there, or none yet.
+        let finished = reading.end == Some(End::Finished);
+        if (finished && usage.output == 0 && seen > 0) || (!finished && usage.output < seen) {
+            (usage.output, repaired) = (seen.min(self.output_limit), true);
+        }
+        (usage, repaired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::price::Rate;
+
+    fn bill() -> TokenBill {
+        let rate = Rate::new(1_000_000);
+        TokenBill {
+            price: Arc::new(Price {
+                input: rate,
+                cached_input: rate,
+                output: rate,
+                cache_write: rate,
+                version: 1,
+                exchange_rate: "1".into(),
+            }),
+            model: "m".into(),
+            vendor: "v".into(),
+            input_bound: 100,
+            input_limit: 150,
+            input_estimate: 20,
+            output_limit: 50,
+        }
+    }
+
+    fn usage(input: u64, output: u64) -> Option<Usage> {
+        Some(Usage {
+            input,
+            output,
+            ..Usage::default()
+        })
+    }
+
+    #[test]
+    fn a_call_costs_what_decisions_say() {
+        let reading = |usage, text_bytes, end| Reading {
+            dispatched: true,
+            usage,
+            suspect: false,
+            text_bytes,
+            end,
+        };
+        let (done, cut, error) = (
+            Some(End::Finished),
+            Some(End::VendorCut),
+            Some(End::VendorError),
+        );
+        // name, reading, charge in micro-rubles, estimated
+        for (name, reading, charge) in [
+            ("never sent", Reading::default(), None),
+            (
+                "finished",
+                reading(usage(10, 5), 16, done),
+                Some((15, false)),
+            ),
+            (
+                "finished, usage beyond the hold",
+                reading(usage(120, 5), 16, done),
+                Some((125, false)),
+            ),
+            (
+                "finished, absurd usage",
+                reading(usage(1 << 60, 1 << 60), 16, done),
+                Some((200, true)),
+            ),
+            (
+                "finished, no usage",
+                reading(None, 16, done),
+                Some((24, true)),
+            ),
+            (
+                "finished, zero usage",
+                reading(usage(0, 0), 16, done),
+                Some((24, true)),
+            ),
+            (
+                "finished, output zero and empty",
+                reading(usage(10, 0), 0, done),
+                Some((10, false)),
+            ),
+            (
+                "client left at once",
+                reading(None, 0, None),
+                Some((20, true)),
+            ),
+            (
+                "client left, input known",
+                reading(usage(10, 1), 16, None),
+                Some((14, true)),
+            ),
+            (
+                "vendor failed before anything",
+                reading(None, 0, error),
+                None,
+            ),
+            (
+                "vendor failed with usage",
+                reading(usage(10, 1), 0, error),
+                Some((11, false)),
+            ),
+            (
+                "vendor cut after text",
+                reading(None, 16, cut),
+                Some((24, true)),
+            ),
+        ] {
+            let charged = bill()
+                .charge(&reading)
+                .map(|(cost, item)| (cost.micro(), item.estimated));
+            assert_eq!(charged, charge, "{name}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Server-sent events (WHATWG HTML, section 9.2), cut out of byte chunks as they come.
+//!
+//! The events keep their raw bytes, line ends and comments included, so that whoever forwards them
+//! forwards what the vendor sent. Events that lie within one chunk are slices of it; only an event
+//! that is split over chunks is copied.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
+
+/// An event may be this long; a vendor that sends more is broken.
+pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// An event grew past [`EVENT_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event is longer than {EVENT_BYTES_MAX} bytes")]
+pub struct EventTooLong;
+
+/// Cuts a byte stream into events.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    /// The event that is not complete yet.
+    tail: BytesMut,
+    /// Where in `tail` its last, unfinished line begins.
+    line: usize,
+}
+
+impl Splitter {
+    /// Takes the next chunk and hands each event that it completes to `each`.
+    ///
+    /// # Errors
+    /// The unfinished event is too long.
+    pub fn push(&mut self, chunk: &Bytes, mut each: impl FnMut(Event)) -> Result<(), EventTooLong> {
+        let mut chunk = chunk.clone();
+        if !self.tail.is_empty() {
+            let before = self.tail.len();
+            // Up to the first line end that could close the event: the rest stays a slice.
+            self.tail.extend_from_slice(&chunk);
+            match event_end(&self.tail, &mut self.line) {
+                None => return self.check(),
+                Some(end) => {
+                    self.tail.truncate(end);
+                    each(Event(self.tail.split().freeze()));
+                    self.line = 0;
+                    let _ = chunk.split_to(end - before);
+                }
+            }
+        }
+        loop {
+            let mut line = 0;
+            let Some(end) = event_end(&chunk, &mut line) else {
+                self.tail.extend_from_slice(&chunk);
+                self.line = line;
+                return self.check();
+            };
+            each(Event(chunk.split_to(end)));
+        }
+    }
+
+    /// The bytes of the event that is not complete yet.
+    #[must_use]
+    pub fn unfinished(&self) -> &[u8] {
+        &self.tail
+    }
+
+    /// Takes the unfinished event as if the stream had closed it: some vendors leave out the last
+    /// blank line.
+    pub fn finish(&mut self) -> Option<Event> {
+        self.line = 0;
+        (!self.tail.is_empty()).then(|| Event(self.tail.split().freeze()))
+    }
+
+    fn check(&self) -> Result<(), EventTooLong> {
+        if self.tail.len() > EVENT_BYTES_MAX {
+            Err(EventTooLong)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The end of the first event: behind its blank line. `line` is where the line that is looked at
+/// begins, kept between calls so that no byte is looked at twice.
+fn event_end(buffer: &[u8], line: &mut usize) -> Option<usize> {
+    loop {
+        let length = memchr2(b'\n', b'\r', &buffer[*line..])?;
+        let end = *line + length;
+        let next = match (buffer[end], buffer.get(end + 1)) {
+            (b'\r', Some(b'\n')) => end + 2,
+            // Whether a line feed follows is not known yet. An empty line ends the event either way:
+            // the line feed would make an empty event of its own, which nobody sees.
+            (b'\r', None) if length > 0 => return None,
+            _ => end + 1,
+        };
+        if length == 0 {
+            return Some(next);
+        }
+        *line = next;
+    }
+}
+
+/// One event: its raw bytes up to and with the blank line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event(Bytes);
+
+impl Event {
+    /// The bytes as they came.
+    #[must_use]
+    pub fn raw(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The event's name, or `""`.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        self.fields()
+            .filter(|(field, _)| *field == b"event")
+            .last()
+            .map_or(b"", |(_, value)| value)
+    }
+
+    /// The data, its lines joined by line feeds; `None` for an event without data, as comments are.
+    #[must_use]
+    pub fn data(&self) -> Option<Cow<'_, [u8]>> {
+        let mut lines = self
+            .fields()
+            .filter(|(field, _)| *field == b"data")
+            .map(|(_, value)| value);
+        let first = lines.next()?;
+        let mut joined = Cow::Borrowed(first);
+        for line in lines {
+            let joined = joined.to_mut();
+            joined.push(b'\n');
+            joined.extend_from_slice(line);
+        }
+        Some(joined)
+    }
+
+    /// Field names and values, comments left out.
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let text = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
+        text.split(|byte| matches!(byte, b'\n' | b'\r'))
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                let Some(colon) = memchr::memchr(b':', line) else {
+                    return (line, &line[line.len()..]);
+                };
+                let value = &line[colon + 1..];
+                (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(chunks: &[&[u8]]) -> (Vec<(Vec<u8>, Option<Vec<u8>>)>, Vec<u8>) {
+        let mut splitter = Splitter::default();
+        let (mut events, mut raw) = (Vec::new(), Vec::new());
+        let mut take = |event: Event| {
+            raw.extend_from_slice(event.raw());
+            if let Some(data) = event.data() {
+                events.push((event.name().to_vec(), Some(data.into_owned())));
+            }
+        };
+        for chunk in chunks {
+            splitter
+                .push(&Bytes::copy_from_slice(chunk), &mut take)
+                .unwrap();
+        }
+        if let Some(event) = splitter.finish() {
+            take(event);
+        }
+        (events, raw)
+    }
+
+    const STREAMS: [&[u8]; 6] = [
+        b"event: a\ndata: {\"x\":1}\n\ndata: [DONE]\n\n",
+        b": comment\r\n\r\nevent: b\r\ndata: 1\r\ndata:2\r\n\r\n",
+        b"data: cr\r\revent: x\rdata: y\r\r",
+        b"\xef\xbb\xbfdata: bom\n\n",
+        "data: {\"т\":\"ё🦀\"}   \n\n\n\ndata: no blank line at the end".as_bytes(),
+        b"id: 7\nretry: 10\ndata\n\nunknown\n\n",
+    ];
+
+    #[test]
+    fn events_are_what_the_standard_says() {
+        let (seen, _) = events(&[STREAMS[1]]);
+        assert_eq!(seen, [(b"b".to_vec(), Some(b"1\n2".to_vec()))]);
+        let (seen, _) = events(&[STREAMS[2]]);
+        assert_eq!(
+            seen,
+            [
+                (vec![], Some(b"cr".to_vec())),
+                (b"x".to_vec(), Some(b"y".to_vec()))
+            ]
+        );
+        let (seen, _) = events(&[STREAMS[3]]);
+        assert_eq!(seen, [(vec![], Some(b"bom".to_vec()))]);
+        let (seen, _) = events(&[STREAMS[5]]);
+        assert_eq!(seen, [(vec![], Some(vec![]))]);
+    }
+
+    #[test]
+    fn cut_at_every_two_bytes_the_events_and_the_bytes_stay_the_same() {
+        for stream in STREAMS {
+            let whole = events(&[stream]);
+            assert_eq!(whole.1, stream, "every byte is in an event");
+            for a in 0..=stream.len() {
+                for b in a..=stream.len() {
+                    let cut = events(&[&stream[..a], &stream[a..b], &stream[b..]]);
+                    assert_eq!(cut, whole, "cut at {a} and {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_within_one_chunk_is_not_copied() {
+        let chunk = Bytes::from_static(b"data: 1\n\ndata: 2\n\n");
+        let mut at = Vec::new();
+        Splitter::default()
+            .push(&chunk, |event| at.push(event.raw().as_ptr()))
+            .unwrap();
+        assert_eq!(at, [chunk.as_ptr(), chunk[9..].as_ptr()]);
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut splitter = Splitter::default();
+        let chunk = Bytes::from(vec![b'a'; EVENT_BYTES_MAX / 4]);
+        let results: Vec<_> = (0..5).map(|_| splitter.push(&chunk, |_| {})).collect();
+        assert_eq!(results.last(), Some(&Err(EventTooLong)));
+        assert_eq!(results[0], Ok(()));
+    }
+}

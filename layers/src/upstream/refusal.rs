@@ -1,0 +1,193 @@
+//! What a vendor's refusal is to the caller (decisions, "Status table").
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
+use http_body::Body;
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+
+use crate::error::{BoxError, Error};
+
+/// An error's text is not longer than this, or it is none.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+const TEXT_CHARS_MAX: usize = 1000;
+
+/// The error that an answer other than 200 stands for.
+pub(super) async fn read<A>(res: Response<A>) -> Error
+where
+    A: Body<Data = Bytes>,
+    A::Error: Into<BoxError>,
+{
+    let (parts, body) = res.into_parts();
+    let body = Limited::new(body, BODY_BYTES_MAX)
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
+    classify(parts.status, &parts.headers, &body)
+}
+
+fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
+    match status.as_u16() {
+        400 | 413 | 422 => Error::VendorRefused {
+            status,
+            text: scrubbed(&text(body, status)),
+        },
+        401..=403 => Error::VendorKeyRefused { status },
+        429 => Error::VendorLimit {
+            retry_after: retry_after(headers),
+        },
+        200..400 => Error::VendorBroken(format!("answered {status}").into()),
+        _ => Error::VendorUnavailable(format!("answered {status}: {}", text(body, status)).into()),
+    }
+}
+
+/// The text of either format's error body.
+fn text(body: &[u8], status: StatusCode) -> String {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = &json["error"];
+    let found = [&error["message"], error, &json["message"], &json["detail"]]
+        .into_iter()
+        .find_map(Value::as_str);
+    found.map_or_else(
+        || status.to_string(),
+        |text| text.chars().take(TEXT_CHARS_MAX).collect(),
+    )
+}
+
+fn retry_after(headers: &HeaderMap) -> Duration {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
+    let wait = number("retry-after-ms")
+        .map(Duration::from_millis)
+        .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs));
+    wait.unwrap_or(Duration::from_secs(1))
+        .min(Duration::from_secs(3600))
+}
+
+/// Without what is the vendor's or the operator's own: addresses, keys, ids of organisations and
+/// projects, mail addresses.
+fn scrubbed(text: &str) -> String {
+    let secret = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+        const PREFIXES: [&str; 10] = [
+            "sk-", "tg-", "pk-", "key-", "org-", "org_", "proj-", "proj_", "gsk_", "xai-",
+        ];
+        let lower = word.to_ascii_lowercase();
+        let opaque = word.len() >= 24
+            && word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.'))
+            && word.chars().any(|c| c.is_ascii_digit());
+        lower.contains("://")
+            || lower.starts_with("www.")
+            || lower.contains('@')
+            || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+            || opaque
+    };
+    let parted = |c: char| {
+        c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '(' | ')' | '<' | '>' | ',' | '=')
+    };
+    let mut clean = String::with_capacity(text.len());
+    for piece in text.split_inclusive(parted) {
+        let word = piece.trim_end_matches(parted);
+        if secret(word) {
+            clean.push('…');
+            clean.push_str(&piece[word.len()..]);
+        } else {
+            clean.push_str(piece);
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_is_what_the_table_says() {
+        let of = |status: u16| {
+            classify(
+                StatusCode::from_u16(status).unwrap(),
+                &HeaderMap::new(),
+                b"{}",
+            )
+        };
+        for status in [400, 413, 422] {
+            assert!(
+                matches!(of(status), Error::VendorRefused { status: kept, .. } if kept == status),
+                "{status}"
+            );
+        }
+        for status in [401, 402, 403] {
+            assert!(
+                matches!(of(status), Error::VendorKeyRefused { .. }),
+                "{status}"
+            );
+        }
+        assert!(matches!(of(429), Error::VendorLimit { .. }));
+        for status in [204, 301, 307] {
+            assert!(matches!(of(status), Error::VendorBroken(_)), "{status}");
+        }
+        for status in [404, 408, 500, 503, 529] {
+            assert!(
+                matches!(of(status), Error::VendorUnavailable(_)),
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_keeps_its_sense_and_loses_what_is_not_the_callers() {
+        for (said, kept) in [
+            (
+                r#"{"error":{"message":"max_tokens: 99 > 64"}}"#,
+                "max_tokens: 99 > 64",
+            ),
+            (
+                r#"{"type":"error","error":{"type":"x","message":"bad"}}"#,
+                "bad",
+            ),
+            (r#"{"error":"plain"}"#, "plain"),
+            ("<html>", "400 Bad Request"),
+            (
+                r#"{"error":{"message":"Key sk-proj-abc of org-XyZ123 (see https://vendor.example/keys, a@b.example) is bad: 'model'"}}"#,
+                "Key … of … (see …, …) is bad: 'model'",
+            ),
+            (
+                r#"{"error":{"message":"id 0123456789abcdef0123456789abcdef."}}"#,
+                "id …",
+            ),
+        ] {
+            assert_eq!(
+                scrubbed(&text(said.as_bytes(), StatusCode::BAD_REQUEST)),
+                kept,
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_wait_is_the_vendors() {
+        let headers = |name: &'static str, value: &'static str| {
+            HeaderMap::from_iter([(
+                http::HeaderName::from_static(name),
+                http::HeaderValue::from_static(value),
+            )])
+        };
+        assert_eq!(
+            retry_after(&headers("retry-after", "7")),
+            Duration::from_secs(7)
+        );
+        assert_eq!(
+            retry_after(&headers("retry-after-ms", "250")),
+            Duration::from_millis(250)
+        );
+        assert_eq!(
+            retry_after(&headers("retry-after", "soon")),
+            Duration::from_secs(1)
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! What a call used: tokens by rate class, and the meter that the layers below write and the hold's
+//! owner reads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Model tokens by rate class. The classes do not overlap: a token is counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Input that was neither read from nor written to the vendor's cache.
+    pub input: u64,
+    /// Input read from the vendor's cache.
+    pub cached_input: u64,
+    /// Input written to the vendor's cache.
+    pub cache_write: u64,
+    /// Output, reasoning included.
+    pub output: u64,
+}
+
+impl Usage {
+    /// All three classes of input.
+    #[must_use]
+    pub const fn input_total(&self) -> u64 {
+        self.input
+            .saturating_add(self.cached_input)
+            .saturating_add(self.cache_write)
+    }
+
+    /// Whether no token was used.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.input_total() == 0 && self.output == 0
+    }
+
+    /// Holds the counts within `input_max` and `output_max` tokens; says whether it had to.
+    ///
+    /// Surplus input is taken from the ordinary class first, then from what was read from the cache,
+    /// then from what was written to it.
+    #[must_use]
+    pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
+        let mut surplus = self.input_total().saturating_sub(input_max);
+        let clamped = surplus > 0 || self.output > output_max;
+        for class in [
+            &mut self.input,
+            &mut self.cached_input,
+            &mut self.cache_write,
+        ] {
+            let cut = surplus.min(*class);
+            *class -= cut;
+            surplus -= cut;
+        }
+        // A class may have saturated the sum; what is left over is held at the bound itself.
+        self.output = self.output.min(output_max);
+        (self, clamped)
+    }
+}
+
+/// How a call ended. The receipt keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum End {
+    /// The answer came to its end.
+    Finished,
+    /// The client left before the end.
+    ClientLeft,
+    /// The vendor's answer broke off.
+    VendorCut,
+    /// The vendor answered an error inside its answer.
+    VendorError,
+}
+
+/// What is known of a running call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// A vendor has been sent the request: input may have been used.
+    pub dispatched: bool,
+    /// The newest usage that the vendor reported.
+    pub usage: Option<Usage>,
+    /// Something about the reported usage made no sense and was repaired.
+    pub suspect: bool,
+    /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
+    pub text_bytes: u64,
+    /// How the vendor's answer ended; `None` while it has not.
+    pub end: Option<End>,
+}
+
+/// The meter of one call. Made by the layer that holds the money, written by the layers below it,
+/// so that a call dropped at any await still knows what it used.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Mutex<Reading>>);
+
+impl Meter {
+    /// What is known now.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        *self.lock()
+    }
+
+    /// The request is on its way to a vendor.
+    pub fn dispatched(&self) {
+        self.lock().dispatched = true;
+    }
+
+    /// The vendor refused before it worked: nothing was used.
+    pub fn refused(&self) {
+        *self.lock() = Reading::default();
+    }
+
+    /// Changes several readings at once.
+    pub fn update(&self, change: impl FnOnce(&mut Reading)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        // A panic under this lock leaves plain numbers, never a torn state.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clamping_keeps_each_class_within_the_bound() {
+        let usage = Usage {
+            input: 10,
+            cached_input: 5,
+            cache_write: 1,
+            output: 7,
+        };
+        assert_eq!(usage.clamped(16, 7), (usage, false));
+        assert_eq!(
+            usage.clamped(4, 3),
+            (
+                Usage {
+                    input: 0,
+                    cached_input: 3,
+                    cache_write: 1,
+                    output: 3
+                },
+                true
+            )
+        );
+        let absurd = Usage {
+            input: u64::MAX,
+            cached_input: 0,
+            cache_write: 0,
+            output: u64::MAX,
+        };
+        let (held, clamped) = absurd.clamped(100, 100);
+        assert!(clamped && held.input_total() <= 100 && held.output <= 100);
+    }
+}

@@ -1,0 +1,123 @@
+//! What the admin API shows of keys and receipts. An account is shown as the ledger gives it.
+
+use ipnet::IpNet;
+use serde::Serialize;
+use tollgate_layers::{
+    key::{AccountId, KeyId, KeyStatus},
+    money::MicroRub,
+    reserve::ledger::{KeyView, Receipt},
+};
+
+use crate::time_text::rfc3339;
+
+/// A key, without its digest.
+#[derive(Serialize)]
+pub(super) struct KeyAnswer<'a> {
+    /// The secret itself: in the answer that made it, and never again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    id: &'a KeyId,
+    account: &'a AccountId,
+    prefix: &'a str,
+    name: &'a str,
+    status: KeyStatus,
+    ceiling_rub: Option<MicroRub>,
+    spent_rub: MicroRub,
+    held_rub: MicroRub,
+    free_rub: MicroRub,
+    models: &'a [String],
+    addresses: &'a [IpNet],
+    requests_per_second: Option<u32>,
+    expires_at: Option<String>,
+    created_at: String,
+}
+
+impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
+    fn from(view: &'a KeyView) -> Self {
+        let record = &view.record;
+        Self {
+            key: None,
+            id: &record.id,
+            account: &record.account,
+            prefix: &record.prefix,
+            name: &record.name,
+            status: record.status,
+            ceiling_rub: view.ceiling_rub,
+            spent_rub: view.spent_rub,
+            held_rub: view.held_rub,
+            free_rub: view.free_rub,
+            models: &record.models,
+            addresses: &record.addresses,
+            requests_per_second: record.requests_per_second,
+            expires_at: record.expires_at_ms.map(rfc3339),
+            created_at: rfc3339(record.created_at_ms),
+        }
+    }
+}
+
+impl<'a> KeyAnswer<'a> {
+    /// A key just made, with its secret.
+    pub(super) fn with_secret(view: &'a KeyView, secret: &'a str) -> Self {
+        Self {
+            key: Some(secret),
+            ..Self::from(view)
+        }
+    }
+}
+
+/// A receipt, with its time as text too.
+#[derive(Serialize)]
+pub(super) struct ReceiptAnswer<'a> {
+    at: String,
+    #[serde(flatten)]
+    receipt: &'a Receipt,
+}
+
+impl<'a> From<&'a Receipt> for ReceiptAnswer<'a> {
+    fn from(receipt: &'a Receipt) -> Self {
+        Self {
+            at: rfc3339(receipt.at_ms),
+            receipt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::key::{KeyDigest, KeyRecord};
+
+    use super::*;
+
+    #[test]
+    fn a_key_shows_its_secret_once_and_its_digest_never() {
+        let view = KeyView {
+            record: KeyRecord {
+                id: "k1".parse().unwrap(),
+                account: "acme".parse().unwrap(),
+                digest: KeyDigest::new([0xa5; 32]),
+                prefix: "tg-AbC123".into(),
+                name: "build server".into(),
+                status: KeyStatus::Active,
+                models: Vec::new(),
+                addresses: Vec::new(),
+                requests_per_second: None,
+                expires_at_ms: Some(1_801_353_600_000),
+                created_at_ms: 0,
+            },
+            ceiling_rub: Some(MicroRub::rubles(10)),
+            spent_rub: MicroRub::ZERO,
+            held_rub: MicroRub::ZERO,
+            free_rub: MicroRub::rubles(5),
+        };
+        let shown = serde_json::to_string(&KeyAnswer::from(&view)).unwrap();
+        assert_eq!(
+            shown,
+            "{\"id\":\"k1\",\"account\":\"acme\",\"prefix\":\"tg-AbC123\",\"name\":\"build server\",\
+             \"status\":\"active\",\"ceiling_rub\":\"10.00\",\"spent_rub\":\"0.00\",\"held_rub\":\"0.00\",\
+             \"free_rub\":\"5.00\",\"models\":[],\"addresses\":[],\"requests_per_second\":null,\
+             \"expires_at\":\"2027-01-31T00:00:00Z\",\"created_at\":\"1970-01-01T00:00:00Z\"}"
+        );
+        let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();
+        assert!(made.starts_with("{\"key\":\"tg-secret\",\"id\":\"k1\"") && !made.contains("a5a5"));
+    }
+}

@@ -1,0 +1,340 @@
+//! Bodies of the admin API: flat JSON objects, read field by field, so that every error names its
+//! field and nothing is ignored.
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::Value;
+use tollgate_layers::money::MicroRub;
+
+use super::refusal::Refusal;
+use crate::time_text::parse_rfc3339_ms;
+
+const LIST_LEN_MAX: usize = 1000;
+const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+
+/// The fields of a body that have not been read yet.
+#[derive(Debug)]
+pub(super) struct Fields(Vec<(String, Value)>);
+
+impl Fields {
+    /// Reads an object that has no other fields than the `known` ones, and none of them twice.
+    pub(super) fn parse(body: &[u8], known: &[&str]) -> Result<Self, Refusal> {
+        let Object(fields) = serde_json::from_slice(body).map_err(|error| {
+            Refusal::invalid("", format!("the body is not a JSON object: {error}"))
+        })?;
+        for (index, (name, _)) in fields.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
+                let name: String = name.chars().take(64).collect();
+                let takes = if known.is_empty() {
+                    "no fields".into()
+                } else {
+                    known.join(", ")
+                };
+                return Err(Refusal::invalid(
+                    name,
+                    format!("unknown field; this call takes {takes}"),
+                ));
+            }
+            if fields[..index].iter().any(|(earlier, _)| earlier == name) {
+                return Err(Refusal::invalid(name, "stands there twice; send it once"));
+            }
+        }
+        Ok(Self(fields))
+    }
+
+    /// A field that may be left out but not be null.
+    pub(super) fn optional<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Result<Option<T>, Refusal> {
+        self.take(name)
+            .map(|value| read(&value).map_err(|problem| Refusal::invalid(name, problem)))
+            .transpose()
+    }
+
+    /// A field that must be there.
+    pub(super) fn required<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Result<T, Refusal> {
+        self.optional(name, read)?
+            .ok_or_else(|| Refusal::invalid(name, "required"))
+    }
+
+    /// A field whose null means "none".
+    pub(super) fn nullable<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Result<Option<Option<T>>, Refusal> {
+        self.optional(name, |value| {
+            if value.is_null() {
+                Ok(None)
+            } else {
+                read(value).map(Some)
+            }
+        })
+    }
+
+    /// A list; null is an empty one.
+    pub(super) fn list<T>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&Value) -> Result<T, String>,
+    ) -> Result<Option<Vec<T>>, Refusal> {
+        let items = match self.take(name) {
+            None => return Ok(None),
+            Some(Value::Null) => Vec::new(),
+            Some(Value::Array(items)) if items.len() <= LIST_LEN_MAX => items,
+            Some(Value::Array(_)) => {
+                return Err(Refusal::invalid(
+                    name,
+                    format!("has more than {LIST_LEN_MAX} items"),
+                ));
+            }
+            Some(_) => return Err(Refusal::invalid(name, "must be a list of strings")),
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            values.push(
+                read(item)
+                    .map_err(|problem| Refusal::invalid(format!("{name}[{index}]"), problem))?,
+            );
+        }
+        Ok(Some(values))
+    }
+
+    fn take(&mut self, name: &str) -> Option<Value> {
+        let index = self.0.iter().position(|(field, _)| field == name)?;
+        Some(self.0.swap_remove(index).1)
+    }
+}
+
+/// Decimal rubles in a string: a JSON number would go through a float somewhere on its way.
+pub(super) fn amount(value: &Value) -> Result<MicroRub, String> {
+    let text = value
+        .as_str()
+        .ok_or("must be a string of decimal rubles, like \"100.00\"")?;
+    text.parse::<MicroRub>().map_err(|error| error.to_string())
+}
+
+/// An amount that is not negative.
+pub(super) fn ceiling(value: &Value) -> Result<MicroRub, String> {
+    match amount(value)? {
+        amount if amount < MicroRub::ZERO => Err("must not be negative".into()),
+        amount => Ok(amount),
+    }
+}
+
+/// One line of text, up to 200 characters, possibly empty.
+pub(super) fn line(value: &Value) -> Result<String, String> {
+    let text = value.as_str().ok_or("must be a string")?;
+    if text.chars().count() > 200 || text.chars().any(char::is_control) {
+        return Err("must be one line of at most 200 characters".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// A line that says something.
+pub(super) fn words(value: &Value) -> Result<String, String> {
+    let text = line(value)?;
+    if text.trim().is_empty() || text.trim() != text {
+        return Err("must not be empty, nor begin or end with a space".into());
+    }
+    Ok(text)
+}
+
+/// One of our own id types.
+pub(super) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
+    value
+        .as_str()
+        .ok_or("must be a string")?
+        .parse::<T>()
+        .map_err(|error| error.to_string())
+}
+
+/// A CIDR block, or one address.
+pub(super) fn address(value: &Value) -> Result<IpNet, String> {
+    let text = value.as_str().ok_or("must be a string")?;
+    parse_address(text)
+        .ok_or_else(|| "must be an address or a block, like 203.0.113.7 or 203.0.113.0/24".into())
+}
+
+/// A CIDR block, or one address, from text.
+pub(crate) fn parse_address(text: &str) -> Option<IpNet> {
+    let block = text
+        .parse::<IpNet>()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    block.ok().map(|block| block.trunc())
+}
+
+/// Requests per second: at least one.
+pub(super) fn requests_per_second(value: &Value) -> Result<u32, String> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number
+        .filter(|number| (1..=REQUESTS_PER_SECOND_MAX).contains(number))
+        .ok_or_else(|| format!("must be a whole number from 1 to {REQUESTS_PER_SECOND_MAX}"))
+}
+
+/// A time in the future, in Unix milliseconds.
+pub(super) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
+    move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {
+        None => Err(
+            "must be a time like \"2027-01-31T12:00:00Z\", or a date like \"2027-01-31\"".into(),
+        ),
+        Some(ms) if ms <= now_ms => Err("lies in the past".into()),
+        Some(ms) => Ok(ms),
+    }
+}
+
+/// An object with its fields as sent: a map would drop all but the last of a name.
+struct Object(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Object;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[&str] = &[
+        "id",
+        "amount_rub",
+        "ceiling_rub",
+        "models",
+        "addresses",
+        "requests_per_second",
+        "until",
+    ];
+
+    fn read(body: &str) -> Result<(), Refusal> {
+        let mut fields = Fields::parse(body.as_bytes(), KNOWN)?;
+        fields.required("id", words)?;
+        fields.optional("amount_rub", amount)?;
+        fields.nullable("ceiling_rub", ceiling)?;
+        fields.list("models", words)?;
+        fields.list("addresses", address)?;
+        fields.nullable("requests_per_second", requests_per_second)?;
+        fields.nullable("until", time_after(1_000))?;
+        Ok(())
+    }
+
+    #[test]
+    fn every_error_names_its_field() {
+        for (body, begins) in [
+            ("", "the body is not a JSON object"),
+            ("[]", "the body is not a JSON object"),
+            (r#"{"id":"a""#, "the body is not a JSON object"),
+            ("{}", "id: required"),
+            (r#"{"id":"a","id":"b"}"#, "id: stands there twice"),
+            (r#"{"id":"a","\u0069d":"b"}"#, "id: stands there twice"),
+            (
+                r#"{"id":"a","currency":"RUB"}"#,
+                "currency: unknown field; this call takes id, amount_rub,",
+            ),
+            (r#"{"id":null}"#, "id: must be a string"),
+            (r#"{"id":7}"#, "id: must be a string"),
+            (r#"{"id":" "}"#, "id: must not be empty"),
+            (r#"{"id":"a\nb"}"#, "id: must be one line"),
+            (
+                r#"{"id":"a","amount_rub":100}"#,
+                "amount_rub: must be a string of decimal rubles",
+            ),
+            (
+                r#"{"id":"a","amount_rub":"1,5"}"#,
+                "amount_rub: not a decimal number",
+            ),
+            (
+                r#"{"id":"a","ceiling_rub":"-1"}"#,
+                "ceiling_rub: must not be negative",
+            ),
+            (r#"{"id":"a","models":"m"}"#, "models: must be a list"),
+            (
+                r#"{"id":"a","models":["m",1]}"#,
+                "models[1]: must be a string",
+            ),
+            (
+                r#"{"id":"a","addresses":["10.0.0.0/40"]}"#,
+                "addresses[0]: must be an address or a block",
+            ),
+            (
+                r#"{"id":"a","requests_per_second":0}"#,
+                "requests_per_second: must be a whole number",
+            ),
+            (
+                r#"{"id":"a","requests_per_second":1.5}"#,
+                "requests_per_second: must be a whole number",
+            ),
+            (r#"{"id":"a","until":"soon"}"#, "until: must be a time"),
+            (
+                r#"{"id":"a","until":"1970-01-01"}"#,
+                "until: lies in the past",
+            ),
+        ] {
+            let message = read(body).unwrap_err().message();
+            assert!(message.starts_with(begins), "{body}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_is_right_is_taken() {
+        for body in [
+            r#"{"id":"платёж №7"}"#,
+            r#"{"id":"a","amount_rub":"-0.000001","ceiling_rub":null,"models":null,"requests_per_second":null}"#,
+            r#"{"id":"a","ceiling_rub":"0","addresses":["203.0.113.7","2001:db8::/32"],"until":"2027-01-31"}"#,
+        ] {
+            assert_eq!(read(body), Ok(()), "{body}");
+        }
+    }
+
+    #[test]
+    fn null_and_absent_differ() {
+        let mut fields = Fields::parse(br#"{"ceiling_rub":null,"models":[]}"#, KNOWN).unwrap();
+        assert_eq!(fields.nullable("ceiling_rub", ceiling), Ok(Some(None)));
+        assert_eq!(
+            fields.nullable("requests_per_second", requests_per_second),
+            Ok(None)
+        );
+        assert_eq!(fields.list("models", words), Ok(Some(Vec::new())));
+        assert_eq!(fields.list("addresses", address), Ok(None));
+    }
+
+    #[test]
+    fn addresses_stand_for_their_block() {
+        for (text, block) in [
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("203.0.113.7", "203.0.113.7/32"),
+            ("::1", "::1/128"),
+        ] {
+            assert_eq!(parse_address(text).unwrap().to_string(), block);
+        }
+    }
+}

@@ -1,0 +1,606 @@
+//! The operator's API: accounts, payments, keys, receipts and the audit, on a listener of its own.
+//!
+//! Every call needs the admin key; every change leaves a line under the log target `audit`. An
+//! unknown field is refused, never ignored: a misspelt ceiling must not become no ceiling.
+
+mod answer;
+mod fields;
+mod refusal;
+mod route;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
+use http_body::Body;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tollgate_layers::{
+    auth::SecretKey,
+    error::BoxError,
+    facts::RequestNumber,
+    key::{AccountId, KeyId, KeyRecord, KeyStatus},
+    money::MicroRub,
+    reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange},
+};
+
+use self::{
+    answer::{KeyAnswer, ReceiptAnswer},
+    fields::Fields,
+    refusal::{Refusal, json_response},
+    route::{Call, Route, route},
+};
+use crate::{runtime::Readiness, store::Store};
+
+pub(crate) use self::fields::parse_address;
+
+const BODY_BYTES_MAX: usize = 64 * 1024;
+const BODY_SECONDS_MAX: u64 = 10;
+
+const KEY_FIELDS: &[&str] = &[
+    "name",
+    "ceiling_rub",
+    "models",
+    "addresses",
+    "requests_per_second",
+    "expires_at",
+];
+const KEY_CHANGE_FIELDS: &[&str] = &[
+    "status",
+    "name",
+    "ceiling_rub",
+    "models",
+    "addresses",
+    "requests_per_second",
+    "expires_at",
+];
+
+type Answer = Response<Full<Bytes>>;
+
+/// The operator's API over one ledger.
+pub struct Admin {
+    store: Store,
+    /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
+    key_digest: [u8; 32],
+    readiness: Readiness,
+}
+
+impl Admin {
+    /// An API over `store` that answers whoever shows `key`.
+    #[must_use]
+    pub fn new(store: Store, key: &SecretString, readiness: Readiness) -> Self {
+        Self {
+            store,
+            key_digest: digest(key.expose_secret().as_bytes()),
+            readiness,
+        }
+    }
+
+    /// Answers one request of the operator's listener.
+    pub async fn handle<B>(self: Arc<Self>, req: Request<B>) -> Response<Full<Bytes>>
+    where
+        B: Body,
+        B::Error: Into<BoxError>,
+    {
+        let (head, body) = req.into_parts();
+        self.answer(&head, body)
+            .await
+            .unwrap_or_else(Refusal::into_response)
+    }
+
+    async fn answer<B>(&self, head: &Parts, body: B) -> Result<Answer, Refusal>
+    where
+        B: Body,
+        B::Error: Into<BoxError>,
+    {
+        let call = match route(&head.method, head.uri.path())? {
+            Route::Live => return Ok(json_response(StatusCode::OK, &json!({"status": "live"}))),
+            Route::Ready if self.readiness.is_ready() => {
+                return Ok(json_response(StatusCode::OK, &json!({"status": "ready"})));
+            }
+            Route::Ready => {
+                return Ok(json_response(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    &json!({"status": "not ready"}),
+                ));
+            }
+            Route::Call(call) => call,
+        };
+        if !shows_key(&head.headers, &self.key_digest) {
+            tracing::warn!(target: "audit", what = "admin.refused", method = %head.method, path = head.uri.path());
+            return Err(Refusal::KeyRefused);
+        }
+        match call {
+            Call::ListAccounts => self.list_accounts().await,
+            Call::CreateAccount => self.create_account(&collect(body).await?).await,
+            Call::ShowAccount(id) => self.show_account(&account_id(id)?).await,
+            Call::ChangeAccount(id) => {
+                self.change_account(&account_id(id)?, &collect(body).await?)
+                    .await
+            }
+            Call::TopUp(id) => self.top_up(&account_id(id)?, &collect(body).await?).await,
+            Call::Adjust(id) => self.adjust(&account_id(id)?, &collect(body).await?).await,
+            Call::ListKeys(id) => self.list_keys(&account_id(id)?).await,
+            Call::CreateKey(id) => {
+                self.create_key(account_id(id)?, &collect(body).await?)
+                    .await
+            }
+            Call::ShowKey(id) => self.show_key(&key_id(id)?).await,
+            Call::ChangeKey(id) => self.change_key(&key_id(id)?, &collect(body).await?).await,
+            Call::DeleteKey(id) => self.delete_key(&key_id(id)?).await,
+            Call::ShowReceipt(number) => self.show_receipt(number).await,
+            Call::Audit => self.audit(&collect(body).await?).await,
+        }
+    }
+
+    async fn list_accounts(&self) -> Result<Answer, Refusal> {
+        let accounts = self
+            .store
+            .accounts()
+            .await
+            .map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+        ok(&BTreeMap::from([("accounts", accounts)]))
+    }
+
+    async fn create_account(&self, body: &[u8]) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(body, &["id", "name"])?;
+        let id: AccountId = fields.required("id", fields::id)?;
+        let name = fields.optional("name", fields::line)?.unwrap_or_default();
+        let view = self
+            .store
+            .create_account(&id, &name)
+            .await
+            .map_err(|error| match error {
+                BookError::Exists => Refusal::Conflict(format!(
+                    "account {id} exists already, with another name; PATCH it to rename it"
+                )),
+                error => Refusal::of_ledger(&error, &format!("account {id}")),
+            })?;
+        tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);
+        ok(&view)
+    }
+
+    async fn show_account(&self, id: &AccountId) -> Result<Answer, Refusal> {
+        let view = self.store.account(id).await;
+        ok(&view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?)
+    }
+
+    async fn change_account(&self, id: &AccountId, body: &[u8]) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(body, &["name", "status"])?;
+        let name = fields.optional("name", fields::line)?;
+        let suspended = fields.optional("status", suspended)?;
+        if name.is_none() && suspended.is_none() {
+            return Err(Refusal::invalid(
+                "",
+                "nothing to change: send name or status",
+            ));
+        }
+        let view = self
+            .store
+            .change_account(id, name.as_deref(), suspended)
+            .await;
+        let view = view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?;
+        tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, name, suspended);
+        ok(&view)
+    }
+
+    async fn top_up(&self, account: &AccountId, body: &[u8]) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(body, &["id", "amount_rub"])?;
+        let id = fields.required("id", fields::words)?;
+        let amount = fields.required("amount_rub", fields::amount)?;
+        if amount <= MicroRub::ZERO {
+            let problem = "must be more than 0; to take money off, send an adjustment";
+            return Err(Refusal::invalid("amount_rub", problem));
+        }
+        self.enter(
+            account,
+            Entry {
+                id,
+                amount,
+                reason: None,
+            },
+        )
+        .await
+    }
+
+    async fn adjust(&self, account: &AccountId, body: &[u8]) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(body, &["id", "amount_rub", "reason"])?;
+        let id = fields.required("id", fields::words)?;
+        let amount = fields.required("amount_rub", fields::amount)?;
+        let reason = fields.required("reason", fields::words)?;
+        if amount == MicroRub::ZERO {
+            return Err(Refusal::invalid("amount_rub", "must not be 0"));
+        }
+        self.enter(
+            account,
+            Entry {
+                id,
+                amount,
+                reason: Some(reason),
+            },
+        )
+        .await
+    }
+
+    async fn enter(&self, account: &AccountId, entry: Entry) -> Result<Answer, Refusal> {
+        let view = self
+            .store
+            .enter(account, &entry)
+            .await
+            .map_err(|error| match error {
+                BookError::Exists => Refusal::Conflict(format!(
+                    "id: {:?} was booked on account {account} before, with another amount; \
+                 send that amount to repeat it, or a new id to book another",
+                    entry.id
+                )),
+                error => Refusal::of_ledger(&error, &format!("account {account}")),
+            })?;
+        let what = if entry.reason.is_some() {
+            "account.adjust"
+        } else {
+            "account.topup"
+        };
+        let Entry { id, amount, reason } = entry;
+        // The ledger does not say whether the id was new: a repeat leaves a line too.
+        tracing::info!(
+            target: "audit", who = "admin", what, account = %account, id, amount_rub = %amount, reason,
+            balance_rub = %view.balance_rub
+        );
+        ok(&view)
+    }
+
+    async fn list_keys(&self, account: &AccountId) -> Result<Answer, Refusal> {
+        let keys = self.store.keys(account).await;
+        let keys =
+            keys.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let keys: Vec<KeyAnswer<'_>> = keys.iter().map(KeyAnswer::from).collect();
+        ok(&BTreeMap::from([("keys", keys)]))
+    }
+
+    async fn create_key(&self, account: AccountId, body: &[u8]) -> Result<Answer, Refusal> {
+        let now_ms = now_ms();
+        let wish = key_change(&mut Fields::parse(body, KEY_FIELDS)?, now_ms)?;
+        let ceiling = wish.ceiling.flatten();
+        let secret = SecretKey::generate();
+        let mut record = KeyRecord {
+            id: new_key_id()?,
+            account,
+            digest: secret.digest(),
+            prefix: secret.prefix(),
+            name: String::new(),
+            status: KeyStatus::Active,
+            models: Vec::new(),
+            addresses: Vec::new(),
+            requests_per_second: None,
+            expires_at_ms: None,
+            created_at_ms: now_ms,
+        };
+        wish.apply(&mut record);
+        let view = self.store.create_key(&record, ceiling).await.map_err(|error| match error {
+            BookError::Unavailable(source) => {
+                tracing::warn!(error = %source, account = %record.account, "ledger out of reach");
+                Refusal::LedgerOutOfReach(format!(
+                    "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
+                     then create another",
+                    record.id
+                ))
+            }
+            BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
+            error => Refusal::of_ledger(&error, &format!("key {}", record.id)),
+        })?;
+        tracing::info!(
+            target: "audit", who = "admin", what = "key.create", account = %record.account, key = %record.id,
+            prefix = record.prefix, name = record.name, ceiling_rub = ceiling.map(tracing::field::display),
+            models = ?record.models, addresses = ?record.addresses,
+            requests_per_second = record.requests_per_second, expires_at_ms = record.expires_at_ms
+        );
+        ok(&KeyAnswer::with_secret(&view, secret.expose()))
+    }
+
+    async fn show_key(&self, id: &KeyId) -> Result<Answer, Refusal> {
+        let view = self
+            .store
+            .key(id)
+            .await
+            .map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
+        ok(&KeyAnswer::from(&view))
+    }
+
+    async fn change_key(&self, id: &KeyId, body: &[u8]) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(body, KEY_CHANGE_FIELDS)?;
+        let status = fields.optional("status", key_status)?;
+        let change = KeyChange {
+            status,
+            ..key_change(&mut fields, now_ms())?
+        };
+        if change == KeyChange::default() {
+            let problem = format!(
+                "nothing to change: send one of {}",
+                KEY_CHANGE_FIELDS.join(", ")
+            );
+            return Err(Refusal::invalid("", problem));
+        }
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
+        if self.store.key(id).await.map_err(of_ledger)?.record.status == KeyStatus::Deleted {
+            return Err(Refusal::Conflict(format!(
+                "key {id} was deleted and stays so; create another"
+            )));
+        }
+        let view = self
+            .store
+            .change_key(id, &change)
+            .await
+            .map_err(of_ledger)?;
+        let account = &view.record.account;
+        tracing::info!(target: "audit", who = "admin", what = "key.change", account = %account, key = %id, ?change);
+        ok(&KeyAnswer::from(&view))
+    }
+
+    async fn delete_key(&self, id: &KeyId) -> Result<Answer, Refusal> {
+        let change = KeyChange {
+            status: Some(KeyStatus::Deleted),
+            ..KeyChange::default()
+        };
+        let view = self.store.change_key(id, &change).await;
+        let view = view.map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
+        let account = &view.record.account;
+        tracing::info!(target: "audit", who = "admin", what = "key.delete", account = %account, key = %id);
+        ok(&KeyAnswer::from(&view))
+    }
+
+    async fn show_receipt(&self, number: &str) -> Result<Answer, Refusal> {
+        let number: RequestNumber = number
+            .parse()
+            .map_err(|_| Refusal::NotFound("no receipt: the number is not a UUID".into()))?;
+        let receipt = self.store.receipt(number).await.map_err(|error| match error {
+            BookError::NotFound => Refusal::NotFound(format!(
+                "no receipt {number}: the call was refused, failed or still runs, or the number is wrong"
+            )),
+            error => Refusal::of_ledger(&error, &format!("receipt {number}")),
+        })?;
+        ok(&ReceiptAnswer::from(&receipt))
+    }
+
+    async fn audit(&self, body: &[u8]) -> Result<Answer, Refusal> {
+        if !body.trim_ascii().is_empty() {
+            Fields::parse(body, &[])?;
+        }
+        let audit = self
+            .store
+            .audit()
+            .await
+            .map_err(|error| Refusal::of_ledger(&error, "ledger"))?;
+        for breach in &audit.breaches {
+            tracing::error!(target: "audit", what = "breach", breach);
+        }
+        tracing::info!(target: "audit", who = "admin", what = "audit", breaches = audit.breaches.len());
+        ok(&audit)
+    }
+}
+
+/// The store and the key stay out of it.
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin").finish_non_exhaustive()
+    }
+}
+
+fn ok(body: &impl serde::Serialize) -> Result<Answer, Refusal> {
+    Ok(json_response(StatusCode::OK, body))
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// Whether the one `authorization` header is the bearer form of the key with this digest.
+fn shows_key(headers: &HeaderMap, key_digest: &[u8; 32]) -> bool {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return false;
+    };
+    let Some((scheme, key)) = value.as_bytes().split_at_checked("Bearer ".len()) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"Bearer ")
+        && bool::from(digest(key).as_slice().ct_eq(key_digest.as_slice()))
+}
+
+/// The whole body, within its limits of size and time.
+async fn collect<B>(body: B) -> Result<Bytes, Refusal>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    let whole = Limited::new(body, BODY_BYTES_MAX).collect();
+    match tokio::time::timeout(Duration::from_secs(BODY_SECONDS_MAX), whole).await {
+        Err(_) => Err(Refusal::BodyTooSlow),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge {
+            bytes_max: BODY_BYTES_MAX,
+        }),
+        Ok(Err(_)) => Err(Refusal::BodyBroken),
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+    }
+}
+
+fn account_id(text: &str) -> Result<AccountId, Refusal> {
+    text.parse::<AccountId>()
+        .map_err(|error| Refusal::NotFound(format!("no such account: {error}")))
+}
+
+fn key_id(text: &str) -> Result<KeyId, Refusal> {
+    text.parse::<KeyId>()
+        .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
+}
+
+fn suspended(value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some("active") => Ok(false),
+        Some("suspended") => Ok(true),
+        _ => Err("must be \"active\" or \"suspended\"".into()),
+    }
+}
+
+fn key_status(value: &Value) -> Result<KeyStatus, String> {
+    match value.as_str() {
+        Some("active") => Ok(KeyStatus::Active),
+        Some("disabled") => Ok(KeyStatus::Disabled),
+        _ => Err("must be \"active\" or \"disabled\"; to delete the key, send DELETE".into()),
+    }
+}
+
+/// The fields that making and changing a key have in common.
+fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
+    Ok(KeyChange {
+        name: fields.optional("name", fields::line)?,
+        status: None,
+        ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
+        models: fields.list("models", fields::words)?,
+        addresses: fields.list("addresses", fields::address)?,
+        requests_per_second: fields.nullable("requests_per_second", fields::requests_per_second)?,
+        expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
+    })
+}
+
+/// `k` and 15 random letters and digits: 89 bits, so that two never meet.
+fn new_key_id() -> Result<KeyId, Refusal> {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+    let mut id = String::from("k");
+    while id.len() < 16 {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            tracing::error!(%error, "no random bytes from the operating system");
+            Refusal::Internal
+        })?;
+        // 248 = 4 × 62: bytes above it would make some letters likelier than others.
+        let letters = bytes
+            .iter()
+            .filter(|byte| **byte < 248)
+            .map(|byte| char::from(LETTERS[usize::from(*byte % 62)]));
+        id.extend(letters.take(16 - id.len()));
+    }
+    Ok(id.parse().expect("letters and digits make an id"))
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_the_admin_key_is_let_in() {
+        let key_digest = digest(b"correct horse");
+        let cases: [(&[&'static str], bool); 10] = [
+            (&["Bearer correct horse"], true),
+            (&["bearer correct horse"], true),
+            (&[], false),
+            (&["Bearer "], false),
+            (&["Bearer"], false),
+            (&["Bearer correct hors"], false),
+            (&["Bearer correct horse "], false),
+            (&["Basic correct horse"], false),
+            (&["correct horse"], false),
+            (&["Bearer correct horse", "Bearer correct horse"], false),
+        ];
+        for (values, let_in) in cases {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            assert_eq!(shows_key(&headers, &key_digest), let_in, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_field_of_a_key_is_refused_by_name() {
+        for (known, body, begins) in [
+            (
+                KEY_FIELDS,
+                r#"{"ceiling":"10"}"#,
+                "ceiling: unknown field; this call takes name, ceiling_rub,",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"status":"active"}"#,
+                "status: unknown field",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"ceiling_rub":10}"#,
+                "ceiling_rub: must be a string of decimal rubles",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"expires_at":"2001-01-01"}"#,
+                "expires_at: lies in the past",
+            ),
+            (
+                KEY_CHANGE_FIELDS,
+                r#"{"name":null}"#,
+                "name: must be a string",
+            ),
+        ] {
+            let read = Fields::parse(body.as_bytes(), known)
+                .and_then(|mut fields| key_change(&mut fields, now_ms()));
+            let message = read.unwrap_err().message();
+            assert!(message.starts_with(begins), "{body}: {message}");
+        }
+        assert!(
+            key_status(&json!("deleted"))
+                .unwrap_err()
+                .contains("send DELETE")
+        );
+        assert!(suspended(&json!(true)).is_err());
+    }
+
+    #[test]
+    fn null_takes_a_limit_of_a_key_away() {
+        let body =
+            br#"{"ceiling_rub":null,"models":null,"addresses":["10.0.0.1"],"expires_at":null}"#;
+        let mut fields = Fields::parse(body, KEY_CHANGE_FIELDS).unwrap();
+        let change = KeyChange {
+            ceiling: Some(None),
+            models: Some(Vec::new()),
+            addresses: Some(vec!["10.0.0.1/32".parse().unwrap()]),
+            expires_at_ms: Some(None),
+            ..KeyChange::default()
+        };
+        assert_eq!(key_change(&mut fields, 0), Ok(change));
+    }
+
+    #[test]
+    fn key_ids_are_ids_and_differ() {
+        let (one, other) = (new_key_id().unwrap(), new_key_id().unwrap());
+        assert!(one.len() == 16 && one.starts_with('k') && one != other);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_held_to_its_limit() {
+        let whole = collect(Full::new(Bytes::from(vec![b' '; BODY_BYTES_MAX]))).await;
+        assert_eq!(whole.unwrap().len(), BODY_BYTES_MAX);
+        let larger = collect(Full::new(Bytes::from(vec![b' '; BODY_BYTES_MAX + 1]))).await;
+        assert_eq!(
+            larger,
+            Err(Refusal::BodyTooLarge {
+                bytes_max: BODY_BYTES_MAX
+            })
+        );
+    }
+}

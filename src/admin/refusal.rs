@@ -1,0 +1,252 @@
+//! Every way the operator's API says no, and its HTTP form.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use serde::Serialize;
+use tollgate_layers::reserve::ledger::BookError;
+
+use super::route::NoRoute;
+
+/// Why a call was not carried out. The texts are for the operator and end in what to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// 404: no such path.
+    PathUnknown,
+    /// 405: the path takes other methods.
+    MethodNotAllowed { allow: &'static str },
+    /// 401: not the admin key.
+    KeyRefused,
+    /// 413: the body is too large.
+    BodyTooLarge { bytes_max: usize },
+    /// 408: the body came too slowly.
+    BodyTooSlow,
+    /// 400: the body broke off.
+    BodyBroken,
+    /// 400: a field, or the body where `field` is empty.
+    Invalid { field: String, problem: String },
+    /// 404: no such account, key or receipt.
+    NotFound(String),
+    /// 409: the ledger stands against it.
+    Conflict(String),
+    /// 503: the ledger could not be asked, or its answer was lost.
+    LedgerOutOfReach(String),
+    /// 500: our own fault.
+    Internal,
+}
+
+impl Refusal {
+    pub(super) fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// What the ledger said of `subject`, like `account acme`.
+    pub(super) fn of_ledger(error: &BookError, subject: &str) -> Self {
+        match error {
+            BookError::NotFound => Self::NotFound(format!("no {subject}")),
+            BookError::Exists => {
+                Self::Conflict(format!("{subject} exists already, with other contents"))
+            }
+            BookError::BelowHeld => Self::Conflict(format!(
+                "the balance of {subject} would fall below zero or below what running calls hold; \
+                 take less, or wait for them to end"
+            )),
+            BookError::AboveMax => Self::Conflict(format!(
+                "the balance of {subject} would exceed 9007199254.740991 rubles; enter less"
+            )),
+            BookError::Unavailable(source) => {
+                tracing::warn!(error = %source, subject, "ledger out of reach");
+                Self::LedgerOutOfReach(
+                    "the ledger is out of reach and may have done it: send the same again, with the same id".into(),
+                )
+            }
+            other => {
+                tracing::error!(error = %other, subject, "unexpected answer of the ledger");
+                Self::Internal
+            }
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::PathUnknown | Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::KeyRefused => StatusCode::UNAUTHORIZED,
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyBroken | Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::LedgerOutOfReach(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::PathUnknown => "no such path; the admin API is under /admin/v1/".into(),
+            Self::MethodNotAllowed { allow } => format!("the path takes {allow} only"),
+            Self::KeyRefused => {
+                "the admin key is missing or wrong; send it as \"Authorization: Bearer <key>\""
+                    .into()
+            }
+            Self::BodyTooLarge { bytes_max } => {
+                format!("the body is larger than {bytes_max} bytes")
+            }
+            Self::BodyTooSlow => "the body came too slowly; send the same again".into(),
+            Self::BodyBroken => "the body broke off; send the same again".into(),
+            Self::Invalid { field, problem } if field.is_empty() => problem.clone(),
+            Self::Invalid { field, problem } => format!("{field}: {problem}"),
+            Self::NotFound(text) | Self::Conflict(text) | Self::LedgerOutOfReach(text) => {
+                text.clone()
+            }
+            Self::Internal => "our own fault; the log says more".into(),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::PathUnknown | Self::NotFound(_) => "not_found_error",
+            Self::KeyRefused => "authentication_error",
+            Self::MethodNotAllowed { .. }
+            | Self::BodyTooLarge { .. }
+            | Self::BodyTooSlow
+            | Self::BodyBroken
+            | Self::Invalid { .. }
+            | Self::Conflict(_) => "invalid_request_error",
+            Self::LedgerOutOfReach(_) | Self::Internal => "api_error",
+        }
+    }
+
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            message: &'a str,
+            r#type: &'a str,
+            code: &'a str,
+        }
+
+        let message = self.message();
+        let body = Body {
+            error: Inner {
+                message: &message,
+                r#type: self.kind(),
+                code: "",
+            },
+        };
+        let mut response = json_response(self.status(), &body);
+        let (name, value) = match self {
+            Self::MethodNotAllowed { allow } => (header::ALLOW, allow),
+            Self::KeyRefused => (header::WWW_AUTHENTICATE, "Bearer"),
+            Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, "1"),
+            _ => return response,
+        };
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+        response
+    }
+}
+
+impl From<NoRoute> for Refusal {
+    fn from(none: NoRoute) -> Self {
+        match none {
+            NoRoute::PathUnknown => Self::PathUnknown,
+            NoRoute::MethodNotAllowed { allow } => Self::MethodNotAllowed { allow },
+        }
+    }
+}
+
+/// An answer in JSON that nothing on the way keeps.
+pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+    let bytes = serde_json::to_vec(body).expect("answers have string keys and no failing parts");
+    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_its_status_and_header() {
+        for (refusal, status, name, value) in [
+            (Refusal::PathUnknown, 404, "cache-control", "no-store"),
+            (
+                Refusal::MethodNotAllowed { allow: "POST" },
+                405,
+                "allow",
+                "POST",
+            ),
+            (Refusal::KeyRefused, 401, "www-authenticate", "Bearer"),
+            (
+                Refusal::BodyTooLarge { bytes_max: 1 },
+                413,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::BodyTooSlow,
+                408,
+                "content-type",
+                "application/json",
+            ),
+            (Refusal::BodyBroken, 400, "content-type", "application/json"),
+            (
+                Refusal::invalid("id", "required"),
+                400,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::of_ledger(&BookError::NotFound, "account a"),
+                404,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::of_ledger(&BookError::Exists, "account a"),
+                409,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::of_ledger(&BookError::BelowHeld, "account a"),
+                409,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::of_ledger(&BookError::AboveMax, "account a"),
+                409,
+                "content-type",
+                "application/json",
+            ),
+            (
+                Refusal::of_ledger(&BookError::Unavailable("down".into()), "account a"),
+                503,
+                "retry-after",
+                "1",
+            ),
+            (Refusal::Internal, 500, "content-type", "application/json"),
+        ] {
+            let text = format!("{refusal:?}");
+            let response = refusal.into_response();
+            assert_eq!(response.status(), status, "{text}");
+            assert_eq!(response.headers()[name], value, "{text}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The commands' side of the admin API.
+
+use std::{error::Error, fs, path::Path, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::Value;
+
+use super::{Reach, failure::Failure};
+
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+const ANSWER_SECONDS_MAX: u64 = 30;
+
+/// A gateway's admin API.
+pub(super) struct Client {
+    /// Without a closing slash.
+    url: String,
+    authorization: HeaderValue,
+    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl Client {
+    /// A client of the gateway that the flags and the environment name.
+    pub(super) fn new(reach: &Reach) -> Result<Self, Failure> {
+        let url = checked_url(&reach.admin_url)?;
+        let key = admin_key(
+            reach.admin_key_file.as_deref(),
+            std::env::var("TOLLGATE_ADMIN_KEY").ok(),
+        )?;
+        let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
+            Failure::Usage(
+                "the admin key holds characters that no header can carry; check it for line breaks"
+                    .into(),
+            )
+        })?;
+        authorization.set_sensitive(true);
+        let https = HttpsConnectorBuilder::new()
+            .with_webpki_roots()
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Self {
+            url,
+            authorization,
+            http: HttpClient::builder(TokioExecutor::new()).build(https),
+        })
+    }
+
+    /// Asks, and gives the answer's JSON.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Value, Failure> {
+        let mut req = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header(header::AUTHORIZATION, self.authorization.clone())
+            .header(header::ACCEPT, "application/json");
+        if body.is_some() {
+            req = req.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let req = req
+            .body(Full::new(body))
+            .expect("a checked address, an id and fixed headers");
+        let exchange = async {
+            let res = self
+                .http
+                .request(req)
+                .await
+                .map_err(|error| self.out_of_reach(&error))?;
+            let status = res.status();
+            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+                .collect()
+                .await;
+            let body = body.map_err(|error| self.out_of_reach(&*error))?;
+            Ok::<_, Failure>((status, body.to_bytes()))
+        };
+        match tokio::time::timeout(Duration::from_secs(ANSWER_SECONDS_MAX), exchange).await {
+            Ok(Ok((status, body))) => read_answer(status, &body),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(Failure::OutOfReach(format!(
+                "no answer from {} in {ANSWER_SECONDS_MAX} s; it may have been done: look, and repeat a payment \
+                 with the same --id only",
+                self.url
+            ))),
+        }
+    }
+
+    fn out_of_reach(&self, error: &(dyn Error + 'static)) -> Failure {
+        let mut cause = error;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
+        Failure::OutOfReach(format!(
+            "no answer from {}: {cause}; is the gateway running, and is --admin-url (TOLLGATE_ADMIN_URL) its \
+             admin.listen?",
+            self.url
+        ))
+    }
+}
+
+/// An http or https address without a closing slash. What is not one is not repeated: somebody may
+/// have put a secret in it.
+fn checked_url(url: &str) -> Result<String, Failure> {
+    let problem = |text: &str| Failure::Usage(format!("--admin-url (TOLLGATE_ADMIN_URL): {text}"));
+    let uri: Uri = url
+        .parse()
+        .map_err(|_| problem("not an address; give one like http://127.0.0.1:8081"))?;
+    let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(problem(
+            "must begin with http:// or https://, like http://127.0.0.1:8081",
+        ));
+    };
+    if authority.as_str().contains('@') {
+        return Err(problem(
+            "must hold no name or password; the key goes in TOLLGATE_ADMIN_KEY",
+        ));
+    }
+    if uri.query().is_some() || url.contains('#') {
+        return Err(problem("must not hold ? or #"));
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+/// The admin key: of the file if one is named, else of the environment.
+fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String, Failure> {
+    let key = match file {
+        Some(path) => {
+            let text = fs::read_to_string(path);
+            text.map_err(|error| {
+                Failure::Usage(format!("--admin-key-file {}: {error}", path.display()))
+            })?
+        }
+        None => environment.unwrap_or_default(),
+    };
+    match key.trim() {
+        "" => Err(Failure::Usage(
+            "no admin key: set TOLLGATE_ADMIN_KEY, or name a file that holds it with --admin-key-file".into(),
+        )),
+        key => Ok(key.to_owned()),
+    }
+}
+
+/// The JSON of a good answer, or what the gateway refused.
+fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
+    let value: Option<Value> = serde_json::from_slice(body).ok();
+    if status.is_success() {
+        return value.ok_or_else(|| not_the_admin_api(status));
+    }
+    let message = value
+        .as_ref()
+        .and_then(|value| value.pointer("/error/message")?.as_str());
+    match (status, message) {
+        (StatusCode::UNAUTHORIZED, Some(_)) => Err(Failure::Refused(
+            "the gateway does not know this admin key; check TOLLGATE_ADMIN_KEY (or --admin-key-file) against \
+             its admin.key"
+                .into(),
+        )),
+        (_, Some(message)) => Err(Failure::Refused(message.replace(char::is_control, " "))),
+        (_, None) => Err(not_the_admin_api(status)),
+    }
+}
+
+fn not_the_admin_api(status: StatusCode) -> Failure {
+    Failure::OutOfReach(format!(
+        "what answered ({status}) is not the admin API; --admin-url (TOLLGATE_ADMIN_URL) must be the gateway's \
+         admin.listen, by default http://127.0.0.1:8081"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn answers_become_json_or_the_right_exit_code() {
+        for (status, body, code, said) in [
+            (200, r#"{"id":"a"}"#, 0, ""),
+            (
+                404,
+                r#"{"error":{"message":"no account a"}}"#,
+                1,
+                "no account a",
+            ),
+            (409, r#"{"error":{"message":"a\nb"}}"#, 1, "a b"),
+            (
+                503,
+                r#"{"error":{"message":"the ledger is out of reach"}}"#,
+                1,
+                "out of reach",
+            ),
+            (401, r#"{"error":{"message":"x"}}"#, 1, "TOLLGATE_ADMIN_KEY"),
+            (404, "<html>", 69, "not the admin API"),
+            (200, "<html>", 69, "not the admin API"),
+            (301, "", 69, "not the admin API"),
+        ] {
+            let answer = read_answer(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+            match answer {
+                Ok(value) => assert_eq!((value["id"].as_str(), code), (Some("a"), 0)),
+                Err(failure) => {
+                    let (Failure::Refused(text) | Failure::OutOfReach(text)) = &failure else {
+                        panic!("{failure:?}");
+                    };
+                    assert!(
+                        failure.code() == code && text.contains(said),
+                        "{status} {body}: {text}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_are_checked_and_never_repeated() {
+        for (url, checked) in [
+            ("http://127.0.0.1:8081/", Some("http://127.0.0.1:8081")),
+            (
+                "https://ops.example/tollgate",
+                Some("https://ops.example/tollgate"),
+            ),
+            ("127.0.0.1:8081", None),
+            ("ftp://secret", None),
+            ("http://admin:secret@host", None),
+            ("http://host/?secret", None),
+            ("", None),
+        ] {
+            match checked_url(url) {
+                Ok(url) => assert_eq!(Some(url.as_str()), checked),
+                Err(failure) => {
+                    assert!(checked.is_none() && failure.code() == 64, "{url}");
+                    assert!(!format!("{failure:?}").contains("secret"), "{url}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_comes_from_the_file_or_the_environment() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"from file\n").unwrap();
+        assert_eq!(
+            admin_key(Some(file.path()), Some("from env".into())).unwrap(),
+            "from file"
+        );
+        assert_eq!(
+            admin_key(None, Some(" from env\n".into())).unwrap(),
+            "from env"
+        );
+        for nothing in [None, Some(String::new()), Some("  ".into())] {
+            assert_eq!(admin_key(None, nothing).unwrap_err().code(), 64);
+        }
+        assert_eq!(
+            admin_key(Some(Path::new("no such file")), None)
+                .unwrap_err()
+                .code(),
+            64
+        );
+    }
+}

@@ -1,0 +1,599 @@
+//! The commands. Those for operators talk to a running gateway's admin API and hold no state.
+
+mod client;
+mod failure;
+mod operate;
+mod show;
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::json;
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+};
+
+use self::failure::{Failure, USAGE};
+use crate::{
+    admin::parse_address,
+    config::{Config, LedgerUrl},
+    time_text::parse_rfc3339_ms,
+};
+
+/// Reads the command line. For help and for mistakes there is nothing left to run: they have been
+/// printed, and the exit code is given.
+///
+/// # Errors
+/// The exit code: 0 for help, 64 for a mistake.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        // Nobody is left to tell if this cannot be printed.
+        let _ = error.print();
+        if error.use_stderr() {
+            ExitCode::from(USAGE)
+        } else {
+            ExitCode::SUCCESS
+        }
+    })
+}
+
+/// A prepaid gateway for language models
+///
+/// Companies top up accounts; their programs call models with keys; every call is held for, metered
+/// and charged to the micro-ruble.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, after_help = HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const HELP: &str = "\
+Try it:
+  tollgate demo
+
+Run it:
+  tollgate check --config tollgate.toml
+  tollgate serve --config tollgate.toml
+
+Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
+  tollgate account create acme --name \"Acme LLC\"
+  tollgate topup acme 1000 --id payment-17
+  tollgate key create acme --name ci --ceiling 100
+
+Exit codes: 0 done, 1 refused by the gateway or a breach found by the audit, 64 wrong use or \
+configuration, 69 gateway out of reach.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Try everything in one process: gateway, scripted vendor, funded key
+    ///
+    /// Needs no configuration, no network and nothing installed; keeps nothing. Prints the key and
+    /// how to call the gateway with it, then one line for each call.
+    #[command(after_help = "Examples:\n  tollgate demo\n  tollgate demo --listen 127.0.0.1:9090")]
+    Demo {
+        /// Where callers connect
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+    },
+
+    /// Run the gateway
+    ///
+    /// SIGHUP reads the configuration again and keeps the old one if the new one is wrong. SIGTERM
+    /// stops taking calls, lets the running ones end, settles them and exits.
+    #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
+    Serve {
+        /// The configuration
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+
+    /// Read a configuration and print every mistake in it
+    ///
+    /// Reads secrets from the environment and files as `serve` would, so run it as the same user.
+    /// Opens no port and asks nobody.
+    #[command(
+        after_help = "Example:\n  tollgate check --config tollgate.toml && systemctl reload tollgate"
+    )]
+    Check {
+        /// The configuration
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Companies' accounts: create, list, show, suspend, resume
+    #[command(
+        after_help = "Examples:\n  tollgate account create acme --name \"Acme LLC\"\n  \
+                            tollgate account list\n  tollgate account suspend acme"
+    )]
+    Account {
+        #[command(flatten)]
+        reach: Reach,
+        #[command(subcommand)]
+        command: AccountCommand,
+    },
+
+    /// Book a payment into an account
+    ///
+    /// The id is the payment's own, from the bank or the invoice: the same id again changes nothing,
+    /// so a lost answer is mended by repeating the command.
+    #[command(after_help = "Example:\n  tollgate topup acme 1000.50 --id payment-17")]
+    Topup {
+        /// The account
+        account: AccountId,
+        /// Decimal rubles
+        rubles: MicroRub,
+        /// The payment's id
+        #[arg(long, value_name = "PAYMENT-ID")]
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
+    /// Correct an account's balance, up or down
+    ///
+    /// Never below what running calls hold. The same id again changes nothing.
+    #[command(
+        after_help = "Examples:\n  tollgate adjust acme -12.50 --id refund-3 --reason \"refund by contract\"\n  \
+                            tollgate adjust acme 5 --id goodwill-1 --reason \"outage of 3 May\""
+    )]
+    Adjust {
+        /// The account
+        account: AccountId,
+        /// Decimal rubles; negative takes money off
+        #[arg(allow_negative_numbers = true)]
+        rubles: MicroRub,
+        /// The correction's id
+        #[arg(long)]
+        id: String,
+        /// Why, for the books
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
+    /// Keys: create, list, show, disable, enable, delete, set
+    #[command(
+        after_help = "Examples:\n  tollgate key create acme --name ci --ceiling 100\n  \
+                            tollgate key list acme\n  tollgate key disable k0AbC123dEf456gH"
+    )]
+    Key {
+        #[command(flatten)]
+        reach: Reach,
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+
+    /// Show what a call cost, and why
+    ///
+    /// The number is the one that the caller saw: in the header x-request-id of the answer, or in
+    /// parentheses at the end of an error.
+    #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
+    Receipt {
+        /// The call's number
+        number: RequestNumber,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
+    /// Check that the whole ledger adds up; exit 1 on a breach
+    ///
+    /// Checks the invariants I1 to I5 over every account, key and hold.
+    #[command(
+        after_help = "Example:\n  tollgate audit || mail -s 'ledger in breach' ops@example.com"
+    )]
+    Audit {
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// How a command reaches the gateway, and how it prints the answer.
+#[derive(Debug, Args)]
+struct Reach {
+    /// The gateway's admin API
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "TOLLGATE_ADMIN_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8081"
+    )]
+    admin_url: String,
+    /// File that holds the admin key, instead of the variable TOLLGATE_ADMIN_KEY
+    #[arg(long, global = true, value_name = "FILE")]
+    admin_key_file: Option<PathBuf>,
+    /// Print the API's JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum AccountCommand {
+    /// Open an account
+    ///
+    /// The same id and name again changes nothing.
+    #[command(after_help = "Example:\n  tollgate account create acme --name \"Acme LLC\"")]
+    Create {
+        /// Its id, for good: letters, digits, - and _
+        id: AccountId,
+        /// Its name, for people
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List all accounts
+    #[command(
+        after_help = "Example:\n  tollgate account list --json | jq '.accounts[] | select(.free_rub == \"0.00\")'"
+    )]
+    List,
+    /// Show an account: its balance, what running calls hold, what is free
+    #[command(after_help = "Example:\n  tollgate account show acme")]
+    Show {
+        /// The account
+        id: AccountId,
+    },
+    /// Refuse the account's new calls; running ones end
+    #[command(after_help = "Example:\n  tollgate account suspend acme")]
+    Suspend {
+        /// The account
+        id: AccountId,
+    },
+    /// Let a suspended account call again
+    #[command(after_help = "Example:\n  tollgate account resume acme")]
+    Resume {
+        /// The account
+        id: AccountId,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Make a key and print it, once
+    ///
+    /// Without limits the key may spend all the account has, on every model, from everywhere.
+    #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
+                            tollgate key create acme --ceiling 500 --model gpt-5-mini --address 203.0.113.0/24 \
+                            --expires 2027-01-31")]
+    Create {
+        /// The account that pays
+        account: AccountId,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// List an account's keys, deleted ones too
+    #[command(after_help = "Example:\n  tollgate key list acme")]
+    List {
+        /// The account
+        account: AccountId,
+    },
+    /// Show a key: its limits, what it spent, what it can spend now
+    #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
+    Show {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Refuse the key's new calls until it is enabled
+    #[command(after_help = "Example:\n  tollgate key disable k0AbC123dEf456gH")]
+    Disable {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Let a disabled key call again
+    #[command(after_help = "Example:\n  tollgate key enable k0AbC123dEf456gH")]
+    Enable {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Refuse the key for ever; its receipts stay
+    #[command(after_help = "Example:\n  tollgate key delete k0AbC123dEf456gH")]
+    Delete {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Change a key's name and limits
+    ///
+    /// Lists are replaced as a whole. What is not named stays.
+    #[command(
+        after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
+                            tollgate key set k0AbC123dEf456gH --any-model --no-expiry"
+    )]
+    Set {
+        /// The key's id, not the key itself
+        key: KeyId,
+        #[command(flatten)]
+        limits: Limits,
+        /// Take the ceiling away
+        #[arg(long, conflicts_with = "ceiling")]
+        no_ceiling: bool,
+        /// Let it never expire
+        #[arg(long, conflicts_with = "expires")]
+        no_expiry: bool,
+        /// Let it call every model
+        #[arg(long, conflicts_with = "models")]
+        any_model: bool,
+        /// Let it be used from everywhere
+        #[arg(long, conflicts_with = "addresses")]
+        any_address: bool,
+        /// Take its limit of requests per second away
+        #[arg(long, conflicts_with = "requests_per_second")]
+        any_rate: bool,
+    },
+}
+
+/// What a key may be given.
+#[derive(Debug, Args)]
+struct Limits {
+    /// A name, for people
+    #[arg(long)]
+    name: Option<String>,
+    /// The most it may spend in all
+    #[arg(long, value_name = "RUBLES")]
+    ceiling: Option<MicroRub>,
+    /// A model it may call, by its catalog name; repeat for several
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// An address or block it may be used from; repeat for several
+    #[arg(long = "address", value_name = "CIDR", value_parser = address)]
+    addresses: Vec<String>,
+    /// The date or time from which it is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
+    #[arg(long, value_name = "DATE", value_parser = time)]
+    expires: Option<String>,
+    /// The most requests per second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests_per_second: Option<u32>,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match parse_address(text) {
+        Some(block) => Ok(block.to_string()),
+        None => Err("not an address or a block, like 203.0.113.7 or 203.0.113.0/24".into()),
+    }
+}
+
+fn time(text: &str) -> Result<String, String> {
+    match parse_rfc3339_ms(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("not a date like 2027-01-31 or a time like 2027-01-31T12:00:00Z".into()),
+    }
+}
+
+impl Cli {
+    /// Carries the command out, prints its answer or its error, and gives the exit code.
+    pub async fn run(self) -> ExitCode {
+        match self.command.run().await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        }
+    }
+}
+
+impl Command {
+    async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Demo { listen } => crate::demo::run(listen)
+                .await
+                .map_err(|error| failed(&error)),
+            Self::Serve { config } => {
+                let config = Config::load(&config).map_err(|errors| mistakes(&config, &errors))?;
+                crate::runtime::serve(config)
+                    .await
+                    .map_err(|error| failed(&error))
+            }
+            Self::Check {
+                config,
+                json: false,
+            } => check(&config),
+            Self::Check { config, json: true } => check_as_json(&config),
+            Self::Account { reach, command } => operate::account(&reach, command).await,
+            Self::Topup {
+                account,
+                rubles,
+                id,
+                reach,
+            } => operate::top_up(&reach, &account, rubles, &id).await,
+            Self::Adjust {
+                account,
+                rubles,
+                id,
+                reason,
+                reach,
+            } => operate::adjust(&reach, &account, rubles, &id, &reason).await,
+            Self::Key { reach, command } => operate::key(&reach, command).await,
+            Self::Receipt { number, reach } => operate::receipt(&reach, number).await,
+            Self::Audit { reach } => operate::audit(&reach).await,
+        }
+    }
+}
+
+/// The whole chain of causes, in one line.
+fn failed(error: &anyhow::Error) -> Failure {
+    Failure::Refused(format!("{error:#}"))
+}
+
+fn mistakes(path: &Path, errors: &crate::config::ConfigErrors) -> Failure {
+    let lines: Vec<String> = errors
+        .iter()
+        .map(|error| format!("{}: {error}", path.display()))
+        .collect();
+    Failure::Usage(lines.join("\n"))
+}
+
+fn check(path: &Path) -> Result<(), Failure> {
+    let config = Config::load(path).map_err(|errors| mistakes(path, &errors))?;
+    let (models, vendors, ledger) = summary(&config);
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (models_s, vendors_s) = (plural(models), plural(vendors));
+    show::write(&format!(
+        "ok: {models} model{models_s}, {vendors} vendor{vendors_s}, ledger {ledger}\n"
+    ))
+}
+
+fn check_as_json(path: &Path) -> Result<(), Failure> {
+    match Config::load(path) {
+        Ok(config) => {
+            let (models, vendors, ledger) = summary(&config);
+            let report = json!({"ok": true, "models": models, "vendors": vendors, "ledger": ledger, "errors": []});
+            show::write(&format!("{report:#}\n"))
+        }
+        Err(errors) => {
+            let list = errors.iter().map(
+                |error| json!({"path": error.path, "line": error.line, "problem": error.problem}),
+            );
+            let report = json!({"ok": false, "errors": list.collect::<Vec<_>>()});
+            show::write(&format!("{report:#}\n"))?;
+            Err(mistakes(path, &errors))
+        }
+    }
+}
+
+/// How many models, how many vendors that they lead to, and which store.
+fn summary(config: &Config) -> (usize, usize, &'static str) {
+    let models = &config.live.models;
+    let vendors: BTreeSet<&str> = models
+        .iter()
+        .flat_map(|model| &model.routes)
+        .map(|route| route.vendor.name.as_str())
+        .collect();
+    let ledger = match config.ledger.url {
+        LedgerUrl::Memory => "memory",
+        LedgerUrl::Sqlite(_) => "sqlite",
+        LedgerUrl::Redis(_) => "redis",
+    };
+    (models.len(), vendors.len(), ledger)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_definitions_agree_with_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_explains_itself() {
+        fn walk(command: &clap::Command) {
+            assert!(
+                command.get_about().is_some(),
+                "{}: no summary",
+                command.get_name()
+            );
+            let example = command
+                .get_after_help()
+                .is_some_and(|help| help.to_string().contains("tollgate "));
+            assert!(example, "{}: no example", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{} {}: no help",
+                    command.get_name(),
+                    argument.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&Cli::command());
+    }
+
+    #[test]
+    fn what_the_interface_promises_is_taken() {
+        for line in [
+            "tollgate demo",
+            "tollgate demo --listen 127.0.0.1:0",
+            "tollgate serve --config f",
+            "tollgate check --config f --json",
+            "tollgate account create acme --name Acme",
+            "tollgate account list",
+            "tollgate account show acme",
+            "tollgate account suspend acme",
+            "tollgate account resume acme",
+            "tollgate topup acme 100.50 --id p1",
+            "tollgate adjust acme -12.50 --id a1 --reason refund",
+            "tollgate adjust acme 12.50 --id a1 --reason refund",
+            "tollgate key create acme --name n --ceiling 5 --model a --model b --address 10.0.0.0/8 \
+             --address ::1 --expires 2027-01-31 --requests-per-second 5",
+            "tollgate key list acme",
+            "tollgate key show k1",
+            "tollgate key disable k1",
+            "tollgate key enable k1",
+            "tollgate key delete k1",
+            "tollgate key set k1 --no-ceiling --no-expiry --any-model --any-address --any-rate",
+            "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
+            "tollgate audit",
+        ] {
+            assert!(
+                parsed(line).is_ok(),
+                "{line}: {:?}",
+                parsed(line).err().map(|error| error.to_string())
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_are_found_before_the_gateway_is_asked() {
+        for (line, says) in [
+            ("tollgate topup acme 100", "--id"),
+            ("tollgate topup acme 1,5 --id p1", "not a decimal number"),
+            ("tollgate topup acme 0.0000001 --id p1", "six digits"),
+            ("tollgate topup a/b 1 --id p1", "an id is"),
+            ("tollgate adjust acme 1 --id a1", "--reason"),
+            (
+                "tollgate key create acme --address 10.0.0.0/99",
+                "203.0.113.0/24",
+            ),
+            ("tollgate key create acme --expires soon", "2027-01-31"),
+            (
+                "tollgate key create acme --requests-per-second 0",
+                "1..=1000000",
+            ),
+            (
+                "tollgate key set k1 --ceiling 5 --no-ceiling",
+                "cannot be used with",
+            ),
+            (
+                "tollgate key set k1 --model m --any-model",
+                "cannot be used with",
+            ),
+            ("tollgate audit --admin-key secret", "unexpected argument"),
+            ("tollgate receipt 17", "17"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(
+                error.use_stderr() && error.to_string().contains(says),
+                "{line}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn flags_for_reaching_the_gateway_stand_anywhere() {
+        for line in [
+            "tollgate account --json --admin-url http://h list",
+            "tollgate account list --json --admin-url http://h",
+        ] {
+            let Ok(Command::Account { reach, .. }) = parsed(line) else {
+                panic!("{line}")
+            };
+            assert!(reach.json && reach.admin_url == "http://h", "{line}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Answers as text for people: a table of many things, a list of facts about one.
+
+use std::io::{self, ErrorKind, Write};
+
+use serde_json::Value;
+
+use super::failure::Failure;
+
+/// One value of an answer: its label, where it stands (a JSON pointer) and what null or an empty
+/// list means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    label: &'static str,
+    pointer: &'static str,
+    none: &'static str,
+    right: bool,
+    unit: &'static str,
+}
+
+impl Cell {
+    /// Text.
+    pub(super) const fn text(label: &'static str, pointer: &'static str) -> Self {
+        Self {
+            label,
+            pointer,
+            none: "-",
+            right: false,
+            unit: "",
+        }
+    }
+
+    /// A number, aligned to the right.
+    pub(super) const fn number(label: &'static str, pointer: &'static str) -> Self {
+        Self {
+            right: true,
+            ..Self::text(label, pointer)
+        }
+    }
+
+    /// Rubles.
+    pub(super) const fn rubles(label: &'static str, pointer: &'static str) -> Self {
+        Self {
+            unit: " ₽",
+            ..Self::number(label, pointer)
+        }
+    }
+
+    /// What to print where there is nothing.
+    pub(super) const fn or(self, none: &'static str) -> Self {
+        Self { none, ..self }
+    }
+
+    fn show(&self, value: &Value) -> String {
+        match value.pointer(self.pointer) {
+            None | Some(Value::Null) => self.none.into(),
+            Some(Value::String(text)) if text.is_empty() => self.none.into(),
+            Some(Value::Array(items)) if items.is_empty() => self.none.into(),
+            Some(Value::Array(items)) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+            Some(value) => plain(value),
+        }
+    }
+}
+
+/// Rows under headings in capitals, columns aligned.
+pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
+    let mut lines = vec![
+        columns
+            .iter()
+            .map(|column| column.label.to_uppercase())
+            .collect::<Vec<_>>(),
+    ];
+    lines.extend(
+        rows.iter()
+            .map(|row| columns.iter().map(|column| column.show(row)).collect()),
+    );
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|index| {
+            lines
+                .iter()
+                .map(|line| line[index].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line
+            .iter()
+            .zip(columns)
+            .zip(&widths)
+            .map(|((cell, column), &width)| {
+                if column.right {
+                    format!("{cell:>width$}")
+                } else {
+                    format!("{cell:<width$}")
+                }
+            });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// One fact a line, values aligned. Facts that the answer does not have are left out.
+pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
+    let cells: Vec<&Cell> = cells
+        .iter()
+        .filter(|cell| value.pointer(cell.pointer).is_some())
+        .collect();
+    let width = cells
+        .iter()
+        .map(|cell| cell.label.chars().count())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    for cell in cells {
+        let shown = cell.show(value);
+        let unit = if shown == cell.none { "" } else { cell.unit };
+        text.push_str(&format!("{:<width$}  {shown}{unit}\n", cell.label));
+    }
+    text
+}
+
+/// Writes an answer: the API's JSON, or the text made of it.
+pub(super) fn print(
+    json: bool,
+    value: &Value,
+    text: impl FnOnce(&Value) -> String,
+) -> Result<(), Failure> {
+    if json {
+        write(&format!("{value:#}\n"))
+    } else {
+        write(&text(value))
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough is no failure.
+pub(super) fn write(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Refused(format!(
+            "done, but the answer could not be printed: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Text without control characters: a name must not drive the terminal.
+fn plain(value: &Value) -> String {
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const CELLS: &[Cell] = &[
+        Cell::text("id", "/id"),
+        Cell::text("name", "/name"),
+        Cell::rubles("ceiling", "/ceiling_rub").or("none"),
+        Cell::text("models", "/models").or("any"),
+        Cell::number("input", "/usage/input"),
+    ];
+
+    #[test]
+    fn columns_are_aligned_and_money_stands_right() {
+        let rows = [
+            json!({"id": "k1", "name": "сборка", "ceiling_rub": "100.00", "models": [], "usage": {"input": 7}}),
+            json!({"id": "k22", "name": "", "ceiling_rub": null, "models": ["a", "b"], "usage": {"input": 12}}),
+        ];
+        assert_eq!(
+            table(CELLS, &rows),
+            "ID   NAME    CEILING  MODELS  INPUT\n\
+             k1   сборка   100.00  any         7\n\
+             k22  -          none  a, b       12\n"
+        );
+        assert_eq!(table(CELLS, &[]), "ID  NAME  CEILING  MODELS  INPUT\n");
+    }
+
+    #[test]
+    fn facts_carry_units_and_leave_out_what_is_not_there() {
+        let value = json!({"id": "k1", "ceiling_rub": "0.50", "models": null});
+        assert_eq!(
+            facts(CELLS, &value),
+            "id       k1\nceiling  0.50 ₽\nmodels   any\n"
+        );
+        assert_eq!(
+            facts(CELLS, &json!({"ceiling_rub": null})),
+            "ceiling  none\n"
+        );
+    }
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        let shown = facts(
+            &[Cell::text("name", "/name")],
+            &json!({"name": "a\u{1b}[2Jb\nc"}),
+        );
+        assert_eq!(shown, "name  a\u{fffd}[2Jb\u{fffd}c\n");
+    }
+}

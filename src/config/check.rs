@@ -1,0 +1,839 @@
+//! What the file means: each value is turned into a type that cannot be wrong, or a mistake.
+//!
+//! A part that is `None` has left its mistake behind, so the checks go on to the end.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Display,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Uri};
+use ipnet::IpNet;
+use rust_decimal::Decimal;
+use secrecy::{ExposeSecret, SecretString};
+use tollgate_layers::{
+    call::Format,
+    model::{OnDisconnect, OutputField, Route, Vendor},
+    reserve::HoldMode,
+    respond::Language,
+};
+
+use super::{
+    AdminConfig, Config, HttpSource, LedgerConfig, LedgerUrl, Limits, LiveConfig, ModelConfig,
+    RateConfig, RateSource, Tariff, UsdtRates,
+    error::Errors,
+    raw::{
+        RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawRoute, RawSource, RawUsdt,
+        RawVendor,
+    },
+    secret::{Env, referred, secret},
+};
+use crate::select_json::Selector;
+
+const DAY_SECONDS: u64 = 86_400;
+const TOKENS_MAX: u64 = 1_000_000_000;
+
+/// Vendors by name; `None` for one that has mistakes of its own.
+type Vendors = HashMap<String, Option<Arc<Vendor>>>;
+
+pub(super) struct Check<'a> {
+    pub(super) errors: Errors,
+    pub(super) env: Env<'a>,
+}
+
+impl Check<'_> {
+    pub(super) fn config(&mut self, raw: RawConfig) -> Option<Config> {
+        let listen = self.address(raw.listen.as_deref().unwrap_or("127.0.0.1:8080"), "listen");
+        let service = self.service(raw.service);
+        let base_url = self.base_url(raw.base_url.as_deref(), listen);
+        let language = match raw.language.as_deref() {
+            None => Some(Language::Ru),
+            Some(text) => self.choice(
+                text,
+                "language",
+                [("ru", Language::Ru), ("en", Language::En)],
+            ),
+        };
+        let trusted_proxies = self.networks(&raw.trusted_proxies);
+        let admin = match raw.admin {
+            None => Some(None),
+            Some(admin) => self.admin(admin, listen).map(Some),
+        };
+        let ledger = self.ledger(raw.ledger);
+        let limits = self.limits(&raw.limits);
+        let rate = self.rate(raw.rate);
+        let multiplier = raw.tariff.sell_rate_multiplier.as_deref().unwrap_or("1");
+        let multiplier = self.decimal(multiplier, "tariff.sell_rate_multiplier", 6, 1_000);
+        let vendors = self.vendors(raw.vendor);
+        let models = self.models(raw.model, &vendors);
+        Some(Config {
+            listen: listen?,
+            service: service?,
+            base_url: base_url?,
+            language: language?,
+            trusted_proxies: trusted_proxies?,
+            admin: admin?,
+            ledger: ledger?,
+            limits: limits?,
+            live: LiveConfig {
+                rate: rate?,
+                tariff: Tariff {
+                    sell_rate_multiplier: multiplier?,
+                },
+                models: models?,
+            },
+        })
+    }
+
+    fn service(&mut self, given: Option<String>) -> Option<String> {
+        let service = given.unwrap_or_else(|| "tollgate".to_owned());
+        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if service.is_empty() || !service.bytes().all(good) {
+            self.errors.add(
+                "service",
+                "must be one path segment of a-z, 0-9 and '-', like \"tollgate\"",
+            );
+            return None;
+        }
+        if ["chat", "messages", "models"].contains(&service.as_str()) {
+            self.errors.add(
+                "service",
+                "is taken by another path under /v1: choose another name",
+            );
+            return None;
+        }
+        Some(service)
+    }
+
+    fn base_url(&mut self, given: Option<&str>, listen: Option<SocketAddr>) -> Option<String> {
+        let Some(text) = given else {
+            return listen.map(|listen| format!("http://{listen}/v1"));
+        };
+        let text = text.trim_end_matches('/');
+        let uri = web_address(text).and_then(without_query);
+        let uri = self.keep(uri, "base_url")?;
+        if !uri.path().ends_with("/v1") {
+            self.errors.add(
+                "base_url",
+                "must end in /v1: it is the address that chat-completions clients are given",
+            );
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    fn networks(&mut self, given: &[String]) -> Option<Vec<IpNet>> {
+        let network = |text: &String| {
+            text.parse::<IpNet>()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .map_err(|_| {
+                    "must be a CIDR or an address, like \"10.0.0.0/8\" or \"192.0.2.7\"".to_owned()
+                })
+        };
+        let networks: Vec<_> = given
+            .iter()
+            .enumerate()
+            .map(|(index, text)| self.keep(network(text), &format!("trusted_proxies[{index}]")))
+            .collect();
+        networks.into_iter().collect()
+    }
+
+    fn admin(&mut self, raw: RawAdmin, callers: Option<SocketAddr>) -> Option<AdminConfig> {
+        let listen = self.address(
+            raw.listen.as_deref().unwrap_or("127.0.0.1:8081"),
+            "admin.listen",
+        );
+        if listen.is_some_and(|listen| listen.port() != 0 && Some(listen) == callers) {
+            self.errors.add(
+                "admin.listen",
+                "is the same as listen: operators and callers need an address each",
+            );
+        }
+        let key = self.secret(
+            raw.key,
+            "admin.key",
+            "operators show it; make one with `openssl rand -hex 32`",
+        )?;
+        if key.expose_secret().len() < 16 {
+            self.errors.add(
+                "admin.key",
+                "must have at least 16 characters; make one with `openssl rand -hex 32`",
+            );
+            return None;
+        }
+        if HeaderValue::from_str(key.expose_secret()).is_err() {
+            self.errors
+                .add("admin.key", "must be plain ASCII, it is sent in a header");
+            return None;
+        }
+        Some(AdminConfig {
+            listen: listen?,
+            key,
+        })
+    }
+
+    fn ledger(&mut self, raw: RawLedger) -> Option<LedgerConfig> {
+        let url = ledger_url(raw.url.as_deref().unwrap_or("sqlite:tollgate.db"), self.env);
+        let url = self.keep(url, "ledger.url");
+        let hold = match raw.hold.as_deref() {
+            None => Some(HoldMode::Usual),
+            Some(text) => self.choice(
+                text,
+                "ledger.hold",
+                [("usual", HoldMode::Usual), ("strict", HoldMode::Strict)],
+            ),
+        };
+        let image_tokens = self.whole(
+            raw.image_tokens,
+            "ledger.image_tokens",
+            5_000,
+            1..=TOKENS_MAX,
+        );
+        let document_tokens = self.whole(
+            raw.document_tokens,
+            "ledger.document_tokens",
+            50_000,
+            1..=TOKENS_MAX,
+        );
+        Some(LedgerConfig {
+            url: url?,
+            hold: hold?,
+            image_tokens: image_tokens?,
+            document_tokens: document_tokens?,
+        })
+    }
+
+    fn limits(&mut self, raw: &RawLimits) -> Option<Limits> {
+        const MANY: u64 = 1_000_000;
+        const BYTES: u64 = 1 << 40;
+        let catalog = self.whole(
+            raw.catalog_requests_per_second,
+            "limits.catalog_requests_per_second",
+            10,
+            1..=MANY,
+        );
+        let requests = match raw.requests_per_second {
+            None => Some(None),
+            some => self
+                .whole(some, "limits.requests_per_second", 1, 1..=MANY)
+                .map(Some),
+        };
+        let in_flight = self.whole(raw.in_flight_max, "limits.in_flight_max", 10_000, 1..=MANY);
+        let body_bytes_max = self.whole(
+            raw.body_bytes_max,
+            "limits.body_bytes_max",
+            33_554_432,
+            1..=BYTES,
+        );
+        let body_timeout = self.seconds(raw.body_seconds, "limits.body_seconds", 60, 1);
+        let answer_bytes_max = self.whole(
+            raw.answer_bytes_max,
+            "limits.answer_bytes_max",
+            67_108_864,
+            1..=BYTES,
+        );
+        let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
+        let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
+        Some(Limits {
+            catalog_requests_per_second: u32::try_from(catalog?).ok()?,
+            requests_per_second: match requests? {
+                None => None,
+                Some(requests) => Some(u32::try_from(requests).ok()?),
+            },
+            in_flight_max: usize::try_from(in_flight?).ok()?,
+            body_bytes_max: body_bytes_max?,
+            body_timeout: body_timeout?,
+            answer_bytes_max: answer_bytes_max?,
+            messages_max: usize::try_from(messages_max?).ok()?,
+            drain_timeout: drain_timeout?,
+        })
+    }
+
+    fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
+        let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
+        // Two looks within the age, so that one lost answer does not take the prices away.
+        let often = age_max.map_or(60, |age| (age.as_secs() / 2).clamp(1, 60));
+        let refresh = self.seconds(raw.refresh_seconds, "rate.refresh_seconds", often, 1);
+        if let (Some(age_max), Some(refresh)) = (age_max, refresh)
+            && refresh > age_max
+        {
+            self.errors.add(
+                "rate.refresh_seconds",
+                "must be less than max_age_seconds, or prices come and go",
+            );
+        }
+        let step = raw.step_max_percent.as_deref().unwrap_or("20");
+        let step_max_percent = self.decimal(step, "rate.step_max_percent", 6, 1_000_000);
+        if raw.source.is_empty() {
+            self.errors.missing(
+                "rate.source",
+                "add [[rate.source]] with fixed = \"90.50\", or with url and select",
+            );
+        }
+        let sources: Vec<_> = raw
+            .source
+            .into_iter()
+            .enumerate()
+            .map(|(index, source)| self.rate_source(source, &format!("rate.source[{index}]")))
+            .collect();
+        Some(RateConfig {
+            age_max: age_max?,
+            refresh: refresh?,
+            step_max_percent: step_max_percent?,
+            sources: sources.into_iter().collect::<Option<_>>()?,
+        })
+    }
+
+    fn rate_source(&mut self, raw: RawSource, path: &str) -> Option<RateSource> {
+        let url = match (raw.fixed, raw.url) {
+            (Some(fixed), None) => {
+                for (name, given) in [
+                    ("select", raw.select.is_some()),
+                    ("method", raw.method.is_some()),
+                    ("body", raw.body.is_some()),
+                    ("min", raw.min.is_some()),
+                    ("max", raw.max.is_some()),
+                ] {
+                    if given {
+                        self.errors.add(
+                            format!("{path}.{name}"),
+                            "means nothing beside fixed: take it out",
+                        );
+                    }
+                }
+                return self
+                    .rate_decimal(&fixed, &format!("{path}.fixed"))
+                    .map(RateSource::Fixed);
+            }
+            (None, Some(url)) => url,
+            (Some(_), Some(_)) => {
+                self.errors
+                    .add(path, "has fixed and url: keep one of them, and give the other its own [[rate.source]]");
+                return None;
+            }
+            (None, None) => {
+                self.errors
+                    .missing(path, "give fixed = \"90.50\", or url and select");
+                return None;
+            }
+        };
+        // The address may be a reference: some sources take their key in the query.
+        let url = referred(&url, self.env)
+            .unwrap_or(Ok(url))
+            .and_then(|url| web_address(&url));
+        let url = self.keep(url, &format!("{path}.url"));
+        let select = self.required(
+            raw.select,
+            &format!("{path}.select"),
+            "say where the number stands, like /data/price",
+        );
+        let select =
+            select.and_then(|text| self.keep(text.parse::<Selector>(), &format!("{path}.select")));
+        let method = match raw.method.as_deref() {
+            None => Some(Method::GET),
+            Some(text) => self.choice(
+                text,
+                &format!("{path}.method"),
+                [("GET", Method::GET), ("POST", Method::POST)],
+            ),
+        };
+        let body = raw.body.unwrap_or_default();
+        if !body.is_empty() && method == Some(Method::GET) {
+            self.errors.add(
+                format!("{path}.body"),
+                "is only sent with method = \"POST\"",
+            );
+        }
+        let min = self.bound(raw.min.as_deref(), &format!("{path}.min"));
+        let max = self.bound(raw.max.as_deref(), &format!("{path}.max"));
+        if let (Some(Some(min)), Some(Some(max))) = (min, max)
+            && min > max
+        {
+            self.errors.add(
+                format!("{path}.min"),
+                "is above max: no rate would be believed",
+            );
+        }
+        Some(RateSource::Http(Box::new(HttpSource {
+            url: url?,
+            method: method?,
+            body: Bytes::from(body),
+            select: select?,
+            min: min?,
+            max: max?,
+        })))
+    }
+
+    fn bound(&mut self, given: Option<&str>, path: &str) -> Option<Option<Decimal>> {
+        match given {
+            None => Some(None),
+            Some(text) => self.rate_decimal(text, path).map(Some),
+        }
+    }
+
+    fn rate_decimal(&mut self, text: &str, path: &str) -> Option<Decimal> {
+        self.decimal(text, path, 6, 1_000_000)
+    }
+
+    fn vendors(&mut self, raw: Vec<RawVendor>) -> Vendors {
+        let mut vendors = Vendors::new();
+        for (index, raw) in raw.into_iter().enumerate() {
+            let path = format!("vendor[{index}]");
+            let name = self.required(
+                raw.name.clone(),
+                &format!("{path}.name"),
+                "routes refer to it",
+            );
+            let vendor = self.vendor(raw, &path);
+            let Some(name) = name else { continue };
+            if vendors.contains_key(&name) {
+                self.errors.add(
+                    format!("{path}.name"),
+                    format!("{name:?} is there already: name each vendor once"),
+                );
+            } else {
+                vendors.insert(name, vendor);
+            }
+        }
+        vendors
+    }
+
+    fn vendor(&mut self, raw: RawVendor, path: &str) -> Option<Arc<Vendor>> {
+        let at = |field: &str| format!("{path}.{field}");
+        let format = self.required(raw.format, &at("format"), "give \"chat\" or \"messages\"");
+        let format = format.and_then(|text| {
+            self.choice(
+                &text,
+                &at("format"),
+                [("chat", Format::Chat), ("messages", Format::Messages)],
+            )
+        });
+        let url = self.required(
+            raw.url,
+            &at("url"),
+            "give the vendor's base address, like https://api.openai.com/v1",
+        );
+        let url = url.and_then(|url| {
+            let base = web_address(&url)
+                .and_then(without_query)
+                .map(|_| url.trim_end_matches('/').to_owned());
+            self.keep(base, &at("url"))
+        });
+        let key = self.secret(
+            raw.key,
+            &at("key"),
+            "give our key at the vendor as \"${NAME}\" or \"file:/path\"",
+        );
+        let on_disconnect = match raw.on_disconnect.as_deref() {
+            None => Some(OnDisconnect::Cancel),
+            Some(text) => self.choice(
+                text,
+                &at("on_disconnect"),
+                [
+                    ("cancel", OnDisconnect::Cancel),
+                    ("drain", OnDisconnect::Drain),
+                ],
+            ),
+        };
+        if raw.proxy.is_some_and(|proxy| !proxy.is_empty()) {
+            self.errors
+                .add(at("proxy"), "is not supported yet: leave it empty");
+        }
+        let connections_max = self.whole(
+            raw.connections_max,
+            &at("connections_max"),
+            1_024,
+            1..=1_000_000,
+        );
+        let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
+        let first_byte_timeout =
+            self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
+        let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
+
+        let (format, url, key) = (format?, url?, key?);
+        let endpoint = match format {
+            Format::Chat => format!("{url}/chat/completions"),
+            Format::Messages => format!("{url}/v1/messages"),
+        };
+        let endpoint = self.keep(
+            endpoint
+                .parse::<Uri>()
+                .map_err(|_| "is too long".to_owned()),
+            &at("url"),
+        );
+        let credential = self.keep(credential(format, &key), &at("key"));
+        Some(Arc::new(Vendor {
+            name: raw.name?,
+            format,
+            endpoint: endpoint?,
+            credential: credential?,
+            on_disconnect: on_disconnect?,
+            connect_timeout: connect_timeout?,
+            first_byte_timeout: first_byte_timeout?,
+            idle_timeout: idle_timeout?,
+            connections_max: usize::try_from(connections_max?).ok()?,
+        }))
+    }
+
+    fn models(&mut self, raw: Vec<RawModel>, vendors: &Vendors) -> Option<Vec<ModelConfig>> {
+        if raw.is_empty() {
+            self.errors
+                .missing("model", "add a [[model]], or there is nothing to sell");
+            return None;
+        }
+        let mut ids = HashSet::new();
+        let models: Vec<_> = raw
+            .into_iter()
+            .enumerate()
+            .map(|(index, raw)| {
+                let path = format!("model[{index}]");
+                let model = self.model(raw, &path, vendors)?;
+                if !ids.insert(model.id.clone()) {
+                    self.errors.add(
+                        format!("{path}.id"),
+                        format!("{:?} is there already: one model each id", model.id),
+                    );
+                }
+                Some(model)
+            })
+            .collect();
+        models.into_iter().collect()
+    }
+
+    fn model(&mut self, raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
+        let at = |field: &str| format!("{path}.{field}");
+        let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
+        let family = self.required(
+            raw.family,
+            &at("family"),
+            "the catalog shows it, like \"GPT-5\"",
+        );
+        let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
+        if raw.output_tokens_max.is_none() {
+            self.errors.missing(
+                &at("output_tokens_max"),
+                "give the most output tokens that the model can write",
+            );
+        }
+        let max = self.whole(
+            raw.output_tokens_max,
+            &at("output_tokens_max"),
+            TOKENS_MAX,
+            1..=TOKENS_MAX,
+        );
+        let min_range = 1..=max.unwrap_or(TOKENS_MAX);
+        let min = self.whole(
+            raw.output_tokens_min,
+            &at("output_tokens_min"),
+            256_u64.min(*min_range.end()),
+            min_range,
+        );
+        let input_tokens_max = match raw.input_tokens_max {
+            None => Some(None),
+            some => self
+                .whole(some, &at("input_tokens_max"), 1, 1..=TOKENS_MAX)
+                .map(Some),
+        };
+        let output_field = match raw.output_field.as_deref() {
+            None => Some(OutputField::default()),
+            Some(text) => self.choice(
+                text,
+                &at("output_field"),
+                [
+                    ("max_completion_tokens", OutputField::MaxCompletionTokens),
+                    ("max_tokens", OutputField::MaxTokens),
+                ],
+            ),
+        };
+        if raw.routes.is_empty() {
+            self.errors.missing(
+                &at("routes"),
+                "give at least one, like [ { vendor = \"openai\", model = \"gpt-5-mini\" } ]",
+            );
+        }
+        let routes: Vec<_> = raw
+            .routes
+            .into_iter()
+            .enumerate()
+            .map(|(index, route)| {
+                self.route(
+                    route,
+                    &format!("{path}.routes[{index}]"),
+                    id.as_deref(),
+                    vendors,
+                )
+            })
+            .collect();
+        let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
+        routes.sort_by_key(|route| route.priority);
+        Some(ModelConfig {
+            id: id?,
+            family: family?,
+            usdt_mtok: usdt_mtok?,
+            output_tokens_max: max?,
+            output_tokens_min: min?,
+            input_tokens_max: input_tokens_max?,
+            output_field: output_field?,
+            routes,
+        })
+    }
+
+    fn usdt_rates(&mut self, raw: Option<RawUsdt>, path: &str) -> Option<UsdtRates> {
+        let Some(raw) = raw else {
+            self.errors.missing(
+                path,
+                "a model without a full price cannot be called: give input, cached_input, output and cache_write",
+            );
+            return None;
+        };
+        let [input, cached_input, output, cache_write] = [
+            ("input", raw.input),
+            ("cached_input", raw.cached_input),
+            ("output", raw.output),
+            ("cache_write", raw.cache_write),
+        ]
+        .map(|(name, given)| {
+            let path = format!("{path}.{name}");
+            let advice = "a model without a full price cannot be called: give USDT per million tokens, like \"0.25\"";
+            let text = self.required(given, &path, advice)?;
+            self.decimal(&text, &path, 9, 1_000_000)
+        });
+        Some(UsdtRates {
+            input: input?,
+            cached_input: cached_input?,
+            output: output?,
+            cache_write: cache_write?,
+        })
+    }
+
+    fn route(
+        &mut self,
+        raw: RawRoute,
+        path: &str,
+        id: Option<&str>,
+        vendors: &Vendors,
+    ) -> Option<Arc<Route>> {
+        let at = |field: &str| format!("{path}.{field}");
+        let weight = self.whole(raw.weight, &at("weight"), 1, 1..=1_000_000);
+        let priority = self.whole(raw.priority, &at("priority"), 0, 0..=1_000_000);
+        let model = raw
+            .model
+            .filter(|model| !model.is_empty())
+            .or_else(|| id.map(str::to_owned));
+        let name = self.required(raw.vendor, &at("vendor"), "name one of the [[vendor]]s")?;
+        let Some(vendor) = vendors.get(&name) else {
+            self.errors.add(
+                at("vendor"),
+                format!("there is no [[vendor]] with the name {name:?}: add it or mend the name"),
+            );
+            return None;
+        };
+        Some(Arc::new(Route {
+            vendor: Arc::clone(vendor.as_ref()?),
+            model: model?,
+            weight: u32::try_from(weight?).ok()?,
+            priority: u32::try_from(priority?).ok()?,
+        }))
+    }
+
+    /// Notes the mistake, if it is one.
+    fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
+        result
+            .map_err(|problem| self.errors.add(path, problem.to_string()))
+            .ok()
+    }
+
+    fn required(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<String> {
+        let given = given.filter(|text| !text.is_empty());
+        if given.is_none() {
+            self.errors.missing(path, advice);
+        }
+        given
+    }
+
+    fn secret(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<SecretString> {
+        let text = self.required(given, path, advice)?;
+        let value = secret(&text, self.env);
+        self.keep(value, path)
+    }
+
+    fn address(&mut self, text: &str, path: &str) -> Option<SocketAddr> {
+        let address = text
+            .parse::<SocketAddr>()
+            .map_err(|_| "must be an IP address with a port, like \"127.0.0.1:8080\"");
+        self.keep(address, path)
+    }
+
+    fn choice<T, const N: usize>(
+        &mut self,
+        text: &str,
+        path: &str,
+        choices: [(&str, T); N],
+    ) -> Option<T> {
+        let names = choices
+            .each_ref()
+            .map(|(name, _)| format!("\"{name}\""))
+            .join(" or ");
+        let chosen = choices.into_iter().find(|(name, _)| *name == text);
+        if chosen.is_none() {
+            self.errors.add(path, format!("must be {names}"));
+        }
+        chosen.map(|(_, value)| value)
+    }
+
+    fn whole(
+        &mut self,
+        given: Option<u64>,
+        path: &str,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let number = given.unwrap_or(default);
+        if !range.contains(&number) {
+            self.errors.add(
+                path,
+                format!("must be {} to {}", range.start(), range.end()),
+            );
+            return None;
+        }
+        Some(number)
+    }
+
+    fn seconds(
+        &mut self,
+        given: Option<u64>,
+        path: &str,
+        default: u64,
+        min: u64,
+    ) -> Option<Duration> {
+        self.whole(given, path, default, min..=DAY_SECONDS)
+            .map(Duration::from_secs)
+    }
+
+    /// A decimal above zero. Few digits keep base price × rate × multiplier exact for any price that
+    /// a model has.
+    fn decimal(&mut self, text: &str, path: &str, digits_max: u32, max: u32) -> Option<Decimal> {
+        let value = decimal_above_zero(text, digits_max, max);
+        self.keep(value, path)
+    }
+}
+
+fn decimal_above_zero(text: &str, digits_max: u32, max: u32) -> Result<Decimal, String> {
+    let plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
+    let value = plain.then(|| Decimal::from_str_exact(text).ok()).flatten();
+    let value = value
+        .ok_or("must be a decimal number in quotes, like \"1.15\"")?
+        .normalize();
+    if value <= Decimal::ZERO {
+        return Err("must be above 0, so that nothing is free by accident".to_owned());
+    }
+    if value.scale() > digits_max {
+        return Err(format!(
+            "must have at most {digits_max} digits behind the point"
+        ));
+    }
+    if value > Decimal::from(max) {
+        return Err(format!("must be at most {max}"));
+    }
+    Ok(value)
+}
+
+/// An address of http or https, without user and password. What is said never repeats the text.
+fn web_address(text: &str) -> Result<Uri, String> {
+    let advice = "must be an address like https://host/path";
+    let uri: Uri = text.parse().map_err(|_| advice.to_owned())?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+        return Err(format!("{advice}, with http or https"));
+    }
+    if uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+    {
+        return Err(
+            "has a user or a password in it: take them out, a key goes into a field of its own"
+                .to_owned(),
+        );
+    }
+    if text.contains('#') {
+        return Err("has a '#' in it: take away what begins there".to_owned());
+    }
+    Ok(uri)
+}
+
+fn without_query(uri: Uri) -> Result<Uri, String> {
+    match uri.query() {
+        None => Ok(uri),
+        Some(_) => {
+            Err("has a '?' in it: take away what begins there, paths are put behind it".to_owned())
+        }
+    }
+}
+
+fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
+    let value = match format {
+        Format::Chat => HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())),
+        Format::Messages => HeaderValue::from_str(key.expose_secret()),
+    };
+    let mut value =
+        value.map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
+    let reference = referred(text, env);
+    let literal = reference.is_none();
+    let url = reference.unwrap_or_else(|| Ok(text.to_owned()))?;
+    if url == "memory:" {
+        return Ok(LedgerUrl::Memory);
+    }
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return match path {
+            "" => Err("needs a path: sqlite:PATH, like sqlite:tollgate.db".to_owned()),
+            path => Ok(LedgerUrl::Sqlite(path.into())),
+        };
+    }
+    if [
+        "redis-sentinel:",
+        "rediss-sentinel:",
+        "redis-cluster:",
+        "rediss-cluster:",
+    ]
+    .iter()
+    .any(|scheme| url.starts_with(scheme))
+    {
+        return Err(
+            "Sentinel and Cluster are not supported yet: use redis:// or rediss:// with one server"
+                .to_owned(),
+        );
+    }
+    if !url.starts_with("redis://") && !url.starts_with("rediss://") {
+        return Err(
+            "must be memory:, sqlite:PATH, redis://HOST:PORT/DB or rediss://HOST:PORT/DB"
+                .to_owned(),
+        );
+    }
+    let uri: Option<Uri> = url.parse().ok();
+    let Some(authority) = uri
+        .as_ref()
+        .and_then(Uri::authority)
+        .filter(|authority| !authority.host().is_empty())
+    else {
+        return Err(
+            "must name a host, like redis://127.0.0.1:6379/0; percent-encode a password".to_owned(),
+        );
+    };
+    if literal && authority.as_str().contains('@') {
+        return Err(
+            "has a password in it: put the whole address into the environment and write \"${NAME}\" here".to_owned()
+        );
+    }
+    Ok(LedgerUrl::Redis(url))
+}

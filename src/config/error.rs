@@ -1,0 +1,140 @@
+//! What is wrong with a configuration: all of it at once.
+
+use std::fmt;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The field, like `vendor[0].url`; empty for the file as a whole.
+    pub path: String,
+    /// Its line in the file, from 1, where it is known.
+    pub line: Option<usize>,
+    /// What is wrong and what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+/// Every mistake of a configuration, in the order of its lines. Never empty; never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// The mistakes.
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
+        self.0.iter()
+    }
+}
+
+/// One mistake a line.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Where mistakes are gathered.
+#[derive(Debug, Default)]
+pub(super) struct Errors(Vec<ConfigError>);
+
+impl Errors {
+    /// A mistake in a field.
+    pub(super) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.0.push(ConfigError {
+            path: path.into(),
+            line: None,
+            problem: problem.into(),
+        });
+    }
+
+    /// A mistake at a known line.
+    pub(super) fn add_at(
+        &mut self,
+        line: usize,
+        path: impl Into<String>,
+        problem: impl Into<String>,
+    ) {
+        self.0.push(ConfigError {
+            path: path.into(),
+            line: Some(line),
+            problem: problem.into(),
+        });
+    }
+
+    /// A field that is not there, unless it is only missing because it was wrong.
+    pub(super) fn missing(&mut self, path: &str, advice: &str) {
+        let told = self
+            .0
+            .iter()
+            .any(|error| match path.strip_prefix(error.path.as_str()) {
+                Some(rest) => {
+                    !error.path.is_empty() && (rest.is_empty() || rest.starts_with(['.', '[']))
+                }
+                None => false,
+            });
+        if !told {
+            self.add(path, format!("missing; {advice}"));
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The mistakes by line; `line_of` finds the line of a path.
+    pub(super) fn finish(mut self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
+        for error in &mut self.0 {
+            if error.line.is_none() {
+                error.line = line_of(&error.path);
+            }
+        }
+        self.0.sort_by_key(|error| error.line);
+        ConfigErrors(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_was_wrong_is_not_called_missing_too() {
+        let mut errors = Errors::default();
+        errors.add("model[0].usdt_mtok", "must be a table");
+        errors.missing("model[0].usdt_mtok.input", "give it");
+        errors.missing("model[0].usdt_mtok", "give it");
+        errors.missing("model[0].usdt_mtok_other", "give it");
+        assert_eq!(errors.0.len(), 2);
+    }
+
+    #[test]
+    fn mistakes_are_printed_one_a_line_in_the_order_of_the_file() {
+        let mut errors = Errors::default();
+        errors.add("b", "is wrong");
+        errors.add_at(1, "a", "is wrong");
+        errors.add("", "cannot be read");
+        let shown = errors.finish(|path| (path == "b").then_some(7)).to_string();
+        assert_eq!(
+            shown,
+            "cannot be read\nline 1: a: is wrong\nline 7: b: is wrong"
+        );
+    }
+}

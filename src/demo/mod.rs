@@ -1,0 +1,214 @@
+//! `tollgate demo`: the whole gateway with a scripted vendor and a funded key, in one process, with
+//! nothing to install.
+
+pub mod vendor;
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use tokio::sync::mpsc;
+use tollgate_layers::{
+    auth::SecretKey,
+    key::{AccountId, KeyRecord, KeyStatus},
+    money::MicroRub,
+    reserve::{
+        Event,
+        ledger::{Bookkeeping, Entry, Settled, Settlement},
+    },
+};
+
+use self::vendor::ScriptedVendor;
+use crate::{
+    config::Config,
+    runtime::{Gateway, log_event, until_told_to_stop},
+    store::Store,
+};
+
+const ACCOUNT: &str = "demo";
+const FUNDS: MicroRub = MicroRub::rubles(1000);
+
+/// A config for one scripted vendor that speaks both formats.
+///
+/// `demo-chat` is answered in the chat format, `demo-messages` in the messages format.
+#[must_use]
+pub fn config_text(
+    listen: SocketAddr,
+    admin: SocketAddr,
+    vendor: SocketAddr,
+    ledger: &str,
+) -> String {
+    format!(
+        r#"
+listen = "{listen}"
+base_url = "http://{listen}/v1"
+[admin]
+listen = "{admin}"
+key = "${{DEMO_ADMIN_KEY}}"
+[ledger]
+url = "{ledger}"
+[[rate.source]]
+fixed = "90.50"
+[tariff]
+sell_rate_multiplier = "1.15"
+[[vendor]]
+name = "scripted-chat"
+format = "chat"
+url = "http://{vendor}/v1"
+key = "${{DEMO_VENDOR_KEY}}"
+[[vendor]]
+name = "scripted-messages"
+format = "messages"
+url = "http://{vendor}"
+key = "${{DEMO_VENDOR_KEY}}"
+[[model]]
+id = "demo-chat"
+family = "Demo"
+usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
+output_tokens_max = 32000
+routes = [ {{ vendor = "scripted-chat", model = "scripted-1" }} ]
+[[model]]
+id = "demo-messages"
+family = "Demo"
+usdt_mtok = {{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }}
+output_tokens_max = 64000
+routes = [ {{ vendor = "scripted-messages", model = "scripted-1" }} ]
+"#
+    )
+}
+
+/// Runs the demonstration until it is told to stop.
+///
+/// # Errors
+/// A port cannot be bound.
+pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
+    let vendor = ScriptedVendor::start()
+        .await
+        .context("cannot start the scripted vendor")?;
+    let admin_key = SecretKey::generate();
+    // An address is named in the catalog, so a free port is found before the config is written.
+    let listen = free_port(listen).context("listen")?;
+    let admin = free_port(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let text = config_text(listen, admin, vendor.address(), "memory:");
+    let config = Config::parse(&text, &|name| match name {
+        "DEMO_ADMIN_KEY" => Some(admin_key.expose().to_owned()),
+        "DEMO_VENDOR_KEY" => Some("vendor-key-of-the-demo".to_owned()),
+        _ => None,
+    })
+    .map_err(|errors| anyhow::anyhow!("the demo's own config: {errors}"))?;
+
+    let (lines, lines_in) = mpsc::channel(1024);
+    let gateway = Gateway::build(&config, move |event| match event {
+        // More calls than a person can read are not worth waiting for.
+        Event::Settled {
+            settlement,
+            settled,
+        } => {
+            drop(lines.try_send(((*settlement).clone(), **settled)));
+        }
+        other => log_event(other),
+    })
+    .await?;
+    let key = funded_key(gateway.store()).await?;
+    greet(&gateway, &admin_key, &key);
+    let stop = until_told_to_stop();
+    tokio::select! {
+        stopped = stop => stopped?,
+        () = print_calls(gateway.store().clone(), lines_in) => {}
+    }
+    gateway.drain().await;
+    Ok(())
+}
+
+fn free_port(listen: SocketAddr) -> anyhow::Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind(listen).with_context(|| {
+        format!("cannot listen on {listen}: choose another address with --listen")
+    })?;
+    Ok(listener.local_addr()?)
+}
+
+async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
+    let account: AccountId = ACCOUNT.parse()?;
+    let secret = SecretKey::generate();
+    store.create_account(&account, "Demo").await?;
+    let entry = Entry {
+        id: "demo".into(),
+        amount: FUNDS,
+        reason: None,
+    };
+    store.enter(&account, &entry).await?;
+    let record = KeyRecord {
+        id: "demo-key".parse()?,
+        account,
+        digest: secret.digest(),
+        prefix: secret.prefix(),
+        name: "demo".into(),
+        status: KeyStatus::Active,
+        models: Vec::new(),
+        addresses: Vec::new(),
+        requests_per_second: None,
+        expires_at_ms: None,
+        created_at_ms: 0,
+    };
+    store.create_key(&record, None).await?;
+    Ok(secret)
+}
+
+/// What to type. Programs read the first four lines.
+fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
+    let url = format!("http://{}", gateway.address());
+    let admin = gateway
+        .admin_address()
+        .map(|address| format!("http://{address}"))
+        .unwrap_or_default();
+    let (key, admin_key) = (key.expose(), admin_key.expose());
+    println!(
+        r#"url: {url}
+key: {key}
+admin: {admin}
+admin-key: {admin_key}
+
+The gateway runs with a scripted vendor (no real model) and {FUNDS} ₽ on the key. Try it:
+
+  curl {url}/v1/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
+    -d '{{"model":"demo-chat","messages":[{{"role":"user","content":"Привет"}}]}}'
+
+  curl -N {url}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' \
+    -H 'content-type: application/json' \
+    -d '{{"model":"demo-messages","max_tokens":100,"stream":true,"messages":[{{"role":"user","content":"Привет"}}]}}'
+
+  curl {url}/v1/tollgate/models        the price list, without a key
+
+  OpenAI SDK:     OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}     model "demo-chat"
+  Anthropic SDK:  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}     model "demo-messages"
+  Claude Code:    ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} \
+                  CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p "Привет" --model demo-messages
+
+  The books:      TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} tollgate account show demo
+
+Each call is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
+"#
+    );
+}
+
+async fn print_calls(store: Store, mut lines: mpsc::Receiver<(Settlement, Settled)>) {
+    while let Some((settlement, settled)) = lines.recv().await {
+        let balance = match store.account(&settlement.account).await {
+            Ok(account) => account.balance_rub.to_string(),
+            Err(_) => "?".to_owned(),
+        };
+        let usage = settlement.item.usage;
+        let estimated = if settlement.item.estimated {
+            "  (estimated)"
+        } else {
+            ""
+        };
+        println!(
+            "{}  {}  {} → {} tokens  charge {} ₽  balance {balance} ₽{estimated}",
+            settlement.number,
+            settlement.item.model,
+            usage.input_total(),
+            usage.output,
+            settled.charged,
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! Tollgate: a prepaid gateway for language models, built of tower layers over a raw hyper client.
+//!
+//! Read [`stack`] and you have read the program: it lists every layer that a request goes through.
+//! The layers themselves are the crate `tollgate-layers`; this crate assembles them.
+
+pub mod stack;
+
+pub mod config;
+pub mod live;
+pub mod runtime;
+pub mod server;
+
+pub mod catalog;
+pub mod limiter;
+pub mod own;
+pub mod paths;
+pub mod rate_feed;
+pub mod select_json;
+pub mod store;
+
+pub mod admin;
+pub mod cli;
+pub mod demo;
+mod time_text;
+
+pub use runtime::Gateway;

@@ -1,0 +1,57 @@
+//! Counts requests by address: over all gateways where the ledger is Redis, in this one otherwise.
+
+use std::{net::IpAddr, time::Duration};
+
+use tollgate_layers::rate_limit::{Gcra, Limiter, Quota, redis::RedisLimiter};
+
+use crate::store::Store;
+
+/// How many addresses are remembered.
+const ADDRESSES_MAX: usize = 100_000;
+
+/// Counts by address block.
+#[derive(Clone, Debug)]
+pub struct AddressLimiter {
+    here: Gcra<IpAddr>,
+    everywhere: Option<RedisLimiter>,
+}
+
+impl AddressLimiter {
+    /// Counts in this process alone.
+    #[must_use]
+    pub fn local() -> Self {
+        Self {
+            here: Gcra::new(ADDRESSES_MAX),
+            everywhere: None,
+        }
+    }
+
+    /// Counts over all gateways that share the store, if it is one that can be shared.
+    #[must_use]
+    pub fn shared(store: &Store) -> Self {
+        let everywhere = match store {
+            Store::Redis(ledger) => Some(RedisLimiter::new(ledger.conn().clone(), "catalog")),
+            Store::Memory(_) | Store::Sqlite(_) => None,
+        };
+        Self {
+            everywhere,
+            ..Self::local()
+        }
+    }
+}
+
+impl Limiter<IpAddr> for AddressLimiter {
+    async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
+        if let Some(everywhere) = &self.everywhere {
+            match everywhere
+                .check(&id.to_string(), quota.per_second, quota.burst)
+                .await
+            {
+                Ok(verdict) => return verdict,
+                // The catalog costs nothing: it stays readable while Redis is away.
+                Err(error) => tracing::debug!(error, "counting in this process alone"),
+            }
+        }
+        self.here.admit(id, quota).await
+    }
+}

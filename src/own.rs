@@ -1,0 +1,120 @@
+//! What a key may know of itself: the models it may call, and its money.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{
+    HeaderName, HeaderValue, Request, Response,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use serde_json::{Value, json};
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, full},
+    call::Format,
+    facts::Caller,
+    key::KeyRecord,
+    reserve::ledger::{BookError, Bookkeeping},
+};
+use tower::Service;
+
+use crate::{live::Live, store::Store, time_text::rfc3339};
+
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// Answers `GET /v1/models` and `GET /v1/<service>/key`, behind `auth`.
+#[derive(Clone, Debug)]
+pub struct Own {
+    live: Arc<Live>,
+    store: Store,
+}
+
+impl Own {
+    /// Reads the catalog from `live` and the books from `store`.
+    #[must_use]
+    pub const fn new(live: Arc<Live>, store: Store) -> Self {
+        Self { live, store }
+    }
+
+    /// The models that this key may call, in the caller's format.
+    fn models(&self, key: &KeyRecord, format: Format) -> Value {
+        let snapshot = self.live.snapshot();
+        let since = snapshot.version().effective_from_ms;
+        let allowed = snapshot
+            .models()
+            .map(|(model, _)| model)
+            .filter(|model| key.allows_model(&model.id));
+        match format {
+            Format::Chat => {
+                let model = |id: &str| json!({ "id": id, "object": "model", "created": since / 1000, "owned_by": "tollgate" });
+                let data: Vec<_> = allowed.map(|model_| model(&model_.id)).collect();
+                json!({ "object": "list", "data": data })
+            }
+            Format::Messages => {
+                let created_at = rfc3339(since);
+                let data: Vec<_> = allowed
+                    .map(|model| {
+                        json!({ "type": "model", "id": model.id, "display_name": model.id, "created_at": created_at })
+                    })
+                    .collect();
+                let (first, last) = (
+                    data.first().map(|model| &model["id"]),
+                    data.last().map(|model| &model["id"]),
+                );
+                json!({ "first_id": first, "last_id": last, "has_more": false, "data": data })
+            }
+        }
+    }
+
+    /// The numbers that admission uses.
+    async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
+        let view = self.store.key(&key.id).await.map_err(|error| match error {
+            BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
+            BookError::NotFound => Error::KeyUnknown,
+            other => Error::Internal(other.into()),
+        })?;
+        Ok(json!({
+            "prefix": view.record.prefix,
+            "name": view.record.name,
+            "ceiling_rub": view.ceiling_rub,
+            "spent_rub": view.spent_rub,
+            "held_rub": view.held_rub,
+            "free_rub": view.free_rub,
+        }))
+    }
+}
+
+impl<B: Send + 'static> Service<Request<B>> for Own {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let Caller(key) = req.extensions().get::<Caller>().ok_or(Error::KeyMissing)?;
+            let format = if req.headers().contains_key(ANTHROPIC_VERSION) {
+                Format::Messages
+            } else {
+                Format::Chat
+            };
+            let body = match req.uri().path() {
+                "/v1/models" => this.models(key, format),
+                _ => this.key(key).await?,
+            };
+            let mut res = Response::new(full(body.to_string()));
+            res.headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            res.headers_mut()
+                .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            Ok(res)
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! Everything with a socket or a task: builds the gateway from its config, runs it, and drains it.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use http::Request;
+use hyper::body::Incoming;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinSet,
+};
+use tollgate_layers::{
+    parse::ParseLimits,
+    reserve::{
+        Event, Settler, SettlerSettings,
+        ledger::{Bookkeeping, Ledger},
+    },
+};
+use tower::service_fn;
+
+use crate::{
+    admin::Admin,
+    config::{Config, Limits},
+    live::Live,
+    rate_feed::RateFeed,
+    server::{self, ServerSettings},
+    stack::stack,
+    store::Store,
+};
+
+/// The longest a call may take.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(15 * 60);
+/// A hold outlives the longest call by a minute.
+pub const HOLD_TTL: Duration = Duration::from_secs(16 * 60);
+/// How often holds past their time are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+/// How long the settler may go on after the last answer.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whether this node should get traffic.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Whether it should.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Relaxed);
+    }
+}
+
+/// A running gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    admin_address: Option<SocketAddr>,
+    store: Store,
+    live: Arc<Live>,
+    readiness: Readiness,
+    draining: watch::Sender<bool>,
+    /// Accept loops: they end when draining does.
+    servers: JoinSet<()>,
+    /// Ends when the last answer is settled.
+    settler: JoinSet<()>,
+    /// Loops without an end of their own.
+    loops: JoinSet<()>,
+}
+
+impl Gateway {
+    /// Opens the ledger, binds the ports and serves. Each settled or released call is told to
+    /// `report`; see [`log_event`].
+    ///
+    /// # Errors
+    /// The ledger cannot be opened, or a port cannot be bound; the text says which.
+    pub async fn build(
+        config: &Config,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let store = Store::open(&config.ledger.url).await?;
+        let version = store
+            .tariff_version(&config.live.fingerprint())
+            .await
+            .context("cannot read the tariff version")?;
+        let live = Arc::new(Live::new(&config.live, version, &config.base_url));
+        let settings = SettlerSettings {
+            calls_max: config.limits.in_flight_max,
+            ..SettlerSettings::default()
+        };
+        let (settler, settler_task) = Settler::new(store.clone(), settings, report);
+        let service = stack(config, &live, &store, &settler);
+
+        let listener = bind(config.listen, "listen").await?;
+        let address = listener.local_addr()?;
+        let (draining, drained) = watch::channel(false);
+        let server_settings = ServerSettings {
+            trusted_proxies: config.trusted_proxies.clone().into(),
+            drain_timeout: config.limits.drain_timeout,
+        };
+        let readiness = Readiness::default();
+        let (mut servers, mut loops, mut settler_run) =
+            (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        let mut admin_address = None;
+        if let Some(admin) = &config.admin {
+            let listener = bind(admin.listen, "admin.listen").await?;
+            admin_address = Some(listener.local_addr()?);
+            let admin = Arc::new(Admin::new(store.clone(), &admin.key, readiness.clone()));
+            let service = service_fn(move |req: Request<Incoming>| {
+                let admin = Arc::clone(&admin);
+                async move { Ok(admin.handle(req).await) }
+            });
+            loops.spawn(server::serve(
+                listener,
+                service,
+                server_settings.clone(),
+                drained.clone(),
+            ));
+        }
+        settler_run.spawn(settler_task.run());
+        loops.spawn(expire(store.clone()));
+        let mut feed = RateFeed::new(&config.live.rate);
+        feed.refresh_into(&live).await;
+        loops.spawn(feed.run(Arc::clone(&live), std::future::pending()));
+        servers.spawn(server::serve(listener, service, server_settings, drained));
+        readiness.set(true);
+        Ok(Self {
+            address,
+            admin_address,
+            store,
+            live,
+            readiness,
+            draining,
+            servers,
+            settler: settler_run,
+            loops,
+        })
+    }
+
+    /// Where callers are served.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where operators are served.
+    #[must_use]
+    pub const fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub const fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The catalog and its prices.
+    #[must_use]
+    pub const fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
+    pub async fn drain(mut self) {
+        self.readiness.set(false);
+        self.draining.send_replace(true);
+        while self.servers.join_next().await.is_some() {}
+        // With the last answer the last way into the settler's queue is gone.
+        let settled = async { while self.settler.join_next().await.is_some() {} };
+        if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
+            tracing::error!("some calls could not be settled: the ledger is out of reach");
+        }
+        self.loops.shutdown().await;
+        self.store.close().await;
+    }
+}
+
+/// Serves until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// See [`Gateway::build`].
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let gateway = Gateway::build(&config, log_event).await?;
+    tracing::info!(address = %gateway.address(), admin = ?gateway.admin_address(), "serving");
+    until_told_to_stop().await?;
+    tracing::info!("draining");
+    gateway.drain().await;
+    Ok(())
+}
+
+/// Waits for SIGTERM or SIGINT.
+///
+/// # Errors
+/// The signals cannot be listened to.
+pub async fn until_told_to_stop() -> anyhow::Result<()> {
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// One line in the log for each call that was charged.
+pub fn log_event(event: &Event<'_>) {
+    match event {
+        Event::Settled {
+            settlement,
+            settled,
+        } => {
+            let usage = settlement.item.usage;
+            tracing::info!(
+                number = %settlement.number,
+                account = %settlement.account,
+                key = %settlement.key,
+                model = settlement.item.model,
+                vendor = settlement.item.vendor,
+                input = usage.input,
+                cached_input = usage.cached_input,
+                cache_write = usage.cache_write,
+                output = usage.output,
+                held_rub = %settlement.held,
+                charged_rub = %settled.charged,
+                loss_rub = %settled.loss,
+                booked = ?settled.booked,
+                end = ?settlement.item.end,
+                estimated = settlement.item.estimated,
+                "call"
+            );
+        }
+        Event::Released { number } => tracing::debug!(%number, "released"),
+        Event::Unavailable { number, cause } => tracing::warn!(%number, %cause, "not settled yet"),
+        _ => {}
+    }
+}
+
+/// The part of the limits that `parse` keeps.
+pub(crate) fn parse_limits(limits: &Limits) -> ParseLimits {
+    ParseLimits {
+        body_bytes_max: limits.body_bytes_max,
+        body_time_max: limits.body_timeout,
+        messages_max: limits.messages_max as u64,
+    }
+}
+
+async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{field}: cannot listen on {address}"))
+}
+
+/// Ends holds that are past their time.
+async fn expire(store: Store) {
+    loop {
+        tokio::time::sleep(EXPIRE_EVERY).await;
+        match store.expire().await {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(count, "holds expired"),
+            Err(error) => tracing::warn!(%error, "cannot look for holds past their time"),
+        }
+    }
+}

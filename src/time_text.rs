@@ -1,0 +1,210 @@
+//! Times as text: RFC 3339 in and out, by calendar arithmetic alone.
+
+const DAY_MS: i64 = 86_400_000;
+/// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// Unix time in milliseconds of an RFC 3339 date-time, or of a date alone (`2027-01-31`: its first
+/// moment in UTC). `None` for any other text and for times before 1970.
+pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
+    let (year, rest) = number(text, 4)?;
+    let (month, rest) = number(rest.strip_prefix('-')?, 2)?;
+    let (day, rest) = number(rest.strip_prefix('-')?, 2)?;
+    if !(1..=12).contains(&month) || !(1..=days_of_month(year, month)).contains(&day) {
+        return None;
+    }
+    let midnight = days_from_epoch(year, month, day) * DAY_MS;
+    let ms = if rest.is_empty() {
+        midnight
+    } else {
+        midnight + time_of_day_ms(rest.strip_prefix(['T', 't', ' '])?)?
+    };
+    u64::try_from(ms).ok()
+}
+
+/// RFC 3339 in UTC, with milliseconds where there are any: `2027-01-31T00:00:00Z`.
+pub(crate) fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
+    let (year, month, day) = date_of_day(ms / DAY_MS);
+    let (seconds, fraction) = (ms % DAY_MS / 1000, ms % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let fraction = if fraction == 0 {
+        String::new()
+    } else {
+        format!(".{fraction:03}")
+    };
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
+}
+
+/// `HH:MM:SS`, a fraction if there is one, and the zone; the answer is counted from midnight UTC.
+fn time_of_day_ms(text: &str) -> Option<i64> {
+    let (hour, rest) = number(text, 2)?;
+    let (minute, rest) = number(rest.strip_prefix(':')?, 2)?;
+    let (second, rest) = number(rest.strip_prefix(':')?, 2)?;
+    if hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let (fraction, zone) = match rest.strip_prefix('.') {
+        None => (0, rest),
+        Some(rest) => {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            // Finer than a millisecond is cut off.
+            let ms: String = rest[..digits].chars().chain("00".chars()).take(3).collect();
+            (
+                if digits == 0 {
+                    return None;
+                } else {
+                    ms.parse::<i64>().ok()?
+                },
+                &rest[digits..],
+            )
+        }
+    };
+    Some(((hour * 60 + minute) * 60 + second) * 1000 + fraction - zone_ms(zone)?)
+}
+
+/// How far a zone is ahead of UTC.
+fn zone_ms(text: &str) -> Option<i64> {
+    if matches!(text, "Z" | "z") {
+        return Some(0);
+    }
+    let (sign, rest) = match text.strip_prefix('+') {
+        Some(rest) => (1, rest),
+        None => (-1, text.strip_prefix('-')?),
+    };
+    let (hour, rest) = number(rest, 2)?;
+    let (minute, rest) = number(rest.strip_prefix(':')?, 2)?;
+    (hour <= 23 && minute <= 59 && rest.is_empty()).then_some(sign * (hour * 60 + minute) * 60_000)
+}
+
+/// A number of exactly so many digits, and what follows it.
+fn number(text: &str, digits: usize) -> Option<(i64, &str)> {
+    let (number, rest) = text.split_at_checked(digits)?;
+    if number.bytes().all(|byte| byte.is_ascii_digit()) {
+        Some((number.parse().ok()?, rest))
+    } else {
+        None
+    }
+}
+
+fn days_of_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days since 1970-01-01. The year is counted from March, so that the leap day comes last; eras of
+/// 400 years are all alike.
+fn days_from_epoch(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+/// The reverse of [`days_from_epoch`].
+fn date_of_day(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_time_agree() {
+        for (text, ms, shown) in [
+            ("1970-01-01", 0, "1970-01-01T00:00:00Z"),
+            ("2024-02-29", 1_709_164_800_000, "2024-02-29T00:00:00Z"),
+            (
+                "2000-03-01T00:00:00Z",
+                951_868_800_000,
+                "2000-03-01T00:00:00Z",
+            ),
+            (
+                "2001-09-09T01:46:40Z",
+                1_000_000_000_000,
+                "2001-09-09T01:46:40Z",
+            ),
+            (
+                "2027-01-31t23:59:59.5z",
+                1_801_439_999_500,
+                "2027-01-31T23:59:59.500Z",
+            ),
+            (
+                "2027-01-31 23:59:59.1239Z",
+                1_801_439_999_123,
+                "2027-01-31T23:59:59.123Z",
+            ),
+            (
+                "2027-02-01T02:00:00+03:00",
+                1_801_436_400_000,
+                "2027-01-31T23:00:00Z",
+            ),
+            (
+                "2027-01-31T20:30:00-02:30",
+                1_801_436_400_000,
+                "2027-01-31T23:00:00Z",
+            ),
+            (
+                "9999-12-31T23:59:59.999Z",
+                LAST_MS,
+                "9999-12-31T23:59:59.999Z",
+            ),
+        ] {
+            assert_eq!(parse_rfc3339_ms(text), Some(ms), "{text}");
+            assert_eq!(rfc3339(ms), shown);
+        }
+    }
+
+    #[test]
+    fn every_day_round_trips() {
+        for day in 0..200_000 {
+            let ms = day * DAY_MS.unsigned_abs();
+            assert_eq!(parse_rfc3339_ms(&rfc3339(ms)), Some(ms));
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_time_is_refused() {
+        for text in [
+            "",
+            "tomorrow",
+            "2027",
+            "2027-1-31",
+            "2027-02-29",
+            "2027-13-01",
+            "2027-00-01",
+            "2027-01-00",
+            "1969-12-31",
+            "31.01.2027",
+            "2027-01-31T",
+            "2027-01-31T24:00:00Z",
+            "2027-01-31T00:00Z",
+            "2027-01-31T00:00:00",
+            "2027-01-31T00:00:00.Z",
+            "2027-01-31T00:00:00+3",
+            "2027-01-31T00:00:00Z ",
+            "2027-01-ё1",
+            "+027-01-31",
+        ] {
+            assert_eq!(parse_rfc3339_ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_past_four_digit_years_are_held() {
+        assert_eq!(rfc3339(u64::MAX), "9999-12-31T23:59:59.999Z");
+    }
+}

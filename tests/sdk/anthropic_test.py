@@ -1,0 +1,157 @@
+"""The official `anthropic` package against a vendor of the messages format."""
+
+import anthropic
+
+import gateway
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Погода в городе",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+def classes(usage):
+    """Tokens by rate class: `input_tokens` leaves out what was read from and written to the cache."""
+    return {
+        "input": usage.input_tokens,
+        "cached_input": usage.cache_read_input_tokens or 0,
+        "cache_write": usage.cache_creation_input_tokens or 0,
+        "output": usage.output_tokens,
+    }
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def results(calls):
+    return user([{"type": "tool_result", "tool_use_id": call.id, "content": "+7 и снег"} for call in calls])
+
+
+class Anthropic(gateway.Suite):
+    sdk = anthropic
+    model = "demo-messages"
+    other_model = "demo-chat"
+
+    def client(self, secret, **options):
+        self.wire = gateway.Wire(anthropic)
+        return anthropic.Anthropic(
+            api_key=secret, base_url=gateway.URL, http_client=self.wire.http_client, timeout=20, **options
+        )
+
+    def request(self, text="Привет", **params):
+        return {"model": self.model, "messages": [user(text)], "max_tokens": 500, **params}
+
+    def ask(self, client, text="Привет", **params):
+        return client.messages.create(**self.request(text, **params))
+
+    def test_plain_answer_is_charged_by_the_catalog(self):
+        answer = self.ask(self.asker)
+        self.assertEqual((answer.type, answer.role), ("message", "assistant"))
+        self.assertTrue(answer.id)
+        self.assertTrue(answer.model)
+        self.assertEqual(answer._request_id, self.wire.number)
+        self.assertEqual([(part.type, part.text) for part in answer.content], [("text", "Вы написали: Привет")])
+        self.assertEqual(answer.stop_reason, "end_turn")
+        self.assert_spent(self.assert_charged(classes(answer.usage)))
+
+    def test_streamed_answer_is_the_plain_one_and_charged(self):
+        text = "Расскажи, как сложить печь"
+        plain = self.ask(self.asker, text)
+        first = self.assert_charged(classes(plain.usage))
+        with self.asker.messages.stream(**self.request(text)) as stream:
+            texts = list(stream.text_stream)
+            answer = stream.get_final_message()
+        self.assertEqual("".join(texts), plain.content[0].text)
+        self.assertEqual(answer.content[0].text, plain.content[0].text)
+        self.assertGreater(len(texts), 1, "the answer came in one piece")
+        self.assertEqual(answer.stop_reason, "end_turn")
+        self.assert_spent(first, self.assert_charged(classes(answer.usage)))
+
+    def test_events_of_a_stream_come_in_order(self):
+        kinds = [event.type for event in self.ask(self.asker, stream=True) if event.type != "ping"]
+        deltas = kinds.count("content_block_delta")
+        self.assertGreater(deltas, 1)
+        head, tail = ["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]
+        self.assertEqual(kinds, [*head, *["content_block_delta"] * deltas, *tail])
+
+    def test_tool_call_and_its_result(self):
+        self.tools("Погода?", 1)
+
+    def test_parallel_tool_calls_and_their_results(self):
+        self.tools("parallel: погода?", 2)
+
+    def tools(self, text, count):
+        asked = [user(text)]
+        answer = self.ask(self.asker, messages=asked, tools=[WEATHER])
+        calls = self.assert_calls(answer, count)
+        charges = [self.assert_charged(classes(answer.usage))]
+        turns = [*asked, {"role": "assistant", "content": answer.content}, results(calls)]
+        final = self.ask(self.asker, messages=turns, tools=[WEATHER])
+        self.assertIn("+7 и снег", final.content[0].text)
+        charges.append(self.assert_charged(classes(final.usage)))
+        self.assert_spent(*charges)
+
+    def test_streamed_tool_call_and_its_result(self):
+        self.streamed_tools("Погода?", 1)
+
+    def test_streamed_parallel_tool_calls_and_their_results(self):
+        self.streamed_tools("parallel: погода?", 2)
+
+    def streamed_tools(self, text, count):
+        asked = [user(text)]
+        with self.asker.messages.stream(**self.request(messages=asked, tools=[WEATHER])) as stream:
+            fragments = sum(event.type == "input_json" and bool(event.partial_json) for event in stream)
+            answer = stream.get_final_message()
+        calls = self.assert_calls(answer, count)
+        self.assertGreaterEqual(fragments, 2 * count, "arguments came in one piece")
+        charges = [self.assert_charged(classes(answer.usage))]
+        # What a program keeps of the call, without what the SDK's own objects add.
+        turn = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.input} for call in calls]
+        turns = [*asked, {"role": "assistant", "content": turn}, results(calls)]
+        with self.asker.messages.stream(**self.request(messages=turns, tools=[WEATHER])) as stream:
+            final = stream.get_final_message()
+        self.assertIn("+7 и снег", final.content[0].text)
+        charges.append(self.assert_charged(classes(final.usage)))
+        self.assert_spent(*charges)
+
+    def assert_calls(self, answer, count):
+        self.assertEqual(answer.stop_reason, "tool_use")
+        calls = [part for part in answer.content if part.type == "tool_use"]
+        self.assertEqual(len({call.id for call in calls}), count)
+        for call in calls:
+            self.assertEqual((call.name, call.input), ("get_weather", {"city": "Москва"}))
+        return calls
+
+    def test_tool_runner_sends_the_whole_conversation(self):
+        # Newer SDKs first ask the vendor to keep the conversation; the refusal makes them send all of it.
+        @anthropic.beta_tool
+        def get_weather(city: str) -> str:
+            """Погода в городе"""
+            return "в городе " + city + " +7 и снег"
+
+        final = self.asker.beta.messages.tool_runner(**self.request("Погода?", tools=[get_weather])).until_done()
+        self.assertIn("в городе Москва +7 и снег", final.content[0].text)
+
+    def test_key_in_x_api_key_alone_is_taken(self):
+        # Older SDKs do so by themselves; newer ones send `api_key` as a bearer unless told to leave it out.
+        headers = {"Authorization": anthropic.Omit(), "X-Api-Key": self.key.secret}
+        client = self.client(self.key.secret, default_headers=headers)
+        answer = self.ask(client)
+        sent = self.wire.requests[-1].headers
+        self.assertEqual((sent.get("authorization"), sent["x-api-key"]), (None, self.key.secret))
+        self.assert_spent(self.assert_charged(classes(answer.usage)))
+
+    def test_key_as_auth_token_is_taken(self):
+        client = self.client(None, auth_token=self.key.secret)
+        answer = self.ask(client)
+        self.assertEqual(self.wire.requests[-1].headers["authorization"], "Bearer " + self.key.secret)
+        self.assert_spent(self.assert_charged(classes(answer.usage)))
+
+    def test_cut_stream_does_not_look_whole(self):
+        self.assert_cut(lambda stream: "message_stop" in [event.type for event in stream])
+
+
+if __name__ == "__main__":
+    gateway.main(Anthropic)

@@ -1,0 +1,142 @@
+// The official `openai` package against a vendor of the chat format.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI from "openai";
+import { URL, asker, sharedPromises } from "./gateway.mjs";
+
+const WEATHER = {
+  type: "function",
+  function: {
+    name: "get_weather",
+    description: "Погода в городе",
+    parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+  },
+};
+const user = (content) => ({ role: "user", content });
+
+const suite = {
+  sdk: OpenAI,
+  model: "demo-chat",
+  otherModel: "demo-messages",
+  client: (apiKey, options) => new OpenAI({ apiKey, baseURL: `${URL}/v1`, ...options }),
+  ask: (client, text = "Привет", params = {}) =>
+    client.chat.completions.create({ model: suite.model, messages: [user(text)], max_tokens: 500, ...params }),
+  isWhole: async (stream) => (await read(stream)).finish !== null,
+  // `prompt_tokens` contains what was read from and written to the cache.
+  classes(usage) {
+    const cached_input = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    const cache_write = usage.prompt_tokens_details?.cache_write_tokens ?? 0;
+    const input = usage.prompt_tokens - cached_input - cache_write;
+    return { input, cached_input, cache_write, output: usage.completion_tokens };
+  },
+};
+const { ask } = suite;
+const streamed = { stream: true, stream_options: { include_usage: true } };
+
+/** Texts, tool calls, fragments of arguments, finish reason and usages of a stream. */
+async function read(stream) {
+  const seen = { texts: [], calls: [], fragments: 0, finish: null, usages: [], ids: new Set() };
+  for await (const chunk of stream) {
+    assert.equal(chunk.object, "chat.completion.chunk");
+    seen.ids.add(chunk.id);
+    if (chunk.usage) seen.usages.push(chunk.usage);
+    for (const { delta, finish_reason } of chunk.choices) {
+      seen.finish = finish_reason ?? seen.finish;
+      if (delta.content) seen.texts.push(delta.content);
+      for (const { index, id, function: fn } of delta.tool_calls ?? []) {
+        seen.calls[index] ??= { id, type: "function", function: { name: fn.name, arguments: "" } };
+        seen.calls[index].function.arguments += fn?.arguments ?? "";
+        seen.fragments += fn?.arguments ? 1 : 0;
+      }
+    }
+  }
+  assert.equal(seen.ids.size, 1, "chunks of one answer with different ids");
+  return seen;
+}
+
+function assertCalls(calls, count) {
+  assert.equal(new Set(calls.map((call) => call.id)).size, count);
+  for (const call of calls) {
+    assert.deepEqual([call.type, call.function.name], ["function", "get_weather"]);
+    assert.deepEqual(JSON.parse(call.function.arguments), { city: "Москва" });
+  }
+}
+
+const results = (calls) => calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "+7 и снег" }));
+
+test("a plain answer is charged by the catalog", async () => {
+  const { key, wire, client, charged } = await asker(suite);
+  const answer = await ask(client);
+  assert.equal(answer.object, "chat.completion");
+  assert.ok(answer.id && answer.model && Number.isInteger(answer.created));
+  assert.equal(answer._request_id, wire.number);
+  const [{ index, message, finish_reason }] = answer.choices;
+  assert.deepEqual([index, message.role, finish_reason], [0, "assistant", "stop"]);
+  assert.equal(message.content, "Вы написали: Привет");
+  assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens);
+  await key.assertSpent(await charged(answer.usage));
+});
+
+test("a streamed answer is the plain one and charged", async () => {
+  const { key, client, charged } = await asker(suite);
+  const text = "Расскажи, как сложить печь";
+  const plain = await ask(client, text);
+  const first = await charged(plain.usage);
+  const { texts, finish, usages } = await read(await ask(client, text, streamed));
+  assert.equal(texts.join(""), plain.choices[0].message.content);
+  assert.ok(texts.length > 1, "the answer came in one piece");
+  assert.deepEqual([finish, usages.length], ["stop", 1]);
+  await key.assertSpent(first, await charged(usages[0]));
+});
+
+test("a stream has no usage unless asked and is charged all the same", async () => {
+  const { key, client, charged } = await asker(suite);
+  const plain = await ask(client);
+  const first = await charged(plain.usage);
+  for await (const chunk of await ask(client, undefined, { stream: true })) {
+    assert.ok(chunk.choices.length > 0, "a chunk without choices that nobody asked for");
+    assert.ok(!chunk.usage, "usage that nobody asked for");
+  }
+  await key.assertSpent(first, await charged(plain.usage));
+});
+
+for (const [kind, text, count] of [["a tool call", "Погода?", 1], ["parallel tool calls", "parallel: погода?", 2]]) {
+  test(`${kind}, results and answer`, async () => {
+    const { key, client, charged } = await asker(suite);
+    const asked = await ask(client, text, { tools: [WEATHER] });
+    const [{ message, finish_reason }] = asked.choices;
+    assert.equal(finish_reason, "tool_calls");
+    assertCalls(message.tool_calls, count);
+    const first = await charged(asked.usage);
+    const messages = [user(text), message, ...results(message.tool_calls)];
+    const answer = await ask(client, text, { messages, tools: [WEATHER] });
+    assert.match(answer.choices[0].message.content, /\+7 и снег/);
+    assert.equal(answer.choices[0].finish_reason, "stop");
+    await key.assertSpent(first, await charged(answer.usage));
+  });
+
+  test(`${kind}, results and answer, streamed`, async () => {
+    const { key, client, charged } = await asker(suite);
+    const { calls, fragments, finish, usages } = await read(await ask(client, text, { tools: [WEATHER], ...streamed }));
+    assert.equal(finish, "tool_calls");
+    assertCalls(calls, count);
+    assert.ok(fragments >= 2 * count, "arguments came in one piece");
+    const first = await charged(usages.at(-1));
+    const messages = [user(text), { role: "assistant", tool_calls: calls }, ...results(calls)];
+    const answer = await read(await ask(client, text, { messages, tools: [WEATHER], ...streamed }));
+    assert.match(answer.texts.join(""), /\+7 и снег/);
+    assert.equal(answer.finish, "stop");
+    await key.assertSpent(first, await charged(answer.usages.at(-1)));
+  });
+}
+
+test("the tool loop helper gets its answer", async () => {
+  const { client } = await asker(suite);
+  const run = ({ city }) => `в городе ${city} +7 и снег`;
+  const tool = { ...WEATHER, function: { ...WEATHER.function, parse: JSON.parse, function: run } };
+  const loop = client.chat.completions.runTools({ model: suite.model, messages: [user("Погода?")], max_tokens: 500, tools: [tool] });
+  assert.match(await loop.finalContent(), /в городе Москва \+7 и снег/);
+});
+
+sharedPromises(suite);
