@@ -224,7 +224,7 @@ impl Entry {
             output_tokens_max: config.output_tokens_max,
             output_tokens_min: config.output_tokens_min,
             input_tokens_max: config.input_tokens_max,
-            output_field: config.output_field,
+            dialect: config.dialect,
             routes: config.routes.clone(),
         };
         Self {

@@ -132,7 +132,7 @@ pub enum Error {
     #[error("draining")]
     Draining,
     /// 503: no vendor could answer.
-    #[error("vendor unavailable: {0}")]
+    #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
     /// 503: the vendor refused *our* key or account: an alert for the operator.
     #[error("vendor refused our key with {status}")]
@@ -150,7 +150,7 @@ pub enum Error {
         text: String,
     },
     /// 502: the vendor answered something broken.
-    #[error("vendor answer broken: {0}")]
+    #[error("vendor answer broken")]
     VendorBroken(#[source] BoxError),
     /// 504: the vendor did not answer in time.
     #[error("vendor too slow: no {awaited} in time")]
@@ -159,7 +159,7 @@ pub enum Error {
         awaited: &'static str,
     },
     /// 500: our own fault.
-    #[error("internal: {0}")]
+    #[error("internal")]
     Internal(#[source] BoxError),
 }
 

@@ -19,10 +19,41 @@ pub struct Model {
     pub output_tokens_min: u64,
     /// The model's context window, if known: no input is counted beyond it.
     pub input_tokens_max: Option<u64>,
-    /// The chat format's field that a ceiling of ours is written into.
-    pub output_field: OutputField,
+    /// What the model takes of its vendor's format.
+    pub dialect: Dialect,
     /// Ways to a vendor, the best one first.
     pub routes: Vec<Arc<Route>>,
+}
+
+/// In what models of one format differ: switches of the config, by the vendor's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Chat: the field that a ceiling on output tokens is written into where the caller named none,
+    /// or named it in the other format.
+    pub output_field: OutputField,
+    /// Chat: the role that instructions are given in.
+    pub system_role: SystemRole,
+    /// Chat: whether `reasoning_effort` is taken; it is dropped otherwise.
+    pub reasoning_effort: bool,
+    /// Both: whether `temperature`, `top_p` and `top_k` are taken; they are dropped otherwise.
+    pub sampling: bool,
+    /// Messages: how a wish for reasoning is written.
+    pub thinking: Thinking,
+    /// Both: whether answers can be held to a JSON schema; a wish for one is a 400 otherwise.
+    pub json_schema: bool,
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self {
+            output_field: OutputField::default(),
+            system_role: SystemRole::default(),
+            reasoning_effort: true,
+            sampling: true,
+            thinking: Thinking::default(),
+            json_schema: true,
+        }
+    }
 }
 
 /// The chat format has two names for the ceiling on output tokens; vendors take one or the other.
@@ -45,6 +76,30 @@ impl OutputField {
             Self::MaxTokens => "max_tokens",
         }
     }
+}
+
+/// The chat format's role for instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SystemRole {
+    /// What every vendor takes.
+    #[default]
+    System,
+    /// What newer models of one vendor ask for.
+    Developer,
+}
+
+/// How a model of the messages format is asked to think.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thinking {
+    /// By `output_config.effort`.
+    #[default]
+    Effort,
+    /// By `thinking.budget_tokens`.
+    Budget,
+    /// It does not.
+    None,
 }
 
 /// One way to a model.

@@ -18,7 +18,7 @@ use rust_decimal::Decimal;
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
-    model::{OnDisconnect, OutputField, Route, Vendor},
+    model::{Dialect, OnDisconnect, OutputField, Route, SystemRole, Thinking, Vendor},
     reserve::HoldMode,
     respond::Language,
 };
@@ -507,6 +507,7 @@ impl Check<'_> {
 
     fn model(&mut self, raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
+        let dialect = self.dialect(&raw, &at);
         let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
         let family = self.required(
             raw.family,
@@ -539,17 +540,6 @@ impl Check<'_> {
                 .whole(some, &at("input_tokens_max"), 1, 1..=TOKENS_MAX)
                 .map(Some),
         };
-        let output_field = match raw.output_field.as_deref() {
-            None => Some(OutputField::default()),
-            Some(text) => self.choice(
-                text,
-                &at("output_field"),
-                [
-                    ("max_completion_tokens", OutputField::MaxCompletionTokens),
-                    ("max_tokens", OutputField::MaxTokens),
-                ],
-            ),
-        };
         if raw.routes.is_empty() {
             self.errors.missing(
                 &at("routes"),
@@ -578,9 +568,59 @@ impl Check<'_> {
             output_tokens_max: max?,
             output_tokens_min: min?,
             input_tokens_max: input_tokens_max?,
-            output_field: output_field?,
+            dialect: dialect?,
             routes,
         })
+    }
+
+    fn dialect(&mut self, raw: &RawModel, at: &dyn Fn(&str) -> String) -> Option<Dialect> {
+        let usual = Dialect::default();
+        let output_field = self.choice_or(
+            raw.output_field.as_deref(),
+            usual.output_field,
+            &at("output_field"),
+            [
+                ("max_completion_tokens", OutputField::MaxCompletionTokens),
+                ("max_tokens", OutputField::MaxTokens),
+            ],
+        );
+        let system_role = self.choice_or(
+            raw.system_role.as_deref(),
+            usual.system_role,
+            &at("system_role"),
+            [
+                ("system", SystemRole::System),
+                ("developer", SystemRole::Developer),
+            ],
+        );
+        let thinking = self.choice_or(
+            raw.thinking.as_deref(),
+            usual.thinking,
+            &at("thinking"),
+            [
+                ("effort", Thinking::Effort),
+                ("budget", Thinking::Budget),
+                ("none", Thinking::None),
+            ],
+        );
+        Some(Dialect {
+            output_field: output_field?,
+            system_role: system_role?,
+            reasoning_effort: raw.reasoning_effort.unwrap_or(usual.reasoning_effort),
+            sampling: raw.sampling.unwrap_or(usual.sampling),
+            thinking: thinking?,
+            json_schema: raw.json_schema.unwrap_or(usual.json_schema),
+        })
+    }
+
+    fn choice_or<T: Copy, const N: usize>(
+        &mut self,
+        given: Option<&str>,
+        usual: T,
+        path: &str,
+        choices: [(&'static str, T); N],
+    ) -> Option<T> {
+        given.map_or(Some(usual), |text| self.choice(text, path, choices))
     }
 
     fn usdt_rates(&mut self, raw: Option<RawUsdt>, path: &str) -> Option<UsdtRates> {

@@ -11,7 +11,7 @@ use rust_decimal::Decimal;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 use tollgate_layers::{
-    model::{OutputField, Route},
+    model::{Dialect, Route},
     reserve::HoldMode,
     respond::Language,
 };
@@ -270,8 +270,8 @@ pub struct ModelConfig {
     pub output_tokens_min: u64,
     /// Its context window, if known.
     pub input_tokens_max: Option<u64>,
-    /// The chat format's field that a ceiling of ours is written into.
-    pub output_field: OutputField,
+    /// What the model takes of its vendor's format.
+    pub dialect: Dialect,
     /// Ways to a vendor, by priority. Never empty.
     pub routes: Vec<Arc<Route>>,
 }

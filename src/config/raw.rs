@@ -122,6 +122,11 @@ pub(super) struct RawModel {
     pub(super) output_tokens_min: Option<u64>,
     pub(super) input_tokens_max: Option<u64>,
     pub(super) output_field: Option<String>,
+    pub(super) system_role: Option<String>,
+    pub(super) reasoning_effort: Option<bool>,
+    pub(super) sampling: Option<bool>,
+    pub(super) thinking: Option<String>,
+    pub(super) json_schema: Option<bool>,
     pub(super) routes: Vec<RawRoute>,
 }
 

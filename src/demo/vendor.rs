@@ -358,17 +358,19 @@ pub fn polite(received: &Received) -> Reply {
     }
 }
 
-/// The last text, and whether it is a tool's result.
+/// The last text of a user or a tool, and whether it is a tool's result.
 fn last_said(req: &Value) -> (String, bool) {
-    let last = req["messages"]
+    let messages = req["messages"]
         .as_array()
-        .and_then(|messages| messages.last())
-        .unwrap_or(&Value::Null);
-    let content = &last["content"];
-    if let Some(text) = content.as_str() {
-        return (text.to_owned(), last["role"] == "tool");
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let speaks = |message: &&Value| message["role"] == "user" || message["role"] == "tool";
+    let last = messages.iter().rev().find(speaks).unwrap_or(&Value::Null);
+    let is_tool = last["role"] == "tool";
+    if let Some(text) = last["content"].as_str() {
+        return (text.to_owned(), is_tool);
     }
-    let part = content
+    let part = last["content"]
         .as_array()
         .and_then(|parts| parts.last())
         .unwrap_or(&Value::Null);
@@ -380,7 +382,7 @@ fn last_said(req: &Value) -> (String, bool) {
     }
     (
         part["text"].as_str().unwrap_or_default().to_owned(),
-        last["role"] == "tool",
+        is_tool,
     )
 }
 

@@ -282,19 +282,20 @@ fn retry(error: &Error) -> Retry {
     }
 }
 
+/// The operator's side of an error. What a caller did wrong is not news.
 fn log(error: &Error, status: StatusCode, number: RequestNumber) {
     let cause = std::error::Error::source(error)
         .map(ToString::to_string)
         .unwrap_or_default();
+    let status = status.as_u16();
     match error {
-        // The operator must act: the caller is told nothing of it.
+        // Nothing gets better until the operator acts.
         Error::VendorKeyRefused { .. } | Error::Internal(_) => {
-            tracing::error!(%number, status = status.as_u16(), cause, "{error}");
+            tracing::error!(%number, status, cause, "{error}")
         }
-        _ if status.is_server_error() => {
-            tracing::warn!(%number, status = status.as_u16(), cause, "{error}")
-        }
-        _ => tracing::debug!(%number, status = status.as_u16(), cause, "{error}"),
+        Error::ModelUnknown { .. } => tracing::debug!(%number, status, "{error}"),
+        _ if status >= 500 => tracing::warn!(%number, status, cause, "{error}"),
+        _ => tracing::debug!(%number, status, cause, "{error}"),
     }
 }
 

@@ -24,7 +24,7 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
         if call.output_tokens.is_none() {
             let field = format!(
                 "\"{}\":{},",
-                priced.model.output_field.name(),
+                priced.model.dialect.output_field.name(),
                 priced.output_tokens
             );
             edits.push((call.spans.start..call.spans.start, field.into()));

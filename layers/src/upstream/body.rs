@@ -60,9 +60,11 @@ pin_project! {
         inner: A,
         idle: Duration,
         deadline: Instant,
-        // Armed while nothing comes.
+        // When something came last.
+        last: Instant,
+        // Set when nothing is there to read, and not moved by every frame: when it goes off it looks
+        // whether anything came in the meantime.
         alarm: Option<Pin<Box<Sleep>>>,
-        waiting: bool,
     }
 }
 
@@ -72,8 +74,8 @@ impl<A> ResponseBody<A> {
             inner,
             idle,
             deadline,
+            last: Instant::now(),
             alarm: None,
-            waiting: false,
         }
     }
 }
@@ -92,24 +94,22 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = self.project();
         if let Poll::Ready(frame) = this.inner.poll_frame(cx) {
-            *this.waiting = false;
+            *this.last = Instant::now();
             return Poll::Ready(
                 frame.map(|frame| frame.map_err(|error| Error::VendorBroken(error.into()))),
             );
         }
-        let until = (*this.deadline).min(Instant::now() + *this.idle);
-        let alarm = this
-            .alarm
-            .get_or_insert_with(|| Box::pin(sleep_until(until)));
-        if !*this.waiting {
-            alarm.as_mut().reset(until);
-            *this.waiting = true;
+        let due = (*this.deadline).min(*this.last + *this.idle);
+        let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        while alarm.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= due {
+                return Poll::Ready(Some(Err(Error::VendorTimeout {
+                    awaited: "next bytes",
+                })));
+            }
+            alarm.as_mut().reset(due);
         }
-        alarm.as_mut().poll(cx).map(|()| {
-            Some(Err(Error::VendorTimeout {
-                awaited: "next bytes",
-            }))
-        })
+        Poll::Pending
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,0 +1,1 @@
+//! A chat caller in front of a messages vendor.

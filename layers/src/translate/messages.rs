@@ -1,0 +1,1 @@
+//! A messages caller in front of a chat vendor.

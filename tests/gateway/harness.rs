@@ -1,0 +1,465 @@
+//! A gateway with a scripted vendor, on free ports, and a client to talk to it.
+
+use std::{
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
+use tollgate_layers::reserve::Event;
+
+pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
+pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+
+/// How a test's gateway differs from the usual one.
+#[derive(Default)]
+pub struct Setup {
+    /// `ledger.url`; memory by default.
+    pub ledger: Option<String>,
+    /// Replaces text of the config, pair by pair.
+    pub edits: Vec<(String, String)>,
+}
+
+impl Setup {
+    pub fn edit(mut self, from: &str, to: &str) -> Self {
+        self.edits.push((from.to_owned(), to.to_owned()));
+        self
+    }
+
+    pub fn ledger(mut self, url: &str) -> Self {
+        self.ledger = Some(url.to_owned());
+        self
+    }
+
+    pub async fn start(self) -> World {
+        let vendor = ScriptedVendor::start().await.unwrap();
+        let text = config_text(
+            vendor.address(),
+            self.ledger.as_deref().unwrap_or("memory:"),
+        );
+        let text = self.edits.iter().fold(text, |text, (from, to)| {
+            assert!(text.contains(from.as_str()), "the config has no {from:?}");
+            text.replace(from.as_str(), to)
+        });
+        let config = Config::parse(&text, &|name| match name {
+            "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
+            "VENDOR_KEY" => Some(VENDOR_KEY.to_owned()),
+            _ => None,
+        })
+        .unwrap_or_else(|errors| panic!("{errors}"));
+        let gateway = Gateway::build(&config, note).await.unwrap();
+        World {
+            gateway,
+            vendor,
+            client: client(),
+        }
+    }
+}
+
+fn note(event: &Event<'_>) {
+    tollgate::runtime::log_event(event);
+}
+
+/// Rates that are easy to reckon with: the exchange rate is 100 and the multiplier 1, so `chat` costs
+/// 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write) per million tokens, and `messages`
+/// ten times that.
+fn config_text(vendor: SocketAddr, ledger: &str) -> String {
+    format!(
+        r#"
+listen = "127.0.0.1:0"
+base_url = "http://gateway.example/v1"
+[admin]
+listen = "127.0.0.1:0"
+key = "${{ADMIN_KEY}}"
+[ledger]
+url = "{ledger}"
+[[rate.source]]
+fixed = "100"
+[tariff]
+sell_rate_multiplier = "1"
+[[vendor]]
+name = "chat-vendor"
+format = "chat"
+url = "http://{vendor}/v1"
+key = "${{VENDOR_KEY}}"
+[[vendor]]
+name = "messages-vendor"
+format = "messages"
+url = "http://{vendor}"
+key = "${{VENDOR_KEY}}"
+[[model]]
+id = "chat"
+family = "Test"
+usdt_mtok = {{ input = "1", cached_input = "0.1", output = "2", cache_write = "0.5" }}
+output_tokens_max = 4000
+routes = [ {{ vendor = "chat-vendor", model = "vendor-chat-1" }} ]
+[[model]]
+id = "messages"
+family = "Test"
+usdt_mtok = {{ input = "10", cached_input = "1", output = "20", cache_write = "5" }}
+output_tokens_max = 4000
+routes = [ {{ vendor = "messages-vendor", model = "vendor-messages-1" }} ]
+"#
+    )
+}
+
+pub type HttpClient = Client<HttpConnector, Full<Bytes>>;
+
+fn client() -> HttpClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// A running gateway and its vendor.
+pub struct World {
+    pub gateway: Gateway,
+    pub vendor: ScriptedVendor,
+    pub client: HttpClient,
+}
+
+/// An answer, read whole. `failed` says that the body broke off.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub failed: bool,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+
+    /// `error.message` without the number, after checking that the number ends it and is the header's.
+    pub fn refusal(&self) -> String {
+        let message = self.json()["error"]["message"].as_str().unwrap().to_owned();
+        let number = format!(" ({})", self.headers["x-request-id"].to_str().unwrap());
+        message
+            .strip_suffix(&number)
+            .unwrap_or_else(|| panic!("{message} does not end with{number}"))
+            .to_owned()
+    }
+
+    pub fn number(&self) -> String {
+        self.headers["x-request-id"].to_str().unwrap().to_owned()
+    }
+}
+
+/// A key made for a test.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub secret: String,
+    pub id: String,
+    pub account: String,
+}
+
+impl World {
+    pub async fn start() -> Self {
+        Setup::default().start().await
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.gateway.address())
+    }
+
+    /// Sends a request and reads the head of the answer.
+    pub async fn send(&self, req: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.client.request(req).await.unwrap()
+    }
+
+    /// Sends a request and reads all of the answer.
+    pub async fn ask(&self, req: Request<Full<Bytes>>) -> Answer {
+        whole(self.send(req).await).await
+    }
+
+    /// `GET` of the public port.
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask(request(Method::GET, &self.url(path), headers, Bytes::new()))
+            .await
+    }
+
+    /// A chat call with a key.
+    pub async fn chat(&self, key: &Key, body: &Value) -> Answer {
+        self.ask(self.chat_request(key, body)).await
+    }
+
+    pub fn chat_request(&self, key: &Key, body: &Value) -> Request<Full<Bytes>> {
+        let bearer = format!("Bearer {}", key.secret);
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        request(
+            Method::POST,
+            &self.url("/v1/chat/completions"),
+            &headers,
+            body.to_string().into(),
+        )
+    }
+
+    /// A messages call with a key.
+    pub async fn messages(&self, key: &Key, body: &Value) -> Answer {
+        self.ask(self.messages_request(key, body)).await
+    }
+
+    pub fn messages_request(&self, key: &Key, body: &Value) -> Request<Full<Bytes>> {
+        let headers = [
+            ("x-api-key", key.secret.as_str()),
+            ("anthropic-version", "2026-10-21"),
+            ("content-type", "application/json"),
+        ];
+        request(
+            Method::POST,
+            &self.url("/v1/messages"),
+            &headers,
+            body.to_string().into(),
+        )
+    }
+
+    /// A call of the admin API.
+    pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let bearer = format!("Bearer {ADMIN_KEY}");
+        let url = format!("http://{}{path}", self.gateway.admin_address().unwrap());
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        self.ask(request(method, &url, &headers, body.into())).await
+    }
+
+    /// A new account with so many rubles and a key with more fields.
+    pub async fn key_with(&self, account: &str, rubles: &str, fields: Value) -> Key {
+        let made = self
+            .admin(
+                Method::POST,
+                "/admin/v1/accounts",
+                Some(json!({ "id": account, "name": account })),
+            )
+            .await;
+        assert!(made.status.is_success(), "{made:?}");
+        if rubles != "0" {
+            let path = format!("/admin/v1/accounts/{account}/topups");
+            let paid = self
+                .admin(
+                    Method::POST,
+                    &path,
+                    Some(json!({ "id": "first", "amount_rub": rubles })),
+                )
+                .await;
+            assert!(paid.status.is_success(), "{paid:?}");
+        }
+        self.another_key(account, fields).await
+    }
+
+    /// Another key of an account.
+    pub async fn another_key(&self, account: &str, fields: Value) -> Key {
+        let path = format!("/admin/v1/accounts/{account}/keys");
+        let made = self.admin(Method::POST, &path, Some(fields)).await;
+        assert!(made.status.is_success(), "{made:?}");
+        let made = made.json();
+        let text = |field: &str| made[field].as_str().unwrap().to_owned();
+        Key {
+            secret: text("key"),
+            id: text("id"),
+            account: account.to_owned(),
+        }
+    }
+
+    /// A new account `acme` with 1000 ₽ and a key without limits.
+    pub async fn key(&self) -> Key {
+        self.key_with("acme", "1000", json!({})).await
+    }
+
+    /// The account as the operator sees it.
+    pub async fn account(&self, key: &Key) -> Value {
+        self.admin(
+            Method::GET,
+            &format!("/admin/v1/accounts/{}", key.account),
+            None,
+        )
+        .await
+        .json()
+    }
+
+    /// The account when nothing is held any more: settling is off the caller's way.
+    pub async fn settled(&self, key: &Key) -> Value {
+        eventually("nothing is held", async || {
+            let account = self.account(key).await;
+            (account["held_rub"] == "0.00").then_some(account)
+        })
+        .await
+    }
+
+    /// The receipt of a call, once it is booked.
+    pub async fn receipt(&self, number: &str) -> Value {
+        eventually("there is a receipt", async || {
+            let receipt = self
+                .admin(Method::GET, &format!("/admin/v1/receipts/{number}"), None)
+                .await;
+            receipt.status.is_success().then(|| receipt.json())
+        })
+        .await
+    }
+}
+
+pub fn request(
+    method: Method,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let mut req = Request::builder().method(method).uri(url);
+    for (name, value) in headers {
+        req = req.header(*name, *value);
+    }
+    req.body(Full::new(body)).unwrap()
+}
+
+pub async fn whole(res: Response<Incoming>) -> Answer {
+    let (parts, mut body) = res.into_parts();
+    let (mut bytes, mut failed) = (Vec::new(), false);
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Err(_) => failed = true,
+        }
+    }
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: bytes.into(),
+        failed,
+    }
+}
+
+/// The data of a body's next frame as text; `None` at its end.
+pub async fn next_text(body: &mut Incoming) -> Option<String> {
+    let frame = body.frame().await?.unwrap();
+    Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
+}
+
+/// A chat body with one user turn.
+pub fn chat_body(text: &str) -> Value {
+    json!({ "model": "chat", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
+}
+
+/// A messages body with one user turn.
+pub fn messages_body(text: &str) -> Value {
+    json!({ "model": "messages", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
+}
+
+/// A body with more fields.
+pub fn with(mut body: Value, fields: Value) -> Value {
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// What `probe` returns once it returns something, within five seconds.
+pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let patience = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            if let Some(value) = probe().await {
+                return value;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    patience
+        .await
+        .unwrap_or_else(|_| panic!("five seconds, and it is still not true that {what}"))
+}
+
+/// A redis-server of the test's own, on a free port, without persistence. Stopped when dropped.
+pub struct RedisServer {
+    child: Mutex<Child>,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl RedisServer {
+    pub async fn start() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        Self::start_on(port).await
+    }
+
+    pub async fn start_on(port: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let child = Command::new("redis-server")
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args(["--maxmemory-policy", "noeviction", "--dir"])
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed (tests/run does it)");
+        let server = Self {
+            child: Mutex::new(child),
+            port,
+            _dir: dir,
+        };
+        eventually("redis-server answers", async || {
+            let client = redis::Client::open(server.url()).unwrap();
+            let mut conn = client.get_multiplexed_async_connection().await.ok()?;
+            redis::cmd("PING")
+                .query_async::<String>(&mut conn)
+                .await
+                .ok()
+        })
+        .await;
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills the server, as if the machine had lost power.
+    pub fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,23 @@
+//! The shortest way through.
+
+use crate::harness::{World, chat_body, messages_body};
+
+#[tokio::test]
+async fn a_call_is_answered_and_charged_in_both_formats() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let chat = world.chat(&key, &chat_body("Привет")).await;
+    assert_eq!(
+        chat.json()["choices"][0]["message"]["content"],
+        "Вы написали: Привет"
+    );
+    let messages = world.messages(&key, &messages_body("Привет")).await;
+    assert_eq!(messages.json()["content"][0]["text"], "Вы написали: Привет");
+    // 9 in, 3 out: 9 × 100 + 3 × 200 µ₽, and ten times that.
+    assert_eq!(world.receipt(&chat.number()).await["charged_rub"], "0.0015");
+    assert_eq!(
+        world.receipt(&messages.number()).await["charged_rub"],
+        "0.015"
+    );
+    assert_eq!(world.settled(&key).await["balance_rub"], "999.9835");
+}
