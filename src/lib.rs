@@ -11,6 +11,7 @@ pub mod runtime;
 pub mod server;
 
 pub mod catalog;
+pub mod count_tokens;
 pub mod limiter;
 pub mod own;
 pub mod paths;

@@ -49,6 +49,16 @@ impl Live {
         self.snapshot.rcu(|snapshot| snapshot.with_rate(reading));
     }
 
+    /// Swaps models, base prices and vendors for those of `config`, priced at the rate in force. Calls
+    /// that run keep theirs.
+    pub fn replace(&self, config: &LiveConfig, version: TariffVersion, base_url: &str) {
+        let next = Snapshot::new(config, version, base_url);
+        self.snapshot.rcu(|snapshot| match snapshot.rate() {
+            Some(rate) => next.with_rate(rate),
+            None => next.clone(),
+        });
+    }
+
     /// Takes the prices away if their rate is too old. Says whether it did.
     pub fn expire_rate(&self) -> bool {
         let before = self.snapshot.rcu(|snapshot| match snapshot.rate() {

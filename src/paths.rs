@@ -13,17 +13,73 @@ use http_body::Body;
 use tollgate_layers::{
     Error,
     body::{AnswerBody, boxed, full},
-    call::Format,
 };
-use tower::{Service, ServiceExt};
+use tower::{Service, ServiceExt, util::BoxCloneSyncService};
+
+/// The services behind the paths, as one type: their bodies are boxed here, once.
+type Branch<B> = BoxCloneSyncService<Request<B>, Response<AnswerBody>, Error>;
+
+/// Boxes the service of a path.
+pub fn branch<S, B, A>(service: S) -> Branch<B>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+    B: 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|res: Response<A>| res.map(boxed)))
+}
 
 /// Sends each request to the service of its path.
-#[derive(Clone, Debug)]
-pub struct Paths<I, O, C> {
+#[derive(Debug)]
+pub struct Paths<B> {
     names: Arc<Names>,
-    inference: I,
-    own: O,
-    catalog: C,
+    branches: Branches<B>,
+}
+
+/// A service for each kind of path.
+#[derive(Debug)]
+pub struct Branches<B> {
+    /// Calls of a model.
+    pub inference: Branch<B>,
+    /// Counting of tokens.
+    pub count: Branch<B>,
+    /// What a key may know of itself.
+    pub own: Branch<B>,
+    /// The public price list.
+    pub catalog: Branch<B>,
+}
+
+impl<B> Paths<B> {
+    /// `service` is the path segment that names the service.
+    #[must_use]
+    pub fn new(service: &str, branches: Branches<B>) -> Self {
+        Self {
+            names: Arc::new(Names::new(service)),
+            branches,
+        }
+    }
+}
+
+impl<B> Clone for Paths<B> {
+    fn clone(&self) -> Self {
+        let Branches {
+            inference,
+            count,
+            own,
+            catalog,
+        } = &self.branches;
+        let branches = Branches {
+            inference: inference.clone(),
+            count: count.clone(),
+            own: own.clone(),
+            catalog: catalog.clone(),
+        };
+        Self {
+            names: Arc::clone(&self.names),
+            branches,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -32,36 +88,29 @@ struct Names {
     key: String,
 }
 
-impl<I, O, C> Paths<I, O, C> {
-    /// `service` is the path segment that names the service.
-    pub fn new(service: &str, inference: I, own: O, catalog: C) -> Self {
-        let names = Names {
-            catalog: format!("/v1/{service}/models"),
-            key: format!("/v1/{service}/key"),
-        };
-        Self {
-            names: Arc::new(names),
-            inference,
-            own,
-            catalog,
-        }
-    }
-}
-
 enum Place {
     Inference,
+    Count,
     Own,
     Catalog,
     Root,
 }
 
 impl Names {
+    fn new(service: &str) -> Self {
+        Self {
+            catalog: format!("/v1/{service}/models"),
+            key: format!("/v1/{service}/key"),
+        }
+    }
+
     fn find(&self, method: &Method, path: &str) -> Result<Place, Error> {
         const GET: &[Method] = &[Method::GET];
         const GET_HEAD: &[Method] = &[Method::GET, Method::HEAD];
         const POST: &[Method] = &[Method::POST];
         let (place, methods, allow) = match path {
-            path if Format::of_path(path).is_some() => (Place::Inference, POST, "POST"),
+            "/v1/chat/completions" | "/v1/messages" => (Place::Inference, POST, "POST"),
+            "/v1/messages/count_tokens" => (Place::Count, POST, "POST"),
             "/v1/models" => (Place::Own, GET, "GET"),
             "/" => (Place::Root, GET_HEAD, "GET, HEAD"),
             path if path == self.catalog => (Place::Catalog, GET_HEAD, "GET, HEAD"),
@@ -76,17 +125,7 @@ impl Names {
     }
 }
 
-impl<I, O, C, B, A> Service<Request<B>> for Paths<I, O, C>
-where
-    I: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + 'static,
-    I::Future: Send,
-    A: Body<Data = Bytes, Error = Error> + Send + 'static,
-    O: Service<Request<B>, Response = Response<AnswerBody>, Error = Error> + Clone + Send + 'static,
-    O::Future: Send,
-    C: Service<Request<B>, Response = Response<AnswerBody>, Error = Error> + Clone + Send + 'static,
-    C::Future: Send,
-    B: Send + 'static,
-{
+impl<B: Send + 'static> Service<Request<B>> for Paths<B> {
     type Response = Response<AnswerBody>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
@@ -97,17 +136,16 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        match self.names.find(req.method(), req.uri().path()) {
-            Err(error) => Box::pin(async { Err(error) }),
-            Ok(Place::Inference) => {
-                let inference = self.inference.clone();
-                Box::pin(async move { Ok(inference.oneshot(req).await?.map(boxed)) })
-            }
-            Ok(Place::Own) => Box::pin(self.own.clone().oneshot(req)),
-            Ok(Place::Catalog) => Box::pin(self.catalog.clone().oneshot(req)),
+        let branch = match self.names.find(req.method(), req.uri().path()) {
+            Err(error) => return Box::pin(async { Err(error) }),
             // Tools look whether somebody is there.
-            Ok(Place::Root) => Box::pin(async { Ok(Response::new(full(Bytes::new()))) }),
-        }
+            Ok(Place::Root) => return Box::pin(async { Ok(Response::new(full(Bytes::new()))) }),
+            Ok(Place::Inference) => &self.branches.inference,
+            Ok(Place::Count) => &self.branches.count,
+            Ok(Place::Own) => &self.branches.own,
+            Ok(Place::Catalog) => &self.branches.catalog,
+        };
+        Box::pin(branch.clone().oneshot(req))
     }
 }
 
@@ -117,9 +155,10 @@ mod tests {
 
     #[test]
     fn paths_match_exactly() {
-        let names = Paths::new("tollgate", (), (), ()).names;
+        let names = Names::new("tollgate");
         let found = |method: Method, path: &str| match names.find(&method, path) {
             Ok(Place::Inference) => "inference",
+            Ok(Place::Count) => "count",
             Ok(Place::Own) => "own",
             Ok(Place::Catalog) => "catalog",
             Ok(Place::Root) => "root",
@@ -129,6 +168,7 @@ mod tests {
         for (method, path, place) in [
             (Method::POST, "/v1/chat/completions", "inference"),
             (Method::POST, "/v1/messages", "inference"),
+            (Method::POST, "/v1/messages/count_tokens", "count"),
             (Method::GET, "/v1/messages", "POST"),
             (Method::GET, "/v1/tollgate/models", "catalog"),
             (Method::HEAD, "/v1/tollgate/models", "catalog"),

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -46,19 +47,29 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether this node should get traffic.
+/// Whether this node should get traffic: it serves, and its ledger answers.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(Arc<Ready>);
+
+#[derive(Debug, Default)]
+struct Ready {
+    serving: AtomicBool,
+    ledger_answers: AtomicBool,
+}
 
 impl Readiness {
     /// Whether it should.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.serving.load(Ordering::Relaxed) && self.0.ledger_answers.load(Ordering::Relaxed)
     }
 
-    fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Relaxed);
+    fn serving(&self, serving: bool) {
+        self.0.serving.store(serving, Ordering::Relaxed);
+    }
+
+    fn ledger_answers(&self, answers: bool) {
+        self.0.ledger_answers.store(answers, Ordering::Relaxed);
     }
 }
 
@@ -129,12 +140,13 @@ impl Gateway {
             ));
         }
         settler_run.spawn(settler_task.run());
-        loops.spawn(expire(store.clone()));
+        readiness.ledger_answers(true);
+        loops.spawn(expire(store.clone(), readiness.clone()));
         let mut feed = RateFeed::new(&config.live.rate);
         feed.refresh_into(&live).await;
         loops.spawn(feed.run(Arc::clone(&live), std::future::pending()));
         servers.spawn(server::serve(listener, service, server_settings, drained));
-        readiness.set(true);
+        readiness.serving(true);
         Ok(Self {
             address,
             admin_address,
@@ -174,7 +186,7 @@ impl Gateway {
 
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
     pub async fn drain(mut self) {
-        self.readiness.set(false);
+        self.readiness.serving(false);
         self.draining.send_replace(true);
         while self.servers.join_next().await.is_some() {}
         // With the last answer the last way into the settler's queue is gone.
@@ -187,17 +199,54 @@ impl Gateway {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains.
+/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the file again.
 ///
 /// # Errors
 /// See [`Gateway::build`].
-pub async fn serve(config: Config) -> anyhow::Result<()> {
+pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
     let gateway = Gateway::build(&config, log_event).await?;
-    tracing::info!(address = %gateway.address(), admin = ?gateway.admin_address(), "serving");
-    until_told_to_stop().await?;
+    let admin = gateway.admin_address().map(tracing::field::display);
+    tracing::info!(address = %gateway.address(), admin, "serving");
+    let mut stop = std::pin::pin!(until_told_to_stop());
+    loop {
+        tokio::select! {
+            stopped = &mut stop => break stopped?,
+            Some(()) = hangup.recv() => reload(&gateway, file).await,
+        }
+    }
     tracing::info!("draining");
     gateway.drain().await;
     Ok(())
+}
+
+/// Takes models, prices and vendors from the file. A file with mistakes changes nothing.
+async fn reload(gateway: &Gateway, file: &Path) {
+    let config = match Config::load(file) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in errors.iter() {
+                tracing::error!("not reloaded: {error}");
+            }
+            return;
+        }
+    };
+    match gateway
+        .store
+        .tariff_version(&config.live.fingerprint())
+        .await
+    {
+        Ok(version) => {
+            gateway
+                .live
+                .replace(&config.live, version, &config.base_url);
+            tracing::info!(
+                price_version = version.id,
+                "reloaded models, prices and vendors; the rest needs a restart"
+            );
+        }
+        Err(error) => tracing::error!(%error, "not reloaded: the tariff version cannot be read"),
+    }
 }
 
 /// Waits for SIGTERM or SIGINT.
@@ -254,7 +303,7 @@ pub(crate) fn parse_limits(limits: &Limits) -> ParseLimits {
     ParseLimits {
         body_bytes_max: limits.body_bytes_max,
         body_time_max: limits.body_timeout,
-        messages_max: limits.messages_max as u64,
+        messages_max: limits.messages_max,
     }
 }
 
@@ -264,14 +313,16 @@ async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
         .with_context(|| format!("{field}: cannot listen on {address}"))
 }
 
-/// Ends holds that are past their time.
-async fn expire(store: Store) {
+/// Ends holds that are past their time; where that cannot be asked, this node is not ready.
+async fn expire(store: Store, readiness: Readiness) {
     loop {
         tokio::time::sleep(EXPIRE_EVERY).await;
-        match store.expire().await {
+        let expired = store.expire().await;
+        readiness.ledger_answers(expired.is_ok());
+        match expired {
             Ok(0) => {}
             Ok(count) => tracing::warn!(count, "holds expired"),
-            Err(error) => tracing::warn!(%error, "cannot look for holds past their time"),
+            Err(error) => tracing::warn!(%error, "not ready: the ledger is out of reach"),
         }
     }
 }

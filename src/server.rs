@@ -20,7 +20,7 @@ use tower::{Service, ServiceExt};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 64;
 /// Of a head, and of what is read ahead of a body.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

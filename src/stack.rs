@@ -13,7 +13,7 @@ use tollgate_layers::{
     body::AnswerBody,
     facts::{Caller, ClientAddr},
     failover::FailoverLayer,
-    in_flight::{self, InFlightLayer},
+    in_flight::InFlightLayer,
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
@@ -30,16 +30,17 @@ use tower::{Service, ServiceBuilder};
 use crate::{
     catalog::Catalog,
     config::Config,
+    count_tokens::CountTokens,
     limiter::AddressLimiter,
     live::Live,
     own::Own,
-    paths::Paths,
+    paths::{Branches, Paths, branch},
     runtime::{CALL_TIME_MAX, HOLD_TTL, parse_limits},
     store::Store,
 };
 
 /// What comes out at the top.
-pub type Answer = Response<respond::ResponseBody<in_flight::ResponseBody<AnswerBody>>>;
+pub type Answer = Response<respond::ResponseBody<AnswerBody>>;
 
 /// How many keys' request rates are remembered.
 const KEYS_MAX: usize = 100_000;
@@ -55,61 +56,70 @@ pub fn stack(
 + Send
 + Sync
 + 'static {
-    let limits = &config.limits;
-    let tariff = ByTokens::new(
-        config.ledger.hold,
-        config.ledger.image_tokens,
-        config.ledger.document_tokens,
-    );
-    let inference_quota = limits.requests_per_second.map(Quota::per_second);
-    let catalog_quota = Quota::per_second(limits.catalog_requests_per_second);
-    let by_address = AddressLimiter::local();
+    let (limits, ledger) = (&config.limits, &config.ledger);
+    let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens);
+    let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
+    let caller_quota = limits.requests_per_second.map(Quota::per_second);
 
-    let inference = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(
-            by_address.clone(),
-            address_of(inference_quota),
-        )) // 429  per address
-        .layer(AuthLayer::new(store.clone())) //                     401 403  + Caller; the key leaves the request
-        .layer(RateLimitLayer::new(Gcra::new(KEYS_MAX), key_of)) //  429      per key, if the key has a rate
-        .layer(ParseLayer::new(parse_limits(limits))) //             400 413  Request<B> → Request<Call>
-        .layer(SelectLayer::new(Arc::clone(live), Funds(store.clone()))) // 503 403  → Request<Priced>: one snapshot
-        .layer(ReserveLayer::new(
-            store.clone(),
-            tariff,
-            settler.clone(),
-            HOLD_TTL,
-        )) // 401 403  hold; ended once
-        .layer(FailoverLayer::new()) //                              503      → Request<Attempt>: a route
-        .layer(TranslateLayer::new()) //                             400      → Request<Outbound>: the vendor's format
-        .layer(PassthroughLayer::new(limits.answer_bytes_max as usize)) //    usage off the frames, into the call's meter
-        .service(Upstream::new(CALL_TIME_MAX)); //                   502 504  hyper client
-    let own = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(by_address, address_of(inference_quota))) // 429  per address
-        .layer(AuthLayer::new(store.clone())) //                     401 403  + Caller
-        .service(Own::new(Arc::clone(live), store.clone())); //               what a key may know of itself
+    let request_number = RequestNumberLayer::new();
+    let respond = RespondLayer::new(config.language);
+    let in_flight = InFlightLayer::new(limits.in_flight_max);
+    let catalog_rate =
+        RateLimitLayer::new(AddressLimiter::shared(store), by_address(catalog_quota));
+    let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(caller_quota));
+    let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key);
+    let auth = AuthLayer::new(store.clone());
+    let parse = ParseLayer::new(parse_limits(limits));
+    let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
+    let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), HOLD_TTL);
+    let failover = FailoverLayer::new();
+    let translate = TranslateLayer::new();
+    let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
+    let upstream = Upstream::new(CALL_TIME_MAX);
+
+    let callers = ServiceBuilder::new()
+        .layer(in_flight.clone()) // 503      permit until the body ends
+        .layer(address_rate) //   429      per address, before the key costs a look-up
+        .layer(auth) //           401 403  + Caller; the key leaves the request here
+        .layer(key_rate); //      429      per key
+    let calls = callers
+        .clone()
+        .layer(parse) //          400 413  Request<B> → Request<Call>
+        .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
+    let inference = calls
+        .clone()
+        .layer(reserve) //        401 403  hold; settled or released on end or drop
+        .layer(failover) //       503      → Request<Attempt>: a route
+        .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
+        .layer(passthrough) //             reads usage off the frames, into the call's meter
+        .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
+    let count = calls.service(CountTokens::new(upstream)); //  free: nothing is held
+    let own = callers.service(Own::new(Arc::clone(live), store.clone()));
     let catalog = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(
-            AddressLimiter::shared(store),
-            address_of(Some(catalog_quota)),
-        )) // 429  per address
+        .layer(in_flight) //      503      the same permits
+        .layer(catalog_rate) //   429      10 per second per address
         .service(Catalog::new(Arc::clone(live)));
+    let branches = Branches {
+        inference: branch(inference),
+        count: branch(count),
+        own: branch(own),
+        catalog: branch(catalog),
+    };
     ServiceBuilder::new()
-        .layer(RequestNumberLayer::new()) //                                  + RequestNumber
-        .layer(RespondLayer::new(config.language)) //                         Error → JSON with the number
-        .layer(InFlightLayer::new(limits.in_flight_max)) //          503      permit until the body ends
-        .service(Paths::new(&config.service, inference, own, catalog)) // 404 405
+        .layer(request_number) //          + RequestNumber
+        .layer(respond) //                 Error → JSON with the number; above it: Infallible
+        .service(Paths::new(&config.service, branches)) // 404 405
 }
 
 /// Counts for the client's address; uncounted where there is no quota.
-fn address_of<B>(
+fn by_address<B>(
     quota: Option<Quota>,
 ) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
     move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota?))
 }
 
 /// Counts for the key, at the key's own rate.
-fn key_of<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     Some((key.id.clone(), Quota::per_second(key.requests_per_second?)))
 }

@@ -43,10 +43,14 @@ impl Store {
             LedgerUrl::Sqlite(path) => SqliteLedger::open(path)
                 .map(Self::Sqlite)
                 .map_err(StoreError::Sqlite),
-            LedgerUrl::Redis(url) => RedisLedger::connect(url, RedisSettings::default())
-                .await
-                .map(Self::Redis)
-                .map_err(StoreError::Redis),
+            LedgerUrl::Redis(url) => {
+                let opened = RedisLedger::connect(url, RedisSettings::default()).await;
+                let ledger = opened.map_err(StoreError::Redis)?;
+                for warning in ledger.check_server().await.map_err(StoreError::Redis)? {
+                    tracing::warn!("ledger.url: {warning}");
+                }
+                Ok(Self::Redis(ledger))
+            }
         }
     }
 

@@ -76,6 +76,10 @@ pub struct Spans {
     pub stream_options: Option<Range<usize>>,
     /// The value of `stream_options.include_usage`, if it is there.
     pub include_usage: Option<Range<usize>>,
+    /// The value of the chat format's `max_tokens`, if it is there: it may be null.
+    pub max_tokens: Option<Range<usize>>,
+    /// The value of the chat format's `max_completion_tokens`, if it is there: it may be null.
+    pub max_completion_tokens: Option<Range<usize>>,
 }
 
 /// A call with the model and the price that it is charged by to its end.
@@ -117,14 +121,35 @@ pub struct Outbound {
     pub meter: Meter,
 }
 
-impl Format {
-    /// The format of the calls posted to this path.
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// `POST /v1/chat/completions`.
+    Chat,
+    /// `POST /v1/messages`.
+    Messages,
+    /// `POST /v1/messages/count_tokens`.
+    CountTokens,
+}
+
+impl Operation {
+    /// The operation that is posted to this path.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Messages),
+            "/v1/messages/count_tokens" => Some(Self::CountTokens),
             _ => None,
+        }
+    }
+
+    /// The format of its request.
+    #[must_use]
+    pub const fn format(self) -> Format {
+        match self {
+            Self::Chat => Format::Chat,
+            Self::Messages | Self::CountTokens => Format::Messages,
         }
     }
 }

@@ -12,6 +12,14 @@
 //! The vocabulary is always compiled: [`body`], [`call`], [`error`], [`facts`], [`json`], [`key`], [`money`],
 //! [`model`], [`price`], [`sse`], [`usage`].
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests are given JSON as it is written"
+    )
+)]
+
 pub mod body;
 pub mod call;
 pub mod error;

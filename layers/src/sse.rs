@@ -156,7 +156,9 @@ impl Event {
 mod tests {
     use super::*;
 
-    fn events(chunks: &[&[u8]]) -> (Vec<(Vec<u8>, Option<Vec<u8>>)>, Vec<u8>) {
+    type Named = (Vec<u8>, Option<Vec<u8>>);
+
+    fn events(chunks: &[&[u8]]) -> (Vec<Named>, Vec<u8>) {
         let mut splitter = Splitter::default();
         let (mut events, mut raw) = (Vec::new(), Vec::new());
         let mut take = |event: Event| {

@@ -159,9 +159,9 @@ impl Admin {
             .create_account(&id, &name)
             .await
             .map_err(|error| match error {
-                BookError::Exists => Refusal::Conflict(format!(
-                    "account {id} exists already, with another name; PATCH it to rename it"
-                )),
+                BookError::Exists => {
+                    Refusal::Conflict(format!("account {id} exists already, with another name"))
+                }
                 error => Refusal::of_ledger(&error, &format!("account {id}")),
             })?;
         tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);

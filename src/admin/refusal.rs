@@ -60,7 +60,7 @@ impl Refusal {
             BookError::Unavailable(source) => {
                 tracing::warn!(error = %source, subject, "ledger out of reach");
                 Self::LedgerOutOfReach(
-                    "the ledger is out of reach and may have done it: send the same again, with the same id".into(),
+                    "the ledger is out of reach; a change may have been made: send the same again, with the same id".into(),
                 )
             }
             other => {

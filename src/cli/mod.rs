@@ -86,8 +86,9 @@ enum Command {
 
     /// Run the gateway
     ///
-    /// SIGHUP reads the configuration again and keeps the old one if the new one is wrong. SIGTERM
-    /// stops taking calls, lets the running ones end, settles them and exits.
+    /// SIGHUP reads models, prices and vendors again and keeps the old ones if the file is wrong; the
+    /// rest needs a restart. SIGTERM stops taking calls, lets the running ones end, settles them and
+    /// exits.
     #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
     Serve {
         /// The configuration
@@ -385,9 +386,9 @@ impl Command {
             Self::Demo { listen } => crate::demo::run(listen)
                 .await
                 .map_err(|error| failed(&error)),
-            Self::Serve { config } => {
-                let config = Config::load(&config).map_err(|errors| mistakes(&config, &errors))?;
-                crate::runtime::serve(config)
+            Self::Serve { config: file } => {
+                let config = Config::load(&file).map_err(|errors| mistakes(&file, &errors))?;
+                crate::runtime::serve(config, &file)
                     .await
                     .map_err(|error| failed(&error))
             }

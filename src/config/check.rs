@@ -3,7 +3,7 @@
 //! A part that is `None` has left its mistake behind, so the checks go on to the end.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     fmt::Display,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
@@ -64,7 +64,7 @@ impl Check<'_> {
             None => Some(None),
             Some(admin) => self.admin(admin, listen).map(Some),
         };
-        let ledger = self.ledger(raw.ledger);
+        let ledger = self.ledger(&raw.ledger);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
         let multiplier = raw.tariff.sell_rate_multiplier.as_deref().unwrap_or("1");
@@ -177,7 +177,7 @@ impl Check<'_> {
         })
     }
 
-    fn ledger(&mut self, raw: RawLedger) -> Option<LedgerConfig> {
+    fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
         let url = ledger_url(raw.url.as_deref().unwrap_or("sqlite:tollgate.db"), self.env);
         let url = self.keep(url, "ledger.url");
         let hold = match raw.hold.as_deref() {
@@ -248,8 +248,8 @@ impl Check<'_> {
             in_flight_max: usize::try_from(in_flight?).ok()?,
             body_bytes_max: body_bytes_max?,
             body_timeout: body_timeout?,
-            answer_bytes_max: answer_bytes_max?,
-            messages_max: usize::try_from(messages_max?).ok()?,
+            answer_bytes_max: usize::try_from(answer_bytes_max?).ok()?,
+            messages_max: messages_max?,
             drain_timeout: drain_timeout?,
         })
     }
@@ -391,13 +391,14 @@ impl Check<'_> {
             );
             let vendor = self.vendor(raw, &path);
             let Some(name) = name else { continue };
-            if vendors.contains_key(&name) {
-                self.errors.add(
+            match vendors.entry(name) {
+                Entry::Vacant(free) => {
+                    free.insert(vendor);
+                }
+                Entry::Occupied(taken) => self.errors.add(
                     format!("{path}.name"),
-                    format!("{name:?} is there already: name each vendor once"),
-                );
-            } else {
-                vendors.insert(name, vendor);
+                    format!("{:?} is there already: name each vendor once", taken.key()),
+                ),
             }
         }
         vendors
@@ -545,6 +546,10 @@ impl Check<'_> {
                 &at("routes"),
                 "give at least one, like [ { vendor = \"openai\", model = \"gpt-5-mini\" } ]",
             );
+        }
+        if raw.routes.len() > 1 {
+            self.errors
+                .add(at("routes"), "more than one is not supported yet: give one");
         }
         let routes: Vec<_> = raw
             .routes

@@ -148,9 +148,9 @@ pub struct Limits {
     /// Time for a request's body.
     pub body_timeout: Duration,
     /// Most bytes of an answer that is kept as a whole.
-    pub answer_bytes_max: u64,
+    pub answer_bytes_max: usize,
     /// Most messages of a request.
-    pub messages_max: usize,
+    pub messages_max: u64,
     /// Time for running calls when the process is told to stop.
     pub drain_timeout: Duration,
 }

@@ -176,14 +176,17 @@ The gateway runs with a scripted vendor (no real model) and {FUNDS} ₽ on the k
     -H 'content-type: application/json' \
     -d '{{"model":"demo-messages","max_tokens":100,"stream":true,"messages":[{{"role":"user","content":"Привет"}}]}}'
 
-  curl {url}/v1/tollgate/models        the price list, without a key
+  curl {url}/v1/tollgate/models     # the price list, without a key
 
-  OpenAI SDK:     OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}     model "demo-chat"
-  Anthropic SDK:  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}     model "demo-messages"
-  Claude Code:    ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} \
-                  CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p "Привет" --model demo-messages
-
-  The books:      TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} tollgate account show demo
+  # OpenAI SDK, with model "demo-chat":
+  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}
+  # Anthropic SDK, with model "demo-messages":
+  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}
+  # Claude Code:
+  ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_DEFAULT_HAIKU_MODEL=demo-messages \
+    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p 'Привет' --model demo-messages
+  # The books:
+  TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} tollgate account show demo
 
 Each call is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
 "#

@@ -133,6 +133,8 @@ struct Shared {
     open: AtomicUsize,
 }
 
+/// Before a connection is cut.
+const CUT_PAUSE: Duration = Duration::from_millis(20);
 /// Of what was received, this much is kept.
 const RECEIVED_MAX: usize = 10_000;
 
@@ -240,6 +242,7 @@ async fn answer(
     let body = ReplyBody {
         steps: reply.steps.into_iter(),
         pause: None,
+        cutting: false,
         shared,
     };
     Ok(res.body(body).expect("the script's headers are headers"))
@@ -248,6 +251,7 @@ async fn answer(
 struct ReplyBody {
     steps: std::vec::IntoIter<Step>,
     pause: Option<Pause>,
+    cutting: bool,
     shared: Arc<Shared>,
 }
 
@@ -279,6 +283,12 @@ impl Body for ReplyBody {
                     self.pause = Some(Pause::Hold(Box::pin(
                         async move { notify.notified().await },
                     )));
+                }
+                // What was sent is given time to leave first.
+                Some(Step::Cut) if !self.cutting => {
+                    self.cutting = true;
+                    self.pause = Some(Pause::Wait(Box::pin(sleep(CUT_PAUSE))));
+                    self.steps = vec![Step::Cut].into_iter();
                 }
                 Some(Step::Cut) => {
                     return Poll::Ready(Some(Err(std::io::Error::other("cut by the script"))));
@@ -584,9 +594,6 @@ fn chat_call(id: &str, arguments: &str) -> Value {
 fn cut_in_the_middle(mut events: Vec<String>) -> Reply {
     events.truncate(events.len().div_ceil(2).max(2));
     let reply = Reply::stream(events);
-    // A pause, so that what was sent is on its way before the connection goes.
     let end = reply.steps.len();
-    reply
-        .with_step(end, Step::Wait(Duration::from_millis(20)))
-        .with_step(end + 1, Step::Cut)
+    reply.with_step(end, Step::Cut)
 }

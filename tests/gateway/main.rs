@@ -6,7 +6,37 @@
     unreachable_pub,
     reason = "a test binary has no public API"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    reason = "tests unwrap what must be there and are given JSON as it is written"
+)]
 
-mod harness;
+mod checks; // what a refusal looks like, and how money is read
+mod harness; // a gateway, its scripted vendor and a client
+mod ops; // both operations alike
+mod replies; // what vendors say
 
-mod smoke;
+mod exchange_rate; // where the rubles for one USDT come from
+mod extra_paths; // models and money of a key, and the root
+mod holds; // what a call holds while it runs
+mod leaving; // when the client leaves, and how the call ends then
+mod ledger; // what every store of money promises
+mod ledger_properties; // random commands: stores against the book
+mod limits; // requests a second, sizes of requests
+mod money; // what a call costs
+mod operators; // accounts, payments, receipts
+mod operators_keys; // keys, from their secret to their end
+mod order_of_checks; // which of two mistakes answers
+mod parallel; // two hundred calls on money for thirty-seven
+mod passthrough; // what crosses between caller and vendor
+mod redis_down; // Redis dead, emptied, standing still
+mod smoke; // the shortest way through
+mod spec_auth; // who is let in, and what the others are told
+mod spec_catalog; // the price catalog
+mod spec_chat; // the chat operation, field by field
+mod spec_messages; // the messages operation, field by field
+mod status_table; // what we refuse ourselves
+mod status_vendor; // what vendors do wrong
+mod streams; // events, byte for byte
+mod usage; // usage that is not to be trusted

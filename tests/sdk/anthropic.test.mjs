@@ -1,38 +1,30 @@
-// The official `@anthropic-ai/sdk` package against a vendor of the messages format.
+// The official `@anthropic-ai/sdk` package against a vendor of the messages format, and against one of the chat format.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import Anthropic from "@anthropic-ai/sdk";
 import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
-import { URL, asker, collect, sharedPromises } from "./gateway.mjs";
+import { URL, asker, collect, forEachModel, sharedPromises } from "./gateway.mjs";
 
 const WEATHER = {
   name: "get_weather",
   description: "Погода в городе",
   input_schema: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
 };
-const user = (content) => ({ role: "user", content });
-
-const suite = {
-  sdk: Anthropic,
-  model: "demo-messages",
-  otherModel: "demo-chat",
-  client: (apiKey, options) => new Anthropic({ apiKey, baseURL: URL, ...options }),
-  ask: (client, text, params) => client.messages.create(request(text, params)),
-  isWhole: async (stream) => (await collect(stream)).some((event) => event.type === "message_stop"),
-  // `input_tokens` leaves out what was read from and written to the cache.
-  classes: (usage) => ({
-    input: usage.input_tokens,
-    cached_input: usage.cache_read_input_tokens ?? 0,
-    cache_write: usage.cache_creation_input_tokens ?? 0,
-    output: usage.output_tokens,
-  }),
+const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+/** Parameters that the chat format has no place for, and those that it has. */
+const DROPPED = {
+  top_k: 40,
+  cache_control: { type: "ephemeral" },
+  context_management: { edits: [] },
+  service_tier: "auto",
+  thinking: { type: "disabled" },
+  output_config: { effort: "low" },
+  metadata: { user_id: "sdk-tests" },
+  temperature: 0.5,
+  top_p: 0.9,
 };
-const { ask } = suite;
-
-function request(text = "Привет", params = {}) {
-  return { model: suite.model, messages: [user(text)], max_tokens: 500, ...params };
-}
+const user = (content) => ({ role: "user", content });
 
 function assertCalls(answer, count) {
   assert.equal(answer.stop_reason, "tool_use");
@@ -49,91 +41,202 @@ function continued(text, calls) {
   return { messages: [user(text), { role: "assistant", content: made }, user(results)], tools: [WEATHER] };
 }
 
-test("a plain answer is charged by the catalog", async () => {
-  const { key, wire, client, charged } = await asker(suite);
-  const answer = await ask(client);
-  assert.deepEqual([answer.type, answer.role, answer.stop_reason], ["message", "assistant", "end_turn"]);
-  assert.ok(answer.id && answer.model);
-  assert.equal(answer._request_id, wire.number);
-  assert.deepEqual(answer.content.map(({ type, text }) => [type, text]), [["text", "Вы написали: Привет"]]);
-  await key.assertSpent(await charged(answer.usage));
-});
-
-test("a streamed answer is the plain one and charged", async () => {
-  const { key, client, charged } = await asker(suite);
-  const text = "Расскажи, как сложить печь";
-  const plain = await ask(client, text);
-  const first = await charged(plain.usage);
-  const texts = [];
-  const stream = client.messages.stream(request(text)).on("text", (piece) => texts.push(piece));
-  const answer = await stream.finalMessage();
-  assert.equal(texts.join(""), plain.content[0].text);
-  assert.equal(answer.content[0].text, plain.content[0].text);
-  assert.ok(texts.length > 1, "the answer came in one piece");
-  assert.equal(answer.stop_reason, "end_turn");
-  await key.assertSpent(first, await charged(answer.usage));
-});
-
-test("the events of a stream come in order", async () => {
-  const { client } = await asker(suite);
-  const events = await collect(await ask(client, undefined, { stream: true }));
-  const kinds = events.map((event) => event.type).filter((kind) => kind !== "ping");
-  const deltas = kinds.filter((kind) => kind === "content_block_delta");
-  assert.ok(deltas.length > 1);
-  const tail = ["content_block_stop", "message_delta", "message_stop"];
-  assert.deepEqual(kinds, ["message_start", "content_block_start", ...deltas, ...tail]);
-});
-
-for (const [kind, text, count] of [["a tool call", "Погода?", 1], ["parallel tool calls", "parallel: погода?", 2]]) {
-  test(`${kind}, results and answer`, async () => {
-    const { key, client, charged } = await asker(suite);
-    const asked = await ask(client, text, { tools: [WEATHER] });
-    const calls = assertCalls(asked, count);
-    const first = await charged(asked.usage);
-    const answer = await ask(client, text, continued(text, calls));
-    assert.match(answer.content[0].text, /\+7 и снег/);
-    await key.assertSpent(first, await charged(answer.usage));
-  });
-
-  test(`${kind}, results and answer, streamed`, async () => {
-    const { key, client, charged } = await asker(suite);
-    let fragments = 0;
-    const stream = client.messages.stream(request(text, { tools: [WEATHER] }));
-    stream.on("inputJson", (piece) => (fragments += piece ? 1 : 0));
-    const asked = await stream.finalMessage();
-    const calls = assertCalls(asked, count);
-    assert.ok(fragments >= 2 * count, "arguments came in one piece");
-    const first = await charged(asked.usage);
-    const answer = await client.messages.stream(request(text, continued(text, calls))).finalMessage();
-    assert.match(answer.content[0].text, /\+7 и снег/);
-    await key.assertSpent(first, await charged(answer.usage));
-  });
+function weatherTool() {
+  const { name, description, input_schema: inputSchema } = WEATHER;
+  return betaTool({ name, description, inputSchema, run: ({ city }) => `в городе ${city} +7 и снег` });
 }
 
-// The SDK first asks the vendor to keep the conversation; the refusal makes it send all of it.
-test("the tool runner sends the whole conversation", async () => {
-  const { client } = await asker(suite);
-  const { name, description, input_schema: inputSchema } = WEATHER;
-  const run = ({ city }) => `в городе ${city} +7 и снег`;
-  const tool = betaTool({ name, description, inputSchema, run });
-  const answer = await client.beta.messages.toolRunner(request("Погода?", { tools: [tool] }));
-  assert.match(answer.content[0].text, /в городе Москва \+7 и снег/);
-});
+/** The `@anthropic-ai/sdk` package asking for `model`. */
+function suiteFor({ model, otherModel, translated }) {
+  const request = (text = "Привет", params = {}) => ({ model, messages: [user(text)], max_tokens: 500, ...params });
+  return {
+    sdk: Anthropic,
+    model,
+    otherModel,
+    translated,
+    dropped: DROPPED,
+    request,
+    client: (apiKey, options) => new Anthropic({ apiKey, baseURL: URL, ...options }),
+    ask: (client, text, params) => client.messages.create(request(text, params)),
+    isWhole: async (stream) => (await collect(stream)).some((event) => event.type === "message_stop"),
+    // `input_tokens` leaves out what was read from and written to the cache.
+    classes: (usage) => ({
+      input: usage.input_tokens,
+      cached_input: usage.cache_read_input_tokens ?? 0,
+      cache_write: usage.cache_creation_input_tokens ?? 0,
+      output: usage.output_tokens,
+    }),
+  };
+}
 
-test("a key in x-api-key alone is taken", async () => {
-  const { key, wire, client, charged } = await asker(suite);
-  const headers = { "x-api-key": key.secret, authorization: null };
-  const answer = await client.messages.create(request(), { headers });
-  const sent = wire.requests.at(-1).headers;
-  assert.deepEqual([sent.get("authorization"), sent.get("x-api-key")], [null, key.secret]);
-  await key.assertSpent(await charged(answer.usage));
-});
+forEachModel("messages", (names) => {
+  const suite = suiteFor(names);
+  const { ask, request } = suite;
 
-test("a key as auth token is taken", async () => {
-  const { key, wire, client, charged } = await asker(suite);
-  const answer = await client.withOptions({ apiKey: null, authToken: key.secret }).messages.create(request());
-  assert.equal(wire.requests.at(-1).headers.get("authorization"), `Bearer ${key.secret}`);
-  await key.assertSpent(await charged(answer.usage));
-});
+  test("a plain answer is charged by the catalog", async () => {
+    const { key, wire, client, charged } = await asker(suite);
+    const answer = await ask(client);
+    assert.deepEqual([answer.type, answer.role, answer.stop_reason], ["message", "assistant", "end_turn"]);
+    assert.ok(answer.id && answer.model);
+    assert.equal(answer._request_id, wire.number);
+    assert.deepEqual(answer.content.map(({ type, text }) => [type, text]), [["text", "Вы написали: Привет"]]);
+    await key.assertSpent(await charged(answer.usage));
+  });
 
-sharedPromises(suite);
+  test("a streamed answer is the plain one and charged", async () => {
+    const { key, client, charged } = await asker(suite);
+    const text = "Расскажи, как сложить печь";
+    const plain = await ask(client, text);
+    const first = await charged(plain.usage);
+    const texts = [];
+    const stream = client.messages.stream(request(text)).on("text", (piece) => texts.push(piece));
+    const answer = await stream.finalMessage();
+    assert.equal(texts.join(""), plain.content[0].text);
+    assert.equal(answer.content[0].text, plain.content[0].text);
+    assert.ok(texts.length > 1, "the answer came in one piece");
+    assert.equal(answer.stop_reason, "end_turn");
+    await key.assertSpent(first, await charged(answer.usage));
+  });
+
+  test("the events of a stream come in order", async () => {
+    const { client } = await asker(suite);
+    const events = await collect(await ask(client, undefined, { stream: true }));
+    const kinds = events.map((event) => event.type).filter((kind) => kind !== "ping");
+    const deltas = kinds.filter((kind) => kind === "content_block_delta");
+    assert.ok(deltas.length > 1);
+    const tail = ["content_block_stop", "message_delta", "message_stop"];
+    assert.deepEqual(kinds, ["message_start", "content_block_start", ...deltas, ...tail]);
+    const [{ message }] = events;
+    assert.deepEqual([message.content, message.stop_reason, message.stop_sequence], [[], null, null]);
+    const end = events.find((event) => event.type === "message_delta");
+    // A chat vendor counts at the end: until then the input is 0, and the last event has all counts.
+    if (suite.translated) assert.deepEqual([message.usage.input_tokens, end.usage.input_tokens > 0], [0, true]);
+    else assert.ok(message.usage.input_tokens > 0);
+  });
+
+  for (const [kind, text, count] of [["a tool call", "Погода?", 1], ["parallel tool calls", "parallel: погода?", 2]]) {
+    test(`${kind}, results and answer`, async () => {
+      const { key, client, charged } = await asker(suite);
+      const asked = await ask(client, text, { tools: [WEATHER] });
+      const calls = assertCalls(asked, count);
+      const first = await charged(asked.usage);
+      const answer = await ask(client, text, continued(text, calls));
+      assert.match(answer.content[0].text, /\+7 и снег/);
+      await key.assertSpent(first, await charged(answer.usage));
+    });
+
+    test(`${kind}, results and answer, streamed`, async () => {
+      const { key, client, charged } = await asker(suite);
+      let fragments = 0;
+      const stream = client.messages.stream(request(text, { tools: [WEATHER] }));
+      stream.on("inputJson", (piece) => (fragments += piece ? 1 : 0));
+      const asked = await stream.finalMessage();
+      const calls = assertCalls(asked, count);
+      assert.ok(fragments >= 2 * count, "arguments came in one piece");
+      const first = await charged(asked.usage);
+      const answer = await client.messages.stream(request(text, continued(text, calls))).finalMessage();
+      assert.match(answer.content[0].text, /\+7 и снег/);
+      await key.assertSpent(first, await charged(answer.usage));
+    });
+  }
+
+  // The SDK first asks the vendor to keep the conversation; the refusal makes it send all of it.
+  test("the tool runner sends the whole conversation", async () => {
+    const { client } = await asker(suite);
+    const answer = await client.beta.messages.toolRunner(request("Погода?", { tools: [weatherTool()] }));
+    assert.match(answer.content[0].text, /в городе Москва \+7 и снег/);
+  });
+
+  test("the tool runner sends the whole conversation, streamed", async () => {
+    const { client } = await asker(suite);
+    const runner = client.beta.messages.toolRunner(request("Погода?", { tools: [weatherTool()], stream: true }));
+    const answers = [];
+    for await (const stream of runner) answers.push(await stream.finalMessage());
+    assert.deepEqual(answers.map((answer) => answer.stop_reason), ["tool_use", "end_turn"]);
+    assert.match(answers[1].content[0].text, /в городе Москва \+7 и снег/);
+  });
+
+  test("a key in x-api-key alone is taken", async () => {
+    const { key, wire, client, charged } = await asker(suite);
+    const headers = { "x-api-key": key.secret, authorization: null };
+    const answer = await client.messages.create(request(), { headers });
+    const sent = wire.requests.at(-1).headers;
+    assert.deepEqual([sent.get("authorization"), sent.get("x-api-key")], [null, key.secret]);
+    await key.assertSpent(await charged(answer.usage));
+  });
+
+  test("a key as auth token is taken", async () => {
+    const { key, wire, client, charged } = await asker(suite);
+    const answer = await client.withOptions({ apiKey: null, authToken: key.secret }).messages.create(request());
+    assert.equal(wire.requests.at(-1).headers.get("authorization"), `Bearer ${key.secret}`);
+    await key.assertSpent(await charged(answer.usage));
+  });
+
+  test("an answer that reaches max_tokens says so", async () => {
+    const { key, client, charged } = await asker(suite);
+    const [text, params] = ["раз два три четыре пять", { max_tokens: 3 }];
+    const plain = await ask(client, text, params);
+    assert.deepEqual([plain.content[0].text, plain.stop_reason], ["Вы написали: раз ", "max_tokens"]);
+    const first = await charged(plain.usage);
+    const answer = await client.messages.stream(request(text, params)).finalMessage();
+    assert.deepEqual([answer.content[0].text, answer.stop_reason], ["Вы написали: раз ", "max_tokens"]);
+    await key.assertSpent(first, await charged(answer.usage));
+  });
+
+  test("an answer ends before a stop sequence", async () => {
+    const { client } = await asker(suite);
+    const [text, params] = ["до СТОП после", { stop_sequences: ["другое", "СТОП"] }];
+    // Chat vendors do not tell which sequence it was, or that it was one.
+    const end = suite.translated ? ["end_turn", null] : ["stop_sequence", "СТОП"];
+    const plain = await ask(client, text, params);
+    const streamed = await client.messages.stream(request(text, params)).finalMessage();
+    for (const { content, stop_reason, stop_sequence } of [plain, streamed]) {
+      assert.equal(content[0].text, "Вы написали: до ");
+      assert.deepEqual([stop_reason, stop_sequence], end);
+    }
+  });
+
+  test("instructions are told, as one text or as blocks", async () => {
+    const { client } = await asker(suite);
+    const told = async (system) => (await ask(client, "say-system", { system })).content[0].text;
+    assert.equal(await told("Ты краток."), "Система: Ты краток.");
+    const blocks = [
+      { type: "text", text: "Ты краток.", cache_control: { type: "ephemeral" } },
+      { type: "text", text: "Отвечай по-русски." },
+    ];
+    assert.match(await told(blocks), /^Система: Ты краток\.\n+Отвечай по-русски\.$/);
+  });
+
+  test("instructions in the middle of a conversation are told", async () => {
+    const { client } = await asker(suite);
+    const messages = [user("Привет"), { role: "system", content: "Отвечай по-русски." }, user("say-system")];
+    const answer = await ask(client, undefined, { messages });
+    assert.equal(answer.content[0].text, "Система: Отвечай по-русски.");
+  });
+
+  test("an image goes along with a text", async () => {
+    const { client } = await asker(suite);
+    const image = { type: "image", source: { type: "base64", media_type: "image/png", data: PIXEL } };
+    const answer = await ask(client, undefined, { messages: [user([image, { type: "text", text: "Что это?" }])] });
+    assert.equal(answer.content[0].text, "Вы написали: Что это?");
+  });
+
+  test("a tool's failure is told", async () => {
+    const { client } = await asker(suite);
+    const calls = assertCalls(await ask(client, "Погода?", { tools: [WEATHER] }), 1);
+    const { messages, tools } = continued("Погода?", calls);
+    Object.assign(messages.at(-1).content[0], { content: "нет связи", is_error: true });
+    const answer = await ask(client, undefined, { messages, tools });
+    assert.match(answer.content[0].text, /^Результат: [^]*нет связи/);
+  });
+
+  test("tokens are counted, for nothing", async () => {
+    const { key, client } = await asker(suite);
+    const { max_tokens, ...counted } = request("Посчитай это", { system: "Ты краток.", tools: [WEATHER] });
+    assert.ok((await client.messages.countTokens(counted)).input_tokens > 0);
+    assert.ok((await client.beta.messages.countTokens(counted)).input_tokens > 0);
+    await key.assertSpent();
+  });
+
+  sharedPromises(suite);
+});

@@ -1,4 +1,4 @@
-"""The official `anthropic` package against a vendor of the messages format."""
+"""The official `anthropic` package against a vendor of the messages format, and against one of the chat format."""
 
 import anthropic
 
@@ -11,14 +11,7 @@ WEATHER = {
 }
 
 
-def classes(usage):
-    """Tokens by rate class: `input_tokens` leaves out what was read from and written to the cache."""
-    return {
-        "input": usage.input_tokens,
-        "cached_input": usage.cache_read_input_tokens or 0,
-        "cache_write": usage.cache_creation_input_tokens or 0,
-        "output": usage.output_tokens,
-    }
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 def user(content):
@@ -33,6 +26,18 @@ class Anthropic(gateway.Suite):
     sdk = anthropic
     model = "demo-messages"
     other_model = "demo-chat"
+    # Parameters that the chat format has no place for, and those that it has.
+    dropped = {
+        "top_k": 40,
+        "cache_control": {"type": "ephemeral"},
+        "context_management": {"edits": []},
+        "service_tier": "auto",
+        "thinking": {"type": "disabled"},
+        "output_config": {"effort": "low"},
+        "metadata": {"user_id": "sdk-tests"},
+        "temperature": 0.5,
+        "top_p": 0.9,
+    }
 
     def client(self, secret, **options):
         self.wire = gateway.Wire(anthropic)
@@ -46,6 +51,15 @@ class Anthropic(gateway.Suite):
     def ask(self, client, text="Привет", **params):
         return client.messages.create(**self.request(text, **params))
 
+    def classes(self, usage):
+        # `input_tokens` leaves out what was read from and written to the cache.
+        return {
+            "input": usage.input_tokens,
+            "cached_input": usage.cache_read_input_tokens or 0,
+            "cache_write": usage.cache_creation_input_tokens or 0,
+            "output": usage.output_tokens,
+        }
+
     def test_plain_answer_is_charged_by_the_catalog(self):
         answer = self.ask(self.asker)
         self.assertEqual((answer.type, answer.role), ("message", "assistant"))
@@ -54,12 +68,12 @@ class Anthropic(gateway.Suite):
         self.assertEqual(answer._request_id, self.wire.number)
         self.assertEqual([(part.type, part.text) for part in answer.content], [("text", "Вы написали: Привет")])
         self.assertEqual(answer.stop_reason, "end_turn")
-        self.assert_spent(self.assert_charged(classes(answer.usage)))
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
     def test_streamed_answer_is_the_plain_one_and_charged(self):
         text = "Расскажи, как сложить печь"
         plain = self.ask(self.asker, text)
-        first = self.assert_charged(classes(plain.usage))
+        first = self.assert_charged(self.classes(plain.usage))
         with self.asker.messages.stream(**self.request(text)) as stream:
             texts = list(stream.text_stream)
             answer = stream.get_final_message()
@@ -67,14 +81,24 @@ class Anthropic(gateway.Suite):
         self.assertEqual(answer.content[0].text, plain.content[0].text)
         self.assertGreater(len(texts), 1, "the answer came in one piece")
         self.assertEqual(answer.stop_reason, "end_turn")
-        self.assert_spent(first, self.assert_charged(classes(answer.usage)))
+        self.assert_spent(first, self.assert_charged(self.classes(answer.usage)))
 
     def test_events_of_a_stream_come_in_order(self):
-        kinds = [event.type for event in self.ask(self.asker, stream=True) if event.type != "ping"]
+        events = list(self.ask(self.asker, stream=True))
+        kinds = [event.type for event in events if event.type != "ping"]
         deltas = kinds.count("content_block_delta")
         self.assertGreater(deltas, 1)
         head, tail = ["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]
         self.assertEqual(kinds, [*head, *["content_block_delta"] * deltas, *tail])
+        start = events[0].message
+        self.assertEqual((start.content, start.stop_reason, start.stop_sequence), ([], None, None))
+        end = next(event for event in events if event.type == "message_delta")
+        if self.translated:
+            # A chat vendor counts at the end: until then the input is 0, and the last event has all counts.
+            self.assertEqual(start.usage.input_tokens, 0)
+            self.assertGreater(end.usage.input_tokens, 0)
+        else:
+            self.assertGreater(start.usage.input_tokens, 0)
 
     def test_tool_call_and_its_result(self):
         self.tools("Погода?", 1)
@@ -86,11 +110,11 @@ class Anthropic(gateway.Suite):
         asked = [user(text)]
         answer = self.ask(self.asker, messages=asked, tools=[WEATHER])
         calls = self.assert_calls(answer, count)
-        charges = [self.assert_charged(classes(answer.usage))]
+        charges = [self.assert_charged(self.classes(answer.usage))]
         turns = [*asked, {"role": "assistant", "content": answer.content}, results(calls)]
         final = self.ask(self.asker, messages=turns, tools=[WEATHER])
         self.assertIn("+7 и снег", final.content[0].text)
-        charges.append(self.assert_charged(classes(final.usage)))
+        charges.append(self.assert_charged(self.classes(final.usage)))
         self.assert_spent(*charges)
 
     def test_streamed_tool_call_and_its_result(self):
@@ -106,14 +130,14 @@ class Anthropic(gateway.Suite):
             answer = stream.get_final_message()
         calls = self.assert_calls(answer, count)
         self.assertGreaterEqual(fragments, 2 * count, "arguments came in one piece")
-        charges = [self.assert_charged(classes(answer.usage))]
+        charges = [self.assert_charged(self.classes(answer.usage))]
         # What a program keeps of the call, without what the SDK's own objects add.
         turn = [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.input} for call in calls]
         turns = [*asked, {"role": "assistant", "content": turn}, results(calls)]
         with self.asker.messages.stream(**self.request(messages=turns, tools=[WEATHER])) as stream:
             final = stream.get_final_message()
         self.assertIn("+7 и снег", final.content[0].text)
-        charges.append(self.assert_charged(classes(final.usage)))
+        charges.append(self.assert_charged(self.classes(final.usage)))
         self.assert_spent(*charges)
 
     def assert_calls(self, answer, count):
@@ -134,6 +158,63 @@ class Anthropic(gateway.Suite):
         final = self.asker.beta.messages.tool_runner(**self.request("Погода?", tools=[get_weather])).until_done()
         self.assertIn("в городе Москва +7 и снег", final.content[0].text)
 
+    def test_answer_that_reaches_max_tokens_says_so(self):
+        text, cut = "раз два три четыре пять", "Вы написали: раз "
+        plain = self.ask(self.asker, text, max_tokens=3)
+        self.assertEqual((plain.content[0].text, plain.stop_reason), (cut, "max_tokens"))
+        first = self.assert_charged(self.classes(plain.usage))
+        answer = self.streamed(text, max_tokens=3)
+        self.assertEqual((answer.content[0].text, answer.stop_reason), (cut, "max_tokens"))
+        self.assert_spent(first, self.assert_charged(self.classes(answer.usage)))
+
+    def test_answer_ends_before_a_stop_sequence(self):
+        text, stops = "до СТОП после", ["другое", "СТОП"]
+        # Chat vendors do not tell which sequence it was, or that it was one.
+        end = ("end_turn", None) if self.translated else ("stop_sequence", "СТОП")
+        for answer in (self.ask(self.asker, text, stop_sequences=stops), self.streamed(text, stop_sequences=stops)):
+            self.assertEqual(answer.content[0].text, "Вы написали: до ")
+            self.assertEqual((answer.stop_reason, answer.stop_sequence), end)
+
+    def streamed(self, text, **params):
+        with self.asker.messages.stream(**self.request(text, **params)) as stream:
+            return stream.get_final_message()
+
+    def test_instructions_are_told_as_one_text_or_as_blocks(self):
+        told = self.ask(self.asker, "say-system", system="Ты краток.").content[0].text
+        self.assertEqual(told, "Система: Ты краток.")
+        blocks = [
+            {"type": "text", "text": "Ты краток.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "Отвечай по-русски."},
+        ]
+        told = self.ask(self.asker, "say-system", system=blocks).content[0].text
+        self.assertRegex(told, r"^Система: Ты краток\.\n+Отвечай по-русски\.$")
+
+    def test_instructions_in_the_middle_of_a_conversation_are_told(self):
+        turns = [user("Привет"), {"role": "system", "content": "Отвечай по-русски."}, user("say-system")]
+        answer = self.ask(self.asker, messages=turns)
+        self.assertEqual(answer.content[0].text, "Система: Отвечай по-русски.")
+
+    def test_image_goes_along_with_a_text(self):
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+        answer = self.ask(self.asker, messages=[user([image, {"type": "text", "text": "Что это?"}])])
+        self.assertEqual(answer.content[0].text, "Вы написали: Что это?")
+
+    def test_failure_of_a_tool_is_told(self):
+        asked = [user("Погода?")]
+        answer = self.ask(self.asker, messages=asked, tools=[WEATHER])
+        failed = results(self.assert_calls(answer, 1))
+        failed["content"][0].update(content="нет связи", is_error=True)
+        turns = [*asked, {"role": "assistant", "content": answer.content}, failed]
+        final = self.ask(self.asker, messages=turns, tools=[WEATHER])
+        self.assertRegex(final.content[0].text, r"^Результат: (.|\n)*нет связи")
+
+    def test_tokens_are_counted_for_nothing(self):
+        counted = self.request("Посчитай это", system="Ты краток.", tools=[WEATHER])
+        del counted["max_tokens"]
+        self.assertGreater(self.asker.messages.count_tokens(**counted).input_tokens, 0)
+        self.assertGreater(self.asker.beta.messages.count_tokens(**counted).input_tokens, 0)
+        self.assert_spent(0)
+
     def test_key_in_x_api_key_alone_is_taken(self):
         # Older SDKs do so by themselves; newer ones send `api_key` as a bearer unless told to leave it out.
         headers = {"Authorization": anthropic.Omit(), "X-Api-Key": self.key.secret}
@@ -141,17 +222,24 @@ class Anthropic(gateway.Suite):
         answer = self.ask(client)
         sent = self.wire.requests[-1].headers
         self.assertEqual((sent.get("authorization"), sent["x-api-key"]), (None, self.key.secret))
-        self.assert_spent(self.assert_charged(classes(answer.usage)))
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
     def test_key_as_auth_token_is_taken(self):
         client = self.client(None, auth_token=self.key.secret)
         answer = self.ask(client)
         self.assertEqual(self.wire.requests[-1].headers["authorization"], "Bearer " + self.key.secret)
-        self.assert_spent(self.assert_charged(classes(answer.usage)))
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
     def test_cut_stream_does_not_look_whole(self):
         self.assert_cut(lambda stream: "message_stop" in [event.type for event in stream])
 
 
+class AnthropicTranslated(Anthropic):
+    """The same promises where the vendor speaks the chat format."""
+
+    model, other_model = Anthropic.other_model, Anthropic.model
+    translated = True
+
+
 if __name__ == "__main__":
-    gateway.main(Anthropic)
+    gateway.main(Anthropic, AnthropicTranslated)

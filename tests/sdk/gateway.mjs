@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { test } from "node:test";
+import { describe, test } from "node:test";
 
 export const { TOLLGATE_URL: URL, TOLLGATE_ADMIN_URL: ADMIN_URL, TOLLGATE_ADMIN_KEY: ADMIN_KEY } = process.env;
 /** A request number. */
@@ -132,6 +132,16 @@ export class Wire {
   }
 }
 
+/** Makes the same promises for each model: one whose vendor speaks the SDK's format, one whose vendor does not. */
+export function forEachModel(format, promises) {
+  for (const vendorFormat of ["chat", "messages"]) {
+    const model = `demo-${vendorFormat}`;
+    const otherModel = vendorFormat === "chat" ? "demo-messages" : "demo-chat";
+    const translated = vendorFormat !== format;
+    describe(`${model}:`, () => promises({ model, otherModel, translated }));
+  }
+}
+
 /** A fresh key, and an SDK's client with it on a wire of its own. */
 export async function asker(suite, { key, ...options } = {}) {
   key ??= await Key.create();
@@ -143,7 +153,8 @@ export async function asker(suite, { key, ...options } = {}) {
 
 /**
  * The promises that both formats share. `suite` says how its SDK is called:
- * `{ sdk, model, otherModel, client(secret, options), ask(client, text, params), classes(usage), isWhole(stream) }`.
+ * `{ sdk, model, otherModel, translated, client(secret, options), ask(client, text, params), classes(usage),
+ * isWhole(stream), dropped }`, where `dropped` are parameters without a counterpart in the other format.
  */
 export function sharedPromises(suite) {
   const { sdk, model, otherModel, ask } = suite;
@@ -210,7 +221,8 @@ export function sharedPromises(suite) {
 
   test("the models that the key may call are listed", async () => {
     const ids = async (client) => (await collect(client.models.list())).map((entry) => entry.id);
-    assert.ok((await ids((await asker(suite)).client)).includes(model));
+    const all = await ids((await asker(suite)).client);
+    for (const id of [model, otherModel]) assert.ok(all.includes(id), `${id} is not among ${all}`);
     assert.deepEqual(await ids((await asker(suite, { key: await Key.create({ models: [model] }) })).client), [model]);
   });
 
@@ -221,6 +233,28 @@ export function sharedPromises(suite) {
     const error = await refusal(sdk.BadRequestError, 400, { key, max_tokens: 0 });
     assert.match(message(error), /max_tokens/);
     await key.assertSpent();
+  });
+
+  test("what has no counterpart in the other format does no harm", async () => {
+    const { client, charged } = await asker(suite);
+    const { usage } = await ask(client, undefined, suite.dropped);
+    const plain = await ask(client);
+    assert.deepEqual(usage, plain.usage);
+    await charged(plain.usage);
+  });
+
+  // A vendor of the same format may know the field: it gets every byte. Where it would have to be translated, what it
+  // means is not known, and leaving it out silently could change the answer.
+  test("a field that nobody knows is passed on or named in a refusal", async () => {
+    const key = await Key.create();
+    const params = { key, field_of_tomorrow: 1 };
+    if (suite.translated) {
+      assert.match(message(await refusal(sdk.BadRequestError, 400, params)), /field_of_tomorrow/);
+      await key.assertSpent();
+    } else {
+      const { client } = await asker(suite, { key });
+      await ask(client, undefined, { field_of_tomorrow: 1 });
+    }
   });
 
   test("an unknown model is 503 and asked for once", async () => {

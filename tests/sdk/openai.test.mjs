@@ -1,9 +1,9 @@
-// The official `openai` package against a vendor of the chat format.
+// The official `openai` package against a vendor of the chat format, and against one of the messages format.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
-import { URL, asker, sharedPromises } from "./gateway.mjs";
+import { URL, asker, forEachModel, sharedPromises } from "./gateway.mjs";
 
 const WEATHER = {
   type: "function",
@@ -13,26 +13,27 @@ const WEATHER = {
     parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
   },
 };
-const user = (content) => ({ role: "user", content });
-
-const suite = {
-  sdk: OpenAI,
-  model: "demo-chat",
-  otherModel: "demo-messages",
-  client: (apiKey, options) => new OpenAI({ apiKey, baseURL: `${URL}/v1`, ...options }),
-  ask: (client, text = "Привет", params = {}) =>
-    client.chat.completions.create({ model: suite.model, messages: [user(text)], max_tokens: 500, ...params }),
-  isWhole: async (stream) => (await read(stream)).finish !== null,
-  // `prompt_tokens` contains what was read from and written to the cache.
-  classes(usage) {
-    const cached_input = usage.prompt_tokens_details?.cached_tokens ?? 0;
-    const cache_write = usage.prompt_tokens_details?.cache_write_tokens ?? 0;
-    const input = usage.prompt_tokens - cached_input - cache_write;
-    return { input, cached_input, cache_write, output: usage.completion_tokens };
-  },
+const PIXEL =
+  "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+/** Parameters that the messages format has no place for, and those that it has. */
+const DROPPED = {
+  seed: 7,
+  store: false,
+  metadata: { department: "sales" },
+  logit_bias: { 50256: -100 },
+  frequency_penalty: 0.5,
+  presence_penalty: 0.5,
+  verbosity: "low",
+  prompt_cache_key: "sdk-tests",
+  user: "sdk-tests",
+  temperature: 0.5,
+  top_p: 0.9,
+  reasoning_effort: "low",
+  response_format: { type: "text" },
 };
-const { ask } = suite;
 const streamed = { stream: true, stream_options: { include_usage: true } };
+const user = (content) => ({ role: "user", content });
+const results = (calls) => calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "+7 и снег" }));
 
 /** Texts, tool calls, fragments of arguments, finish reason and usages of a stream. */
 async function read(stream) {
@@ -63,80 +64,199 @@ function assertCalls(calls, count) {
   }
 }
 
-const results = (calls) => calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "+7 и снег" }));
-
-test("a plain answer is charged by the catalog", async () => {
-  const { key, wire, client, charged } = await asker(suite);
-  const answer = await ask(client);
-  assert.equal(answer.object, "chat.completion");
-  assert.ok(answer.id && answer.model && Number.isInteger(answer.created));
-  assert.equal(answer._request_id, wire.number);
-  const [{ index, message, finish_reason }] = answer.choices;
-  assert.deepEqual([index, message.role, finish_reason], [0, "assistant", "stop"]);
-  assert.equal(message.content, "Вы написали: Привет");
-  assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens);
-  await key.assertSpent(await charged(answer.usage));
-});
-
-test("a streamed answer is the plain one and charged", async () => {
-  const { key, client, charged } = await asker(suite);
-  const text = "Расскажи, как сложить печь";
-  const plain = await ask(client, text);
-  const first = await charged(plain.usage);
-  const { texts, finish, usages } = await read(await ask(client, text, streamed));
-  assert.equal(texts.join(""), plain.choices[0].message.content);
-  assert.ok(texts.length > 1, "the answer came in one piece");
-  assert.deepEqual([finish, usages.length], ["stop", 1]);
-  await key.assertSpent(first, await charged(usages[0]));
-});
-
-test("a stream has no usage unless asked and is charged all the same", async () => {
-  const { key, client, charged } = await asker(suite);
-  const plain = await ask(client);
-  const first = await charged(plain.usage);
-  for await (const chunk of await ask(client, undefined, { stream: true })) {
-    assert.ok(chunk.choices.length > 0, "a chunk without choices that nobody asked for");
-    assert.ok(!chunk.usage, "usage that nobody asked for");
-  }
-  await key.assertSpent(first, await charged(plain.usage));
-});
-
-for (const [kind, text, count] of [["a tool call", "Погода?", 1], ["parallel tool calls", "parallel: погода?", 2]]) {
-  test(`${kind}, results and answer`, async () => {
-    const { key, client, charged } = await asker(suite);
-    const asked = await ask(client, text, { tools: [WEATHER] });
-    const [{ message, finish_reason }] = asked.choices;
-    assert.equal(finish_reason, "tool_calls");
-    assertCalls(message.tool_calls, count);
-    const first = await charged(asked.usage);
-    const messages = [user(text), message, ...results(message.tool_calls)];
-    const answer = await ask(client, text, { messages, tools: [WEATHER] });
-    assert.match(answer.choices[0].message.content, /\+7 и снег/);
-    assert.equal(answer.choices[0].finish_reason, "stop");
-    await key.assertSpent(first, await charged(answer.usage));
-  });
-
-  test(`${kind}, results and answer, streamed`, async () => {
-    const { key, client, charged } = await asker(suite);
-    const { calls, fragments, finish, usages } = await read(await ask(client, text, { tools: [WEATHER], ...streamed }));
-    assert.equal(finish, "tool_calls");
-    assertCalls(calls, count);
-    assert.ok(fragments >= 2 * count, "arguments came in one piece");
-    const first = await charged(usages.at(-1));
-    const messages = [user(text), { role: "assistant", tool_calls: calls }, ...results(calls)];
-    const answer = await read(await ask(client, text, { messages, tools: [WEATHER], ...streamed }));
-    assert.match(answer.texts.join(""), /\+7 и снег/);
-    assert.equal(answer.finish, "stop");
-    await key.assertSpent(first, await charged(answer.usages.at(-1)));
-  });
+/** The `openai` package asking for `model`. */
+function suiteFor({ model, otherModel, translated }) {
+  return {
+    sdk: OpenAI,
+    model,
+    otherModel,
+    translated,
+    dropped: DROPPED,
+    client: (apiKey, options) => new OpenAI({ apiKey, baseURL: `${URL}/v1`, ...options }),
+    ask: (client, text = "Привет", params = {}) =>
+      client.chat.completions.create({ model, messages: [user(text)], max_tokens: 500, ...params }),
+    isWhole: async (stream) => (await read(stream)).finish !== null,
+    // `prompt_tokens` contains what was read from and written to the cache.
+    classes(usage) {
+      const cached_input = usage.prompt_tokens_details?.cached_tokens ?? 0;
+      const cache_write = usage.prompt_tokens_details?.cache_write_tokens ?? 0;
+      const input = usage.prompt_tokens - cached_input - cache_write;
+      return { input, cached_input, cache_write, output: usage.completion_tokens };
+    },
+  };
 }
 
-test("the tool loop helper gets its answer", async () => {
-  const { client } = await asker(suite);
-  const run = ({ city }) => `в городе ${city} +7 и снег`;
-  const tool = { ...WEATHER, function: { ...WEATHER.function, parse: JSON.parse, function: run } };
-  const loop = client.chat.completions.runTools({ model: suite.model, messages: [user("Погода?")], max_tokens: 500, tools: [tool] });
-  assert.match(await loop.finalContent(), /в городе Москва \+7 и снег/);
-});
+forEachModel("chat", (names) => {
+  const suite = suiteFor(names);
+  const { ask } = suite;
 
-sharedPromises(suite);
+  test("a plain answer is charged by the catalog", async () => {
+    const { key, wire, client, charged } = await asker(suite);
+    const answer = await ask(client);
+    assert.equal(answer.object, "chat.completion");
+    assert.ok(answer.id && answer.model && Number.isInteger(answer.created));
+    assert.equal(answer._request_id, wire.number);
+    const [{ index, message, finish_reason }] = answer.choices;
+    assert.deepEqual([index, message.role, finish_reason], [0, "assistant", "stop"]);
+    assert.equal(message.content, "Вы написали: Привет");
+    assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens);
+    await key.assertSpent(await charged(answer.usage));
+  });
+
+  test("a streamed answer is the plain one and charged", async () => {
+    const { key, client, charged } = await asker(suite);
+    const text = "Расскажи, как сложить печь";
+    const plain = await ask(client, text);
+    const first = await charged(plain.usage);
+    const { texts, finish, usages } = await read(await ask(client, text, streamed));
+    assert.equal(texts.join(""), plain.choices[0].message.content);
+    assert.ok(texts.length > 1, "the answer came in one piece");
+    assert.deepEqual([finish, usages.length], ["stop", 1]);
+    await key.assertSpent(first, await charged(usages[0]));
+  });
+
+  test("a stream has no usage unless asked and is charged all the same", async () => {
+    const { key, client, charged } = await asker(suite);
+    const plain = await ask(client);
+    const first = await charged(plain.usage);
+    for await (const chunk of await ask(client, undefined, { stream: true })) {
+      assert.ok(chunk.choices.length > 0, "a chunk without choices that nobody asked for");
+      assert.ok(!chunk.usage, "usage that nobody asked for");
+    }
+    await key.assertSpent(first, await charged(plain.usage));
+  });
+
+  for (const [kind, text, count] of [["a tool call", "Погода?", 1], ["parallel tool calls", "parallel: погода?", 2]]) {
+    test(`${kind}, results and answer`, async () => {
+      const { key, client, charged } = await asker(suite);
+      const asked = await ask(client, text, { tools: [WEATHER] });
+      const [{ message, finish_reason }] = asked.choices;
+      assert.equal(finish_reason, "tool_calls");
+      assertCalls(message.tool_calls, count);
+      const first = await charged(asked.usage);
+      const messages = [user(text), message, ...results(message.tool_calls)];
+      const answer = await ask(client, text, { messages, tools: [WEATHER] });
+      assert.match(answer.choices[0].message.content, /\+7 и снег/);
+      assert.equal(answer.choices[0].finish_reason, "stop");
+      await key.assertSpent(first, await charged(answer.usage));
+    });
+
+    test(`${kind}, results and answer, streamed`, async () => {
+      const { key, client, charged } = await asker(suite);
+      const { calls, fragments, finish, usages } = await read(await ask(client, text, { tools: [WEATHER], ...streamed }));
+      assert.equal(finish, "tool_calls");
+      assertCalls(calls, count);
+      assert.ok(fragments >= 2 * count, "arguments came in one piece");
+      const first = await charged(usages.at(-1));
+      const messages = [user(text), { role: "assistant", tool_calls: calls }, ...results(calls)];
+      const answer = await read(await ask(client, text, { messages, tools: [WEATHER], ...streamed }));
+      assert.match(answer.texts.join(""), /\+7 и снег/);
+      assert.equal(answer.finish, "stop");
+      await key.assertSpent(first, await charged(answer.usages.at(-1)));
+    });
+  }
+
+  test("the tool loop helper gets its answer", async () => {
+    const { wire, client } = await asker(suite);
+    assert.match(await toolLoop(client).finalContent(), /в городе Москва \+7 и снег/);
+    assert.equal(wire.requests.length, 2);
+  });
+
+  test("the tool loop helper gets its answer, streamed", async () => {
+    const { wire, client } = await asker(suite);
+    const loop = toolLoop(client, streamed);
+    const texts = [];
+    loop.on("content", (piece) => texts.push(piece));
+    assert.match(await loop.finalContent(), /в городе Москва \+7 и снег/);
+    assert.match(texts.join(""), /в городе Москва \+7 и снег/);
+    assert.equal(wire.requests.length, 2);
+    assert.ok((await loop.totalUsage()).completion_tokens > 0);
+  });
+
+  function toolLoop(client, params = {}) {
+    const run = ({ city }) => `в городе ${city} +7 и снег`;
+    const tool = { ...WEATHER, function: { ...WEATHER.function, parse: JSON.parse, function: run } };
+    return client.chat.completions.runTools({
+      model: suite.model,
+      messages: [user("Погода?")],
+      max_tokens: 500,
+      tools: [tool],
+      ...params,
+    });
+  }
+
+  test("the streaming helper gathers the whole answer", async () => {
+    const { key, client, charged } = await asker(suite);
+    const { stream, ...params } = streamed;
+    const request = { model: suite.model, messages: [user("Привет")], max_tokens: 500, ...params };
+    const answer = await client.chat.completions.stream(request).finalChatCompletion();
+    const [{ message, finish_reason }] = answer.choices;
+    assert.deepEqual([message.role, message.content, finish_reason], ["assistant", "Вы написали: Привет", "stop"]);
+    await key.assertSpent(await charged(answer.usage));
+  });
+
+  for (const name of ["max_tokens", "max_completion_tokens"]) {
+    test(`an answer that reaches ${name} ends with length`, async () => {
+      const { key, client, charged } = await asker(suite);
+      const text = "раз два три четыре пять";
+      const params = { max_tokens: undefined, [name]: 3 };
+      const plain = await ask(client, text, params);
+      const [{ message, finish_reason }] = plain.choices;
+      assert.deepEqual([message.content, finish_reason], ["Вы написали: раз ", "length"]);
+      const first = await charged(plain.usage);
+      const { texts, finish, usages } = await read(await ask(client, text, { ...params, ...streamed }));
+      assert.deepEqual([texts.join(""), finish], ["Вы написали: раз ", "length"]);
+      await key.assertSpent(first, await charged(usages.at(-1)));
+    });
+  }
+
+  test("an answer without a ceiling is whole", async () => {
+    const { key, client, charged } = await asker(suite);
+    const answer = await ask(client, undefined, { max_tokens: undefined });
+    assert.equal(answer.choices[0].finish_reason, "stop");
+    await key.assertSpent(await charged(answer.usage));
+  });
+
+  for (const stop of ["СТОП", ["другое", "СТОП"]]) {
+    test(`an answer ends before ${Array.isArray(stop) ? "one of several stop sequences" : "the stop sequence"}`, async () => {
+      const { client } = await asker(suite);
+      const plain = await ask(client, "до СТОП после", { stop });
+      const [{ message, finish_reason }] = plain.choices;
+      assert.deepEqual([message.content, finish_reason], ["Вы написали: до ", "stop"]);
+      const { texts, finish } = await read(await ask(client, "до СТОП после", { stop, ...streamed }));
+      assert.deepEqual([texts.join(""), finish], ["Вы написали: до ", "stop"]);
+    });
+  }
+
+  test("instructions are told, in their order", async () => {
+    const { client } = await asker(suite);
+    const messages = [
+      { role: "system", content: "Ты краток." },
+      { role: "developer", content: [{ type: "text", text: "Отвечай по-русски." }] },
+      user("say-system"),
+    ];
+    const answer = await ask(client, undefined, { messages });
+    assert.equal(answer.choices[0].message.content, "Система: Ты краток.\nОтвечай по-русски.");
+  });
+
+  test("an image goes along with a text", async () => {
+    const { client } = await asker(suite);
+    const parts = [{ type: "image_url", image_url: { url: PIXEL, detail: "low" } }, { type: "text", text: "Что это?" }];
+    const answer = await ask(client, undefined, { messages: [user(parts)] });
+    assert.equal(answer.choices[0].message.content, "Вы написали: Что это?");
+  });
+
+  test("more than one choice is given or refused", async () => {
+    const { key, client } = await asker(suite, { maxRetries: 0 });
+    const asked = ask(client, undefined, { n: 2 });
+    // The messages format has one choice: never one silently.
+    if (suite.translated) {
+      await assert.rejects(asked, (error) => error instanceof OpenAI.BadRequestError && /\bn\b/.test(error.message));
+      await key.assertSpent();
+    } else {
+      await asked;
+    }
+  });
+
+  sharedPromises(suite);
+});

@@ -1,4 +1,4 @@
-"""The official `openai` package against a vendor of the chat format."""
+"""The official `openai` package against a vendor of the chat format, and against one of the messages format."""
 
 import json
 
@@ -16,27 +16,36 @@ WEATHER = {
 }
 
 
-def classes(usage):
-    """Tokens by rate class: `prompt_tokens` contains what was read from and written to the cache."""
-    details = usage.prompt_tokens_details
-    cached = getattr(details, "cached_tokens", None) or 0
-    written = getattr(details, "cache_write_tokens", None) or 0
-    return {
-        "input": usage.prompt_tokens - cached - written,
-        "cached_input": cached,
-        "cache_write": written,
-        "output": usage.completion_tokens,
-    }
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def user(text):
-    return {"role": "user", "content": text}
+def user(content):
+    return {"role": "user", "content": content}
 
 
 class OpenAi(gateway.Suite):
     sdk = openai
     model = "demo-chat"
     other_model = "demo-messages"
+    # Parameters that the messages format has no place for, and those that it has.
+    dropped = {
+        "seed": 7,
+        "store": False,
+        "metadata": {"department": "sales"},
+        "logit_bias": {"50256": -100},
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.5,
+        "verbosity": "low",
+        "prompt_cache_key": "sdk-tests",
+        "user": "sdk-tests",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "reasoning_effort": "low",
+        "response_format": {"type": "text"},
+    }
 
     def client(self, secret, **options):
         self.wire = gateway.Wire(openai)
@@ -47,6 +56,18 @@ class OpenAi(gateway.Suite):
     def ask(self, client, text="Привет", **params):
         request = {"model": self.model, "messages": [user(text)], "max_tokens": 500}
         return client.chat.completions.create(**{**request, **params})
+
+    def classes(self, usage):
+        # `prompt_tokens` contains what was read from and written to the cache.
+        details = usage.prompt_tokens_details
+        cached = getattr(details, "cached_tokens", None) or 0
+        written = getattr(details, "cache_write_tokens", None) or 0
+        return {
+            "input": usage.prompt_tokens - cached - written,
+            "cached_input": cached,
+            "cache_write": written,
+            "output": usage.completion_tokens,
+        }
 
     def read(self, stream):
         """Text, tool calls, fragments of arguments, finish reason and usage of a stream."""
@@ -78,26 +99,25 @@ class OpenAi(gateway.Suite):
         self.assertEqual((choice.index, choice.message.role, choice.finish_reason), (0, "assistant", "stop"))
         self.assertEqual(choice.message.content, "Вы написали: Привет")
         self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens)
-        self.assert_spent(self.assert_charged(classes(answer.usage)))
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
     def test_streamed_answer_is_the_plain_one_and_charged(self):
         text = "Расскажи, как сложить печь"
         plain = self.ask(self.asker, text)
-        first = self.assert_charged(classes(plain.usage))
-        stream = self.ask(self.asker, text, stream=True, stream_options={"include_usage": True})
-        texts, _, _, finish, usages = self.read(stream)
+        first = self.assert_charged(self.classes(plain.usage))
+        texts, _, _, finish, usages = self.read(self.ask(self.asker, text, **STREAMED))
         self.assertEqual("".join(texts), plain.choices[0].message.content)
         self.assertGreater(len(texts), 1, "the answer came in one piece")
         self.assertEqual((finish, len(usages)), ("stop", 1))
-        self.assert_spent(first, self.assert_charged(classes(usages[0])))
+        self.assert_spent(first, self.assert_charged(self.classes(usages[0])))
 
     def test_stream_has_no_usage_unless_asked_and_is_charged_all_the_same(self):
         plain = self.ask(self.asker)
-        first = self.assert_charged(classes(plain.usage))
+        first = self.assert_charged(self.classes(plain.usage))
         chunks = list(self.ask(self.asker, stream=True))
         self.assertTrue(all(chunk.choices for chunk in chunks), "a chunk without choices that nobody asked for")
         self.assertFalse([chunk for chunk in chunks if chunk.usage], "usage that nobody asked for")
-        self.assert_spent(first, self.assert_charged(classes(plain.usage)))
+        self.assert_spent(first, self.assert_charged(self.classes(plain.usage)))
 
     def test_tool_call_and_its_result(self):
         self.tools("Погода?", 1)
@@ -114,13 +134,13 @@ class OpenAi(gateway.Suite):
         for call in calls:
             self.assertEqual((call.type, call.function.name), ("function", "get_weather"))
             self.assertEqual(json.loads(call.function.arguments), {"city": "Москва"})
-        charges = [self.assert_charged(classes(answer.usage))]
+        charges = [self.assert_charged(self.classes(answer.usage))]
         results = [{"role": "tool", "tool_call_id": call.id, "content": "+7 и снег"} for call in calls]
         turn = answer.choices[0].message.model_dump(exclude_none=True)
         final = self.ask(self.asker, messages=[*asked, turn, *results], tools=[WEATHER])
         self.assertIn("+7 и снег", final.choices[0].message.content)
         self.assertEqual(final.choices[0].finish_reason, "stop")
-        charges.append(self.assert_charged(classes(final.usage)))
+        charges.append(self.assert_charged(self.classes(final.usage)))
         self.assert_spent(*charges)
 
     def test_streamed_tool_call_and_its_result(self):
@@ -131,14 +151,14 @@ class OpenAi(gateway.Suite):
 
     def streamed_tools(self, text, count):
         asked = [user(text)]
-        options = {"tools": [WEATHER], "stream": True, "stream_options": {"include_usage": True}}
+        options = {"tools": [WEATHER], **STREAMED}
         _, calls, fragments, finish, usages = self.read(self.ask(self.asker, messages=asked, **options))
         self.assertEqual(finish, "tool_calls")
         self.assertEqual(len({call["id"] for call in calls}), count)
         self.assertGreaterEqual(fragments, 2 * count, "arguments came in one piece")
         for call in calls:
             self.assertEqual((call["name"], json.loads(call["arguments"])), ("get_weather", {"city": "Москва"}))
-        charges = [self.assert_charged(classes(usages[-1]))]
+        charges = [self.assert_charged(self.classes(usages[-1]))]
         turn = {
             "role": "assistant",
             "tool_calls": [
@@ -150,7 +170,7 @@ class OpenAi(gateway.Suite):
         texts, _, _, finish, usages = self.read(self.ask(self.asker, messages=[*asked, turn, *results], **options))
         self.assertIn("+7 и снег", "".join(texts))
         self.assertEqual(finish, "stop")
-        charges.append(self.assert_charged(classes(usages[-1])))
+        charges.append(self.assert_charged(self.classes(usages[-1])))
         self.assert_spent(*charges)
 
     def test_streaming_helper_gathers_the_whole_answer(self):
@@ -159,11 +179,70 @@ class OpenAi(gateway.Suite):
         ) as stream:
             answer = stream.get_final_completion()
         self.assertEqual(answer.choices[0].message.content, "Вы написали: Привет")
-        self.assert_spent(self.assert_charged(classes(answer.usage)))
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
+
+    def test_streaming_helper_gathers_tool_calls(self):
+        with self.asker.chat.completions.stream(
+            model=self.model, messages=[user("parallel: погода?")], max_tokens=500, tools=[WEATHER]
+        ) as stream:
+            done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+            choice = stream.get_final_completion().choices[0]
+        self.assertEqual([event.name for event in done], ["get_weather", "get_weather"])
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        for call in choice.message.tool_calls:
+            self.assertEqual(json.loads(call.function.arguments), {"city": "Москва"})
+
+    def test_answer_that_reaches_max_tokens_ends_with_length(self):
+        self.length(max_tokens=3)
+
+    def test_answer_that_reaches_max_completion_tokens_ends_with_length(self):
+        self.length(max_tokens=openai.NOT_GIVEN, max_completion_tokens=3)
+
+    def length(self, **params):
+        text, cut = "раз два три четыре пять", "Вы написали: раз "
+        plain = self.ask(self.asker, text, **params)
+        self.assertEqual((plain.choices[0].message.content, plain.choices[0].finish_reason), (cut, "length"))
+        first = self.assert_charged(self.classes(plain.usage))
+        texts, _, _, finish, usages = self.read(self.ask(self.asker, text, **params, **STREAMED))
+        self.assertEqual(("".join(texts), finish), (cut, "length"))
+        self.assert_spent(first, self.assert_charged(self.classes(usages[-1])))
+
+    def test_answer_without_a_ceiling_is_whole(self):
+        answer = self.ask(self.asker, max_tokens=openai.NOT_GIVEN)
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        self.assert_spent(self.assert_charged(self.classes(answer.usage)))
+
+    def test_answer_ends_before_a_stop_sequence(self):
+        for stop in ("СТОП", ["другое", "СТОП"]):
+            plain = self.ask(self.asker, "до СТОП после", stop=stop).choices[0]
+            self.assertEqual((plain.message.content, plain.finish_reason), ("Вы написали: до ", "stop"))
+            texts, _, _, finish, _ = self.read(self.ask(self.asker, "до СТОП после", stop=stop, **STREAMED))
+            self.assertEqual(("".join(texts), finish), ("Вы написали: до ", "stop"))
+
+    def test_instructions_are_told_in_their_order(self):
+        turns = [
+            {"role": "system", "content": "Ты краток."},
+            {"role": "developer", "content": [{"type": "text", "text": "Отвечай по-русски."}]},
+            user("say-system"),
+        ]
+        answer = self.ask(self.asker, messages=turns)
+        self.assertEqual(answer.choices[0].message.content, "Система: Ты краток.\nОтвечай по-русски.")
+
+    def test_image_goes_along_with_a_text(self):
+        image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
+        answer = self.ask(self.asker, messages=[user([image, {"type": "text", "text": "Что это?"}])])
+        self.assertEqual(answer.choices[0].message.content, "Вы написали: Что это?")
 
     def test_cut_stream_does_not_look_whole(self):
         self.assert_cut(lambda stream: self.read(stream)[3] is not None)
 
 
+class OpenAiTranslated(OpenAi):
+    """The same promises where the vendor speaks the messages format."""
+
+    model, other_model = OpenAi.other_model, OpenAi.model
+    translated = True
+
+
 if __name__ == "__main__":
-    gateway.main(OpenAi)
+    gateway.main(OpenAi, OpenAiTranslated)

@@ -36,8 +36,8 @@ const NAMES: &[&str] = &[
     "modalities",
 ];
 
-pub(super) fn call(body: Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(&body, messages_max);
+pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
+    let cx = Cx::new(body, messages_max);
     let call = cx.read(Body)?;
     Ok(Call {
         body: body.clone(),
@@ -73,22 +73,14 @@ impl<'de> Place<'de> for Body {
                     messages = true;
                 }
                 "max_tokens" => {
-                    max_tokens = at.field(
-                        &key,
-                        &mut map,
-                        Count {
-                            max: u64::from(u32::MAX),
-                        },
-                    )?
+                    let raw = at.raw(&mut map)?;
+                    spans.max_tokens = Some(at.cx.span(raw));
+                    max_tokens = at.reread::<_, A::Error>(&key, raw, CEILING)?;
                 }
                 "max_completion_tokens" => {
-                    max_completion_tokens = at.field(
-                        &key,
-                        &mut map,
-                        Count {
-                            max: u64::from(u32::MAX),
-                        },
-                    )?;
+                    let raw = at.raw(&mut map)?;
+                    spans.max_completion_tokens = Some(at.cx.span(raw));
+                    max_completion_tokens = at.reread::<_, A::Error>(&key, raw, CEILING)?;
                 }
                 "stream" => stream = at.field(&key, &mut map, Flag)?,
                 "stream_options" => {
@@ -149,6 +141,11 @@ impl<'de> Place<'de> for Body {
         })
     }
 }
+
+/// A ceiling on output tokens.
+const CEILING: Count = Count {
+    max: u32::MAX as u64,
+};
 
 const fn only(allowed: &'static [&'static str]) -> OnlyDefault {
     OnlyDefault {
@@ -262,7 +259,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Call, Error> {
-        call(Bytes::copy_from_slice(body.as_bytes()), 3)
+        call(&Bytes::copy_from_slice(body.as_bytes()), 3)
     }
 
     fn refused(body: &str) -> (String, Problem) {
@@ -437,7 +434,7 @@ mod tests {
         ] {
             assert_eq!(refused(body), (field.to_owned(), problem), "{body}");
         }
-        let many = vec![r#"{"role":"user","content":"x"}"#; 4].join(",");
+        let many = [r#"{"role":"user","content":"x"}"#; 4].join(",");
         assert_eq!(
             refused(&format!(r#"{{"model":"m","messages":[{many}]}}"#)).1,
             Problem::AboveMax(3)

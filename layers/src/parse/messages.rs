@@ -30,8 +30,17 @@ const NAMES: &[&str] = &[
     "previous_message_id",
 ];
 
-pub(super) fn call(body: Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(&body, messages_max);
+pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
+    let call = count(body, messages_max)?;
+    match call.output_tokens {
+        Some(_) => Ok(call),
+        None => Err(Error::invalid("max_tokens", Problem::Missing)),
+    }
+}
+
+/// A request whose tokens are only to be counted: the same, without a ceiling.
+pub(super) fn count(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
+    let cx = Cx::new(body, messages_max);
     let call = cx.read(Body)?;
     Ok(Call {
         body: body.clone(),
@@ -101,9 +110,6 @@ impl<'de> Place<'de> for Body {
         let Some(model) = model else {
             return Err(at.refuse_field("model", Problem::Missing));
         };
-        let Some(max_tokens) = max_tokens else {
-            return Err(at.refuse_field("max_tokens", Problem::Missing));
-        };
         if !messages {
             return Err(at.refuse_field("messages", Problem::Missing));
         }
@@ -112,7 +118,7 @@ impl<'de> Place<'de> for Body {
             body: Bytes::new(),
             model,
             stream,
-            output_tokens: Some(max_tokens),
+            output_tokens: max_tokens,
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
@@ -186,7 +192,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Call, Error> {
-        call(Bytes::copy_from_slice(body.as_bytes()), 100)
+        call(&Bytes::copy_from_slice(body.as_bytes()), 100)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use http_body_util::BodyExt;
 use tower::{Layer, Service};
 
 use crate::{
-    call::{Call, Format},
+    call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
 };
 
@@ -51,7 +51,7 @@ impl Default for ParseLimits {
 /// JSON may be nested this deep.
 pub const DEPTH_MAX: usize = 64;
 
-/// Parses calls of both formats; which one is said by the path ([`Format::of_path`]).
+/// Parses calls of both formats; which one is said by the path ([`Operation::of_path`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParseLayer {
     limits: ParseLimits,
@@ -105,26 +105,27 @@ where
         let limits = self.limits;
         Box::pin(async move {
             let (parts, body) = req.into_parts();
-            let format = Format::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            check_headers(&parts.headers, format, limits.body_bytes_max)?;
+            let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
+            check_headers(&parts.headers, operation.format(), limits.body_bytes_max)?;
             let body =
                 tokio::time::timeout(limits.body_time_max, read(body, limits.body_bytes_max))
                     .await
                     .map_err(|_| Error::BodyTooSlow)??;
-            let call = call(format, body, limits.messages_max)?;
+            let call = call(operation, &body, limits.messages_max)?;
             inner.call(Request::from_parts(parts, call)).await
         })
     }
 }
 
-/// Reads a call of `format` from its bytes.
+/// Reads the request of an operation from its bytes.
 ///
 /// # Errors
 /// [`Error::Invalid`] that names the field.
-pub fn call(format: Format, body: Bytes, messages_max: u64) -> Result<Call, Error> {
-    match format {
-        Format::Chat => chat::call(body, messages_max),
-        Format::Messages => messages::call(body, messages_max),
+pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Call, Error> {
+    match operation {
+        Operation::Chat => chat::call(body, messages_max),
+        Operation::Messages => messages::call(body, messages_max),
+        Operation::CountTokens => messages::count(body, messages_max),
     }
 }
 

@@ -1,11 +1,13 @@
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     broken,
@@ -17,6 +19,9 @@ use crate::{
     sse::Splitter,
     usage::{End, Meter},
 };
+
+/// Silence of this length is broken.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 pin_project! {
     /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
@@ -46,6 +51,8 @@ impl<A> ResponseBody<A> {
             passed: 0,
             failure: None,
             ended: false,
+            last: Instant::now(),
+            alarm: None,
         };
         Self {
             inner: Inner::Stream { inner, tap },
@@ -80,9 +87,14 @@ where
             if tap.ended {
                 return Poll::Ready(tap.failure.take().map(Err));
             }
-            let bytes = match ready!(inner.as_mut().poll_frame(cx)) {
+            let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
+                return tap
+                    .keep_alive(cx)
+                    .map(|comment| Some(Ok(Frame::data(comment))));
+            };
+            let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(chunk) => tap.pass(chunk),
+                    Ok(chunk) => tap.pass(&chunk),
                     // Trailers are the vendor's own business.
                     Err(_) => continue,
                 },
@@ -123,11 +135,38 @@ struct Tap {
     passed: usize,
     failure: Option<Error>,
     ended: bool,
+    /// When something went on last.
+    last: Instant,
+    /// Set when nothing is there, and not moved by every frame: when it goes off it looks.
+    alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl Tap {
+    /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Never
+    /// inside an event.
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let due = self.last + KEEP_ALIVE;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        while alarm.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if now >= due && self.splitter.unfinished().is_empty() {
+                self.last = now;
+                alarm.as_mut().reset(now + KEEP_ALIVE);
+                // The alarm's next time must be known to the task.
+                let _ = alarm.as_mut().poll(cx);
+                return Poll::Ready(self.reader.keep_alive());
+            }
+            // Something came since, or an event is half sent.
+            alarm
+                .as_mut()
+                .reset(if now < due { due } else { now + KEEP_ALIVE });
+        }
+        Poll::Pending
+    }
+
     /// What goes on now: the chunk itself, unless something in it must not.
-    fn pass(&mut self, chunk: Bytes) -> Bytes {
+    fn pass(&mut self, chunk: &Bytes) -> Bytes {
+        self.last = Instant::now();
         let Self {
             splitter,
             reader,
@@ -140,7 +179,7 @@ impl Tap {
         let mut pieces = Pieces::default();
         // Up to where the chunk has gone on, and where in it the last complete event ends.
         let (mut from, mut end, mut first) = (0, 0, true);
-        let split = splitter.push(&chunk, |event| {
+        let split = splitter.push(chunk, |event| {
             if failure.is_some() {
                 return;
             }
@@ -200,6 +239,10 @@ impl Tap {
         // An error behind the last event is the vendor's way to hang up.
         if self.failure.is_none() && !self.reader.may_end() {
             self.failure = Some(error.unwrap_or_else(|| broken("the stream ended in the middle")));
+        }
+        if self.failure.is_none() && !self.reader.finished() {
+            // A chat stream ends with this line (specification 6.1), whatever its vendor leaves out.
+            rest = [&rest[..], b"data: [DONE]\n\n"].concat().into();
         }
         self.record();
         rest
@@ -409,6 +452,34 @@ mod tests {
             "{failure:?}"
         );
         assert_eq!(reading.end, Some(End::VendorError));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_seconds_of_silence_are_broken_between_events_only() {
+        use futures_util::StreamExt;
+        for (format, comment) in [
+            (Format::Chat, ": keep-alive\n\n"),
+            (
+                Format::Messages,
+                "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+            ),
+        ] {
+            let pieces = [": a\n\n", "data: {\"", "x\":1}\n\n", ": b\n\n"];
+            let frames = futures_util::stream::iter(pieces).then(async |piece: &'static str| {
+                tokio::time::sleep(Duration::from_secs(25)).await;
+                Ok::<_, Error>(Frame::data(Bytes::from_static(piece.as_bytes())))
+            });
+            let inner = StreamBody::new(Box::pin(frames));
+            let mut body =
+                std::pin::pin!(ResponseBody::stream(inner, format, false, Meter::default()));
+            let mut out = String::new();
+            while let Some(Ok(frame)) = body.frame().await {
+                out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+            }
+            let two = comment.repeat(2);
+            let expected = [&two, pieces[0], &two, pieces[1], pieces[2], &two, pieces[3]].concat();
+            assert_eq!(out, expected);
+        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //! decisions, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
 //! format's input).
 
+use bytes::Bytes;
 use memchr::memmem;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
@@ -93,6 +94,15 @@ impl Reader {
             || self.messages.counts().is_some_and(|counts| counts.suspect)
     }
 
+    /// A sign of life in the stream's format that means nothing.
+    #[must_use]
+    pub const fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(match self.format {
+            Format::Chat => b": keep-alive\n\n",
+            Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        })
+    }
+
     /// Bytes of text seen.
     #[must_use]
     pub const fn text_bytes(&self) -> u64 {
@@ -172,6 +182,10 @@ impl Reader {
 /// # Errors
 /// It is no JSON object, or an error in the clothes of an answer.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
+    // serde would take an array for a struct, too.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(broken("no JSON object"));
+    }
     let answer: PlainAnswer<'_> = serde_json::from_slice(bytes).map_err(broken)?;
     if let Some(error) = answer.error {
         return Err(vendor_error(error));
@@ -330,16 +344,18 @@ impl ChatUsage {
         );
         let prompt = self.prompt_tokens.tokens.unwrap_or(0);
         let mut output = self.completion_tokens.tokens.unwrap_or(0);
-        // One vendor reports reasoning beside the completion; its total gives it away.
         let beside = reasoning.tokens.unwrap_or(0);
-        if beside > 0
-            && self.total_tokens.tokens
-                == prompt
-                    .checked_add(output)
-                    .and_then(|sum| sum.checked_add(beside))
-        {
-            output += beside;
-        }
+        let sum = prompt.saturating_add(output);
+        let contradicted = match self.total_tokens.tokens {
+            None => false,
+            Some(total) if total == sum => false,
+            // One vendor reports reasoning beside the completion; its total gives it away.
+            Some(total) if total == sum.saturating_add(beside) => {
+                output += beside;
+                false
+            }
+            Some(_) => true,
+        };
         let cached_tokens = cached
             .tokens
             .or(self.prompt_cache_hit_tokens.tokens)
@@ -349,6 +365,7 @@ impl ChatUsage {
         let cache_write = written_tokens.min(prompt - cached_input);
         let suspect = self.prompt_tokens.tokens.is_none()
             || self.completion_tokens.tokens.is_none()
+            || contradicted
             || cached.suspect
             || written.suspect
             || cached_input != cached_tokens
@@ -366,7 +383,7 @@ impl ChatUsage {
 }
 
 /// Cumulative: what a later event repeats replaces what an earlier one said.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct MessagesUsage {
     input_tokens: Count,

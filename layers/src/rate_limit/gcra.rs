@@ -32,11 +32,11 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
         }
     }
 
-    fn count(&self, id: K, quota: Quota) -> Result<(), Duration> {
+    fn count(&self, id: &K, quota: Quota) -> Result<(), Duration> {
         let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let Ok(arrival) = self
             .arrivals
-            .get_or_insert_with(&id, || Ok::<_, Infallible>(Arc::default()));
+            .get_or_insert_with(id, || Ok::<_, Infallible>(Arc::default()));
         let mut wait = Duration::ZERO;
         let step = |arrival| {
             arrive(arrival, now, quota)
@@ -64,7 +64,7 @@ fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for Gcra<K> {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
-        self.count(id, quota)
+        self.count(&id, quota)
     }
 }
 
@@ -92,13 +92,13 @@ mod tests {
         let gcra = Gcra::new(100);
         let quota = Quota::per_second(10);
         for _ in 0..10 {
-            assert_eq!(gcra.count("a", quota), Ok(()));
+            assert_eq!(gcra.count(&"a", quota), Ok(()));
         }
-        assert_eq!(gcra.count("a", quota), Err(Duration::from_millis(100)));
-        assert_eq!(gcra.count("b", quota), Ok(()), "others are not concerned");
+        assert_eq!(gcra.count(&"a", quota), Err(Duration::from_millis(100)));
+        assert_eq!(gcra.count(&"b", quota), Ok(()), "others are not concerned");
         tokio::time::advance(Duration::from_millis(100)).await;
-        assert_eq!(gcra.count("a", quota), Ok(()));
-        assert_eq!(gcra.count("a", quota), Err(Duration::from_millis(100)));
+        assert_eq!(gcra.count(&"a", quota), Ok(()));
+        assert_eq!(gcra.count(&"a", quota), Err(Duration::from_millis(100)));
     }
 
     #[test]

@@ -132,10 +132,13 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let Some(inner) = &mut self.inner else {
+        // Taken out while it is polled: a body that panics must not be polled again by the drop.
+        let Some(mut inner) = self.inner.take() else {
             return Poll::Ready(None);
         };
-        let frame = ready!(Pin::new(&mut *inner).poll_frame(cx));
+        let polled = Pin::new(&mut inner).poll_frame(cx);
+        let inner = self.inner.insert(inner);
+        let frame = ready!(polled);
         // hyper does not poll again after trailers or once the body says that it has ended.
         let ended = !matches!(&frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
         if ended && let Some(guard) = &mut self.guard {

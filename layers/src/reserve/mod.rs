@@ -286,10 +286,13 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
     type Output = Result<R, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.call.as_mut().expect("polled after it was ready");
-        let result = std::task::ready!(call.as_mut().poll(cx));
-        self.call = None;
-        Poll::Ready(result)
+        // Taken out while it is polled: a call that panics must not be polled again by the drop.
+        let mut call = self.call.take().expect("polled after it was ready");
+        let result = call.as_mut().poll(cx);
+        if result.is_pending() {
+            self.call = Some(call);
+        }
+        result
     }
 }
 

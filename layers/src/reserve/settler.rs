@@ -1,8 +1,8 @@
 //! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
 
-use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::ledger::{Item, Ledger, LedgerError, Settled, Settlement};
@@ -214,10 +214,11 @@ impl<L: Ledger> SettlerTask<L> {
                     None => queue_open = false,
                 },
                 call = self.unfinished.recv(), if adopts_more => match call {
-                    Some(call) => without_client.push(call),
+                    // Whatever it panics over, its guard has settled it; the settler lives on.
+                    Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
                     None => unfinished_open = false,
                 },
-                Some(()) = without_client.next(), if !without_client.is_empty() => {}
+                Some(_) = without_client.next(), if !without_client.is_empty() => {}
                 else => return,
             }
         }

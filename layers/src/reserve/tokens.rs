@@ -10,7 +10,7 @@ use crate::{
     call::{InputSize, Priced},
     error::Error,
     facts::Caller,
-    model::OnDisconnect,
+    model::{Model, OnDisconnect},
     money::MicroRub,
     price::Price,
     usage::{End, Reading, Usage},
@@ -108,8 +108,7 @@ impl Tariff<Priced> for ByTokens {
             finish_without_client: !call.stream || drained,
             bill: TokenBill {
                 price: Arc::clone(price),
-                model: model.id.clone(),
-                vendor: vendor.map(|vendor| vendor.name.clone()).unwrap_or_default(),
+                model: Arc::clone(model),
                 input_bound,
                 input_limit: self.input_limit(&call.input, model.input_tokens_max),
                 input_estimate: (call.input.text_bytes / ESTIMATE_BYTES
@@ -136,8 +135,7 @@ impl Tariff<Priced> for ByTokens {
 #[derive(Debug)]
 pub struct TokenBill {
     price: Arc<Price>,
-    model: String,
-    vendor: String,
+    model: Arc<Model>,
     input_bound: u64,
     input_limit: u64,
     input_estimate: u64,
@@ -162,8 +160,13 @@ impl Bill for TokenBill {
             return None;
         }
         let item = Item {
-            model: self.model.clone(),
-            vendor: self.vendor.clone(),
+            model: self.model.id.clone(),
+            vendor: self
+                .model
+                .routes
+                .first()
+                .map(|route| route.vendor.name.clone())
+                .unwrap_or_default(),
             usage,
             price: Some(Arc::clone(&self.price)),
             estimated: repaired || reading.suspect,
@@ -195,7 +198,7 @@ impl TokenBill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::price::Rate;
+    use crate::{model::Dialect, price::Rate};
 
     fn bill() -> TokenBill {
         let rate = Rate::new(1_000_000);
@@ -208,8 +211,15 @@ mod tests {
                 version: 1,
                 exchange_rate: "1".into(),
             }),
-            model: "m".into(),
-            vendor: "v".into(),
+            model: Arc::new(Model {
+                id: "m".into(),
+                family: "f".into(),
+                output_tokens_max: 50,
+                output_tokens_min: 1,
+                input_tokens_max: None,
+                dialect: Dialect::default(),
+                routes: vec![],
+            }),
             input_bound: 100,
             input_limit: 150,
             input_estimate: 20,

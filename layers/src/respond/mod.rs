@@ -332,7 +332,8 @@ mod tests {
 
     #[tokio::test]
     async fn every_refusal_ends_with_its_number_in_the_text_and_in_the_header() {
-        let errors: &[(fn() -> Error, u16)] = &[
+        type Make = fn() -> Error;
+        let errors: &[(Make, u16)] = &[
             (|| Error::PathUnknown, 404),
             (|| Error::invalid("model", Problem::Missing), 400),
             (|| Error::KeyMissing, 401),

@@ -1,25 +1,37 @@
-//! Puts a call into its vendor's format: `Request<Attempt>` → `Request<Outbound>`.
+//! Puts a call into its vendor's format, and the answer into the caller's: `Request<Attempt>` →
+//! `Request<Outbound>`.
 //!
 //! Where both sides speak the same format, the client's bytes go on as they are but for the spans that
-//! must change ([`splice`]). Calls between the formats are refused for now.
+//! must change ([`splice`]), and the answer's frames pass untouched. Otherwise [`chat`] or [`messages`]
+//! translate, named by the caller's format: pure functions over bodies and events.
 
+mod body;
+pub mod chat;
+pub mod messages;
 pub mod splice;
+pub mod wire;
 
 use std::{
-    future::{Ready, ready},
+    pin::Pin,
     task::{Context, Poll},
+    time::SystemTime,
 };
 
-use futures_util::future::Either;
-use http::Request;
+use bytes::Bytes;
+use http::{Request, Response, header::CONTENT_LENGTH};
+use http_body::Body;
+use http_body_util::BodyExt;
 use tower::{Layer, Service};
 
+pub use self::body::ResponseBody;
+use self::wire::{AnswerCx, RequestCx};
 use crate::{
-    call::{Attempt, Format, Outbound},
-    error::{Error, Problem},
+    call::{Attempt, Call, Format, Outbound},
+    error::Error,
+    facts::EventStream,
 };
 
-/// Translates calls into the format of the route's vendor.
+/// Translates calls into the format of the route's vendor, and answers back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TranslateLayer(());
 
@@ -45,31 +57,96 @@ pub struct Translate<S> {
     inner: S,
 }
 
-impl<S> Service<Request<Attempt>> for Translate<S>
+impl<S, A> Service<Request<Attempt>> for Translate<S>
 where
-    S: Service<Request<Outbound>, Error = Error>,
+    S: Service<Request<Outbound>, Response = Response<A>, Error = Error>,
+    S::Future: Send + 'static,
+    A: Body<Data = Bytes, Error = Error> + Send + 'static,
 {
-    type Response = S::Response;
+    type Response = Response<ResponseBody<A>>;
     type Error = Error;
-    type Future = Either<S::Future, Ready<Result<S::Response, Error>>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, req: Request<Attempt>) -> Self::Future {
-        let (parts, Attempt { priced, route }) = req.into_parts();
-        let call = &priced.call;
-        if route.vendor.format != call.format {
-            return Either::Right(ready(Err(Error::invalid("model", Problem::NotTranslated))));
-        }
-        let outbound = Outbound {
-            body: splice::body(&priced, &route),
-            stream: call.stream,
-            strip_usage: call.format == Format::Chat && call.stream && !call.usage_asked,
-            meter: priced.meter.clone(),
-            route,
+        let (parts, attempt) = req.into_parts();
+        let (caller, vendor) = (attempt.priced.call.format, attempt.route.vendor.format);
+        let answer = (caller != vendor).then(|| answer_cx(&attempt.priced.call));
+        let outbound = match outbound(attempt) {
+            Ok(outbound) => outbound,
+            Err(error) => return Box::pin(async { Err(error) }),
         };
-        Either::Left(self.inner.call(Request::from_parts(parts, outbound)))
+        let call = self.inner.call(Request::from_parts(parts, outbound));
+        Box::pin(async move {
+            let res = call.await?;
+            match answer {
+                None => Ok(res.map(ResponseBody::same)),
+                Some(cx) => translated(res, caller, cx).await,
+            }
+        })
     }
+}
+
+fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
+    let Attempt { priced, route } = attempt;
+    let call = &priced.call;
+    let cx = RequestCx {
+        model: &route.model,
+        output_tokens: priced.output_tokens,
+        dialect: &priced.model.dialect,
+    };
+    let (same, body) = match (call.format, route.vendor.format) {
+        (Format::Chat, Format::Chat) | (Format::Messages, Format::Messages) => {
+            (true, splice::body(&priced, &route))
+        }
+        (Format::Chat, Format::Messages) => (false, chat::request(&call.body, &cx)?),
+        (Format::Messages, Format::Chat) => (false, messages::request(&call.body, &cx)?),
+    };
+    Ok(Outbound {
+        body,
+        stream: call.stream,
+        // A translated stream has its usage where the caller's format wants it.
+        strip_usage: same && call.format == Format::Chat && call.stream && !call.usage_asked,
+        meter: priced.meter.clone(),
+        route,
+    })
+}
+
+fn answer_cx(call: &Call) -> AnswerCx {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    AnswerCx {
+        created: now.as_secs(),
+        usage_asked: call.usage_asked,
+        thinking_asked: call.format == Format::Messages && messages::thinking_asked(&call.body),
+    }
+}
+
+async fn translated<A>(
+    res: Response<A>,
+    caller: Format,
+    cx: AnswerCx,
+) -> Result<Response<ResponseBody<A>>, Error>
+where
+    A: Body<Data = Bytes, Error = Error>,
+{
+    let (mut parts, body) = res.into_parts();
+    if parts.extensions.remove::<EventStream>().is_some() {
+        parts.extensions.insert(EventStream(caller));
+        return Ok(Response::from_parts(
+            parts,
+            ResponseBody::events(body, caller, cx),
+        ));
+    }
+    let bytes = body.collect().await?.to_bytes();
+    let bytes = match caller {
+        Format::Chat => chat::answer(&bytes, &cx)?,
+        Format::Messages => messages::answer(&bytes, &cx)?,
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    Ok(Response::from_parts(parts, ResponseBody::whole(bytes)))
 }

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{
     call::{Call, Format, Priced},
-    model::Route,
+    model::{OutputField, Route},
 };
 
 /// The body for a vendor of the client's own format.
@@ -22,12 +22,11 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
         if call.output_tokens.is_none() {
-            let field = format!(
-                "\"{}\":{},",
-                priced.model.dialect.output_field.name(),
-                priced.output_tokens
-            );
-            edits.push((call.spans.start..call.spans.start, field.into()));
+            edits.push(ceiling(
+                call,
+                priced.model.dialect.output_field,
+                priced.output_tokens,
+            ));
         }
     }
     apply(&call.body, edits)
@@ -57,6 +56,24 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
             "\"stream_options\":{\"include_usage\":true},".into(),
         ),
     })
+}
+
+/// Our ceiling where the client named none. One of null says as much, and must not stand beside ours.
+fn ceiling(call: &Call, field: OutputField, tokens: u64) -> (Range<usize>, Cow<'static, str>) {
+    let there = match field {
+        OutputField::MaxTokens => &call.spans.max_tokens,
+        OutputField::MaxCompletionTokens => &call.spans.max_completion_tokens,
+    };
+    match there {
+        Some(null) => (null.clone(), tokens.to_string().into()),
+        None => {
+            let start = call.spans.start;
+            (
+                start..start,
+                format!("\"{}\":{tokens},", field.name()).into(),
+            )
+        }
+    }
 }
 
 fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Bytes {

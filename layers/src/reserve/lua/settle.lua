@@ -35,6 +35,9 @@ elseif expired then
   holder = string.match(expired, '^([^:]+):')
 end
 if holder ~= key then
+  if redis.call('EXISTS', KEYS[7]) == 0 then
+    journal(key, 'stale', 0, 0)
+  end
   return {'stale', 0, 0, 0}
 end
 if row[2] then

@@ -487,11 +487,18 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
 }
 
 fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
-    // A dispute may be recorded twice at the same moment; the first one stands.
+    // A dispute moved nothing: what is booked later takes its place. Anything else stands.
     let sql = "INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
                    output, held, cost, charged, loss, ended, booked, estimated, price)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
-               ON CONFLICT (number) DO NOTHING";
+               ON CONFLICT (number) DO UPDATE SET
+                   at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
+                   model = excluded.model, vendor = excluded.vendor, input = excluded.input,
+                   cached_input = excluded.cached_input, cache_write = excluded.cache_write,
+                   output = excluded.output, held = excluded.held, cost = excluded.cost,
+                   charged = excluded.charged, loss = excluded.loss, ended = excluded.ended,
+                   booked = excluded.booked, estimated = excluded.estimated, price = excluded.price
+               WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
     let Item {
         model,
         vendor,

@@ -33,8 +33,8 @@ pub use self::file::OpenError;
 use self::writer::{Committed, Fault, Haste, Shared};
 use super::{
     ledger::{
-        AccountView, Audit, BookError, Bookkeeping, Entry, Hold, KeyChange, KeyView, Ledger,
-        LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, KeyChange, KeyView,
+        Ledger, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     memory::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result},
 };
@@ -188,7 +188,7 @@ impl Ledger for SqliteLedger {
                     .find_receipt(settlement.number)
                     .await
                     .map_err(LedgerError::Unavailable)?;
-                if let Some(first) = first {
+                if let Some(first) = first.filter(|first| first.booked != Booked::Stale) {
                     return Ok(first_result(&first));
                 }
                 let Ok(queued) = shared

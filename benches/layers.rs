@@ -1,0 +1,540 @@
+//! What does each layer add to a call, in nanoseconds?
+//!
+//! Each line is one layer over a service that answers at once; what the layer adds is the line less
+//! its `nothing` line. Timed is what a server does with a request: clone the service, call it, read
+//! the answer's body to its end. Making the request is not.
+//!
+//! The ledger is the one in memory. Settling is off the caller's way, so it is off these lines too,
+//! but for those that end in `settled`.
+
+mod fixtures;
+
+use std::{
+    fmt::Debug,
+    future::{Ready, ready},
+    hint::black_box,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
+use http::{HeaderValue, Method, Request, Response, header::CONTENT_TYPE};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use rust_decimal::Decimal;
+use tokio::{runtime::Runtime, time::Instant};
+use tollgate::live::{Live, RateReading};
+use tollgate_layers::{
+    Error,
+    auth::{AuthLayer, SecretKey},
+    call::{Attempt, Call, Outbound, Priced},
+    facts::{Caller, ClientAddr, RequestNumber},
+    failover::FailoverLayer,
+    in_flight::InFlightLayer,
+    key::{AccountId, Funds, KeyRecord},
+    money::MicroRub,
+    parse::{ParseLayer, ParseLimits},
+    passthrough::PassthroughLayer,
+    rate_limit::{Gcra, Quota, RateLimitLayer},
+    request_number::RequestNumberLayer,
+    reserve::{
+        HoldMode, ReserveLayer, Settler, SettlerSettings,
+        ledger::{Bookkeeping, Entry, TariffVersion},
+        memory::MemoryLedger,
+        tokens::ByTokens,
+    },
+    respond::{Language, RespondLayer},
+    select::SelectLayer,
+    translate::TranslateLayer,
+    usage::{End, Meter, Usage},
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+
+use crate::fixtures::{
+    Canned, answers::Answers, chat_events, chat_request, config, key_record, messages_request,
+};
+
+/// Calls between two looks at the clock, and the most that the settler has to catch up with.
+const BATCH: u64 = 256;
+const HOLD_TTL: Duration = Duration::from_secs(960);
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(50)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    let desk = runtime.block_on(Desk::open());
+    // On the runtime that the calls are made on: it settles while `settled` waits, and never else.
+    let (settler, settling) = {
+        let ended = Arc::clone(&desk.ended);
+        let settings = SettlerSettings::default();
+        Settler::new(desk.ledger.clone(), settings, move |_| {
+            ended.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let settling = runtime.spawn(settling.run());
+
+    {
+        let mut lines = Lines {
+            runtime: &runtime,
+            group: criterion.benchmark_group("layer"),
+            ended: &desk.ended,
+        };
+        before_parsing(&mut lines, &desk);
+        parsing(&mut lines);
+        after_parsing(&mut lines, &desk, &settler);
+        passthrough(&mut lines, &desk);
+        all(&mut lines, &desk, &settler);
+        lines.group.finish();
+    }
+    settling.abort();
+    criterion.final_summary();
+}
+
+/// The layers that see a request as it came.
+fn before_parsing(lines: &mut Lines<'_, '_>, desk: &Desk) {
+    let empty = Answers::empty();
+    let request = || {
+        let mut req = Request::new(());
+        req.extensions_mut().insert(ClientAddr(ADDRESS));
+        req.extensions_mut().insert(RequestNumber::now_v7());
+        req
+    };
+    lines.time("nothing", &empty, request);
+    lines.time(
+        "request_number",
+        &RequestNumberLayer::new().layer(empty.clone()),
+        request,
+    );
+    lines.time(
+        "respond",
+        &RespondLayer::new(Language::Ru).layer(empty.clone()),
+        request,
+    );
+    lines.time(
+        "in_flight",
+        &InFlightLayer::new(10_000).layer(empty.clone()),
+        request,
+    );
+    lines.time(
+        "rate_limit",
+        &RateLimitLayer::new(Gcra::new(100_000), by_address).layer(empty.clone()),
+        request,
+    );
+    lines.time(
+        "auth",
+        &AuthLayer::new(desk.ledger.clone()).layer(empty),
+        || desk.request((), Canned::Plain),
+    );
+}
+
+fn parsing(lines: &mut Lines<'_, '_>) {
+    let service = ParseLayer::new(ParseLimits::default()).layer(Answers::empty());
+    for (name, canned, body) in [
+        (
+            "parse, chat of 300 bytes",
+            Canned::Plain,
+            chat_request("plain", false),
+        ),
+        (
+            "parse, messages of 76 KB",
+            Canned::Messages,
+            messages_request("messages"),
+        ),
+    ] {
+        lines.time(name, &service, || posted(canned, Full::new(body.clone())));
+    }
+}
+
+/// The layers that see a call.
+fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
+    let called = desk.called(lines.runtime, Canned::Plain, false);
+    let priced = desk.priced(lines.runtime, Canned::Plain, false);
+    lines.time(
+        "select",
+        &SelectLayer::new(Arc::clone(&desk.live), Rich).layer(Answers::empty()),
+        || called.clone(),
+    );
+
+    let empty = Answers::empty();
+    let reserve = reserve_layer(desk, settler).layer(service_fn(move |req: Request<Priced>| {
+        req.body().meter.update(|reading| {
+            reading.dispatched = true;
+            reading.end = Some(End::Finished);
+            reading.usage = Some(Usage {
+                input: 31,
+                output: 40,
+                ..Usage::default()
+            });
+        });
+        ready(Ok::<_, Error>(empty.answer()))
+    }));
+    lines.time_settled("reserve", &reserve, || fresh(&priced));
+
+    lines.time(
+        "failover",
+        &FailoverLayer::new().layer(Answers::empty()),
+        || priced.clone(),
+    );
+    for (name, canned, stream) in [
+        (
+            "translate, the model's name in 300 bytes",
+            Canned::Plain,
+            false,
+        ),
+        (
+            "translate, the name and usage in 300 bytes",
+            Canned::Stream,
+            true,
+        ),
+        (
+            "translate, the model's name in 76 KB",
+            Canned::Messages,
+            false,
+        ),
+    ] {
+        let attempt = desk.attempt(lines.runtime, canned, stream);
+        let service = TranslateLayer::new().layer(Answers::empty());
+        lines.time(name, &service, || attempt.clone());
+    }
+}
+
+/// Against the same answers without the layer.
+fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
+    let cases = [
+        ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
+        (
+            "stream of 100 chunks",
+            Canned::Stream,
+            true,
+            Answers::stream(&chat_events()),
+        ),
+    ];
+    for (name, canned, stream, answers) in cases {
+        let outbound = desk.outbound(lines.runtime, canned, stream);
+        lines.time(&format!("nothing, {name}"), &answers, || outbound.clone());
+        let service = PassthroughLayer::new(1 << 20).layer(answers);
+        lines.time(&format!("passthrough, {name}"), &service, || {
+            outbound.clone()
+        });
+    }
+}
+
+/// The way of a request through all of them, in the gateway's order: the sum, and what boxes and
+/// moves between the layers add to it.
+fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
+    let cases = [
+        (
+            "all, JSON of 400 bytes",
+            Canned::Plain,
+            chat_request("plain", false),
+            Answers::json(400),
+        ),
+        (
+            "all, stream of 100 chunks",
+            Canned::Stream,
+            chat_request("stream", true),
+            Answers::stream(&chat_events()),
+        ),
+    ];
+    for (name, canned, body, answers) in cases {
+        let service = ServiceBuilder::new()
+            .layer(RequestNumberLayer::new())
+            .layer(RespondLayer::new(Language::Ru))
+            .layer(InFlightLayer::new(10_000))
+            .layer(RateLimitLayer::new(Gcra::new(100_000), by_address))
+            .layer(AuthLayer::new(desk.ledger.clone()))
+            .layer(ParseLayer::new(ParseLimits::default()))
+            .layer(SelectLayer::new(Arc::clone(&desk.live), Rich))
+            .layer(reserve_layer(desk, settler))
+            .layer(FailoverLayer::new())
+            .layer(TranslateLayer::new())
+            .layer(PassthroughLayer::new(1 << 20))
+            .service(service_fn(move |req: Request<Outbound>| {
+                req.body().meter.dispatched();
+                ready(Ok::<_, Error>(answers.answer()))
+            }));
+        lines.time_settled(name, &service, || {
+            desk.request(Full::new(body.clone()), canned)
+        });
+    }
+}
+
+fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, ByTokens> {
+    ReserveLayer::new(
+        desk.ledger.clone(),
+        ByTokens::new(HoldMode::Usual, 5_000, 50_000),
+        settler.clone(),
+        HOLD_TTL,
+    )
+}
+
+/// So many that nobody is refused.
+fn by_address<B>(req: &Request<B>) -> Option<(IpAddr, Quota)> {
+    let address = req.extensions().get::<ClientAddr>()?;
+    Some((address.block(), Quota::per_second(1_000_000_000)))
+}
+
+// --- timing ---
+
+/// Where the lines are written.
+struct Lines<'a, 'c> {
+    runtime: &'a Runtime,
+    group: BenchmarkGroup<'c, WallTime>,
+    /// Calls whose hold has ended.
+    ended: &'a AtomicU64,
+}
+
+impl Lines<'_, '_> {
+    /// Times calls that leave nothing behind.
+    fn time<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
+    where
+        S: Service<Request<B>, Response = Response<A>> + Clone,
+        S::Error: Debug,
+        A: Body,
+        A::Error: Debug,
+    {
+        let runtime = self.runtime;
+        self.group.bench_function(name, |bencher| {
+            bencher.iter_custom(|calls| {
+                runtime
+                    .block_on(timed(calls, service, &request, &async |_: u64| {}))
+                    .calls
+            });
+        });
+    }
+
+    /// Times calls that hold money: without their settling, and with it.
+    fn time_settled<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
+    where
+        S: Service<Request<B>, Response = Response<A>> + Clone,
+        S::Error: Debug,
+        A: Body,
+        A::Error: Debug,
+    {
+        let (runtime, ended) = (self.runtime, self.ended);
+        let settled = async |calls: u64| {
+            while ended.load(Ordering::Relaxed) < calls {
+                tokio::task::yield_now().await;
+            }
+            ended.store(0, Ordering::Relaxed);
+        };
+        self.group.bench_function(name, |bencher| {
+            bencher.iter_custom(|calls| {
+                runtime
+                    .block_on(timed(calls, service, &request, &settled))
+                    .calls
+            });
+        });
+        self.group
+            .bench_function(format!("{name}, settled"), |bencher| {
+                bencher.iter_custom(|calls| {
+                    let took = runtime.block_on(timed(calls, service, &request, &settled));
+                    took.calls + took.settling
+                });
+            });
+    }
+}
+
+struct Took {
+    calls: Duration,
+    settling: Duration,
+}
+
+async fn timed<S, B, A>(
+    calls: u64,
+    service: &S,
+    request: &impl Fn() -> Request<B>,
+    settled: &impl AsyncFn(u64),
+) -> Took
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone,
+    S::Error: Debug,
+    A: Body,
+    A::Error: Debug,
+{
+    let mut took = Took {
+        calls: Duration::ZERO,
+        settling: Duration::ZERO,
+    };
+    let mut left = calls;
+    while left > 0 {
+        let batch = left.min(BATCH);
+        let requests: Vec<_> = (0..batch).map(|_| request()).collect();
+        let began = Instant::now();
+        for req in requests {
+            let res = service.clone().oneshot(req).await;
+            let res = res.expect("the bench's own call is answered");
+            let mut body = pin!(res.into_body());
+            while let Some(frame) = body.frame().await {
+                black_box(frame.expect("the bench's own answer does not fail"));
+            }
+        }
+        took.calls += began.elapsed();
+        let began = Instant::now();
+        settled(batch).await;
+        took.settling += began.elapsed();
+        left -= batch;
+    }
+    took
+}
+
+// --- what stands around a layer ---
+
+/// `select` asks for funds only when it is about to refuse.
+#[derive(Clone)]
+struct Rich;
+
+impl Funds for Rich {
+    async fn check(&self, _: &KeyRecord) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+// --- requests, each made by the layers above it ---
+
+/// A catalog, a ledger, and a funded key.
+struct Desk {
+    live: Arc<Live>,
+    ledger: MemoryLedger,
+    ended: Arc<AtomicU64>,
+    bearer: HeaderValue,
+    caller: Caller,
+}
+
+impl Desk {
+    async fn open() -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        let config = config(nowhere, "memory:");
+        let version = TariffVersion {
+            id: 1,
+            effective_from_ms: 0,
+        };
+        let live = Live::new(&config.live, version, &config.base_url);
+        live.set_rate(RateReading::fixed(Decimal::from(90)));
+
+        let ledger = MemoryLedger::new();
+        let account: AccountId = "bench".parse().expect("an id");
+        let secret = SecretKey::generate();
+        let record = key_record(&account, "bench-key", secret.digest());
+        let funds = Entry {
+            id: "funds".into(),
+            amount: MicroRub::rubles(1_000_000_000),
+            reason: None,
+        };
+        let opened = async {
+            ledger.create_account(&account, "Bench").await?;
+            ledger.enter(&account, &funds).await?;
+            ledger.create_key(&record, None).await
+        };
+        opened.await.expect("the books are in memory");
+        Self {
+            live: Arc::new(live),
+            ledger,
+            ended: Arc::default(),
+            bearer: HeaderValue::try_from(format!("Bearer {}", secret.expose()))
+                .expect("a key is a header value"),
+            caller: Caller(Arc::new(record)),
+        }
+    }
+
+    /// A request as the server hands it over, with the key.
+    fn request<B>(&self, body: B, canned: Canned) -> Request<B> {
+        let mut req = posted(canned, body);
+        req.headers_mut()
+            .insert("authorization", self.bearer.clone());
+        req
+    }
+
+    fn called(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Call> {
+        let body = match canned {
+            Canned::Messages => messages_request(canned.name()),
+            _ => chat_request(canned.name(), stream),
+        };
+        let layer = ParseLayer::new(ParseLimits::default());
+        let mut req = runtime
+            .block_on(
+                layer
+                    .layer(service_fn(kept::<Call>))
+                    .oneshot(posted(canned, Full::new(body))),
+            )
+            .expect("the bench's request is well-formed");
+        req.extensions_mut().insert(self.caller.clone());
+        req
+    }
+
+    fn priced(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Priced> {
+        let layer = SelectLayer::new(Arc::clone(&self.live), Rich);
+        let req = self.called(runtime, canned, stream);
+        runtime
+            .block_on(layer.layer(service_fn(kept::<Priced>)).oneshot(req))
+            .expect("the model is in the catalog")
+    }
+
+    fn attempt(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Attempt> {
+        let req = self.priced(runtime, canned, stream);
+        runtime
+            .block_on(
+                FailoverLayer::new()
+                    .layer(service_fn(kept::<Attempt>))
+                    .oneshot(req),
+            )
+            .expect("the model has a route")
+    }
+
+    fn outbound(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Outbound> {
+        let req = self.attempt(runtime, canned, stream);
+        let slot = Arc::new(std::sync::Mutex::new(None));
+        let kept = Arc::clone(&slot);
+        let vendor = service_fn(move |req: Request<Outbound>| {
+            *kept.lock().expect("nobody panics") = Some(req);
+            ready(Ok(Response::new(tollgate_layers::body::full(""))))
+        });
+        let answered = runtime.block_on(TranslateLayer::new().layer(vendor).oneshot(req));
+        drop(answered.expect("both sides speak the same format"));
+        let sent = slot.lock().expect("nobody panics").take();
+        sent.expect("the vendor was asked")
+    }
+}
+
+/// Hands back the request that a layer passes on.
+fn kept<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
+    ready(Ok(req))
+}
+
+/// The same call once more: with a number and a meter of its own, or it would not be held again.
+fn fresh(priced: &Request<Priced>) -> Request<Priced> {
+    let mut req = priced.clone();
+    req.extensions_mut().insert(RequestNumber::now_v7());
+    req.body_mut().meter = Meter::default();
+    req
+}
+
+fn posted<B>(canned: Canned, body: B) -> Request<B> {
+    let path = match canned {
+        Canned::Messages => "/v1/messages",
+        _ => "/v1/chat/completions",
+    };
+    let mut req = Request::new(body);
+    *req.method_mut() = Method::POST;
+    *req.uri_mut() = path.parse().expect("a path");
+    req.headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if canned == Canned::Messages {
+        req.headers_mut()
+            .insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
+    }
+    req.extensions_mut().insert(ClientAddr(ADDRESS));
+    req
+}

@@ -1,0 +1,167 @@
+//! What does a streamed chunk cost before it can go on?
+//!
+//! Each line is a chat stream of 100 events; criterion's `elem/s` are events. First the parts of
+//! passthrough by themselves, then the answer's body as a whole, then the same body without the layer.
+//! `cut` means that each event ends in another chunk than it began in: the one case in which bytes are
+//! copied.
+
+mod fixtures;
+
+use std::{
+    hint::black_box,
+    net::{Ipv4Addr, SocketAddr},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use http::Request;
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::runtime::Runtime;
+use tollgate_layers::{
+    Error,
+    call::{Format, Outbound},
+    passthrough::{PassthroughLayer, usage::Reader},
+    sse::{Event, Splitter},
+    usage::Meter,
+};
+use tower::{Layer, ServiceExt};
+
+use crate::fixtures::{Canned, EVENTS, answers::Answers, chat_events, config};
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(50)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    let mut group = criterion.benchmark_group("sse");
+    group.throughput(Throughput::Elements(EVENTS as u64));
+    for (name, chunks) in [
+        ("one chunk", one_chunk()),
+        ("a chunk an event", chat_events()),
+        ("cut", cut()),
+    ] {
+        splitter(&mut group, name, &chunks);
+        reader(&mut group, name, &chunks);
+        passthrough(&mut group, &runtime, name, &chunks);
+        // The numbers of translation go here, beside passthrough's: the same chunks from a chat vendor
+        // to a messages caller, and a messages stream of as many events to a chat caller.
+    }
+    group.finish();
+    criterion.final_summary();
+}
+
+// --- what is timed ---
+
+fn splitter(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+    group.bench_function(format!("splitter, {name}"), |bencher| {
+        bencher.iter(|| split(chunks, |event| drop(black_box(event))));
+    });
+}
+
+/// The splitter and the reader behind it.
+fn reader(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+    group.bench_function(format!("splitter and usage, {name}"), |bencher| {
+        bencher.iter(|| {
+            let mut reader = Reader::new(Format::Chat);
+            split(chunks, |event| drop(black_box(reader.event(&event))));
+            assert!(reader.finished(), "the stream was not read to its end");
+            reader.usage()
+        });
+    });
+}
+
+fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {
+    let mut splitter = Splitter::default();
+    for chunk in chunks {
+        splitter
+            .push(chunk, &mut each)
+            .expect("no event of the bench is too long");
+    }
+}
+
+/// The body that a caller's connection polls, with the usage chunk left in and taken out.
+fn passthrough(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    runtime: &Runtime,
+    name: &str,
+    chunks: &[Bytes],
+) {
+    let answers = Answers::stream(chunks);
+    let layer = PassthroughLayer::new(1 << 20);
+    for (how, strip_usage) in [("as it is", false), ("usage taken out", true)] {
+        let outbound = outbound(strip_usage);
+        group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
+            bencher.iter_batched(
+                || {
+                    // The layer's body has no other door than the layer.
+                    let service = layer.layer(answers.clone());
+                    let req = Request::new(outbound.clone());
+                    let res = runtime.block_on(service.oneshot(req));
+                    res.expect("the bench's own answer is one").into_body()
+                },
+                |body| runtime.block_on(read(body)),
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.bench_function(format!("nothing, {name}"), |bencher| {
+        bencher.iter_batched(
+            || answers.body(),
+            |body| runtime.block_on(read(body)),
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+async fn read<A: Body<Data = Bytes, Error = Error>>(body: A) {
+    let mut body = pin!(body);
+    while let Some(frame) = body.frame().await {
+        black_box(frame.expect("the bench's own stream does not fail"));
+    }
+}
+
+/// A streamed call on its way to a chat vendor.
+fn outbound(strip_usage: bool) -> Outbound {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    let models = config(nowhere, "memory:").live.models;
+    let model = models
+        .iter()
+        .find(|model| model.id == Canned::Stream.name())
+        .expect("the config has it");
+    Outbound {
+        route: Arc::clone(&model.routes[0]),
+        body: Bytes::new(),
+        stream: true,
+        strip_usage,
+        meter: Meter::default(),
+    }
+}
+
+// --- the stream in different chunks ---
+
+fn one_chunk() -> Vec<Bytes> {
+    vec![chat_events().concat().into()]
+}
+
+/// Each chunk is the rest of one event and the beginning of the next.
+fn cut() -> Vec<Bytes> {
+    let mut chunks = Vec::new();
+    let mut begun = BytesMut::new();
+    for event in chat_events() {
+        let middle = event.len() / 2;
+        begun.extend_from_slice(&event[..middle]);
+        chunks.push(begun.split().freeze());
+        begun.extend_from_slice(&event[middle..]);
+    }
+    chunks.push(begun.freeze());
+    chunks
+}

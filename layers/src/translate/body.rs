@@ -1,0 +1,190 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::{chat, messages, wire::AnswerCx};
+use crate::{
+    call::Format,
+    error::Error,
+    sse::{Event, Splitter},
+};
+
+pin_project! {
+    /// An answer in the caller's format: as it came, or translated as it comes.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        #[pin]
+        inner: Inner<A>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = Projected]
+    enum Inner<A> {
+        Same { #[pin] inner: A },
+        Whole { bytes: Option<Bytes> },
+        Events { #[pin] inner: A, stream: Box<Stream> },
+    }
+}
+
+impl<A> ResponseBody<A> {
+    pub(super) const fn same(inner: A) -> Self {
+        Self {
+            inner: Inner::Same { inner },
+        }
+    }
+
+    pub(super) const fn whole(bytes: Bytes) -> Self {
+        Self {
+            inner: Inner::Whole { bytes: Some(bytes) },
+        }
+    }
+
+    pub(super) fn events(inner: A, caller: Format, cx: AnswerCx) -> Self {
+        let translator = match caller {
+            Format::Chat => Translator::ToChat(chat::Events::new(cx)),
+            Format::Messages => Translator::ToMessages(messages::Events::new(cx)),
+        };
+        let stream = Stream {
+            splitter: Splitter::default(),
+            translator,
+            failure: None,
+            ended: false,
+        };
+        Self {
+            inner: Inner::Events {
+                inner,
+                stream: Box::new(stream),
+            },
+        }
+    }
+}
+
+impl<A> Body for ResponseBody<A>
+where
+    A: Body<Data = Bytes, Error = Error>,
+{
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let (mut inner, stream) = match self.project().inner.project() {
+            Projected::Same { inner } => return inner.poll_frame(cx),
+            Projected::Whole { bytes } => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+            Projected::Events { inner, stream } => (inner, stream),
+        };
+        loop {
+            if stream.ended {
+                return Poll::Ready(stream.failure.take().map(Err));
+            }
+            let translated = match ready!(inner.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(chunk) => stream.chunk(&chunk),
+                    Err(_) => continue,
+                },
+                Some(Err(error)) => {
+                    stream.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => stream.end(),
+            };
+            // Events that mean nothing in the caller's format make no frame.
+            if !translated.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(translated))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            Inner::Same { inner } => inner.is_end_stream(),
+            Inner::Whole { bytes } => bytes.is_none(),
+            Inner::Events { stream, .. } => stream.ended && stream.failure.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            Inner::Same { inner } => inner.size_hint(),
+            Inner::Whole { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Inner::Events { .. } => SizeHint::default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    splitter: Splitter,
+    translator: Translator,
+    failure: Option<Error>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Translator {
+    ToChat(chat::Events),
+    ToMessages(messages::Events),
+}
+
+impl Translator {
+    fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
+        match self {
+            Self::ToChat(events) => events.event(event, out),
+            Self::ToMessages(events) => events.event(event, out),
+        }
+    }
+
+    fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        match self {
+            Self::ToChat(events) => events.end(out),
+            Self::ToMessages(events) => events.end(out),
+        }
+    }
+}
+
+impl Stream {
+    /// All events that the chunk completes, in one frame: none waits for another.
+    fn chunk(&mut self, chunk: &Bytes) -> Bytes {
+        let Self {
+            splitter,
+            translator,
+            failure,
+            ..
+        } = self;
+        let mut out = BytesMut::new();
+        let split = splitter.push(chunk, |event| {
+            if failure.is_none() {
+                *failure = translator.event(&event, &mut out).err();
+            }
+        });
+        if let Err(error) = split {
+            failure.get_or_insert_with(|| Error::VendorBroken(error.into()));
+        }
+        self.ended = self.failure.is_some();
+        out.freeze()
+    }
+
+    fn end(&mut self) -> Bytes {
+        self.ended = true;
+        let mut out = BytesMut::new();
+        let last = self
+            .splitter
+            .finish()
+            .map_or(Ok(()), |event| self.translator.event(&event, &mut out));
+        self.failure = last.and_then(|()| self.translator.end(&mut out)).err();
+        out.freeze()
+    }
+}

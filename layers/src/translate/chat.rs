@@ -1,1 +1,0 @@
-//! A chat caller in front of a messages vendor.

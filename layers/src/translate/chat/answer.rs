@@ -1,0 +1,378 @@
+//! A messages answer as a chat completion.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    finish_reason,
+    usage::{ChatUsage, Counts},
+};
+use crate::{
+    error::Error,
+    translate::wire::{AnswerCx, broken, compact, write_json},
+};
+
+/// Messages answer → chat answer.
+///
+/// # Errors
+/// [`Error::VendorBroken`]: it is no answer of the messages format.
+pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
+    let answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
+    let (mut text, mut thinking) = (Joined::default(), Joined::default());
+    let mut tool_calls = Vec::new();
+    for block in &answer.content {
+        match &*block.kind {
+            "text" => text.push(block.text)?,
+            "thinking" => thinking.push(block.thinking)?,
+            "tool_use" => tool_calls.push(ToolCall {
+                id: json_string(block.id)?,
+                kind: "function",
+                function: Function {
+                    name: json_string(block.name)?,
+                    arguments: arguments(block.input),
+                },
+            }),
+            // Redacted thinking, the vendor's own tools, and what is not known yet.
+            _ => {}
+        }
+    }
+    let finish_reason = match answer.stop_reason.as_deref() {
+        Some(reason) => finish_reason(reason),
+        // A plain answer cannot be cut: it came to an end, whichever.
+        None if tool_calls.is_empty() => "stop",
+        None => "tool_calls",
+    };
+    let mut counts = Counts::default();
+    if let Some(usage) = answer.usage {
+        counts.replace_by(usage);
+    }
+    let completion = Completion {
+        id: &answer.id,
+        object: "chat.completion",
+        created: cx.created,
+        model: &answer.model,
+        choices: [Choice {
+            index: 0,
+            message: Message {
+                role: "assistant",
+                // The specification wants a string, the SDKs' tool loops null (case 55).
+                content: (!text.0.is_empty() || tool_calls.is_empty()).then(|| text.json()),
+                refusal: None,
+                reasoning_content: (!thinking.0.is_empty()).then(|| thinking.json()),
+                tool_calls,
+            },
+            logprobs: None,
+            finish_reason,
+        }],
+        usage: counts.chat(),
+    };
+    let mut out = BytesMut::with_capacity(body.len() + 512);
+    write_json(&mut out, &completion);
+    Ok(out.freeze())
+}
+
+/// A tool's input as the chat format writes it, before it is a string. No input is an empty object.
+pub(super) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
+    input.map_or(Cow::Borrowed("{}"), compact)
+}
+
+/// A JSON string, as it is written.
+pub(super) fn json_string(value: Option<&RawValue>) -> Result<&RawValue, Error> {
+    value
+        .filter(|value| value.get().starts_with('"'))
+        .ok_or_else(|| broken("a string is missing"))
+}
+
+/// JSON strings joined without being decoded: what stands between their quotes.
+#[derive(Default)]
+struct Joined(String);
+
+impl Joined {
+    fn push(&mut self, value: Option<&RawValue>) -> Result<(), Error> {
+        let string = json_string(value)?.get();
+        self.0.push_str(&string[1..string.len() - 1]);
+        Ok(())
+    }
+
+    fn json(&self) -> Box<RawValue> {
+        RawValue::from_string(format!("\"{}\"", self.0)).expect("contents of strings make a string")
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow, default)]
+    id: Cow<'a, str>,
+    #[serde(borrow, default)]
+    model: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Vec<Block<'a>>,
+    stop_reason: Option<String>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+/// A block of an answer, whole or as it begins in a stream. What its kind does not have may be anything.
+#[derive(Deserialize)]
+pub(super) struct Block<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) thinking: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) input: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: [Choice<'a>; 1],
+    usage: ChatUsage,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u8,
+    message: Message<'a>,
+    logprobs: Option<()>,
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: Option<Box<RawValue>>,
+    refusal: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall<'a>>,
+}
+
+#[derive(Serialize)]
+struct ToolCall<'a> {
+    id: &'a RawValue,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a RawValue,
+    arguments: Cow<'a, str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const CX: AnswerCx = AnswerCx {
+        created: 1_790_000_000,
+        usage_asked: false,
+        thinking_asked: false,
+    };
+
+    fn translated(vendor: &str) -> Value {
+        serde_json::from_slice(&answer(vendor.as_bytes(), &CX).unwrap()).unwrap()
+    }
+
+    fn with(content: &str, stop_reason: &str) -> Value {
+        translated(&format!(
+            r#"{{"id":"msg_1","type":"message","role":"assistant","model":"opus","content":{content},
+            "stop_reason":{stop_reason},"stop_sequence":null,"usage":{{"input_tokens":3,"output_tokens":2}}}}"#
+        ))
+    }
+
+    #[test]
+    fn case_50_stop_reasons() {
+        for (stop_reason, finish_reason) in [
+            ("end_turn", "stop"),
+            ("stop_sequence", "stop"),
+            ("max_tokens", "length"),
+            ("tool_use", "tool_calls"),
+            ("refusal", "content_filter"),
+            ("pause_turn", "stop"),
+            ("model_context_window_exceeded", "length"),
+            ("one_of_tomorrow", "stop"),
+        ] {
+            let answer = with(
+                r#"[{"type":"text","text":"x"}]"#,
+                &format!("\"{stop_reason}\""),
+            );
+            assert_eq!(
+                answer["choices"][0]["finish_reason"], finish_reason,
+                "{stop_reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn case_54_many_text_blocks_are_one_content() {
+        let answer = with(
+            r#"[{"type":"text","text":"a\n \"","citations":[{"type":"x"}]},{"type":"thinking","thinking":"h\u006d","signature":"s"},
+            {"type":"redacted_thinking","data":"x"},{"type":"text","text":"\u0436b\ud83e\udd80"},
+            {"type":"web_search_tool_result","content":{"type":"x"},"text":7}]"#,
+            r#""end_turn""#,
+        );
+        assert_eq!(
+            answer,
+            json!({
+                "id": "msg_1", "object": "chat.completion", "created": CX.created, "model": "opus",
+                "choices": [{
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "a\n \"жb🦀", "refusal": null, "reasoning_content": "hm"},
+                    "logprobs": null,
+                    "finish_reason": "stop",
+                }],
+                "usage": {
+                    "prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
+                    "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                    "completion_tokens_details": {"reasoning_tokens": 0},
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn case_55_content_is_null_beside_tool_calls_only() {
+        let call = r#"{"type":"tool_use","id":"toolu_1","name":"f","input":{ "n" : 12345678901234567890123, "s": "a b" }}"#;
+        let message =
+            |content: &str| with(content, r#""tool_use""#)["choices"][0]["message"].clone();
+        assert_eq!(
+            message(&format!(
+                r#"[{call},{{"type":"tool_use","id":"toolu_2","name":"g","input":{{}}}}]"#
+            )),
+            json!({
+                "role": "assistant", "content": null, "refusal": null,
+                "tool_calls": [
+                    {"id": "toolu_1", "type": "function", "function": {"name": "f",
+                        "arguments": r#"{"n":12345678901234567890123,"s":"a b"}"#}},
+                    {"id": "toolu_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+                ],
+            })
+        );
+        let both = message(&format!(r#"[{{"type":"text","text":"x"}},{call}]"#));
+        assert_eq!(both["content"], "x");
+        let none = message(r#"[{"type":"text","text":""}]"#);
+        assert_eq!(none["content"], "");
+        assert!(none.get("tool_calls").is_none());
+    }
+
+    fn usage(usage: &str) -> Value {
+        translated(&format!(
+            r#"{{"id":"m","model":"o","content":[],"usage":{usage}}}"#
+        ))["usage"]
+            .clone()
+    }
+
+    #[test]
+    fn case_56_the_prompt_contains_the_cache() {
+        for (vendor, prompt, cached, written, completion) in [
+            (
+                r#"{"input_tokens":5,"cache_read_input_tokens":7,"cache_creation_input_tokens":11,"output_tokens":13}"#,
+                23,
+                7,
+                11,
+                13,
+            ),
+            (
+                r#"{"input_tokens":5,"cache_read_input_tokens":null,"output_tokens":1}"#,
+                5,
+                0,
+                0,
+                1,
+            ),
+            // The meter calls these suspect; the answer is still an answer.
+            (r#"{"input_tokens":-5,"output_tokens":"many"}"#, 0, 0, 0, 0),
+            ("null", 0, 0, 0, 0),
+        ] {
+            assert_eq!(
+                usage(vendor),
+                json!({
+                    "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+                    "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+                    "completion_tokens_details": {"reasoning_tokens": 0},
+                }),
+                "{vendor}"
+            );
+        }
+        let absurd = usage(
+            r#"{"input_tokens":18446744073709551615,"cache_read_input_tokens":1,"output_tokens":1}"#,
+        );
+        assert_eq!(absurd["total_tokens"], u64::MAX);
+    }
+
+    #[test]
+    fn case_58_reasoning_is_inside_the_output() {
+        let usage = usage(
+            r#"{"input_tokens":1,"output_tokens":100,"output_tokens_details":{"thinking_tokens":60}}"#,
+        );
+        assert_eq!(
+            (
+                &usage["completion_tokens"],
+                &usage["total_tokens"],
+                &usage["completion_tokens_details"]["reasoning_tokens"]
+            ),
+            (&json!(100), &json!(101), &json!(60))
+        );
+    }
+
+    #[test]
+    fn case_59_created_is_now() {
+        assert_eq!(with("[]", "null")["created"], CX.created);
+    }
+
+    #[test]
+    fn case_62_an_empty_answer_is_an_answer() {
+        let answer = with("[]", r#""end_turn""#);
+        assert_eq!(answer["choices"][0]["message"]["content"], "");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+
+    #[test]
+    fn case_64_what_is_no_answer_is_broken() {
+        // Errors in the clothes of an answer are taken out below; whatever slips through fails too.
+        for body in [
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#,
+            "",
+            "[]",
+            "<html>",
+            r#"{"content":"text"}"#,
+            r#"{"content":[{"text":"no type"}]}"#,
+            r#"{"content":[{"type":"text"}]}"#,
+            r#"{"content":[{"type":"text","text":7}]}"#,
+            r#"{"content":[{"type":"tool_use","name":"f","input":{}}]}"#,
+        ] {
+            assert!(
+                matches!(answer(body.as_bytes(), &CX), Err(Error::VendorBroken(_))),
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_passes_as_it_is_written() {
+        let body = br#"{"id":"m","model":"o","content":[{"type":"text","text":"a\ud83e"}],"stop_reason":"max_tokens"}"#;
+        let answer = answer(body, &CX).unwrap();
+        assert!(
+            String::from_utf8(answer.to_vec())
+                .unwrap()
+                .contains(r#""content":"a\ud83e""#)
+        );
+    }
+}

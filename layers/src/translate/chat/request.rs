@@ -1,0 +1,396 @@
+//! A chat request as a messages request.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    tools::{Choice, Tool, Tools},
+    turns::{Block, Conversation, Turn},
+};
+use crate::{
+    error::{Error, Problem},
+    model::{Dialect, Thinking},
+    translate::wire::{Object, Path, RequestCx, Value, write_json},
+};
+
+/// Fields that are read. Any other name but those of [`DROPPED`] is refused: what it wishes for would
+/// be lost silently.
+const READ: &[&str] = &[
+    "model",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "n",
+    "stop",
+    "stream",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "reasoning_effort",
+    "user",
+    "safety_identifier",
+    "logprobs",
+];
+
+/// Fields without a counterpart, and without a loss that the caller would see.
+const DROPPED: &[&str] = &[
+    "stream_options",
+    "top_logprobs",
+    "metadata",
+    "store",
+    "seed",
+    "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "prediction",
+    "modalities",
+    "verbosity",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "moderation",
+    // Refused before this, but for values that change nothing.
+    "service_tier",
+    "speed",
+    "audio",
+    "web_search_options",
+    "container",
+    "mcp_servers",
+    "previous_response_id",
+    "thread",
+];
+
+/// `reasoning_effort`, the messages format's word for it, and the tokens for thinking where a budget
+/// is given instead of a word.
+const EFFORTS: &[(&str, &str, u64)] = &[
+    ("minimal", "low", 1024),
+    ("low", "low", 2048),
+    ("medium", "medium", 8192),
+    ("high", "high", 16_384),
+    ("xhigh", "xhigh", 32_768),
+    ("max", "max", u64::MAX),
+];
+const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
+/// The least budget that vendors take.
+const BUDGET_MIN: u64 = 1024;
+
+/// `response_format: json_object`, which the messages format does not know, as an instruction.
+const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
+
+/// Chat body → messages body.
+///
+/// # Errors
+/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or asks for
+/// what the messages format cannot express.
+pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
+        let place = format!("{}:{}", error.line(), error.column());
+        Error::invalid("", Problem::NotJson(place))
+    })?;
+    let path = Path::Root;
+    let fields = Value { path, raw }.object()?;
+    check_names(&fields)?;
+    check_choices(&fields)?;
+
+    let mut conversation = Conversation::read(&fields.need("messages")?)?;
+    let tools = Tools::read(&fields)?;
+    let max_tokens = max_tokens(&fields, cx.output_tokens)?;
+    let may_think = !tools.forced() && !conversation.within_a_turn();
+    let reasoning = Reasoning::read(&fields, cx.dialect.thinking, max_tokens, may_think)?;
+    let thinks = matches!(reasoning.thinking, Some(ThinkingField::Enabled { .. }));
+    let sampling = Sampling::read(&fields, cx.dialect, thinks)?;
+    let format = response_format(&fields, cx.dialect, &mut conversation.system)?;
+    let output_config = OutputConfig {
+        effort: reasoning.effort,
+        format,
+    };
+
+    let translated = Body {
+        model: cx.model,
+        max_tokens,
+        system: conversation.system,
+        messages: conversation.turns,
+        tools: tools.list,
+        tool_choice: tools.choice,
+        stop_sequences: stop_sequences(&fields)?,
+        thinking: reasoning.thinking,
+        output_config: (!output_config.is_empty()).then_some(output_config),
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
+        metadata: user_id(&fields)?.map(|user_id| Metadata { user_id }),
+        stream: fields
+            .get("stream")?
+            .map_or(Ok(false), |stream| stream.flag())?,
+    };
+    let mut out = BytesMut::with_capacity(body.len() + 256);
+    write_json(&mut out, &translated);
+    Ok(out.freeze())
+}
+
+/// The messages request.
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_tokens: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    system: Vec<Block<'a>>,
+    messages: Vec<Turn<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Choice<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stop_sequences: Vec<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<ThinkingField>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_config: Option<OutputConfig<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Metadata<'a>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stream: bool,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    user_id: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ThinkingField {
+    Enabled { budget_tokens: u64 },
+    Disabled,
+}
+
+#[derive(Serialize)]
+struct OutputConfig<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<OutputFormat<'a>>,
+}
+
+impl OutputConfig<'_> {
+    const fn is_empty(&self) -> bool {
+        self.effort.is_none() && self.format.is_none()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum OutputFormat<'a> {
+    JsonSchema { schema: &'a RawValue },
+}
+
+fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
+    let mut names = fields
+        .fields
+        .0
+        .iter()
+        .filter(|(_, raw)| raw.get() != "null");
+    let known = |name: &str| READ.contains(&name) || DROPPED.contains(&name);
+    match names.find(|(name, _)| !known(name)) {
+        None => Ok(()),
+        Some((name, _)) => Err(fields.refuse(name, Problem::Unsupported)),
+    }
+}
+
+/// The caller would miss what it waits for: other choices, or the tokens' probabilities.
+fn check_choices(fields: &Object<'_, '_>) -> Result<(), Error> {
+    if let Some(n) = fields.get("n")?
+        && n.count()? > 1
+    {
+        return Err(n.refuse(Problem::AboveMax(1)));
+    }
+    if let Some(logprobs) = fields.get("logprobs")?
+        && logprobs.flag()?
+    {
+        return Err(logprobs.refuse(Problem::Unsupported));
+    }
+    Ok(())
+}
+
+/// The messages format must have a ceiling: the one asked for, within the one that is paid for.
+fn max_tokens(fields: &Object<'_, '_>, paid_for: u64) -> Result<u64, Error> {
+    let (old, new) = (
+        count(fields, "max_tokens")?,
+        count(fields, "max_completion_tokens")?,
+    );
+    if let (Some(old), Some(new)) = (old, new)
+        && old != new
+    {
+        return Err(fields.refuse("max_tokens", Problem::Contradicts("max_completion_tokens")));
+    }
+    Ok(new.or(old).map_or(paid_for, |asked| asked.min(paid_for)))
+}
+
+fn count(fields: &Object<'_, '_>, name: &str) -> Result<Option<u64>, Error> {
+    fields.get(name)?.map(|value| value.count()).transpose()
+}
+
+/// A number, as it is written and as it is.
+fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValue, f64)>, Error> {
+    let Some(value) = fields.get(name)? else {
+        return Ok(None);
+    };
+    Ok(Some((value.raw, value.number()?)))
+}
+
+/// A wish for reasoning.
+#[derive(Default)]
+struct Reasoning {
+    thinking: Option<ThinkingField>,
+    effort: Option<&'static str>,
+}
+
+impl Reasoning {
+    fn read(
+        fields: &Object<'_, '_>,
+        model: Thinking,
+        max_tokens: u64,
+        may_think: bool,
+    ) -> Result<Self, Error> {
+        let Some(wish) = fields.get("reasoning_effort")? else {
+            return Ok(Self::default());
+        };
+        let name = wish.string()?;
+        let known = EFFORTS.iter().find(|(effort, ..)| *effort == name);
+        let Some(&(_, effort, budget)) = known else {
+            return match (&*name, model) {
+                ("none", Thinking::None) => Ok(Self::default()),
+                ("none", _) => Ok(Self {
+                    thinking: Some(ThinkingField::Disabled),
+                    effort: None,
+                }),
+                _ => Err(wish.refuse(Problem::NotOneOf(EFFORT_NAMES))),
+            };
+        };
+        Ok(match model {
+            Thinking::None => Self::default(),
+            Thinking::Effort => Self {
+                thinking: None,
+                effort: Some(effort),
+            },
+            Thinking::Budget => {
+                // At least half is left for the answer, unless the least budget is more than half.
+                let budget_tokens = budget.min(max_tokens / 2).max(BUDGET_MIN);
+                let room = may_think && budget_tokens < max_tokens;
+                Self {
+                    thinking: room.then_some(ThinkingField::Enabled { budget_tokens }),
+                    effort: None,
+                }
+            }
+        })
+    }
+}
+
+/// Numbers that go on as they are written, where the model takes them.
+#[derive(Default)]
+struct Sampling<'a> {
+    temperature: Option<&'a RawValue>,
+    top_p: Option<&'a RawValue>,
+    top_k: Option<&'a RawValue>,
+}
+
+impl<'a> Sampling<'a> {
+    fn read(fields: &Object<'a, '_>, dialect: &Dialect, thinks: bool) -> Result<Self, Error> {
+        if !dialect.sampling {
+            return Ok(Self::default());
+        }
+        let temperature = number(fields, "temperature")?;
+        // Half the chat format's range means something else there: never forwarded, never guessed.
+        if temperature.is_some_and(|(_, temperature)| temperature > 1.0) {
+            return Err(fields.refuse("temperature", Problem::AboveMax(1)));
+        }
+        let sampling = Self {
+            temperature: temperature.map(|(raw, _)| raw),
+            top_p: number(fields, "top_p")?.map(|(raw, _)| raw),
+            top_k: number(fields, "top_k")?.map(|(raw, _)| raw),
+        };
+        // Vendors refuse them beside thinking.
+        Ok(if thinks { Self::default() } else { sampling })
+    }
+}
+
+/// One string or several. Vendors refuse those of blanks alone.
+fn stop_sequences<'a>(fields: &Object<'a, '_>) -> Result<Vec<Cow<'a, str>>, Error> {
+    let Some(stop) = fields.get("stop")? else {
+        return Ok(Vec::new());
+    };
+    let mut sequences = Vec::new();
+    if stop.raw.get().starts_with('[') {
+        for (index, raw) in stop.array()?.into_iter().enumerate() {
+            let path = Path::Index(&stop.path, index);
+            sequences.push(Value { path, raw }.string()?);
+        }
+    } else {
+        let one = stop.string();
+        sequences.push(one.map_err(|_| stop.wrong_type("string or array of strings"))?);
+    }
+    sequences.retain(|sequence| !sequence.trim().is_empty());
+    Ok(sequences)
+}
+
+/// The schema that the answer is held to. A wish for any JSON becomes an instruction.
+fn response_format<'a>(
+    fields: &Object<'a, '_>,
+    dialect: &Dialect,
+    system: &mut Vec<Block<'a>>,
+) -> Result<Option<OutputFormat<'a>>, Error> {
+    let Some(format) = fields.get("response_format")? else {
+        return Ok(None);
+    };
+    let format = format.object()?;
+    let kind = format.need("type")?;
+    match &*kind.string()? {
+        "text" => Ok(None),
+        "json_object" => {
+            system.push(Block::Text {
+                text: JSON_OBJECT.into(),
+            });
+            Ok(None)
+        }
+        "json_schema" if dialect.json_schema => {
+            let named = format.need("json_schema")?.object()?;
+            let schema = named.need("schema")?;
+            if schema.raw.get().starts_with('{') {
+                Ok(Some(OutputFormat::JsonSchema { schema: schema.raw }))
+            } else {
+                Err(schema.wrong_type("object"))
+            }
+        }
+        "json_schema" => Err(kind.refuse(Problem::Unsupported)),
+        _ => Err(kind.refuse(Problem::NotOneOf("text, json_object, json_schema"))),
+    }
+}
+
+/// Whom the call is for: the newer name goes first.
+fn user_id<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>, Error> {
+    for name in ["safety_identifier", "user"] {
+        if let Some(value) = fields.get(name)? {
+            let id = value.string()?;
+            if !id.is_empty() {
+                return Ok(Some(id));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,0 @@
-//! A messages caller in front of a chat vendor.

@@ -1,0 +1,669 @@
+//! A chat answer as a messages answer, and what of the chat format answers and streams have in common.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    text::{Json, given, hash, inner, made, quoted, string},
+    usage::Tally,
+};
+use crate::{
+    error::Error,
+    json::decoded_len,
+    translate::wire::{AnswerCx, broken, write_json},
+};
+
+/// Characters of a vendor's error that go to the log.
+const ERROR_CHARS_MAX: usize = 500;
+
+/// Puts a chat answer into the messages format.
+///
+/// # Errors
+/// [`Error::VendorBroken`]: it is no answer; [`Error::VendorUnavailable`]: it is an error.
+pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
+    let mut answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
+    answer.check()?;
+    let choice = answer.choice().ok_or_else(|| broken("no choices"))?;
+    let stop = stop(choice.finish_reason)?;
+    let said = choice
+        .message
+        .or(choice.delta)
+        .ok_or_else(|| broken("a choice without a message"))?;
+
+    let (mut thinking, mut text, mut refusal) = (String::new(), String::new(), String::new());
+    let mut text_bytes = 0;
+    said.each_text(|kind, piece| {
+        text_bytes += decoded_len(piece.as_bytes());
+        let whole = match kind {
+            Kind::Thinking => &mut thinking,
+            Kind::Text => &mut text,
+            Kind::Refusal => &mut refusal,
+        };
+        whole.push_str(piece);
+        Ok(())
+    })?;
+    let refused = !refusal.is_empty();
+    let id = message_id(answer.id, body, cx.created);
+    let mut content = Vec::new();
+    if cx.thinking_asked && !thinking.is_empty() {
+        content.push(Block::Thinking {
+            thinking: quoted(&[&thinking]),
+            signature: "",
+        });
+    }
+    for text in [text, refusal] {
+        if !text.is_empty() {
+            let text = quoted(&[&text]);
+            content.push(Block::Text { text });
+        }
+    }
+    let calls = said.calls();
+    let called = !calls.is_empty();
+    for (index, call) in calls.into_iter().enumerate() {
+        text_bytes += call.argument_bytes();
+        content.push(tool_use(call, index, &id)?);
+    }
+    let message = Message {
+        id,
+        kind: "message",
+        role: "assistant",
+        model: model(answer.model),
+        content,
+        stop_reason: stop_reason(stop, called, refused),
+        stop_sequence: None,
+        usage: answer
+            .tally()
+            .unwrap_or_else(|| Tally::estimated(text_bytes)),
+    };
+    let mut out = BytesMut::with_capacity(body.len() + 256);
+    write_json(&mut out, &message);
+    Ok(out.freeze())
+}
+
+/// A messages answer as it is written.
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    id: Json<'a>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    role: &'static str,
+    model: Json<'a>,
+    content: Vec<Block<'a>>,
+    stop_reason: &'static str,
+    /// Chat vendors do not say which one it was: always null.
+    stop_sequence: Option<&'static str>,
+    usage: Tally,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block<'a> {
+    Thinking {
+        thinking: Json<'a>,
+        signature: &'static str,
+    },
+    Text {
+        text: Json<'a>,
+    },
+    ToolUse {
+        id: Json<'a>,
+        name: &'a RawValue,
+        input: Json<'a>,
+    },
+}
+
+fn tool_use<'a>(
+    call: ToolCall<'a>,
+    index: usize,
+    message_id: &RawValue,
+) -> Result<Block<'a>, Error> {
+    let function = call
+        .function
+        .ok_or_else(|| broken("a tool call without a function"))?;
+    let name = function.name.filter(|name| given(Some(*name)).is_some());
+    let id = match call.id {
+        Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
+        _ => quoted(&[&tool_id(hash(message_id.get().as_bytes()), index)]),
+    };
+    Ok(Block::ToolUse {
+        id,
+        name: name.ok_or_else(|| broken("a tool call without a name"))?,
+        input: input(function.arguments),
+    })
+}
+
+/// The arguments as an object. What a model wrote and is none, as when it was cut off, is kept in one.
+fn input(arguments: Option<&RawValue>) -> Json<'_> {
+    let Some(raw) = arguments else {
+        return made("{}".to_owned());
+    };
+    if raw.get().starts_with('{') {
+        return Cow::Borrowed(raw);
+    }
+    let wrapped = |json: &str| made(format!("{{\"arguments\":{json}}}"));
+    let Ok(text) = serde_json::from_str::<String>(raw.get()) else {
+        return wrapped(raw.get());
+    };
+    if matches!(text.trim(), "" | "null") {
+        return made("{}".to_owned());
+    }
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(value) if value.get().starts_with('{') => Cow::Owned(value.to_owned()),
+        Ok(value) => wrapped(value.get()),
+        Err(_) => wrapped(raw.get()),
+    }
+}
+
+/// A chat answer, or one chunk of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Answer<'a> {
+    #[serde(borrow)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    x_groq: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Choice<'a> {
+    index: Option<u64>,
+    #[serde(borrow)]
+    pub(super) message: Option<Said<'a>>,
+    #[serde(borrow)]
+    pub(super) delta: Option<Said<'a>>,
+    #[serde(borrow)]
+    pub(super) finish_reason: Option<&'a RawValue>,
+}
+
+impl<'a> Answer<'a> {
+    /// An error in the clothes of an answer is an error.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let Some(error) = self.error else {
+            return Ok(());
+        };
+        let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
+        Err(Error::VendorUnavailable(text.into()))
+    }
+
+    /// Takes the one choice that was asked for. Some chunks have none.
+    pub(super) fn choice(&mut self) -> Option<Choice<'a>> {
+        let mut choices = self.choices.take().into_iter().flatten();
+        choices.find(|choice| choice.index.unwrap_or(0) == 0)
+    }
+
+    /// The usage, where it is: one vendor has its own place for it.
+    pub(super) fn tally(&self) -> Option<Tally> {
+        #[derive(Deserialize)]
+        struct Groq<'a> {
+            #[serde(borrow)]
+            usage: Option<&'a RawValue>,
+        }
+        let groq = || {
+            let groq = serde_json::from_str::<Groq<'a>>(self.x_groq?.get());
+            groq.ok()?.usage
+        };
+        Tally::read(self.usage.or_else(groq)?)
+    }
+}
+
+/// What a model says: all of it, or a piece.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Said<'a> {
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_details: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<ToolCall<'a>>>,
+    #[serde(borrow)]
+    function_call: Option<Function<'a>>,
+}
+
+/// What a text is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Thinking,
+    Text,
+    Refusal,
+}
+
+/// A part of a content or of reasoning that comes as a list.
+#[derive(Debug, Deserialize)]
+struct Part<'a> {
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    /// A text, or parts again.
+    #[serde(borrow)]
+    thinking: Option<&'a RawValue>,
+    #[serde(borrow)]
+    summary: Option<&'a RawValue>,
+}
+
+impl<'a> Said<'a> {
+    /// Hands on every text that is not empty, in order, as it stands between its quotes.
+    pub(super) fn each_text(
+        &self,
+        mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // Vendors that have both fields say the same in both.
+        let reasoning = given(self.reasoning_content).or_else(|| given(self.reasoning));
+        match (reasoning, self.reasoning_details) {
+            (Some(text), _) => each(Kind::Thinking, text)?,
+            (None, Some(details)) => each_thought(details, &mut each)?,
+            (None, None) => {}
+        }
+        match self.content {
+            None => {}
+            Some(content) => match inner(content) {
+                Some("") => {}
+                Some(text) => each(Kind::Text, text)?,
+                None => each_part(content, &mut each)?,
+            },
+        }
+        match given(self.refusal) {
+            Some(text) => each(Kind::Refusal, text),
+            None => Ok(()),
+        }
+    }
+
+    /// The tool calls. The oldest way to call one counts as the first.
+    pub(super) fn calls(self) -> Vec<ToolCall<'a>> {
+        let mut calls = self.tool_calls.unwrap_or_default();
+        if calls.is_empty()
+            && let Some(function) = self.function_call
+            && (given(function.name).is_some() || given(function.arguments).is_some())
+        {
+            calls.push(ToolCall {
+                index: Some(0),
+                id: None,
+                function: Some(function),
+            });
+        }
+        calls
+    }
+}
+
+/// The parts of a content that comes as a list. What is neither text nor thinking, as references are,
+/// has no counterpart.
+fn each_part<'a>(
+    content: &'a RawValue,
+    each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let parts: Vec<Part<'a>> = serde_json::from_str(content.get()).map_err(broken)?;
+    for part in parts {
+        if let Some(thinking) = part.thinking {
+            each_thought(thinking, each)?;
+        }
+        if let Some(text) = given(part.text) {
+            each(Kind::Text, text)?;
+        }
+        if let Some(text) = given(part.refusal) {
+            each(Kind::Refusal, text)?;
+        }
+    }
+    Ok(())
+}
+
+/// A text, or a list of parts, each with a text or a summary. Vendors write much else here, which only
+/// they can read.
+fn each_thought<'a>(
+    thinking: &'a RawValue,
+    each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if let Some(text) = given(Some(thinking)) {
+        return each(Kind::Thinking, text);
+    }
+    let parts = serde_json::from_str::<Vec<Part<'a>>>(thinking.get());
+    for part in parts.unwrap_or_default() {
+        if let Some(text) = given(part.text).or_else(|| given(part.summary)) {
+            each(Kind::Thinking, text)?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolCall<'a> {
+    pub(super) index: Option<u64>,
+    #[serde(borrow)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) function: Option<Function<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Function<'a> {
+    #[serde(borrow)]
+    pub(super) name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) arguments: Option<&'a RawValue>,
+}
+
+impl ToolCall<'_> {
+    /// UTF-8 bytes of its arguments.
+    pub(super) fn argument_bytes(&self) -> u64 {
+        let function = self.function.as_ref();
+        let arguments = function.and_then(|function| function.arguments);
+        arguments.map_or(0, |raw| {
+            decoded_len(inner(raw).unwrap_or(raw.get()).as_bytes())
+        })
+    }
+}
+
+/// Why a chat answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    EndTurn,
+    MaxTokens,
+    ToolUse,
+    Refusal,
+}
+
+/// Reads a finish reason. Vendors write null and `""` for none yet.
+pub(super) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
+    Ok(match finish_reason.and_then(inner).unwrap_or_default() {
+        "" => None,
+        "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
+        "tool_calls" | "function_call" => Some(Stop::ToolUse),
+        "content_filter" => Some(Stop::Refusal),
+        // The answer broke off at the vendor; no reason of the other format says so.
+        reason @ ("error" | "insufficient_system_resource") => {
+            return Err(broken(format!("finish_reason {reason:?}")));
+        }
+        _ => Some(Stop::EndTurn),
+    })
+}
+
+/// The messages format's stop reason. Many vendors end on `stop` where a tool was called.
+pub(super) fn stop_reason(stop: Option<Stop>, called: bool, refused: bool) -> &'static str {
+    match stop {
+        _ if refused => "refusal",
+        Some(Stop::Refusal) => "refusal",
+        Some(Stop::MaxTokens) => "max_tokens",
+        Some(Stop::ToolUse) => "tool_use",
+        Some(Stop::EndTurn) | None if called => "tool_use",
+        Some(Stop::EndTurn) | None => "end_turn",
+    }
+}
+
+/// The vendor's id; where it gave none, one made of the answer itself.
+pub(super) fn message_id<'a>(id: Option<&'a RawValue>, answer: &[u8], created: u64) -> Json<'a> {
+    match id {
+        Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
+        _ => string(&format!("msg_{created:x}{:016x}", hash(answer))),
+    }
+}
+
+/// The model that answered, as the vendor calls it.
+pub(super) fn model(model: Option<&RawValue>) -> Json<'_> {
+    match model {
+        Some(model) if inner(model).is_some() => Cow::Borrowed(model),
+        _ => quoted(&[]),
+    }
+}
+
+/// An id for a call that the vendor gave none: the same however often it is asked for, and another
+/// one in another message.
+pub(super) fn tool_id(message_hash: u64, index: usize) -> String {
+    format!("toolu_{message_hash:016x}_{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const CX: AnswerCx = AnswerCx {
+        created: 1_700_000_000,
+        usage_asked: true,
+        thinking_asked: true,
+    };
+
+    fn with(cx: &AnswerCx, message: Value, finish_reason: Value) -> Result<Value, Error> {
+        let body = json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt",
+            "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        });
+        let out = answer(body.to_string().as_bytes(), cx)?;
+        Ok(serde_json::from_slice(&out).unwrap())
+    }
+
+    fn answered(message: Value, finish_reason: &str) -> Value {
+        with(&CX, message, json!(finish_reason)).unwrap()
+    }
+
+    fn call(arguments: Value) -> Value {
+        json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}})
+    }
+
+    #[test]
+    fn an_answer_has_every_field_that_the_format_requires() {
+        assert_eq!(
+            answered(json!({"role": "assistant", "content": "4"}), "stop"),
+            json!({
+                "id": "chatcmpl-1", "type": "message", "role": "assistant", "model": "gpt",
+                "content": [{"type": "text", "text": "4"}],
+                "stop_reason": "end_turn", "stop_sequence": null,
+                "usage": {"input_tokens": 3, "cache_creation_input_tokens": 0,
+                          "cache_read_input_tokens": 0, "output_tokens": 2},
+            })
+        );
+    }
+
+    #[test]
+    fn case_51_finish_reasons_become_stop_reasons() {
+        for (finish, stop) in [
+            (json!("stop"), "end_turn"),
+            (json!("length"), "max_tokens"),
+            (json!("tool_calls"), "tool_use"),
+            (json!("function_call"), "tool_use"),
+            (json!("content_filter"), "refusal"),
+            (json!(""), "end_turn"),
+            (json!(null), "end_turn"),
+            (json!("eos"), "end_turn"),
+        ] {
+            let answer = with(&CX, json!({"content": "x"}), finish.clone()).unwrap();
+            assert_eq!(answer["stop_reason"], stop, "{finish}");
+        }
+        assert!(matches!(
+            with(&CX, json!({"content": "x"}), json!("error")),
+            Err(Error::VendorBroken(_))
+        ));
+    }
+
+    #[test]
+    fn case_52_a_call_is_a_tool_use_whatever_the_vendor_says_but_for_length() {
+        for (finish, stop) in [
+            ("stop", "tool_use"),
+            ("", "tool_use"),
+            ("length", "max_tokens"),
+        ] {
+            let message = json!({"content": null, "tool_calls": [call(json!("{}"))]});
+            assert_eq!(answered(message, finish)["stop_reason"], stop);
+        }
+    }
+
+    #[test]
+    fn case_53_text_comes_before_the_calls_and_all_are_kept() {
+        for finish in ["stop", "tool_calls", "length", "content_filter"] {
+            let message = json!({"content": "Let me see.", "tool_calls": [
+                call(json!("{\"a\":1}")),
+                {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": ""}},
+            ]});
+            assert_eq!(
+                answered(message, finish)["content"],
+                json!([
+                    {"type": "text", "text": "Let me see."},
+                    {"type": "tool_use", "id": "call_1", "name": "f", "input": {"a": 1}},
+                    {"type": "tool_use", "id": "call_2", "name": "g", "input": {}},
+                ])
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_are_an_object_and_no_number_changes() {
+        for (arguments, input) in [
+            (r#""{}""#, "{}"),
+            (r#""""#, "{}"),
+            ("null", "{}"),
+            (r#""null""#, "{}"),
+            (
+                r#""{\"n\":12345678901234567890123,\"b\":1.50}""#,
+                r#"{"n":12345678901234567890123,"b":1.50}"#,
+            ),
+            (r#"{"n":1e400}"#, r#"{"n":1e400}"#),
+            // What is no object is kept in one.
+            (r#""[1]""#, r#"{"arguments":[1]}"#),
+            (r#""{\"cut\": \"of""#, r#"{"arguments":"{\"cut\": \"of"}"#),
+            ("7", r#"{"arguments":7}"#),
+        ] {
+            let body = format!(
+                r#"{{"choices":[{{"message":{{"tool_calls":[{{"id":"c","function":{{"name":"f","arguments":{arguments}}}}}]}},"finish_reason":"tool_calls"}}]}}"#
+            );
+            let out = answer(body.as_bytes(), &CX).unwrap();
+            let out = std::str::from_utf8(&out).unwrap();
+            assert!(out.contains(&format!("\"input\":{input}}}")), "{out}");
+        }
+    }
+
+    #[test]
+    fn case_59_a_stop_sequence_is_null() {
+        let answer = answered(json!({"content": "x"}), "stop");
+        assert_eq!(answer.get("stop_sequence"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn case_60_reasoning_is_thinking_for_those_who_asked() {
+        let thought = json!([{"type": "thinking", "thinking": "hm", "signature": ""},
+                             {"type": "text", "text": "4"}]);
+        for message in [
+            json!({"content": "4", "reasoning_content": "hm"}),
+            json!({"content": "4", "reasoning": "hm"}),
+            json!({"content": "4", "reasoning": "hm", "reasoning_content": "hm"}),
+            json!({"content": "4", "reasoning_details": [{"type": "reasoning.text", "text": "hm"},
+                   {"type": "reasoning.encrypted", "data": "x"}]}),
+            json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                   {"type": "text", "text": "4"}]}),
+        ] {
+            assert_eq!(
+                answered(message.clone(), "stop")["content"],
+                thought,
+                "{message}"
+            );
+            let cx = AnswerCx {
+                thinking_asked: false,
+                ..CX
+            };
+            let answer = with(&cx, message, json!("stop")).unwrap();
+            assert_eq!(answer["content"], json!([{"type": "text", "text": "4"}]));
+        }
+    }
+
+    #[test]
+    fn case_61_a_refusal_is_text_and_a_reason() {
+        let answer = answered(json!({"content": null, "refusal": "I cannot."}), "stop");
+        assert_eq!(
+            answer["content"],
+            json!([{"type": "text", "text": "I cannot."}])
+        );
+        assert_eq!(answer["stop_reason"], "refusal");
+        let none = answered(json!({"content": "4", "refusal": ""}), "stop");
+        assert_eq!(none["stop_reason"], "end_turn");
+    }
+
+    #[test]
+    fn case_63_and_64_an_error_is_no_answer_and_its_words_are_for_the_log() {
+        let error = json!({"error": {"message": "org-123 is out of quota", "code": 429}});
+        let refused = answer(error.to_string().as_bytes(), &CX).unwrap_err();
+        assert!(
+            matches!(refused, Error::VendorUnavailable(_)),
+            "{refused:?}"
+        );
+        for broken in [
+            "<html>",
+            "[]",
+            "{}",
+            r#"{"choices":[]}"#,
+            r#"{"choices":[{"index":0}]}"#,
+            r#"{"choices":[{"message":{"content":5}}]}"#,
+            r#"{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}"#,
+            r#"{"choices":[{"message":{"tool_calls":[{"function":{"name":""}}]}}]}"#,
+        ] {
+            let refused = answer(broken.as_bytes(), &CX).unwrap_err();
+            assert!(
+                matches!(refused, Error::VendorBroken(_)),
+                "{broken}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_of_parts_is_one_text() {
+        let message = json!({"content": [{"type": "text", "text": "a"},
+            {"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "b"}]});
+        assert_eq!(
+            answered(message, "stop")["content"],
+            json!([{"type": "text", "text": "ab"}])
+        );
+        for nothing in [json!(""), json!(null), json!([])] {
+            assert_eq!(
+                answered(json!({"content": nothing}), "stop")["content"],
+                json!([])
+            );
+        }
+    }
+
+    #[test]
+    fn the_oldest_way_to_call_a_tool_counts_and_an_empty_one_does_not() {
+        let message = json!({"content": null, "function_call": {"name": "f", "arguments": "{}"}});
+        let called = answered(message, "function_call");
+        assert_eq!(called["content"][0]["name"], "f");
+        let id = called["content"][0]["id"].as_str().unwrap();
+        assert!(id.starts_with("toolu_"), "{id}");
+        let message = json!({"content": "4", "function_call": {"name": "", "arguments": ""}});
+        assert_eq!(answered(message, "stop")["stop_reason"], "end_turn");
+    }
+
+    #[test]
+    fn ids_that_are_missing_are_made_and_stay_the_same() {
+        let body = json!({"id": "", "model": "m", "choices": [{"message": {"content": "x",
+            "tool_calls": [{"function": {"name": "f"}}, {"id": "", "function": {"name": "g"}}]}}]});
+        let read = || -> Value {
+            serde_json::from_slice(&answer(body.to_string().as_bytes(), &CX).unwrap()).unwrap()
+        };
+        let answer = read();
+        assert_eq!(answer, read());
+        assert!(answer["id"].as_str().unwrap().starts_with("msg_"));
+        let ids = [&answer["content"][1]["id"], &answer["content"][2]["id"]];
+        assert!(ids[0] != ids[1] && ids.iter().all(|id| id.is_string()));
+    }
+
+    #[test]
+    fn usage_that_never_came_is_counted_here() {
+        let body = r#"{"choices":[{"message":{"content":"123456789"},"finish_reason":"stop"}]}"#;
+        let answer: Value = serde_json::from_slice(&answer(body.as_bytes(), &CX).unwrap()).unwrap();
+        assert_eq!(answer["usage"]["output_tokens"], 3);
+        assert_eq!(answer["usage"]["input_tokens"], 0);
+    }
+}

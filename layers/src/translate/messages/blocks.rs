@@ -1,0 +1,444 @@
+//! The blocks of a streamed message: one open at a time, in order, never interleaved.
+//!
+//! Chat chunks may go back and forth between tool calls. A piece that belongs to the open block goes
+//! on at once. A later block waits only while the open one is a tool call whose arguments have not
+//! come to the end of their object, or while its own name is not known.
+
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    fmt::{self, Write as _},
+};
+
+use bytes::BytesMut;
+use serde_json::value::RawValue;
+
+use super::{
+    answer::{ToolCall, tool_id},
+    text::{given, inner, string},
+};
+use crate::{
+    error::Error,
+    translate::wire::{broken, compact},
+};
+
+/// Bytes that may be kept of one stream: what waits for its turn, and the ids and names of calls.
+pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Tool calls of one answer.
+pub(super) const CALLS_MAX: usize = 1_024;
+
+/// The block that a piece belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Thinking,
+    Text,
+    /// The call of this number, counted from 0 in the order of appearance.
+    Call(usize),
+}
+
+/// The blocks of one message.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    open: Option<Place>,
+    /// How many blocks have been opened. The open one is the last of them.
+    opened: usize,
+    waiting: VecDeque<Waiting>,
+    calls: Vec<Call>,
+    kept_bytes: usize,
+    /// What the ids are made of that the vendor leaves out.
+    message_hash: u64,
+}
+
+/// A block that is not open yet, with all that has come of it, as it stands between quotes.
+#[derive(Debug)]
+struct Waiting {
+    place: Place,
+    json: String,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    /// As the vendor counts: from 0 or 1, or all alike.
+    index: Option<u64>,
+    id: Option<String>,
+    name: Option<String>,
+    arguments: Arguments,
+    closed: bool,
+}
+
+impl Blocks {
+    /// Before the first piece.
+    pub(super) fn begin(&mut self, message_hash: u64) {
+        self.message_hash = message_hash;
+    }
+
+    /// Whether a tool was called.
+    pub(super) fn called(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// A piece of text or thinking, as it stands between its quotes.
+    pub(super) fn text(
+        &mut self,
+        place: Place,
+        piece: &str,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        if self.open == Some(place) {
+            self.delta(place, piece, out);
+            return Ok(());
+        }
+        let last = self.waiting.back_mut().filter(|last| last.place == place);
+        match last {
+            Some(last) => last.json.push_str(piece),
+            None => self.wait(place, piece),
+        }
+        self.kept_bytes += piece.len();
+        self.advance(out)
+    }
+
+    /// A piece of a tool call: its id and name, or some of its arguments, or all of it.
+    pub(super) fn call(&mut self, piece: &ToolCall<'_>, out: &mut BytesMut) -> Result<(), Error> {
+        let function = piece.function.as_ref();
+        let (id, name) = (given(piece.id), given(function.and_then(|it| it.name)));
+        let arguments = match function.and_then(|it| it.arguments) {
+            Some(arguments) => argument_piece(arguments)?,
+            None => Cow::Borrowed(""),
+        };
+        if id.is_none() && name.is_none() && arguments.is_empty() {
+            return Ok(());
+        }
+        let number = self.number(piece.index, id, name, &arguments)?;
+        let call = &mut self.calls[number];
+        for (known, news) in [(&mut call.id, id), (&mut call.name, name)] {
+            if let Some(news) = news
+                && known.is_none()
+            {
+                self.kept_bytes += news.len();
+                *known = Some(news.to_owned());
+            }
+        }
+        call.arguments.take(&arguments)?;
+        // Blanks in front of the object would be arguments of their own where nothing follows.
+        let arguments = if call.arguments.started {
+            &*arguments
+        } else {
+            ""
+        };
+        let closed = call.closed;
+        let place = Place::Call(number);
+        if self.open == Some(place) {
+            self.delta(place, arguments, out);
+        } else if !closed {
+            match self.waiting.iter_mut().find(|one| one.place == place) {
+                Some(waiting) => waiting.json.push_str(arguments),
+                None => self.wait(place, arguments),
+            }
+            self.kept_bytes += arguments.len();
+        }
+        self.advance(out)
+    }
+
+    /// The answer has ended: everything that waits is written and closed.
+    pub(super) fn finish(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        loop {
+            self.close(out);
+            let Some(next) = self.waiting.front() else {
+                return Ok(());
+            };
+            if !self.may_open(next.place) {
+                return Err(broken("a tool call without a name"));
+            }
+            self.open_next(out);
+        }
+    }
+
+    /// Which call a piece is of; a new one where it fits none.
+    fn number(
+        &mut self,
+        index: Option<u64>,
+        id: Option<&str>,
+        name: Option<&str>,
+        arguments: &str,
+    ) -> Result<usize, Error> {
+        let known = |call: &Call| call.id.as_deref().is_some_and(|known| Some(known) == id);
+        let found = match (index, id) {
+            (Some(_), _) => self.calls.iter().rposition(|call| call.index == index),
+            (None, Some(_)) => self.calls.iter().rposition(known),
+            (None, None) if name.is_some() => None,
+            (None, None) => self.calls.len().checked_sub(1),
+        };
+        // One vendor gives every call the same index, whole: another id with a name, or arguments
+        // with a name behind the end of a call's arguments, are of another call. A name alone may
+        // stand in each piece.
+        let another = |call: &Call| match (id, &call.id) {
+            (Some(id), Some(known)) => id != known,
+            _ => call.arguments.complete() && !arguments.is_empty(),
+        };
+        let found = found.filter(|number| name.is_none() || !another(&self.calls[*number]));
+        if let Some(number) = found {
+            return Ok(number);
+        }
+        if self.calls.len() == CALLS_MAX {
+            return Err(broken(format!("more than {CALLS_MAX} tool calls")));
+        }
+        self.calls.push(Call {
+            index,
+            ..Call::default()
+        });
+        Ok(self.calls.len() - 1)
+    }
+
+    fn wait(&mut self, place: Place, piece: &str) {
+        let json = piece.to_owned();
+        self.waiting.push_back(Waiting { place, json });
+    }
+
+    /// Opens what waits, as far as it need not wait any more. Only what is left then counts.
+    fn advance(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        while let Some(next) = self.waiting.front() {
+            if !self.may_close() || !self.may_open(next.place) {
+                break;
+            }
+            self.close(out);
+            self.open_next(out);
+        }
+        if self.kept_bytes > KEPT_BYTES_MAX {
+            let why = format!("more than {KEPT_BYTES_MAX} bytes would have to wait");
+            return Err(broken(why));
+        }
+        Ok(())
+    }
+
+    /// More of a text may always come, but as well in a block of its own. More of a call may not.
+    fn may_close(&self) -> bool {
+        match self.open {
+            Some(Place::Call(number)) => self.calls[number].arguments.complete(),
+            _ => true,
+        }
+    }
+
+    fn may_open(&self, place: Place) -> bool {
+        match place {
+            Place::Call(number) => self.calls[number].name.is_some(),
+            Place::Thinking | Place::Text => true,
+        }
+    }
+
+    fn open_next(&mut self, out: &mut BytesMut) {
+        let Some(Waiting { place, json }) = self.waiting.pop_front() else {
+            return;
+        };
+        self.kept_bytes -= json.len();
+        let index = self.opened;
+        self.opened += 1;
+        self.open = Some(place);
+        put(
+            out,
+            format_args!(
+                "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{index},\"content_block\":"
+            ),
+        );
+        match place {
+            Place::Thinking => {
+                put(
+                    out,
+                    format_args!(r#"{{"type":"thinking","thinking":"","signature":""}}"#),
+                );
+            }
+            Place::Text => put(out, format_args!(r#"{{"type":"text","text":""}}"#)),
+            Place::Call(number) => {
+                let Call { id, name, .. } = &self.calls[number];
+                let name = name.as_deref().unwrap_or_default();
+                let id = match id {
+                    Some(id) => Cow::Borrowed(id.as_str()),
+                    None => Cow::Owned(tool_id(self.message_hash, number)),
+                };
+                put(
+                    out,
+                    format_args!(
+                        r#"{{"type":"tool_use","id":"{id}","name":"{name}","input":{{}}}}"#
+                    ),
+                );
+            }
+        }
+        out.extend_from_slice(b"}\n\n");
+        self.delta(place, &json, out);
+    }
+
+    /// A piece of the open block.
+    fn delta(&self, place: Place, piece: &str, out: &mut BytesMut) {
+        if piece.is_empty() {
+            return;
+        }
+        let (kind, field) = match place {
+            Place::Thinking => ("thinking_delta", "thinking"),
+            Place::Text => ("text_delta", "text"),
+            Place::Call(_) => ("input_json_delta", "partial_json"),
+        };
+        let index = self.opened - 1;
+        put(
+            out,
+            format_args!(
+                "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\
+                 \"delta\":{{\"type\":\"{kind}\",\"{field}\":\"{piece}\"}}}}\n\n"
+            ),
+        );
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        let Some(place) = self.open else {
+            return;
+        };
+        if let Place::Call(number) = place {
+            self.calls[number].closed = true;
+            if !self.calls[number].arguments.started {
+                self.delta(place, "{}", out);
+            }
+        }
+        self.open = None;
+        let index = self.opened - 1;
+        put(
+            out,
+            format_args!(
+                "event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"
+            ),
+        );
+    }
+}
+
+/// Writes behind what is there.
+pub(super) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("memory takes it");
+}
+
+/// Some arguments as they stand between the quotes of a string. Some vendors write null for none, and
+/// some the object itself.
+fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
+    match inner(arguments) {
+        Some("null") => Ok(Cow::Borrowed("")),
+        Some(piece) => Ok(Cow::Borrowed(piece)),
+        None if arguments.get().starts_with('{') => {
+            let json = string(&compact(arguments));
+            Ok(Cow::Owned(inner(&json).unwrap_or_default().to_owned()))
+        }
+        None => Err(broken("tool arguments that are no text")),
+    }
+}
+
+/// How far a call's arguments have come: as much of JSON as tells where their object ends.
+#[derive(Debug, Default)]
+struct Arguments {
+    started: bool,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Arguments {
+    fn complete(&self) -> bool {
+        self.started && self.depth == 0
+    }
+
+    /// Takes the next piece, as it stands between the quotes of a string.
+    fn take(&mut self, piece: &str) -> Result<(), Error> {
+        let mut bytes = piece.bytes();
+        while let Some(byte) = bytes.next() {
+            let byte = match byte {
+                b'\\' => unescaped(&mut bytes),
+                byte => byte,
+            };
+            self.byte(byte)?;
+        }
+        Ok(())
+    }
+
+    fn byte(&mut self, byte: u8) -> Result<(), Error> {
+        if self.in_string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return Ok(());
+        }
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            _ if self.complete() => return Err(broken("tool arguments behind their end")),
+            b'{' => {
+                self.started = true;
+                self.depth += 1;
+            }
+            _ if !self.started => return Err(broken("tool arguments that are no object")),
+            b'[' => self.depth += 1,
+            b'}' | b']' => self.depth -= 1,
+            b'"' => self.in_string = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The byte that an escape stands for, or any that has no meaning to JSON.
+fn unescaped(bytes: &mut std::str::Bytes<'_>) -> u8 {
+    const NO_MEANING: u8 = b'x';
+    match bytes.next() {
+        Some(b'n') => b'\n',
+        Some(b't') => b'\t',
+        Some(b'r') => b'\r',
+        Some(b'u') => {
+            let code = bytes.by_ref().take(4).try_fold(0, |code: u32, digit| {
+                Some(code * 16 + char::from(digit).to_digit(16)?)
+            });
+            code.and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(NO_MEANING)
+        }
+        Some(byte @ (b'"' | b'\\' | b'/')) => byte,
+        _ => NO_MEANING,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_arguments_is_seen_wherever_they_are_cut() {
+        let whole = r#" {"a": [1, {"b": "}]\" \\"}], "ключ": "{", "n": null}"#;
+        let written = serde_json::to_string(whole).unwrap();
+        let written = &written[1..written.len() - 1];
+        for cut in 0..=written.len() {
+            let escape_or_character = !written.is_char_boundary(cut)
+                || written[..cut]
+                    .bytes()
+                    .rev()
+                    .take_while(|byte| *byte == b'\\')
+                    .count()
+                    % 2
+                    == 1;
+            if escape_or_character {
+                continue;
+            }
+            let mut arguments = Arguments::default();
+            arguments.take(&written[..cut]).unwrap();
+            assert_eq!(arguments.complete(), cut == written.len(), "{cut}");
+            arguments.take(&written[cut..]).unwrap();
+            assert!(arguments.complete());
+            arguments.take(" \\n").unwrap();
+            assert!(arguments.take("1").is_err());
+        }
+    }
+
+    #[test]
+    fn escapes_of_any_kind_are_understood() {
+        let mut arguments = Arguments::default();
+        arguments.take(r"\u007b\u0022a\u0022:1").unwrap();
+        assert!(arguments.started && !arguments.complete());
+        arguments.take(r"\u007d").unwrap();
+        assert!(arguments.complete());
+        for no_object in ["[", "7", r"\u0022", "x", r"\"] {
+            assert!(Arguments::default().take(no_object).is_err(), "{no_object}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! The request's own fields: limits, tools, wishes. The conversation is in `turns`.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    text::{Json, literal, made},
+    turns::{self, Message, optional},
+};
+use crate::{
+    error::{Error, Problem},
+    model::{Dialect, OutputField},
+    translate::wire::{Object, Path, RequestCx, Value, write_json},
+};
+
+/// Fields that go over, or are read to say why they cannot.
+const MAPPED: [&str; 14] = [
+    "model",
+    "max_tokens",
+    "messages",
+    "system",
+    "stop_sequences",
+    "stream",
+    "temperature",
+    "top_p",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "output_format",
+    "metadata",
+];
+
+/// Fields that change how a messages vendor works, bills or caches, and not what is asked of it. Of
+/// those that could cost more, only the defaults come this far.
+const DROPPED: [&str; 14] = [
+    "top_k",
+    "cache_control",
+    "context_management",
+    "compaction",
+    "service_tier",
+    "speed",
+    "inference_geo",
+    "diagnostics",
+    "user_profile_id",
+    "container",
+    "mcp_servers",
+    "fallbacks",
+    "thread",
+    "previous_message_id",
+];
+
+/// Chat vendors take no more.
+const STOPS_MAX: usize = 4;
+/// The least limit that a vendor of the family puts on `user`.
+const USER_CHARS_MAX: usize = 64;
+
+/// Puts a messages request into the chat format.
+///
+/// # Errors
+/// [`Error::Invalid`] that names the field: it has another shape than the format gives it, or the
+/// chat format has nothing like it.
+pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
+        let place = format!("{}:{}", error.line(), error.column());
+        Error::invalid("", Problem::NotJson(place))
+    })?;
+    let path = Path::Root;
+    let fields = Value { path, raw }.object()?;
+    every_field_is_known(&fields)?;
+    let dialect = cx.dialect;
+    let tools = tools(&fields)?;
+    let (tool_choice, parallel_tool_calls) = tool_choice(&fields, &tools)?;
+    let stream = match fields.get("stream")? {
+        Some(flag) => flag.flag()?,
+        None => false,
+    };
+    let ceiling = |field: OutputField| (dialect.output_field == field).then_some(cx.output_tokens);
+    let chat = Chat {
+        model: cx.model,
+        max_completion_tokens: ceiling(OutputField::MaxCompletionTokens),
+        max_tokens: ceiling(OutputField::MaxTokens),
+        messages: turns::messages(&fields, dialect.system_role)?,
+        stop: stop(&fields)?,
+        temperature: sampling(&fields, "temperature", dialect)?,
+        top_p: sampling(&fields, "top_p", dialect)?,
+        tools,
+        tool_choice,
+        parallel_tool_calls,
+        reasoning_effort: effort(&fields)?.filter(|_| dialect.reasoning_effort),
+        response_format: response_format(&fields, dialect)?,
+        user: user(&fields)?,
+        stream: stream.then_some(true),
+        // A stream's usage is what it is charged by.
+        stream_options: stream.then_some(StreamOptions {
+            include_usage: true,
+        }),
+    };
+    let mut out = BytesMut::with_capacity(body.len() + body.len() / 8 + 256);
+    write_json(&mut out, &chat);
+    Ok(out.freeze())
+}
+
+/// Whether a messages request wants to see thinking: it asks for it, and not for its being left out.
+#[must_use]
+pub fn thinking_asked(body: &[u8]) -> bool {
+    let asked = || {
+        let raw: &RawValue = serde_json::from_slice(body).ok()?;
+        let path = Path::Root;
+        let fields = Value { path, raw }.object().ok()?;
+        let thinking = fields.get("thinking").ok()??.object().ok()?;
+        let kind = thinking.get("type").ok()??.string().ok()?;
+        let display = match thinking.get("display").ok()? {
+            Some(display) => display.string().ok()?,
+            None => Cow::Borrowed(""),
+        };
+        Some(kind != "disabled" && display != "omitted")
+    };
+    asked().unwrap_or(false)
+}
+
+/// A chat request as it is written.
+#[derive(Debug, Serialize)]
+struct Chat<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+    messages: Vec<Message<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<ToolChoice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallel_tool_calls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<ResponseFormat<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Debug, Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Tool<'a> {
+    Function { function: Function<'a> },
+}
+
+#[derive(Debug, Serialize)]
+struct Function<'a> {
+    name: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<&'a RawValue>,
+    parameters: Json<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum ToolChoice<'a> {
+    Mode(&'static str),
+    Named(NamedTool<'a>),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum NamedTool<'a> {
+    Function { function: Named<'a> },
+}
+
+#[derive(Debug, Serialize)]
+struct Named<'a> {
+    name: &'a RawValue,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat<'a> {
+    JsonSchema { json_schema: Schema<'a> },
+}
+
+#[derive(Debug, Serialize)]
+struct Schema<'a> {
+    /// The chat format wants one; the messages format has none.
+    name: &'static str,
+    strict: bool,
+    schema: &'a RawValue,
+}
+
+/// A field of tomorrow may mean anything: leaving it out silently could change the answer.
+fn every_field_is_known(body: &Object<'_, '_>) -> Result<(), Error> {
+    for (name, value) in &body.fields.0 {
+        let known = MAPPED.contains(&&**name) || DROPPED.contains(&&**name);
+        if !known && value.get() != "null" {
+            return Err(body.refuse(name, Problem::NotTranslated));
+        }
+    }
+    Ok(())
+}
+
+fn stop<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
+    let Some(stops) = body.get("stop_sequences")? else {
+        return Ok(None);
+    };
+    let list = stops.array()?;
+    if list.len() > STOPS_MAX {
+        return Err(stops.refuse(Problem::AboveMax(STOPS_MAX as u64)));
+    }
+    for (index, raw) in list.iter().copied().enumerate() {
+        let path = Path::Index(&stops.path, index);
+        literal(&Value { path, raw })?;
+    }
+    Ok((!list.is_empty()).then_some(stops.raw))
+}
+
+fn sampling<'a>(
+    body: &Object<'a, '_>,
+    name: &str,
+    dialect: &Dialect,
+) -> Result<Option<&'a RawValue>, Error> {
+    let Some(value) = body.get(name)? else {
+        return Ok(None);
+    };
+    value.number()?;
+    Ok(dialect.sampling.then_some(value.raw))
+}
+
+fn tools<'a>(body: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
+    let Some(tools) = body.get("tools")? else {
+        return Ok(Vec::new());
+    };
+    let list = tools.array()?.into_iter().enumerate();
+    list.map(|(index, raw)| {
+        let path = Path::Index(&tools.path, index);
+        tool(&Value { path, raw }.object()?)
+    })
+    .collect()
+}
+
+fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
+    // Only models of the other format know the typed tools (`bash_…`, `computer_…`), and what
+    // arguments to call them with.
+    if let Some(kind) = tool.get("type")?
+        && kind.string()? != "custom"
+    {
+        return Err(kind.refuse(Problem::NotTranslated));
+    }
+    let strict = match tool.get("strict")? {
+        Some(flag) => Some(flag.flag()?),
+        None => None,
+    };
+    let function = Function {
+        name: literal(&tool.need("name")?)?,
+        description: optional(tool, "description")?,
+        parameters: parameters(tool)?,
+        strict,
+    };
+    Ok(Tool::Function { function })
+}
+
+/// The schema as it is written. Some chat vendors refuse one that does not say that it is an object's
+/// and which properties there are, so what is missing of that is put in front.
+fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
+    const ASKED_FOR: [(&str, &str); 2] = [
+        ("type", r#""type":"object""#),
+        ("properties", r#""properties":{}"#),
+    ];
+    let Some(schema) = tool.get("input_schema")? else {
+        return Ok(made(r#"{"type":"object","properties":{}}"#.to_owned()));
+    };
+    let fields = schema.object()?.fields.0;
+    let has = |name: &str| fields.iter().any(|(field, _)| field == name);
+    let missing: Vec<&str> = ASKED_FOR
+        .into_iter()
+        .filter(|asked| !has(asked.0))
+        .map(|asked| asked.1)
+        .collect();
+    if missing.is_empty() {
+        return Ok(Cow::Borrowed(schema.raw));
+    }
+    let comma = if fields.is_empty() { "" } else { "," };
+    let rest = &schema.raw.get()[1..];
+    Ok(made(format!("{{{}{comma}{rest}", missing.join(","))))
+}
+
+/// Which tool is to be called, and whether several may be at once. The chat format has neither where
+/// there are no tools.
+fn tool_choice<'a>(
+    body: &Object<'a, '_>,
+    tools: &[Tool<'_>],
+) -> Result<(Option<ToolChoice<'a>>, Option<bool>), Error> {
+    let Some(choice) = body.get("tool_choice")? else {
+        return Ok((None, None));
+    };
+    let choice = choice.object()?;
+    let chosen = match &*choice.need("type")?.string()? {
+        "auto" => ToolChoice::Mode("auto"),
+        "none" => ToolChoice::Mode("none"),
+        "any" | "tool" if tools.is_empty() => {
+            return Err(body.refuse("tool_choice", Problem::Contradicts("tools")));
+        }
+        "any" => ToolChoice::Mode("required"),
+        "tool" => {
+            let name = literal(&choice.need("name")?)?;
+            let function = Named { name };
+            ToolChoice::Named(NamedTool::Function { function })
+        }
+        _ => {
+            return Err(choice.refuse("type", Problem::NotOneOf("auto, any, tool, none")));
+        }
+    };
+    let one_at_a_time = match choice.get("disable_parallel_tool_use")? {
+        Some(flag) => flag.flag()?,
+        None => false,
+    };
+    if tools.is_empty() {
+        return Ok((None, None));
+    }
+    Ok((Some(chosen), one_at_a_time.then_some(false)))
+}
+
+/// How hard the model is to think: the wish for effort, or else what a thinking budget comes to.
+fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
+    const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+    let mut asked = None;
+    if let Some(config) = body.get("output_config")?
+        && let Some(effort) = config.object()?.get("effort")?
+    {
+        let text = effort.string()?;
+        asked = EFFORTS.into_iter().find(|known| *known == text);
+        if asked.is_none() {
+            let efforts = "low, medium, high, xhigh, max";
+            return Err(effort.refuse(Problem::NotOneOf(efforts)));
+        }
+    }
+    let Some(thinking) = body.get("thinking")? else {
+        return Ok(asked);
+    };
+    let thinking = thinking.object()?;
+    let kind = thinking.need("type")?;
+    match &*kind.string()? {
+        "enabled" if asked.is_none() => {
+            Ok(Some(match thinking.need("budget_tokens")?.count()? {
+                0..4_096 => "low",
+                4_096..16_384 => "medium",
+                _ => "high",
+            }))
+        }
+        "enabled" | "adaptive" | "between_tools" => Ok(asked),
+        // Few chat models take the effort `none`: the least wish is to say nothing.
+        "disabled" => Ok(None),
+        _ => Err(kind.refuse(Problem::NotOneOf("enabled, adaptive, disabled"))),
+    }
+}
+
+fn response_format<'a>(
+    body: &Object<'a, '_>,
+    dialect: &Dialect,
+) -> Result<Option<ResponseFormat<'a>>, Error> {
+    let config = match body.get("output_config")? {
+        Some(config) => Some(config.object()?),
+        None => None,
+    };
+    let mut format = match &config {
+        Some(config) => config.get("format")?,
+        None => None,
+    };
+    if format.is_none() {
+        // Its name while it was a beta.
+        format = body.get("output_format")?;
+    }
+    let Some(format) = format else {
+        return Ok(None);
+    };
+    if !dialect.json_schema {
+        return Err(format.refuse(Problem::Unsupported));
+    }
+    let format = format.object()?;
+    let kind = format.need("type")?;
+    if kind.string()? != "json_schema" {
+        return Err(kind.refuse(Problem::NotOneOf("json_schema")));
+    }
+    let schema = format.need("schema")?;
+    if !schema.raw.get().starts_with('{') {
+        return Err(schema.wrong_type("object"));
+    }
+    Ok(Some(ResponseFormat::JsonSchema {
+        json_schema: Schema {
+            name: "answer",
+            strict: true,
+            schema: schema.raw,
+        },
+    }))
+}
+
+/// Who asks. A longer id than vendors take is left out: part of one could be somebody else's.
+fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
+    let Some(metadata) = body.get("metadata")? else {
+        return Ok(None);
+    };
+    let metadata = metadata.object()?;
+    let Some(id) = metadata.get("user_id")? else {
+        return Ok(None);
+    };
+    let chars = id.string()?.chars().count();
+    Ok((1..=USER_CHARS_MAX).contains(&chars).then_some(id.raw))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,780 @@
+//! The cases of a messages request on its way to a chat vendor, by their numbers.
+
+use serde_json::{Value as Tree, json};
+
+use super::*;
+use crate::model::SystemRole;
+
+fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
+    let cx = RequestCx {
+        model: "vendor-model",
+        output_tokens: 77,
+        dialect,
+    };
+    let chat = request(body.to_string().as_bytes(), &cx)?;
+    Ok(serde_json::from_slice(&chat).unwrap())
+}
+
+/// A request with these fields beside the required ones.
+fn asked(fields: &Tree) -> Tree {
+    let mut body = json!({
+        "model": "catalog-model",
+        "max_tokens": 99,
+        "messages": [{"role": "user", "content": "hi"}],
+    });
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn chat(fields: &Tree) -> Tree {
+    with(&Dialect::default(), &asked(fields)).unwrap()
+}
+
+fn refused(fields: &Tree) -> (String, Problem) {
+    match with(&Dialect::default(), &asked(fields)) {
+        Err(Error::Invalid { field, problem }) => (field.into_owned(), problem),
+        other => panic!("{fields}: {other:?}"),
+    }
+}
+
+/// The chat messages of a conversation.
+fn said(messages: &Tree) -> Tree {
+    chat(&json!({ "messages": messages }))["messages"].take()
+}
+
+fn tool(name: &str) -> Tree {
+    json!({"name": name, "input_schema": {"type": "object", "properties": {}}})
+}
+
+#[test]
+fn case_32_system_is_one_message_and_its_blocks_are_not_glued() {
+    for (system, text) in [
+        (json!("be brief"), "be brief"),
+        (json!([{"type": "text", "text": "one"}]), "one"),
+        (
+            json!([{"type": "text", "text": "one"}, {"type": "text", "text": ""},
+                   {"type": "text", "text": "\"two\""}]),
+            "one\n\"two\"",
+        ),
+    ] {
+        assert_eq!(
+            chat(&json!({ "system": system }))["messages"],
+            json!([{"role": "system", "content": text}, {"role": "user", "content": "hi"}])
+        );
+    }
+    for nothing in [json!(""), json!([]), json!(null)] {
+        assert_eq!(
+            chat(&json!({ "system": nothing }))["messages"],
+            json!([{"role": "user", "content": "hi"}])
+        );
+    }
+    let dialect = Dialect {
+        system_role: SystemRole::Developer,
+        ..Dialect::default()
+    };
+    let chat = with(&dialect, &asked(&json!({"system": "s"}))).unwrap();
+    assert_eq!(chat["messages"][0]["role"], "developer");
+}
+
+#[test]
+fn case_33_assistant_text_and_tool_use_are_content_and_tool_calls() {
+    assert_eq!(
+        said(&json!([{"role": "assistant", "content": [
+            {"type": "text", "text": "Let me "},
+            {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+            {"type": "text", "text": "see."},
+            {"type": "tool_use", "id": "toolu_2", "name": "g", "input": {}},
+        ]}])),
+        json!([{"role": "assistant", "content": "Let me see.", "tool_calls": [
+            {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}},
+            {"id": "toolu_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ]}])
+    );
+    let alone = said(&json!([{"role": "assistant", "content": [
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+    ]}]));
+    assert_eq!(alone[0].get("content"), Some(&Tree::Null));
+}
+
+#[test]
+fn case_34_input_becomes_compact_arguments_and_no_number_changes() {
+    for (input, arguments) in [
+        ("{}", "{}"),
+        ("{ }", "{}"),
+        (
+            r#"{ "n" : 12345678901234567890123, "e": 1.50e+400, "b": [ 1 , 2 ], "a": "x y\n\"" }"#,
+            r#"{"n":12345678901234567890123,"e":1.50e+400,"b":[1,2],"a":"x y\n\""}"#,
+        ),
+    ] {
+        let body = format!(
+            r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"assistant","content":
+            [{{"type":"tool_use","id":"t","name":"f","input":{input}}}]}}]}}"#
+        );
+        let cx = RequestCx {
+            model: "v",
+            output_tokens: 1,
+            dialect: &Dialect::default(),
+        };
+        let chat: Tree = serde_json::from_slice(&request(body.as_bytes(), &cx).unwrap()).unwrap();
+        assert_eq!(
+            chat["messages"][0]["tool_calls"][0]["function"]["arguments"],
+            arguments
+        );
+    }
+}
+
+#[test]
+fn case_35_tool_results_come_before_what_the_user_says() {
+    let expected = json!([
+        {"role": "tool", "tool_call_id": "a", "content": "1"},
+        {"role": "tool", "tool_call_id": "b", "content": "2"},
+        {"role": "user", "content": "and now?"},
+    ]);
+    let results = [
+        json!({"type": "tool_result", "tool_use_id": "a", "content": "1"}),
+        json!({"type": "tool_result", "tool_use_id": "b", "content": "2"}),
+    ];
+    let text = json!({"type": "text", "text": "and now?"});
+    for order in [
+        json!([results[0], results[1], text]),
+        json!([results[0], text, results[1]]),
+        json!([text, results[0], results[1]]),
+    ] {
+        assert_eq!(said(&json!([{"role": "user", "content": order}])), expected);
+    }
+    assert_eq!(
+        said(&json!([{"role": "user", "content": results}])),
+        json!([expected[0], expected[1]]),
+        "nothing is said where the user said nothing"
+    );
+}
+
+fn result(fields: &Tree) -> Tree {
+    let mut block = json!({"type": "tool_result", "tool_use_id": "t"});
+    for (name, value) in fields.as_object().unwrap() {
+        block[name] = value.clone();
+    }
+    said(&json!([{"role": "user", "content": [block]}]))
+}
+
+#[test]
+fn case_36_a_tool_result_is_text_whatever_its_shape() {
+    for (fields, text) in [
+        (json!({"content": "x"}), "x"),
+        (json!({"content": [{"type": "text", "text": "x"}]}), "x"),
+        (
+            json!({"content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]}),
+            "x\ny",
+        ),
+        (json!({"content": []}), ""),
+        (json!({"content": ""}), ""),
+        (json!({"content": null}), ""),
+        (json!({}), ""),
+    ] {
+        assert_eq!(
+            result(&fields),
+            json!([{"role": "tool", "tool_call_id": "t", "content": text}])
+        );
+    }
+}
+
+#[test]
+fn case_37_an_image_in_a_tool_result_follows_in_a_user_message() {
+    let image = json!({"type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+    let url = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+    assert_eq!(
+        result(&json!({"content": [{"type": "text", "text": "seen"}, image]})),
+        json!([
+            {"role": "tool", "tool_call_id": "t", "content": "seen"},
+            {"role": "user", "content": [url]},
+        ])
+    );
+    assert_eq!(
+        result(&json!({"content": [image]}))[0]["content"],
+        "See the next message."
+    );
+    assert_eq!(
+        said(&json!([{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [image]},
+            {"type": "tool_result", "tool_use_id": "b", "content": "text"},
+            {"type": "text", "text": "look"},
+        ]}]))[2],
+        json!({"role": "user", "content": [url, {"type": "text", "text": "look"}]})
+    );
+}
+
+#[test]
+fn case_38_an_error_stays_visible() {
+    for (fields, text) in [
+        (
+            json!({"is_error": true, "content": "no such file"}),
+            "Error: no such file",
+        ),
+        (json!({"is_error": true}), "Error"),
+        (json!({"is_error": false, "content": "fine"}), "fine"),
+    ] {
+        assert_eq!(result(&fields)[0]["content"], text);
+    }
+}
+
+#[test]
+fn case_39_images_become_data_urls_and_addresses_stay() {
+    let image = |source: Tree| {
+        said(&json!([{"role": "user", "content": [{"type": "image", "source": source}]}]))
+    };
+    assert_eq!(
+        image(json!({"type": "base64", "media_type": "image/webp", "data": "aGk="})),
+        json!([{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:image/webp;base64,aGk="}}]}])
+    );
+    assert_eq!(
+        image(json!({"type": "url", "url": "https://example.com/a?b=c"}))[0]["content"][0]["image_url"],
+        json!({"url": "https://example.com/a?b=c"})
+    );
+    let refused = |source: Tree| {
+        refused(&json!({"messages": [{"role": "user",
+            "content": [{"type": "image", "source": source}]}]}))
+    };
+    let field = |name: &str| format!("messages[0].content[0].source.{name}");
+    assert_eq!(
+        refused(json!({"type": "base64", "media_type": "image/tiff", "data": "x"})).0,
+        field("media_type")
+    );
+    assert_eq!(
+        refused(json!({"type": "file", "file_id": "f"})),
+        (field("type"), Problem::NotOneOf("base64, url"))
+    );
+    assert_eq!(
+        refused(json!({"type": "base64", "media_type": "image/png", "data": 5})),
+        (field("data"), Problem::WrongType("string"))
+    );
+}
+
+#[test]
+fn case_40_documents_become_files_or_text() {
+    let document = |fields: Tree| {
+        let mut block = json!({"type": "document"});
+        for (name, value) in fields.as_object().unwrap() {
+            block[name] = value.clone();
+        }
+        asked(&json!({"messages": [{"role": "user", "content": [block]}]}))
+    };
+    let said = |fields: Tree| {
+        let body = document(fields);
+        with(&Dialect::default(), &body).unwrap()["messages"][0]["content"].take()
+    };
+    let pdf = json!({"type": "base64", "media_type": "application/pdf", "data": "JVBE"});
+    let file = |name: &str| {
+        json!({"type": "file", "file":
+            {"filename": name, "file_data": "data:application/pdf;base64,JVBE"}})
+    };
+    assert_eq!(said(json!({"source": pdf})), json!([file("document.pdf")]));
+    assert_eq!(
+        said(
+            json!({"source": pdf, "title": "Report", "context": "of May",
+                    "citations": {"enabled": true}})
+        ),
+        json!([{"type": "text", "text": "of May"}, file("Report.pdf")])
+    );
+    assert_eq!(
+        said(json!({"source": pdf, "title": "a.PDF"})),
+        json!([file("a.PDF")])
+    );
+    let text = json!({"type": "text", "media_type": "text/plain", "data": "body"});
+    assert_eq!(said(json!({"source": text})), json!("body"));
+    assert_eq!(
+        said(json!({"source": text, "title": "T", "context": "C"})),
+        json!("T\nC\nbody")
+    );
+    assert_eq!(
+        said(
+            json!({"title": "T", "source": {"type": "content", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}})
+        ),
+        json!([{"type": "text", "text": "T"}, {"type": "text", "text": "a"},
+               {"type": "text", "text": "b"}])
+    );
+    let body = document(json!({"source": {"type": "url", "url": "https://example.com/a.pdf"}}));
+    assert!(matches!(
+        with(&Dialect::default(), &body),
+        Err(Error::Invalid { field, .. }) if field == "messages[0].content[0].source.type"
+    ));
+}
+
+#[test]
+fn a_search_result_is_text() {
+    assert_eq!(
+        said(
+            &json!([{"role": "user", "content": [{"type": "search_result",
+            "source": "https://example.com", "title": "T",
+            "content": [{"type": "text", "text": "found"}]}]}])
+        ),
+        json!([{"role": "user", "content": "T\nhttps://example.com\nfound"}])
+    );
+}
+
+#[test]
+fn case_41_thinking_in_the_history_is_never_text() {
+    let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+    let redacted = json!({"type": "redacted_thinking", "data": "d"});
+    assert_eq!(
+        said(&json!([
+            {"role": "assistant", "content": [thought, redacted, {"type": "text", "text": "4"}]},
+            {"role": "assistant", "content": [thought]},
+            {"role": "user", "content": "why?"},
+        ])),
+        json!([{"role": "assistant", "content": "4"}, {"role": "user", "content": "why?"}])
+    );
+}
+
+#[test]
+fn case_42_tools_of_the_other_format_are_refused_by_name() {
+    for kind in [
+        "bash_20250124",
+        "text_editor_20250728",
+        "computer_20250124",
+        "memory_20250818",
+        "web_search_20250305",
+        "tool_search_tool_regex_20251119",
+    ] {
+        assert_eq!(
+            refused(&json!({"tools": [tool("f"), {"type": kind, "name": "x"}]})),
+            ("tools[1].type".to_owned(), Problem::NotTranslated)
+        );
+    }
+    assert_eq!(
+        refused(&json!({"messages": [{"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}]}]})),
+        (
+            "messages[0].content[0].type".to_owned(),
+            Problem::NotTranslated
+        )
+    );
+}
+
+#[test]
+fn tools_become_functions_with_the_schema_as_written() {
+    let schema = json!({"$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"],
+        "additionalProperties": false});
+    assert_eq!(
+        chat(
+            &json!({"tools": [{"type": "custom", "name": "f", "description": "d", "strict": true,
+            "input_schema": schema, "cache_control": {"type": "ephemeral"},
+            "eager_input_streaming": true, "defer_loading": false, "allowed_callers": ["direct"],
+            "input_examples": [{"a": "x"}]}]})
+        )["tools"],
+        json!([{"type": "function", "function":
+            {"name": "f", "description": "d", "parameters": schema, "strict": true}}])
+    );
+    for (schema, parameters) in [
+        (json!(null), json!({"type": "object", "properties": {}})),
+        (json!({}), json!({"type": "object", "properties": {}})),
+        (
+            json!({"type": "object"}),
+            json!({"type": "object", "properties": {}}),
+        ),
+        (
+            json!({"oneOf": [{"type": "object"}]}),
+            json!({"type": "object", "properties": {}, "oneOf": [{"type": "object"}]}),
+        ),
+    ] {
+        assert_eq!(
+            chat(&json!({"tools": [{"name": "f", "input_schema": schema}]}))["tools"][0]["function"]
+                ["parameters"],
+            parameters
+        );
+    }
+    assert!(chat(&json!({"tools": []})).get("tools").is_none());
+}
+
+#[test]
+fn case_43_tool_choice_and_its_inverse_flag() {
+    for (choice, expected, parallel) in [
+        (json!({"type": "auto"}), json!("auto"), Tree::Null),
+        (json!({"type": "any"}), json!("required"), Tree::Null),
+        (json!({"type": "none"}), json!("none"), Tree::Null),
+        (
+            json!({"type": "tool", "name": "f"}),
+            json!({"type": "function", "function": {"name": "f"}}),
+            Tree::Null,
+        ),
+        (
+            json!({"type": "auto", "disable_parallel_tool_use": true}),
+            json!("auto"),
+            json!(false),
+        ),
+        (
+            json!({"type": "any", "disable_parallel_tool_use": false}),
+            json!("required"),
+            Tree::Null,
+        ),
+    ] {
+        let chat = chat(&json!({"tools": [tool("f")], "tool_choice": choice}));
+        assert_eq!(chat["tool_choice"], expected);
+        assert_eq!(chat["parallel_tool_calls"], parallel);
+    }
+    let alone = json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": true}});
+    let chat = chat(&alone);
+    assert!(chat.get("tool_choice").is_none() && chat.get("parallel_tool_calls").is_none());
+    assert_eq!(
+        refused(&json!({"tool_choice": {"type": "any"}})),
+        ("tool_choice".to_owned(), Problem::Contradicts("tools"))
+    );
+}
+
+#[test]
+fn case_44_stop_sequences_up_to_four_and_top_k_not_at_all() {
+    let chat = chat(&json!({"stop_sequences": ["a", "\n\nb"], "top_k": 5}));
+    assert_eq!(chat["stop"], json!(["a", "\n\nb"]));
+    assert!(chat.get("top_k").is_none() && chat.get("stop_sequences").is_none());
+    assert_eq!(
+        refused(&json!({"stop_sequences": ["a", "b", "c", "d", "e"]})),
+        ("stop_sequences".to_owned(), Problem::AboveMax(4))
+    );
+    assert_eq!(
+        refused(&json!({"stop_sequences": ["a", 1]})).0,
+        "stop_sequences[1]"
+    );
+}
+
+#[test]
+fn case_45_cache_control_is_nowhere() {
+    let mark = json!({"type": "ephemeral", "ttl": "1h"});
+    let chat = chat(&json!({
+        "cache_control": mark,
+        "system": [{"type": "text", "text": "s", "cache_control": mark}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "u", "cache_control": mark}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f",
+                "input": {}, "cache_control": mark}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
+                "content": [{"type": "text", "text": "r", "cache_control": mark}],
+                "cache_control": mark}]},
+        ],
+    }));
+    assert!(!chat.to_string().contains("cache_control"), "{chat}");
+}
+
+#[test]
+fn case_46_a_stream_always_asks_for_usage() {
+    let streamed = chat(&json!({"stream": true}));
+    assert_eq!(streamed["stream"], true);
+    assert_eq!(streamed["stream_options"], json!({"include_usage": true}));
+    for fields in [json!({}), json!({"stream": false})] {
+        let plain = chat(&fields);
+        assert!(plain.get("stream").is_none() && plain.get("stream_options").is_none());
+    }
+}
+
+#[test]
+fn case_47_the_user_and_the_ceiling_go_by_their_names_here() {
+    let user = |id: &str| chat(&json!({"metadata": {"user_id": id}}))["user"].take();
+    assert_eq!(user("u-1"), "u-1");
+    assert_eq!(user(&"é".repeat(64)), "é".repeat(64));
+    assert_eq!(user(&"u".repeat(65)), Tree::Null, "no vendor takes it");
+    assert_eq!(
+        chat(&json!({"metadata": {"user_id": null}}))["user"],
+        Tree::Null
+    );
+    for (output_field, name, other) in [
+        (
+            OutputField::MaxCompletionTokens,
+            "max_completion_tokens",
+            "max_tokens",
+        ),
+        (
+            OutputField::MaxTokens,
+            "max_tokens",
+            "max_completion_tokens",
+        ),
+    ] {
+        let dialect = Dialect {
+            output_field,
+            ..Dialect::default()
+        };
+        let chat = with(&dialect, &asked(&json!({}))).unwrap();
+        assert_eq!(chat[name], 77, "what the hold pays for");
+        assert!(chat.get(other).is_none());
+        assert_eq!(chat["model"], "vendor-model");
+    }
+}
+
+#[test]
+fn case_49_a_system_turn_stays_in_its_place() {
+    assert_eq!(
+        said(&json!([
+            {"role": "user", "content": "a"},
+            {"role": "system", "content": [{"type": "text", "text": "be"}, {"type": "text", "text": "brief"}]},
+            {"role": "user", "content": "b"},
+        ])),
+        json!([
+            {"role": "user", "content": "a"},
+            {"role": "system", "content": "be\nbrief"},
+            {"role": "user", "content": "b"},
+        ])
+    );
+}
+
+#[test]
+fn thinking_and_effort_become_an_effort() {
+    let effort = |fields: Tree| chat(&fields)["reasoning_effort"].take();
+    for (fields, expected) in [
+        (json!({}), Tree::Null),
+        (json!({"output_config": {"effort": "max"}}), json!("max")),
+        (json!({"thinking": {"type": "adaptive"}}), Tree::Null),
+        (
+            json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+            json!("high"),
+        ),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+            json!("low"),
+        ),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": 10000}}),
+            json!("medium"),
+        ),
+        (
+            json!({"thinking": {"type": "enabled", "budget_tokens": 31999}}),
+            json!("high"),
+        ),
+        (
+            json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}),
+            Tree::Null,
+        ),
+    ] {
+        assert_eq!(effort(fields.clone()), expected, "{fields}");
+    }
+    let dialect = Dialect {
+        reasoning_effort: false,
+        ..Dialect::default()
+    };
+    let chat = with(
+        &dialect,
+        &asked(&json!({"output_config": {"effort": "low"}})),
+    )
+    .unwrap();
+    assert!(chat.get("reasoning_effort").is_none() && chat.get("output_config").is_none());
+    assert_eq!(
+        refused(&json!({"output_config": {"effort": "hardest"}})).0,
+        "output_config.effort"
+    );
+}
+
+#[test]
+fn thinking_is_asked_for_or_not() {
+    for (thinking, asked) in [
+        (r#"{"type":"enabled","budget_tokens":1024}"#, true),
+        (r#"{"type":"adaptive"}"#, true),
+        (r#"{"type":"adaptive","display":"summarized"}"#, true),
+        (r#"{"type":"adaptive","display":"omitted"}"#, false),
+        (r#"{"type":"disabled"}"#, false),
+        ("null", false),
+        ("7", false),
+    ] {
+        let body = format!(r#"{{"messages":[],"thinking":{thinking}}}"#);
+        assert_eq!(thinking_asked(body.as_bytes()), asked, "{thinking}");
+    }
+    assert!(!thinking_asked(b"{}") && !thinking_asked(b"no JSON"));
+}
+
+#[test]
+fn structured_output_goes_by_the_chat_formats_name() {
+    let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let format = json!({"type": "json_schema", "schema": schema});
+    for fields in [
+        json!({"output_config": {"format": format}}),
+        json!({"output_format": format}),
+    ] {
+        assert_eq!(
+            chat(&fields)["response_format"],
+            json!({"type": "json_schema", "json_schema":
+                {"name": "answer", "strict": true, "schema": schema}})
+        );
+    }
+    let dialect = Dialect {
+        json_schema: false,
+        ..Dialect::default()
+    };
+    let body = asked(&json!({"output_config": {"format": format}}));
+    assert!(matches!(
+        with(&dialect, &body),
+        Err(Error::Invalid { field, problem: Problem::Unsupported }) if field == "output_config.format"
+    ));
+}
+
+#[test]
+fn sampling_goes_only_where_it_is_taken() {
+    let fields = json!({"temperature": 0.5, "top_p": 0.9});
+    let taken = chat(&fields);
+    assert_eq!(
+        (&taken["temperature"], &taken["top_p"]),
+        (&json!(0.5), &json!(0.9))
+    );
+    let dialect = Dialect {
+        sampling: false,
+        ..Dialect::default()
+    };
+    let not = with(&dialect, &asked(&fields)).unwrap();
+    assert!(not.get("temperature").is_none() && not.get("top_p").is_none());
+}
+
+#[test]
+fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
+    let (long, fits) = ("x".repeat(65), "й".repeat(64));
+    for (id, same) in [(&long, false), (&fits, true)] {
+        let said = said(&json!([
+            {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id}]},
+        ]));
+        let called = said[0]["tool_calls"][0]["id"].as_str().unwrap();
+        assert_eq!(said[1]["tool_call_id"], called);
+        assert_eq!(called == id, same);
+        assert_eq!(called.chars().count(), 64);
+    }
+}
+
+#[test]
+fn a_turn_without_words_is_still_a_users_turn() {
+    for content in [json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
+        assert_eq!(
+            said(&json!([{"role": "user", "content": content}])),
+            json!([{"role": "user", "content": ""}])
+        );
+    }
+    assert_eq!(
+        said(&json!([{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])),
+        json!([{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
+    );
+}
+
+#[test]
+fn what_is_wrong_or_unknown_is_named() {
+    for (fields, field, problem) in [
+        (json!({"tomorrow": 1}), "tomorrow", Problem::NotTranslated),
+        (
+            json!({"system": 5}),
+            "system",
+            Problem::WrongType("string or array"),
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": ["x"]}]}),
+            "messages[0].content[0]",
+            Problem::WrongType("object"),
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+            "messages[0].content[0].source",
+            Problem::Missing,
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image", "source": "x"}]}]}),
+            "messages[0].content[0].source",
+            Problem::WrongType("object"),
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [
+                {"type": "tool_use", "id": "t", "name": "f", "input": "x"}]}]}),
+            "messages[0].content[0].input",
+            Problem::WrongType("object"),
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference"}]}]}]}),
+            "messages[0].content[0].content[0].type",
+            Problem::NotTranslated,
+        ),
+        (
+            json!({"tools": [{"name": 5}]}),
+            "tools[0].name",
+            Problem::WrongType("string"),
+        ),
+        (
+            json!({"tools": [{"name": "f", "input_schema": []}]}),
+            "tools[0].input_schema",
+            Problem::WrongType("object"),
+        ),
+        (
+            json!({"temperature": "hot"}),
+            "temperature",
+            Problem::WrongType("number"),
+        ),
+        (
+            json!({"thinking": {"type": "enabled"}}),
+            "thinking.budget_tokens",
+            Problem::Missing,
+        ),
+        (
+            json!({"metadata": {"user_id": 7}}),
+            "metadata.user_id",
+            Problem::WrongType("string"),
+        ),
+    ] {
+        assert_eq!(refused(&fields), (field.to_owned(), problem), "{fields}");
+    }
+    assert!(chat(&json!({"tomorrow": null})).get("tomorrow").is_none());
+}
+
+#[test]
+fn what_claude_code_sends_goes_over() {
+    let user_id = json!({"user": "0".repeat(64), "account": "", "session": "0".repeat(36)});
+    let long = "word ".repeat(12_000);
+    let chat = chat(&json!({
+        "max_tokens": 32000,
+        "stream": true,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": user_id.to_string()},
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197"},
+            {"type": "text", "text": "You are a coding agent.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": long, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        ],
+        "tools": [{"name": "Bash", "description": "Runs a command", "input_schema": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+            "properties": {"command": {"type": "string"}}, "required": ["command"],
+            "additionalProperties": false}}],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "<system-reminder>\nbe kind\n</system-reminder>"},
+                {"type": "text", "text": "list the files", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "system", "content": "The date has changed."},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "", "signature": ""},
+                {"type": "tool_use", "id": "call_1", "name": "Bash", "input": {"command": "ls"},
+                 "caller": {"type": "direct"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1",
+                "content": "a\nb", "is_error": false}]},
+        ],
+    }));
+    let roles: Vec<_> = chat["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["role"])
+        .collect();
+    assert_eq!(roles, ["system", "user", "system", "assistant", "tool"]);
+    assert_eq!(chat["reasoning_effort"], "high");
+    assert_eq!(
+        chat["tools"][0]["function"]["parameters"]["$schema"],
+        "https://json-schema.org/draft/2020-12/schema"
+    );
+    for gone in [
+        "thinking",
+        "output_config",
+        "context_management",
+        "metadata",
+        "user",
+        "system",
+    ] {
+        assert!(chat.get(gone).is_none(), "{gone}");
+    }
+}

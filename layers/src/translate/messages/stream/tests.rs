@@ -1,0 +1,600 @@
+//! The cases of a chat stream on its way to a messages caller, by their numbers.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::translate::messages::{
+    blocks::{CALLS_MAX, KEPT_BYTES_MAX},
+    testing::{CX, Heard, events, heard, translated},
+};
+
+const DONE: &str = "data: [DONE]\n\n";
+
+fn data(chunk: &Value) -> String {
+    format!("data: {chunk}\n\n")
+}
+
+fn delta(delta: &Value) -> String {
+    data(
+        &json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": null}], "usage": null}),
+    )
+}
+
+fn text(text: &str) -> String {
+    delta(&json!({ "content": text }))
+}
+
+fn finish(reason: &str) -> String {
+    data(&json!({"id": "chatcmpl-1", "model": "gpt",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}))
+}
+
+fn usage(prompt: u64, completion: u64) -> String {
+    data(
+        &json!({"id": "chatcmpl-1", "model": "gpt", "choices": [], "usage":
+        {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}}),
+    )
+}
+
+/// The first piece of a tool call.
+fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
+    delta(
+        &json!({"tool_calls": [{"index": index, "id": id, "type": "function",
+        "function": {"name": name, "arguments": arguments}}]}),
+    )
+}
+
+/// A further one.
+fn more(index: u64, arguments: &str) -> String {
+    delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}))
+}
+
+fn tool_use(id: &str, name: &str, input: Value) -> Value {
+    json!({"type": "tool_use", "id": id, "name": name, "input": input})
+}
+
+fn said(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn stream(chunks: &[String]) -> Heard {
+    let bytes = chunks.concat();
+    let (out, end) = translated(CX, &[bytes.as_bytes()]);
+    end.unwrap();
+    let heard = heard(&out);
+    assert!(heard.whole);
+    heard
+}
+
+fn broken_stream(chunks: &[String]) -> (Heard, Error) {
+    let bytes = chunks.concat();
+    let (out, end) = translated(CX, &[bytes.as_bytes()]);
+    let heard = heard(&out);
+    assert!(
+        !heard.whole && heard.stop_reason.is_none(),
+        "it must look broken"
+    );
+    (heard, end.unwrap_err())
+}
+
+#[test]
+fn a_plain_stream_has_the_events_of_the_format() {
+    let heard = stream(&[
+        delta(&json!({"role": "assistant", "content": ""})),
+        text("Hel"),
+        text("lo \u{1f980}\n\"\\"),
+        finish("stop"),
+        usage(9, 4),
+        DONE.into(),
+    ]);
+    assert_eq!(
+        heard.names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+    assert_eq!(heard.content, [said("Hello \u{1f980}\n\"\\")]);
+    assert_eq!(
+        (heard.id.as_str(), heard.model.as_str()),
+        ("chatcmpl-1", "gpt")
+    );
+    assert_eq!(heard.stop_reason.as_deref(), Some("end_turn"));
+}
+
+#[test]
+fn each_piece_goes_on_at_once() {
+    let mut translation = Events::new(CX);
+    for (chunk, begins) in [
+        (
+            delta(&json!({"role": "assistant"})),
+            "event: message_start\n",
+        ),
+        (text("a"), "event: content_block_start\n"),
+        (text("b"), "event: content_block_delta\n"),
+        (call(0, "c", "f", ""), "event: content_block_stop\n"),
+        (more(0, "{}"), "event: content_block_delta\n"),
+    ] {
+        let mut out = BytesMut::new();
+        for event in events(&[chunk.as_bytes()]) {
+            translation.event(&event, &mut out).unwrap();
+        }
+        assert!(out.starts_with(begins.as_bytes()), "{chunk}: {out:?}");
+    }
+}
+
+#[test]
+fn case_79_and_80_the_start_is_empty_and_the_end_tells_the_input() {
+    let bytes = [text("x"), finish("stop"), usage(9, 4), DONE.into()].concat();
+    let (out, _) = translated(CX, &[bytes.as_bytes()]);
+    let written = events(&[&out]);
+    let start: Value = serde_json::from_slice(&written[0].data().unwrap()).unwrap();
+    assert_eq!(
+        start,
+        json!({"type": "message_start", "message": {"id": "chatcmpl-1", "type": "message",
+            "role": "assistant", "model": "gpt", "content": [], "stop_reason": null,
+            "stop_sequence": null, "usage": {"input_tokens": 0, "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0, "output_tokens": 0}}})
+    );
+    assert_eq!(
+        heard(&out).usage,
+        json!({"input_tokens": 9, "cache_creation_input_tokens": 0,
+               "cache_read_input_tokens": 0, "output_tokens": 4})
+    );
+}
+
+#[test]
+fn case_81_text_is_closed_before_a_tool_starts() {
+    let heard = stream(&[
+        text("Let me see."),
+        call(0, "call_1", "f", ""),
+        more(0, "{\"a\":"),
+        more(0, "1}"),
+        finish("tool_calls"),
+        DONE.into(),
+    ]);
+    assert_eq!(
+        heard.content,
+        [
+            said("Let me see."),
+            tool_use("call_1", "f", json!({"a": 1}))
+        ]
+    );
+    assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+}
+
+#[test]
+fn case_82_text_after_a_tool_is_a_block_of_its_own() {
+    for arguments in ["{}", "{\"a\": [1, \"}\"]}", ""] {
+        let heard = stream(&[
+            text("a"),
+            call(0, "c", "f", arguments),
+            text("b"),
+            text("c"),
+            finish("stop"),
+            DONE.into(),
+        ]);
+        let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        assert_eq!(
+            heard.content,
+            [said("a"), tool_use("c", "f", input), said("bc")]
+        );
+    }
+}
+
+#[test]
+fn case_83_interleaved_tools_come_out_one_by_one() {
+    let (one, two, three) = (json!({"a": "x}"}), json!({"b": {"c": []}}), json!({}));
+    let expected = [
+        tool_use("c0", "f", one),
+        tool_use("c1", "g", two),
+        tool_use("c2", "h", three),
+    ];
+    for mut chunks in [
+        // 0, 1, 0
+        vec![
+            call(0, "c0", "f", "{\"a\":"),
+            call(1, "c1", "g", "{\"b\":{\"c\":[]}}"),
+            more(0, "\"x}\"}"),
+            call(2, "c2", "h", ""),
+        ],
+        // All names first, then the arguments, back to front.
+        vec![
+            call(0, "c0", "f", ""),
+            call(1, "c1", "g", ""),
+            call(2, "c2", "h", ""),
+            more(2, "{}"),
+            more(1, "{\"b\":"),
+            more(0, "{\"a\":\"x"),
+            more(1, "{\"c\":[]"),
+            more(0, "}\"}"),
+            more(1, "}}"),
+        ],
+        // One after the other, as most do; counted from 1.
+        vec![
+            call(1, "c0", "f", "{\"a\":"),
+            more(1, "\"x}\"}"),
+            call(2, "c1", "g", ""),
+            more(2, "{\"b\":{\"c\":[]}}"),
+            call(3, "c2", "h", "{}"),
+        ],
+        // Whole calls that all have the same index.
+        vec![
+            call(0, "c0", "f", "{\"a\":\"x}\"}"),
+            call(0, "c1", "g", "{\"b\":{\"c\":[]}}"),
+            call(0, "c2", "h", "{}"),
+        ],
+        // All in one chunk, without an index.
+        vec![delta(&json!({"tool_calls": [
+            {"id": "c0", "function": {"name": "f", "arguments": "{\"a\":\"x}\"}"}},
+            {"id": "c1", "function": {"name": "g", "arguments": "{\"b\":{\"c\":[]}}"}},
+            {"id": "c2", "function": {"name": "h", "arguments": "{}"}},
+        ]}))],
+    ] {
+        chunks.extend([finish("tool_calls"), DONE.into()]);
+        let heard = stream(&chunks);
+        assert_eq!(heard.content, expected, "{chunks:#?}");
+        assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+    }
+}
+
+#[test]
+fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
+    let mut translation = Events::new(CX);
+    let mut names = Vec::new();
+    for chunk in [
+        call(0, "c0", "f", "{\"a\":1"),
+        call(1, "c1", "g", "{"),
+        more(0, "}"),
+        more(1, "}"),
+    ] {
+        let mut out = BytesMut::new();
+        for event in events(&[chunk.as_bytes()]) {
+            translation.event(&event, &mut out).unwrap();
+        }
+        let written = events(&[&out]);
+        names.push(
+            written
+                .iter()
+                .map(|event| event.name().to_vec())
+                .collect::<Vec<_>>(),
+        );
+    }
+    let count: Vec<_> = names.iter().map(Vec::len).collect();
+    // Start, start and delta; nothing; delta, stop, start and delta; delta.
+    assert_eq!(count, [3, 0, 4, 1]);
+}
+
+#[test]
+fn what_would_have_to_wait_too_long_is_refused() {
+    let piece = "x".repeat(64 * 1024);
+    let mut chunks = vec![call(0, "c0", "f", "{"), call(1, "c1", "g", "{\"a\":\"")];
+    chunks.extend((0..=KEPT_BYTES_MAX / piece.len()).map(|_| more(1, &piece)));
+    let (_, error) = broken_stream(&chunks);
+    assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+
+    let open = chunks.split_off(1);
+    let heard = stream(&[
+        chunks.concat(),
+        more(0, "}"),
+        open.concat(),
+        more(1, "\"}"),
+        finish("tool_calls"),
+        DONE.into(),
+    ]);
+    assert_eq!(
+        heard.content.len(),
+        2,
+        "what need not wait may be of any length"
+    );
+
+    let many: Vec<_> = (0..=CALLS_MAX as u64)
+        .map(|index| call(index, "", "f", "{}"))
+        .collect();
+    assert!(matches!(broken_stream(&many).1, Error::VendorBroken(_)));
+}
+
+#[test]
+fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
+    let heard = stream(&[
+        more(0, "{\"a\":"),
+        delta(&json!({"tool_calls": [{"index": 0, "id": "c0"}]})),
+        delta(&json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "1"}}]})),
+        more(0, "}"),
+        finish("tool_calls"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.content, [tool_use("c0", "f", json!({"a": 1}))]);
+
+    let nameless = || {
+        stream(&[
+            delta(
+                &json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}),
+            ),
+            delta(
+                &json!({"tool_calls": [{"index": 1, "id": "", "function": {"name": "g", "arguments": "{}"}}]}),
+            ),
+            finish("tool_calls"),
+            DONE.into(),
+        ])
+    };
+    let heard = nameless();
+    let ids: Vec<_> = heard
+        .content
+        .iter()
+        .map(|block| block["id"].as_str().unwrap())
+        .collect();
+    assert!(ids[0].starts_with("toolu_") && ids[0] != ids[1], "{ids:?}");
+    assert_eq!(heard, nameless(), "the same stream gets the same ids");
+
+    let (_, error) = broken_stream(&[more(0, "{}"), finish("tool_calls"), DONE.into()]);
+    assert!(matches!(error, Error::VendorBroken(_)));
+}
+
+#[test]
+fn case_85_a_name_that_is_repeated_starts_nothing() {
+    let heard = stream(&[
+        call(0, "c0", "f", ""),
+        call(0, "c0", "f", "{\"a\""),
+        call(0, "", "f", ":1"),
+        call(0, "c0", "", "}"),
+        call(0, "c0", "f", ""),
+        finish("tool_calls"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.content, [tool_use("c0", "f", json!({"a": 1}))]);
+}
+
+#[test]
+fn case_86_a_call_without_arguments_is_an_empty_object() {
+    for arguments in [
+        json!(""),
+        json!("{}"),
+        json!(null),
+        json!("null"),
+        json!(" "),
+        json!({}),
+    ] {
+        let heard = stream(&[
+            delta(&json!({"tool_calls": [{"index": 0, "id": "c0",
+                "function": {"name": "f", "arguments": arguments}}]})),
+            finish("tool_calls"),
+            DONE.into(),
+        ]);
+        assert_eq!(
+            heard.content,
+            [tool_use("c0", "f", json!({}))],
+            "{arguments}"
+        );
+    }
+}
+
+#[test]
+fn arguments_that_cannot_be_are_a_broken_stream() {
+    for chunks in [
+        vec![call(0, "c0", "f", "[1]")],
+        vec![call(0, "c0", "f", "{}"), more(0, "{}")],
+        vec![delta(
+            &json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": 7}}]}),
+        )],
+    ] {
+        assert!(matches!(broken_stream(&chunks).1, Error::VendorBroken(_)));
+    }
+    // Cut by the ceiling: what came is what there is.
+    let heard = stream(&[
+        call(0, "c0", "f", "{\"a\": \"b"),
+        finish("length"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.content[0]["input"], "{\"a\": \"b");
+    assert_eq!(heard.stop_reason.as_deref(), Some("max_tokens"));
+}
+
+#[test]
+fn case_87_reasoning_is_a_thinking_block_before_the_text() {
+    for name in ["reasoning_content", "reasoning"] {
+        let bytes = [
+            delta(&json!({"content": "", name: "h"})),
+            delta(&json!({"content": null, name: "m"})),
+            text("4"),
+            finish("stop"),
+            DONE.into(),
+        ]
+        .concat();
+        let (out, _) = translated(CX, &[bytes.as_bytes()]);
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
+        assert_eq!(heard(&out).content, [thought, said("4")]);
+
+        let not_asked = AnswerCx {
+            thinking_asked: false,
+            ..CX
+        };
+        let (out, _) = translated(not_asked, &[bytes.as_bytes()]);
+        assert_eq!(heard(&out).content, [said("4")]);
+    }
+}
+
+#[test]
+fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
+    let with_usage = |reason: Value, completion: u64| {
+        data(
+            &json!({"id": "chatcmpl-1", "model": "gpt", "choices": [{"index": 0, "delta": {},
+            "finish_reason": reason}], "usage": {"prompt_tokens": 9, "completion_tokens": completion}}),
+        )
+    };
+    let groq = data(&json!({"id": "chatcmpl-1", "model": "gpt",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+        "x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 4}}}));
+    for chunks in [
+        vec![text("x"), finish("stop"), usage(9, 4), DONE.into()],
+        vec![text("x"), with_usage(json!("stop"), 4), DONE.into()],
+        vec![
+            text("x"),
+            with_usage(json!(null), 1),
+            with_usage(json!(null), 3),
+            with_usage(json!("stop"), 4),
+            DONE.into(),
+        ],
+        vec![text("x"), finish("stop"), usage(9, 2), usage(9, 4)],
+        vec![text("x"), groq, DONE.into()],
+    ] {
+        let heard = stream(&chunks);
+        assert_eq!(heard.usage["input_tokens"], 9, "{chunks:#?}");
+        assert_eq!(heard.usage["output_tokens"], 4, "{chunks:#?}");
+        let last = &heard.names[heard.names.len() - 2..];
+        assert_eq!(last, ["message_delta", "message_stop"]);
+    }
+}
+
+#[test]
+fn case_90_usage_that_never_comes_is_counted_here() {
+    let heard = stream(&[
+        text("12345"),
+        call(0, "c", "f", "{\"a\":1}"),
+        finish("stop"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.usage["output_tokens"], 3);
+    assert_eq!(heard.usage["input_tokens"], 0);
+}
+
+#[test]
+fn case_92_stop_after_a_tool_is_a_tool_use() {
+    for (reason, stop) in [
+        ("stop", "tool_use"),
+        ("tool_calls", "tool_use"),
+        ("length", "max_tokens"),
+    ] {
+        let heard = stream(&[call(0, "c", "f", "{}"), finish(reason), DONE.into()]);
+        assert_eq!(heard.stop_reason.as_deref(), Some(stop));
+    }
+}
+
+#[test]
+fn case_93_a_cut_stream_never_looks_finished() {
+    let (heard, error) = broken_stream(&[text("x")]);
+    assert_eq!(heard.content, [said("x")]);
+    assert!(matches!(error, Error::VendorBroken(_)));
+    broken_stream(&[text("x"), usage(9, 4)]);
+    broken_stream(&[]);
+    broken_stream(&[DONE.into()]);
+    // A finish without the last line, and the last line without a finish, are ends.
+    stream(&[text("x"), finish("stop")]);
+    stream(&[text("x"), DONE.into()]);
+}
+
+#[test]
+fn case_94_an_error_chunk_is_an_error() {
+    let error = data(&json!({"error": {"message": "overloaded", "code": 503}}));
+    let (heard, error) = broken_stream(&[text("x"), error, DONE.into()]);
+    assert_eq!(heard.content, [said("x")]);
+    assert!(matches!(error, Error::VendorUnavailable(_)), "{error:?}");
+    let (_, error) = broken_stream(&[text("x"), finish("error"), DONE.into()]);
+    assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+    let (_, error) = broken_stream(&[text("x"), "data: <html>\n\n".into()]);
+    assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+}
+
+#[test]
+fn case_95_empty_content_is_no_event_and_the_oldest_call_is_the_first_tool() {
+    let heard = stream(&[
+        delta(&json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": null})),
+        delta(&json!({"content": "", "refusal": "", "reasoning": "", "tool_calls": []})),
+        finish("stop"),
+        DONE.into(),
+    ]);
+    assert_eq!(
+        heard.names,
+        ["message_start", "message_delta", "message_stop"]
+    );
+    let heard = stream(&[
+        delta(&json!({"function_call": {"name": "f", "arguments": ""}})),
+        delta(&json!({"function_call": {"arguments": "{\"a\":"}})),
+        delta(&json!({"function_call": {"arguments": "1}"}})),
+        finish("function_call"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.content[0]["input"], json!({"a": 1}));
+    assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+}
+
+#[test]
+fn case_61_a_refusal_is_text_and_a_reason() {
+    let heard = stream(&[
+        delta(&json!({"refusal": "I can"})),
+        delta(&json!({"refusal": "not."})),
+        finish("stop"),
+        DONE.into(),
+    ]);
+    assert_eq!(heard.content, [said("I cannot.")]);
+    assert_eq!(heard.stop_reason.as_deref(), Some("refusal"));
+}
+
+#[test]
+fn a_first_chunk_about_the_prompt_alone_starts_nothing() {
+    let about = data(&json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []}));
+    let heard = stream(&[about, text("x"), finish("stop"), DONE.into()]);
+    assert_eq!(
+        (heard.id.as_str(), heard.model.as_str()),
+        ("chatcmpl-1", "gpt")
+    );
+}
+
+#[test]
+fn comments_are_pings_and_blank_events_are_nothing() {
+    let heard = stream(&[
+        ": PROCESSING\n\n".into(),
+        text("x"),
+        ":\r\n\r\n".into(),
+        "\n\nid: 7\n\ndata:\n\n".into(),
+        finish("stop"),
+        DONE.into(),
+        DONE.into(),
+        ": late\n\n".into(),
+    ]);
+    assert_eq!(heard.pings, 2, "none behind the end");
+}
+
+#[test]
+fn of_two_finish_reasons_the_one_that_says_more_counts() {
+    for (first, second, stop) in [
+        ("length", "length", "max_tokens"),
+        ("length", "stop", "max_tokens"),
+        ("stop", "length", "max_tokens"),
+        ("stop", "", "end_turn"),
+    ] {
+        let heard = stream(&[text("x"), finish(first), finish(second), DONE.into()]);
+        assert_eq!(
+            heard.stop_reason.as_deref(),
+            Some(stop),
+            "{first}, {second}"
+        );
+    }
+}
+
+#[test]
+fn content_as_a_list_and_other_choices_are_understood() {
+    let other = data(
+        &json!({"id": "chatcmpl-1", "model": "gpt", "obfuscation": "xyz",
+        "choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}),
+    );
+    let heard = stream(&[
+        delta(
+            &json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
+        ),
+        delta(
+            &json!({"content": [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]}),
+        ),
+        other,
+        finish("stop"),
+        DONE.into(),
+    ]);
+    let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
+    assert_eq!(heard.content, [thought, said("ayes")]);
+}

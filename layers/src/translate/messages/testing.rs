@@ -1,0 +1,138 @@
+//! A messages stream as a strict reader hears it: what the format forbids is a failed test.
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Value, json};
+
+use super::Events;
+use crate::{
+    error::Error,
+    sse::{Event, Splitter},
+    translate::wire::AnswerCx,
+};
+
+pub(super) const CX: AnswerCx = AnswerCx {
+    created: 1_700_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+/// What came of a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Heard {
+    pub(super) id: String,
+    pub(super) model: String,
+    /// As a plain answer has them.
+    pub(super) content: Vec<Value>,
+    pub(super) stop_reason: Option<String>,
+    pub(super) usage: Value,
+    pub(super) pings: usize,
+    /// The names of all events but pings.
+    pub(super) names: Vec<String>,
+    pub(super) whole: bool,
+}
+
+/// Reads events; any order that the format does not allow panics.
+pub(super) fn heard(bytes: &[u8]) -> Heard {
+    let mut heard = Heard::default();
+    let mut open: Option<(usize, String)> = None;
+    for event in events(&[bytes]) {
+        let data: Value = serde_json::from_slice(&event.data().expect("data")).expect("JSON");
+        let name = data["type"].as_str().unwrap().to_owned();
+        assert_eq!(event.name(), name.as_bytes(), "an event's name is its type");
+        if name == "ping" {
+            heard.pings += 1;
+            continue;
+        }
+        assert!(!heard.whole, "{name} behind the end");
+        assert_eq!(heard.names.is_empty(), name == "message_start", "{name}");
+        let index = data["index"].as_u64().map(|index| index as usize);
+        match name.as_str() {
+            "message_start" => {
+                let message = &data["message"];
+                assert_eq!(
+                    (&message["type"], &message["role"], &message["content"]),
+                    (&json!("message"), &json!("assistant"), &json!([]))
+                );
+                for null in ["stop_reason", "stop_sequence"] {
+                    assert_eq!(message.get(null), Some(&Value::Null));
+                }
+                heard.id = message["id"].as_str().unwrap().to_owned();
+                heard.model = message["model"].as_str().unwrap().to_owned();
+                heard.usage = message["usage"].clone();
+                assert!(
+                    heard.usage["input_tokens"].is_u64() && heard.usage["output_tokens"].is_u64()
+                );
+            }
+            "content_block_start" => {
+                assert!(open.is_none(), "blocks do not interleave");
+                assert_eq!(index, Some(heard.content.len()), "indexes grow by one");
+                heard.content.push(data["content_block"].clone());
+                open = Some((heard.content.len() - 1, String::new()));
+            }
+            "content_block_delta" => {
+                let (at, json) = open.as_mut().expect("an open block");
+                assert_eq!(index, Some(*at));
+                let (block, delta) = (&mut heard.content[*at], &data["delta"]);
+                let (field, expected) = match delta["type"].as_str().unwrap() {
+                    "text_delta" => ("text", "text"),
+                    "thinking_delta" => ("thinking", "thinking"),
+                    "input_json_delta" => ("partial_json", "tool_use"),
+                    other => panic!("{other}"),
+                };
+                assert_eq!(block["type"], expected);
+                let piece = delta[field].as_str().unwrap();
+                if field == "partial_json" {
+                    json.push_str(piece);
+                } else {
+                    block[field] = json!(format!("{}{piece}", block[field].as_str().unwrap()));
+                }
+            }
+            "content_block_stop" => {
+                let (at, json) = open.take().expect("an open block");
+                assert_eq!(index, Some(at));
+                if heard.content[at]["type"] == "tool_use" {
+                    assert_eq!(heard.content[at]["input"], json!({}));
+                    // An answer that was cut by its ceiling may end within the arguments.
+                    heard.content[at]["input"] =
+                        serde_json::from_str(&json).unwrap_or(Value::String(json));
+                }
+            }
+            "message_delta" => {
+                assert!(open.is_none() && heard.stop_reason.is_none());
+                heard.stop_reason = Some(data["delta"]["stop_reason"].as_str().unwrap().to_owned());
+                assert_eq!(data["delta"].get("stop_sequence"), Some(&Value::Null));
+                heard.usage = data["usage"].clone();
+            }
+            "message_stop" => {
+                assert!(heard.stop_reason.is_some());
+                heard.whole = true;
+            }
+            other => panic!("{other}"),
+        }
+        heard.names.push(name);
+    }
+    heard
+}
+
+/// The events of a stream that comes in these chunks.
+pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
+    let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+    for chunk in chunks {
+        let chunk = Bytes::copy_from_slice(chunk);
+        splitter.push(&chunk, |event| events.push(event)).unwrap();
+    }
+    events.extend(splitter.finish());
+    events
+}
+
+/// What a chat stream in these chunks comes to, and how it ended.
+pub(super) fn translated(cx: AnswerCx, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
+    let (mut translation, mut out) = (Events::new(cx), BytesMut::new());
+    for event in events(chunks) {
+        if let Err(error) = translation.event(&event, &mut out) {
+            return (out, Err(error));
+        }
+    }
+    let end = translation.end(&mut out);
+    (out, end)
+}

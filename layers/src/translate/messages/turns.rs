@@ -1,0 +1,411 @@
+//! The conversation: instructions, turns and their blocks, as chat messages.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::text::{Json, given, hash, inner, joined, literal, quoted, string};
+use crate::{
+    error::{Error, Problem},
+    model::SystemRole,
+    translate::wire::{Object, Path, Value, compact},
+};
+
+/// Chat vendors refuse longer ids of tool calls.
+const TOOL_ID_CHARS_MAX: usize = 64;
+/// What is kept of a longer one, beside a dash and a hash of 16 digits.
+const TOOL_ID_CHARS_KEPT: usize = TOOL_ID_CHARS_MAX - 17;
+
+/// A line feed as JSON has it.
+const LINE_FEED: &str = "\\n";
+
+/// A message of the chat format.
+#[derive(Debug, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub(super) enum Message<'a> {
+    System {
+        content: Json<'a>,
+    },
+    Developer {
+        content: Json<'a>,
+    },
+    User {
+        content: Content<'a>,
+    },
+    Assistant {
+        /// Null beside tool calls.
+        content: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall<'a>>,
+    },
+    Tool {
+        tool_call_id: Json<'a>,
+        content: Json<'a>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Content<'a> {
+    Text(Json<'a>),
+    Parts(Vec<Part<'a>>),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Part<'a> {
+    Text { text: Json<'a> },
+    ImageUrl { image_url: Address<'a> },
+    File { file: File<'a> },
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Address<'a> {
+    url: Json<'a>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct File<'a> {
+    filename: Json<'a>,
+    file_data: Json<'a>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ToolCall<'a> {
+    id: Json<'a>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Called<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Called<'a> {
+    name: &'a RawValue,
+    arguments: Json<'static>,
+}
+
+/// The conversation of a messages request.
+pub(super) fn messages<'a>(
+    body: &Object<'a, '_>,
+    role: SystemRole,
+) -> Result<Vec<Message<'a>>, Error> {
+    let mut chat = Vec::new();
+    if let Some(system) = body.get("system")? {
+        chat.extend(instruction(&system, role)?);
+    }
+    let turns = body.need("messages")?;
+    for (index, raw) in turns.array()?.into_iter().enumerate() {
+        let path = Path::Index(&turns.path, index);
+        let turn = Value { path, raw }.object()?;
+        let content = turn.need("content")?;
+        match &*turn.need("role")?.string()? {
+            "user" => user(&content, &mut chat)?,
+            "assistant" => chat.extend(assistant(&content)?),
+            // In its place: what it says holds from there on.
+            "system" => chat.extend(instruction(&content, role)?),
+            _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
+        }
+    }
+    Ok(chat)
+}
+
+fn instruction<'a>(
+    content: &Value<'a, '_>,
+    role: SystemRole,
+) -> Result<Option<Message<'a>>, Error> {
+    let mut texts = Vec::new();
+    blocks(content, |block| match block {
+        Block::Text(text) => {
+            texts.push(Cow::Borrowed(text));
+            Ok(())
+        }
+        Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
+    })?;
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    // One string: many vendors of the family take no parts here.
+    let content = joined(texts, LINE_FEED);
+    Ok(Some(match role {
+        SystemRole::System => Message::System { content },
+        SystemRole::Developer => Message::Developer { content },
+    }))
+}
+
+/// Tool results first, each a message of its own, as the chat format wants them right behind the
+/// calls; then everything else in one message, led by what the results could not hold.
+fn user<'a>(content: &Value<'a, '_>, chat: &mut Vec<Message<'a>>) -> Result<(), Error> {
+    let (mut results, mut attached, mut parts) = (false, Vec::new(), Vec::new());
+    blocks(content, |block| match block {
+        Block::Other("tool_result", block) => {
+            results = true;
+            chat.push(tool_result(block, &mut attached)?);
+            Ok(())
+        }
+        block => part(&block, &mut parts),
+    })?;
+    attached.append(&mut parts);
+    if attached.is_empty() && results {
+        return Ok(());
+    }
+    let content = match <[Part<'a>; 1]>::try_from(attached) {
+        Ok([Part::Text { text }]) => Content::Text(text),
+        Ok([part]) => Content::Parts(vec![part]),
+        Err(parts) if parts.is_empty() => Content::Text(quoted(&[])),
+        Err(parts) => Content::Parts(parts),
+    };
+    chat.push(Message::User { content });
+    Ok(())
+}
+
+/// What was thought stays with the model that thought it: it is never put into text. `None` where
+/// nothing else was said.
+fn assistant<'a>(content: &Value<'a, '_>) -> Result<Option<Message<'a>>, Error> {
+    let (mut texts, mut tool_calls) = (Vec::new(), Vec::new());
+    blocks(content, |block| {
+        match block {
+            Block::Text(text) => texts.push(Cow::Borrowed(text)),
+            Block::Other("tool_use", block) => tool_calls.push(tool_call(block)?),
+            Block::Other("thinking" | "redacted_thinking", _) => {}
+            Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
+        }
+        Ok(())
+    })?;
+    // The blocks of one answer are one text that something came in between of.
+    let content = (!texts.is_empty()).then(|| joined(texts, ""));
+    if content.is_none() && tool_calls.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Message::Assistant {
+        content,
+        tool_calls,
+    }))
+}
+
+fn tool_call<'a>(block: &Object<'a, '_>) -> Result<ToolCall<'a>, Error> {
+    let input = block.need("input")?;
+    if !input.raw.get().starts_with('{') {
+        return Err(input.wrong_type("object"));
+    }
+    Ok(ToolCall {
+        id: tool_id(&block.need("id")?)?,
+        kind: "function",
+        function: Called {
+            name: literal(&block.need("name")?)?,
+            arguments: string(&compact(input.raw)),
+        },
+    })
+}
+
+/// The text of a result; images and documents, which the chat format's tool messages cannot hold, go
+/// to `attached`.
+fn tool_result<'a>(
+    block: &Object<'a, '_>,
+    attached: &mut Vec<Part<'a>>,
+) -> Result<Message<'a>, Error> {
+    let mut parts = Vec::new();
+    if let Some(content) = block.get("content")? {
+        blocks(&content, |block| part(&block, &mut parts))?;
+    }
+    let failed = match block.get("is_error")? {
+        Some(flag) => flag.flag()?,
+        None => false,
+    };
+    let (mut texts, before) = (Vec::new(), attached.len());
+    for part in parts {
+        match part {
+            Part::Text { text } => texts.push(text),
+            part => attached.push(part),
+        }
+    }
+    let text = joined(texts, LINE_FEED);
+    let said = inner(&text).unwrap_or_default();
+    let content = match (said.is_empty(), failed) {
+        (false, true) => quoted(&["Error: ", said]),
+        (true, true) => quoted(&["Error"]),
+        (true, false) if attached.len() > before => quoted(&["See the next message."]),
+        (_, false) => text,
+    };
+    Ok(Message::Tool {
+        tool_call_id: tool_id(&block.need("tool_use_id")?)?,
+        content,
+    })
+}
+
+/// The id as it is, so that it comes back as it went. One that is too long is shortened, in a call
+/// and in its result alike.
+fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
+    let raw = literal(id)?;
+    if raw.get().len() - 2 <= TOOL_ID_CHARS_MAX {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let text = id.string()?;
+    if text.chars().count() <= TOOL_ID_CHARS_MAX {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let kept: String = text.chars().take(TOOL_ID_CHARS_KEPT).collect();
+    Ok(string(&format!("{kept}-{:016x}", hash(text.as_bytes()))))
+}
+
+/// A block of a content.
+#[derive(Debug)]
+enum Block<'a, 'b> {
+    /// A text that is not empty.
+    Text(&'a RawValue),
+    /// One of another type.
+    Other(&'b str, &'b Object<'a, 'b>),
+}
+
+/// Hands each block to `each`; a bare string is a text. Empty texts, which say nothing, are left out.
+fn blocks<'a>(
+    content: &Value<'a, '_>,
+    mut each: impl FnMut(Block<'a, '_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    match inner(content.raw) {
+        Some("") => return Ok(()),
+        Some(_) => return each(Block::Text(content.raw)),
+        None => {}
+    }
+    let blocks = content
+        .array()
+        .map_err(|_| content.wrong_type("string or array"))?;
+    for (index, raw) in blocks.into_iter().enumerate() {
+        let path = Path::Index(&content.path, index);
+        let block = Value { path, raw }.object()?;
+        let kind = block.need("type")?.string()?;
+        if kind != "text" {
+            each(Block::Other(&kind, &block))?;
+            continue;
+        }
+        let text = literal(&block.need("text")?)?;
+        if inner(text) != Some("") {
+            each(Block::Text(text))?;
+        }
+    }
+    Ok(())
+}
+
+/// Text, images, documents: what a user's message may consist of.
+fn part<'a>(block: &Block<'a, '_>, parts: &mut Vec<Part<'a>>) -> Result<(), Error> {
+    let (kind, block) = match *block {
+        Block::Text(text) => {
+            let text = Cow::Borrowed(text);
+            parts.push(Part::Text { text });
+            return Ok(());
+        }
+        Block::Other(kind, block) => (kind, block),
+    };
+    match kind {
+        "image" => parts.push(image(block)?),
+        "document" => document(block, parts)?,
+        "search_result" => parts.push(search_result(block)?),
+        _ => return Err(block.refuse("type", Problem::NotTranslated)),
+    }
+    Ok(())
+}
+
+fn image<'a>(block: &Object<'a, '_>) -> Result<Part<'a>, Error> {
+    const KINDS: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+    let source = block.need("source")?.object()?;
+    let url = match &*source.need("type")?.string()? {
+        "base64" => {
+            let kind = source.need("media_type")?;
+            let text = kind.string()?;
+            if !KINDS.contains(&&*text) {
+                let kinds = "image/jpeg, image/png, image/gif, image/webp";
+                return Err(kind.refuse(Problem::NotOneOf(kinds)));
+            }
+            data_url(&text, &source)?
+        }
+        // The vendor fetches it, if anybody does.
+        "url" => Cow::Borrowed(literal(&source.need("url")?)?),
+        _ => return Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
+    };
+    Ok(Part::ImageUrl {
+        image_url: Address { url },
+    })
+}
+
+fn document<'a>(block: &Object<'a, '_>, parts: &mut Vec<Part<'a>>) -> Result<(), Error> {
+    let source = block.need("source")?.object()?;
+    let (title, context) = (optional(block, "title")?, optional(block, "context")?);
+    let heading = |texts: [Option<&'a RawValue>; 2]| -> Vec<Json<'a>> {
+        let texts = texts.into_iter().flatten();
+        texts.map(Cow::Borrowed).collect()
+    };
+    match &*source.need("type")?.string()? {
+        "base64" => {
+            let kind = source.need("media_type")?;
+            if kind.string()? != "application/pdf" {
+                return Err(kind.refuse(Problem::NotOneOf("application/pdf")));
+            }
+            let texts = heading([context, None]);
+            parts.extend(texts.into_iter().map(|text| Part::Text { text }));
+            let file = File {
+                filename: file_name(title),
+                file_data: data_url("application/pdf", &source)?,
+            };
+            parts.push(Part::File { file });
+        }
+        "text" => {
+            let mut texts = heading([title, context]);
+            texts.push(Cow::Borrowed(literal(&source.need("data")?)?));
+            let text = joined(texts, LINE_FEED);
+            parts.push(Part::Text { text });
+        }
+        "content" => {
+            let texts = heading([title, context]);
+            if !texts.is_empty() {
+                let text = joined(texts, LINE_FEED);
+                parts.push(Part::Text { text });
+            }
+            blocks(&source.need("content")?, |block| part(&block, parts))?;
+        }
+        _ => return Err(source.refuse("type", Problem::NotOneOf("base64, text, content"))),
+    }
+    Ok(())
+}
+
+/// Vendors go by the name's ending.
+fn file_name(title: Option<&RawValue>) -> Json<'_> {
+    let name = given(title).unwrap_or("document");
+    let ending = if name.to_ascii_lowercase().ends_with(".pdf") {
+        ""
+    } else {
+        ".pdf"
+    };
+    quoted(&[name, ending])
+}
+
+fn search_result<'a>(block: &Object<'a, '_>) -> Result<Part<'a>, Error> {
+    let heading = [optional(block, "title")?, optional(block, "source")?];
+    let mut texts: Vec<Json<'a>> = heading.into_iter().flatten().map(Cow::Borrowed).collect();
+    blocks(&block.need("content")?, |block| match block {
+        Block::Text(text) => {
+            texts.push(Cow::Borrowed(text));
+            Ok(())
+        }
+        Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
+    })?;
+    let text = joined(texts, LINE_FEED);
+    Ok(Part::Text { text })
+}
+
+fn data_url(kind: &str, source: &Object<'_, '_>) -> Result<Json<'static>, Error> {
+    let data = source.need("data")?;
+    let data = inner(data.raw).ok_or_else(|| data.wrong_type("string"))?;
+    Ok(quoted(&["data:", kind, ";base64,", data]))
+}
+
+/// A string that may be left out; an empty one is as good as left out.
+pub(super) fn optional<'a>(
+    object: &Object<'a, '_>,
+    name: &str,
+) -> Result<Option<&'a RawValue>, Error> {
+    let Some(value) = object.get(name)? else {
+        return Ok(None);
+    };
+    let text = literal(&value)?;
+    Ok(given(Some(text)).map(|_| text))
+}

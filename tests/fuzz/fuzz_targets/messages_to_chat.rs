@@ -1,0 +1,44 @@
+//! A messages caller in front of a chat vendor: what is parsed is translated or refused by name, what
+//! is translated is a chat request that parses again, and no answer or stream panics.
+#![no_main]
+
+use bytes::{Bytes, BytesMut};
+use libfuzzer_sys::fuzz_target;
+use tollgate_layers::{
+    call::Operation,
+    error::Error,
+    model::Dialect,
+    parse,
+    sse::Splitter,
+    translate::{
+        messages,
+        wire::{AnswerCx, RequestCx},
+    },
+};
+
+fuzz_target!(|data: &[u8]| {
+    let dialect = Dialect::default();
+    let cx = RequestCx { model: "m", output_tokens: 100, dialect: &dialect };
+    if parse::call(Operation::Messages, &Bytes::copy_from_slice(data), 1000).is_ok() {
+        match messages::request(data, &cx) {
+            Ok(body) => {
+                let again = parse::call(Operation::Chat, &body, 100_000);
+                assert!(again.is_ok(), "{again:?}\n{}", String::from_utf8_lossy(&body));
+            }
+            Err(Error::Invalid { field, .. }) => assert!(!field.is_empty()),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    let cx = AnswerCx { created: 1, usage_asked: true, thinking_asked: true };
+    if let Ok(answer) = messages::answer(data, &cx) {
+        serde_json::from_slice::<serde_json::Value>(&answer).expect("an answer is JSON");
+    }
+    let (mut splitter, mut events, mut out) = (Splitter::default(), messages::Events::new(cx), BytesMut::new());
+    let mut failed = false;
+    let _ = splitter.push(&Bytes::copy_from_slice(data), |event| {
+        failed = failed || events.event(&event, &mut out).is_err();
+    });
+    if !failed {
+        let _ = events.end(&mut out);
+    }
+});

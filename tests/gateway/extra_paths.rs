@@ -1,0 +1,178 @@
+//! Decisions, "Extra paths": what users expect beside the three operations.
+
+use http::Method;
+use serde_json::json;
+use tollgate::demo::vendor::polite;
+
+use crate::{
+    checks::{AUTHENTICATION, decimal, micro, names, refused},
+    harness::{World, request, with},
+    ops::{BOTH, Op, bearer, top},
+    replies::Running,
+};
+
+#[tokio::test]
+async fn the_root_answers_whoever_looks_whether_somebody_is_there() {
+    let world = World::start().await;
+    for method in [Method::GET, Method::HEAD] {
+        let answer = world
+            .ask(request(method.clone(), &world.url("/"), &[], "".into()))
+            .await;
+        assert_eq!(answer.status, 200, "{method}");
+        assert!(answer.headers.contains_key("x-request-id"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn the_models_of_a_key_are_listed_in_the_chat_format() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let answer = world.get("/v1/models", &headers).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.headers["content-type"], "application/json");
+    let list = answer.json();
+    assert_eq!(names(&list), ["data", "object"]);
+    assert_eq!(list["object"], "list");
+    let data = list["data"].as_array().unwrap();
+    let ids: Vec<_> = data.iter().map(|model| &model["id"]).collect();
+    assert_eq!(ids, ["chat", "messages"]);
+    for model in data {
+        assert_eq!(names(model), ["created", "id", "object", "owned_by"]);
+        assert_eq!(model["object"], "model");
+        assert!(model["created"].is_u64(), "{model}");
+        assert!(model["owned_by"].is_string(), "{model}");
+    }
+}
+
+#[tokio::test]
+async fn the_models_of_a_key_are_listed_in_the_messages_format_where_its_version_is_sent() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let headers = [
+        ("x-api-key", key.secret.as_str()),
+        ("anthropic-version", "2023-06-01"),
+    ];
+    let answer = world.get("/v1/models", &headers).await;
+    assert_eq!(answer.status, 200);
+    let list = answer.json();
+    assert_eq!(names(&list), ["data", "first_id", "has_more", "last_id"]);
+    assert_eq!(list["has_more"], false);
+    assert_eq!(list["first_id"], "chat");
+    assert_eq!(list["last_id"], "messages");
+    let data = list["data"].as_array().unwrap();
+    assert_eq!(data.len(), 2);
+    for model in data {
+        assert_eq!(model["type"], "model");
+        assert!(
+            model["id"].is_string() && model["display_name"].is_string(),
+            "{model}"
+        );
+        let moment = model["created_at"].as_str().unwrap();
+        assert!(moment.contains('T') && moment.ends_with('Z'), "{moment}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_models_that_the_key_may_call_are_listed() {
+    let world = World::start().await;
+    world.key().await;
+    for (allowed, listed) in [
+        (json!(["messages"]), json!(["messages"])),
+        (json!(["messages", "chat"]), json!(["chat", "messages"])),
+        (json!(["of-yesterday"]), json!([])),
+    ] {
+        let key = world
+            .another_key("acme", json!({ "models": allowed }))
+            .await;
+        let secret = key.secret.as_str();
+        for headers in [
+            &[("x-api-key", secret)][..],
+            &[("x-api-key", secret), ("anthropic-version", "2023-06-01")],
+        ] {
+            let list = world.get("/v1/models", headers).await.json();
+            let ids: Vec<_> = list["data"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|model| model["id"].clone())
+                .collect();
+            assert_eq!(json!(ids), listed, "{allowed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_sees_the_numbers_that_admission_uses() {
+    let world = World::start().await;
+    let ceiling = json!({ "ceiling_rub": "0.5", "name": "build server" });
+    let key = world.key_with("acme", "1000", ceiling).await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let own = async || world.get("/v1/tollgate/key", &headers).await.json();
+    let before = own().await;
+    assert_eq!(before["name"], "build server");
+    assert_eq!(before["ceiling_rub"], "0.50");
+    assert_eq!(before["spent_rub"], "0.00");
+    assert_eq!(before["held_rub"], "0.00");
+    assert_eq!(before["free_rub"], "0.50");
+
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    let during = own().await;
+    assert_eq!(during["held_rub"], world.account(&key).await["held_rub"]);
+    let free = decimal(&during["ceiling_rub"]) - decimal(&during["held_rub"]);
+    assert_eq!(decimal(&during["free_rub"]), free);
+    // What is shown as free is what fits: 200 µ₽ for each output token beside the input.
+    let input = micro(&during["held_rub"]) - 100 * 200;
+    let fits = (micro(&during["free_rub"]) - input) / 200;
+    let running_on = running.number.clone();
+    for (tokens, status) in [(fits + 1, 403), (fits, 200)] {
+        world.vendor.script(polite);
+        let body = with(Op::Chat.body("x"), json!({ "max_tokens": tokens }));
+        assert_eq!(world.chat(&key, &body).await.status, status, "{tokens}");
+    }
+    running.finish().await;
+    let charged = micro(&world.receipt(&running_on).await["charged_rub"]);
+    world.settled(&key).await;
+    let after = own().await;
+    assert!(micro(&after["spent_rub"]) > charged, "two calls: {after}");
+    assert_eq!(after["held_rub"], "0.00");
+    let free = decimal(&after["ceiling_rub"]) - decimal(&after["spent_rub"]);
+    assert_eq!(decimal(&after["free_rub"]), free);
+}
+
+#[tokio::test]
+async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
+    let world = World::start().await;
+    let key = world.key_with("acme", "12.5", json!({})).await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let own = world.get("/v1/tollgate/key", &headers).await.json();
+    assert_eq!(own["ceiling_rub"], json!(null));
+    assert_eq!(own["free_rub"], "12.50");
+    assert!(!own.to_string().contains(&key.secret), "{own}");
+}
+
+#[tokio::test]
+async fn what_a_key_may_know_needs_a_key() {
+    let world = World::start().await;
+    for path in ["/v1/models", "/v1/tollgate/key"] {
+        let answer = world.get(path, &[]).await;
+        refused(path, &answer, 401, AUTHENTICATION, "invalid_api_key");
+    }
+}
+
+#[tokio::test]
+async fn the_path_of_a_keys_own_numbers_follows_the_service_name() {
+    let world = top("service = \"acme-ai\"").start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    for (path, status) in [("/v1/acme-ai/key", 200), ("/v1/tollgate/key", 404)] {
+        assert_eq!(world.get(path, &headers).await.status, status, "{path}");
+    }
+    for op in BOTH {
+        assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
+    }
+}

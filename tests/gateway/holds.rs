@@ -1,0 +1,378 @@
+//! Decisions, "Money": what a call holds while it runs, and what happens where that does not fit.
+//!
+//! Prices are 100 ₽ of input and 200 ₽ of output for a million tokens of `chat`: 100 and 200 µ₽ each.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::{PERMISSION, decimal, micro, refused, rubles},
+    harness::{Key, Setup, World, chat_body, with},
+    ops::{BOTH, Op},
+    replies::Running,
+};
+
+/// What a finished call held, in micro-rubles.
+async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
+    let answer = op.call(world, key, body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    micro(&world.receipt(&answer.number()).await["held_rub"])
+}
+
+/// A chat body that names no ceiling.
+fn open(text: &str) -> Value {
+    let mut body = chat_body(text);
+    body.as_object_mut().unwrap().remove("max_tokens");
+    body
+}
+
+/// The ceiling that we wrote into the newest request to the vendor.
+fn written(world: &World, field: &str) -> i64 {
+    let sent = world.vendor.received().pop().unwrap().json();
+    sent[field]
+        .as_i64()
+        .unwrap_or_else(|| panic!("no {field} in {sent}"))
+}
+
+#[tokio::test]
+async fn a_running_call_holds_money_and_a_finished_one_holds_none() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let before = world.settled(&key).await;
+        let running = Running::start(&world, op, &key, &op.body("x")).await;
+        let number = running.number.clone();
+        let during = world.account(&key).await;
+        let path = format!("/admin/v1/keys/{}", key.id);
+        let of_key = world.admin(Method::GET, &path, None).await.json();
+        running.finish().await;
+        let after = world.settled(&key).await;
+        let receipt = world.receipt(&number).await;
+
+        assert!(micro(&during["held_rub"]) > 0, "{during}");
+        assert_eq!(during["held_rub"], receipt["held_rub"]);
+        assert_eq!(of_key["held_rub"], receipt["held_rub"]);
+        assert_eq!(
+            during["balance_rub"], before["balance_rub"],
+            "held, not spent"
+        );
+        let free = decimal(&during["balance_rub"]) - decimal(&during["held_rub"]);
+        assert_eq!(decimal(&during["free_rub"]), free);
+        let left = decimal(&before["balance_rub"]) - decimal(&receipt["charged_rub"]);
+        assert_eq!(decimal(&after["balance_rub"]), left);
+        assert_eq!(after["free_rub"], after["balance_rub"]);
+    }
+}
+
+#[tokio::test]
+async fn output_is_held_by_the_clients_ceiling_at_the_output_price() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, price) in [(Op::Chat, 200), (Op::Messages, 2000)] {
+        let of = |tokens: u32| with(op.body("x"), json!({ "max_tokens": tokens }));
+        let one = held(&world, op, &key, &of(1)).await;
+        for tokens in [2, 100, 4000] {
+            let more = held(&world, op, &key, &of(tokens)).await;
+            assert_eq!(
+                more - one,
+                i64::from(tokens - 1) * price,
+                "{op:?}: {tokens}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn max_completion_tokens_is_the_same_ceiling() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let old = held(&world, Op::Chat, &key, &chat_body("x")).await;
+    let new = with(open("x"), json!({ "max_completion_tokens": 100 }));
+    assert_eq!(held(&world, Op::Chat, &key, &new).await, old);
+}
+
+#[tokio::test]
+async fn n_answers_hold_the_output_n_times() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let one = held(&world, Op::Chat, &key, &chat_body("x")).await;
+    let three = with(chat_body("x"), json!({ "n": 3 }));
+    let three = held(&world, Op::Chat, &key, &three).await;
+    assert_eq!(three - one, 2 * 100 * 200);
+}
+
+#[tokio::test]
+async fn input_is_held_by_its_text_at_a_byte_and_a_half_for_a_token_or_strictly_at_one() {
+    for (mode, bytes_in_two_tokens) in [("usual", 3), ("strict", 2)] {
+        let line = format!("[ledger]\nhold = \"{mode}\"");
+        let world = Setup::default().edit("[ledger]", &line).start().await;
+        let key = world.key().await;
+        for (op, price) in [(Op::Chat, 100), (Op::Messages, 1000)] {
+            // Of what an escape stands for, not of the escape.
+            let little = held(&world, op, &key, &op.body(&"\n".repeat(300))).await;
+            let much = held(&world, op, &key, &op.body(&"ж".repeat(3000))).await;
+            let tokens = (6000 - 300) * 2 / bytes_in_two_tokens;
+            assert_eq!(much - little, tokens * price, "{mode}, {op:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn input_is_held_at_the_price_of_its_dearest_class() {
+    for (edit, dearest) in [
+        (
+            "input = \"3\", cached_input = \"1\", output = \"2\", cache_write = \"2\"",
+            300,
+        ),
+        (
+            "input = \"1\", cached_input = \"3\", output = \"2\", cache_write = \"2\"",
+            300,
+        ),
+        (
+            "input = \"1\", cached_input = \"1\", output = \"2\", cache_write = \"7\"",
+            700,
+        ),
+    ] {
+        let usual = "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"";
+        let world = Setup::default().edit(usual, edit).start().await;
+        let key = world.key().await;
+        let little = held(&world, Op::Chat, &key, &chat_body(&"x".repeat(300))).await;
+        let much = held(&world, Op::Chat, &key, &chat_body(&"x".repeat(3300))).await;
+        assert_eq!(much - little, 2000 * dearest, "{edit}");
+    }
+}
+
+#[tokio::test]
+async fn an_image_holds_a_constant_however_many_bytes_it_has() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let with_images = |op: Op, bytes: &[usize]| {
+        let mut parts = vec![json!({ "type": "text", "text": "x" })];
+        parts.extend(bytes.iter().map(|bytes| {
+            let data = "A".repeat(*bytes);
+            match op {
+                Op::Chat => json!({ "type": "image_url",
+                    "image_url": { "url": format!("data:image/png;base64,{data}") } }),
+                Op::Messages => json!({ "type": "image",
+                    "source": { "type": "base64", "media_type": "image/png", "data": data } }),
+            }
+        }));
+        let mut body = op.body("x");
+        body["messages"][0]["content"] = parts.into();
+        body
+    };
+    for op in BOTH {
+        let small = held(&world, op, &key, &with_images(op, &[100])).await;
+        let large = held(&world, op, &key, &with_images(op, &[100_000])).await;
+        assert_eq!(small, large, "{op:?}");
+        let two = held(&world, op, &key, &with_images(op, &[100, 100])).await;
+        let three = held(&world, op, &key, &with_images(op, &[100, 100, 100])).await;
+        assert_eq!(two - small, three - two, "{op:?}");
+        assert!(two > small, "{op:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_the_client_names_no_ceiling_the_models_is_held_and_written_into_the_request() {
+    for field in ["max_completion_tokens", "max_tokens"] {
+        let world = Setup::default()
+            .edit(
+                "output_tokens_max = 4000",
+                &format!("output_tokens_max = 4000\noutput_field = \"{field}\""),
+            )
+            .start()
+            .await;
+        let key = world.key().await;
+        let named = with(chat_body("x"), json!({ "max_tokens": 4000 }));
+        let named = held(&world, Op::Chat, &key, &named).await;
+        assert_eq!(held(&world, Op::Chat, &key, &open("x")).await, named);
+        assert_eq!(written(&world, field), 4000);
+    }
+}
+
+#[tokio::test]
+async fn a_ceiling_of_null_is_none_and_does_not_stand_against_ours() {
+    for field in ["max_completion_tokens", "max_tokens"] {
+        let line = format!("output_tokens_max = 4000\noutput_field = \"{field}\"");
+        let world = Setup::default()
+            .edit("output_tokens_max = 4000", &line)
+            .start()
+            .await;
+        let key = world.key().await;
+        let named = with(chat_body("x"), json!({ "max_tokens": 4000 }));
+        let named = held(&world, Op::Chat, &key, &named).await;
+        for given in ["max_completion_tokens", "max_tokens"] {
+            let null = with(open("x"), json!({ given: null }));
+            assert_eq!(held(&world, Op::Chat, &key, &null).await, named);
+            assert_eq!(written(&world, field), 4000, "{given} is null");
+            let sent = world.vendor.received().pop().unwrap().body;
+            let sent = String::from_utf8(sent.to_vec()).unwrap();
+            assert_eq!(sent.matches(&format!("\"{field}\"")).count(), 1, "{sent}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ceiling_that_the_client_named_is_sent_as_it_is() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for field in ["max_completion_tokens", "max_tokens"] {
+        let body = with(open("x"), json!({ field: 7 }));
+        held(&world, Op::Chat, &key, &body).await;
+        let sent = world.vendor.received().pop().unwrap().json();
+        assert_eq!(sent, with(body, json!({ "model": "vendor-chat-1" })));
+    }
+}
+
+#[tokio::test]
+async fn our_ceiling_is_what_the_balance_can_pay_for_and_not_a_token_more() {
+    let world = World::start().await;
+    let rich = world.key().await;
+    let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
+    for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
+        // Half a token's price is left over.
+        let funds = input + tokens * 200 + 100;
+        let key = world.key_with(account, &rubles(funds), json!({})).await;
+        let held = held(&world, Op::Chat, &key, &open("x")).await;
+        assert_eq!(written(&world, "max_completion_tokens"), tokens);
+        assert!((input + tokens * 200..=funds).contains(&held), "{held}");
+    }
+    // A key's ceiling limits it as well as the account's balance does.
+    let ceiling = rubles(input + 500 * 200);
+    let key = world
+        .another_key("acme", json!({ "ceiling_rub": ceiling }))
+        .await;
+    held(&world, Op::Chat, &key, &open("x")).await;
+    assert_eq!(written(&world, "max_completion_tokens"), 500);
+}
+
+#[tokio::test]
+async fn our_ceiling_is_shared_by_n_answers() {
+    let world = World::start().await;
+    let rich = world.key().await;
+    let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
+    let funds = rubles(input + 2 * 600 * 200);
+    let key = world.key_with("a", &funds, json!({})).await;
+    held(&world, Op::Chat, &key, &with(open("x"), json!({ "n": 2 }))).await;
+    assert_eq!(written(&world, "max_completion_tokens"), 600);
+}
+
+#[tokio::test]
+async fn our_ceiling_is_never_below_output_tokens_min_but_a_403() {
+    let min = "output_tokens_max = 4000\noutput_tokens_min = 50";
+    for (setup, min) in [
+        (Setup::default(), 256),
+        (Setup::default().edit("output_tokens_max = 4000", min), 50),
+    ] {
+        let world = setup.start().await;
+        let rich = world.key().await;
+        let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
+        let enough = world
+            .key_with("enough", &rubles(input + min * 200), json!({}))
+            .await;
+        held(&world, Op::Chat, &enough, &open("x")).await;
+        assert_eq!(written(&world, "max_completion_tokens"), min);
+
+        let short = world
+            .key_with("short", &rubles(input + min * 200 - 1), json!({}))
+            .await;
+        let answer = world.chat(&short, &open("x")).await;
+        refused("short", &answer, 403, PERMISSION, "insufficient_balance");
+        // The client may name less than that itself.
+        let less = with(open("x"), json!({ "max_tokens": 10 }));
+        held(&world, Op::Chat, &short, &less).await;
+    }
+}
+
+#[tokio::test]
+async fn a_ceiling_that_the_client_named_is_held_in_full_or_refused() {
+    let world = World::start().await;
+    let rich = world.key().await;
+    for op in BOTH {
+        let need = held(&world, op, &rich, &op.body("x")).await;
+        let fits = world
+            .key_with(&format!("fits-{}", op.model()), &rubles(need), json!({}))
+            .await;
+        assert_eq!(held(&world, op, &fits, &op.body("x")).await, need);
+        let short = world
+            .key_with(
+                &format!("short-{}", op.model()),
+                &rubles(need - 1),
+                json!({}),
+            )
+            .await;
+        let answer = op.call(&world, &short, &op.body("x")).await;
+        refused(op.path(), &answer, 403, PERMISSION, "insufficient_balance");
+    }
+}
+
+#[tokio::test]
+async fn the_403_says_what_is_needed_what_is_free_and_what_running_calls_hold() {
+    for op in BOTH {
+        let world = World::start().await;
+        let rich = world.key_with("rich", "1000", json!({})).await;
+        let large = with(op.body("x"), json!({ "max_tokens": 1000 }));
+        let answer = op.call(&world, &rich, &large).await;
+        let needs = world.receipt(&answer.number()).await["held_rub"].clone();
+        // Enough for the large call alone, and not while another one runs.
+        let funds = needs.as_str().unwrap();
+        let key = world.key_with(op.model(), funds, json!({})).await;
+        let running = Running::start(&world, op, &key, &op.body("x")).await;
+        let account = world.account(&key).await;
+        let answer = op.call(&world, &key, &large).await;
+        let text = refused(op.path(), &answer, 403, PERMISSION, "insufficient_balance");
+        let (free, held) = (&account["free_rub"], &account["held_rub"]);
+        for (word, amount) in [("нужно", &needs), ("свободно", free), ("занято", held)]
+        {
+            let amount = format!("{} ₽", amount.as_str().unwrap());
+            let (_, behind) = text
+                .split_once(word)
+                .unwrap_or_else(|| panic!("{word}: {text}"));
+            let found = behind.find(&amount);
+            assert!(found.is_some_and(|at| at < 60), "{word} {amount}: {text}");
+        }
+        running.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn money_that_is_merely_held_is_a_403_and_money_that_is_spent_a_401() {
+    let world = World::start().await;
+    let rich = world.key_with("rich", "1000", json!({})).await;
+    let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
+    // The running call holds all there is.
+    let key = world.key_with("all", &rubles(need), json!({})).await;
+    let running = Running::start(&world, Op::Chat, &key, &chat_body("x")).await;
+    assert_eq!(world.account(&key).await["free_rub"], "0.00");
+    let answer = world.chat(&key, &chat_body("x")).await;
+    refused("held", &answer, 403, PERMISSION, "insufficient_balance");
+    running.finish().await;
+
+    let left = world.settled(&key).await["balance_rub"].clone();
+    let less = format!("-{}", left.as_str().unwrap());
+    let entry = json!({ "id": "rest", "amount_rub": less, "reason": "test" });
+    let path = "/admin/v1/accounts/all/adjustments";
+    assert_eq!(
+        world.admin(Method::POST, path, Some(entry)).await.status,
+        200
+    );
+    let answer = world.chat(&key, &chat_body("x")).await;
+    assert_eq!(answer.status, 401);
+}
+
+#[tokio::test]
+async fn keys_of_one_account_hold_from_the_same_money() {
+    let world = World::start().await;
+    let rich = world.key_with("rich", "1000", json!({})).await;
+    let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
+    let one = world
+        .key_with("acme", &rubles(2 * need - 1), json!({}))
+        .await;
+    let two = world.another_key("acme", json!({})).await;
+    let running = Running::start(&world, Op::Chat, &one, &chat_body("x")).await;
+    let answer = world.chat(&two, &chat_body("x")).await;
+    let text = refused("second", &answer, 403, PERMISSION, "insufficient_balance");
+    assert!(text.contains("занято"), "{text}");
+    running.finish().await;
+    world.settled(&one).await;
+}

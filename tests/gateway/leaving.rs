@@ -1,0 +1,713 @@
+//! The client leaves: whenever it does, the call is charged as decided, its hold is gone within a
+//! second, and there is one receipt or none (I5, I7, I8).
+
+use std::{
+    future::pending,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderValue, Method, Request, Response, header::HOST};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{SendRequest, handshake},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use tollgate::demo::vendor::{Reply, Step};
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, boxed},
+    call::Format,
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    reserve::{
+        Bill, Quote, ReserveLayer, Settler, SettlerSettings, Tariff,
+        ledger::{
+            BookError, Bookkeeping, Hold, Item, Ledger, LedgerError, Refusal, Reserved, Settled,
+            Settlement,
+        },
+        memory::MemoryLedger,
+    },
+    usage::{Meter, Reading},
+};
+use tower::{Layer, Service, service_fn};
+
+use crate::{
+    harness::{Key, Setup, World, chat_body, eventually, messages_body, with},
+    ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
+};
+
+/// How soon a hold is gone and a vendor's connection closed.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Forty bytes: with its message, 18 tokens where they are estimated.
+const SAID: &str = "0123456789012345678901234567890123456789";
+const INPUT_ESTIMATED: i64 = 18;
+
+const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+
+/// What a token of input and one of output cost, in micro-rubles.
+const fn rates(format: Format) -> (i64, i64) {
+    match format {
+        Format::Chat => (100, 200),
+        Format::Messages => (1000, 2000),
+    }
+}
+
+/// The words that the vendor says; it reports 9 tokens of input and 5 of output.
+const WORDS: [&str; 3] = ["раз ", "два ", "три"];
+/// How many events there are up to the second word, and what they make in tokens: 14 bytes.
+const fn events_to_second_word(format: Format) -> usize {
+    match format {
+        Format::Chat => 3,
+        Format::Messages => 4,
+    }
+}
+const OUTPUT_SEEN: i64 = 4;
+
+fn full_charge(format: Format) -> MicroRub {
+    let (input, output) = rates(format);
+    micro(9 * input + 5 * output)
+}
+
+fn events(format: Format) -> Vec<String> {
+    match format {
+        Format::Chat => {
+            let chunk = |choices: Value, usage: Value| {
+                let chunk = json!({ "id": "c1", "object": "chat.completion.chunk", "created": 1,
+                    "model": "vendor-chat-1", "choices": choices, "usage": usage });
+                format!("data: {chunk}\n\n")
+            };
+            let delta = |delta: Value, finish: Value| {
+                let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+                chunk(json!([choice]), Value::Null)
+            };
+            let mut events = vec![delta(json!({ "role": "assistant" }), Value::Null)];
+            events.extend(WORDS.map(|word| delta(json!({ "content": word }), Value::Null)));
+            events.push(delta(json!({}), "stop".into()));
+            events.push(chunk(json!([]), usage(format)));
+            events.push("data: [DONE]\n\n".into());
+            events
+        }
+        Format::Messages => {
+            let event = |data: Value| {
+                let name = data["type"].as_str().unwrap();
+                format!("event: {name}\ndata: {data}\n\n")
+            };
+            let mut events = vec![
+                event(
+                    json!({ "type": "message_start", "message": { "id": "m1", "type": "message",
+                    "role": "assistant", "model": "vendor-messages-1", "content": [],
+                    "stop_reason": null, "usage": { "input_tokens": 9, "output_tokens": 1 } } }),
+                ),
+                event(json!({ "type": "content_block_start", "index": 0,
+                    "content_block": { "type": "text", "text": "" } })),
+            ];
+            events.extend(WORDS.map(|word| {
+                let delta = json!({ "type": "text_delta", "text": word });
+                event(json!({ "type": "content_block_delta", "index": 0, "delta": delta }))
+            }));
+            events.push(event(json!({ "type": "content_block_stop", "index": 0 })));
+            events.push(event(json!({ "type": "message_delta",
+                "delta": { "stop_reason": "end_turn", "stop_sequence": null },
+                "usage": { "output_tokens": 5 } })));
+            events.push(event(json!({ "type": "message_stop" })));
+            events
+        }
+    }
+}
+
+fn usage(format: Format) -> Value {
+    match format {
+        Format::Chat => json!({ "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 }),
+        Format::Messages => json!({ "input_tokens": 9, "output_tokens": 5 }),
+    }
+}
+
+fn plain(format: Format) -> String {
+    let text = WORDS.concat();
+    match format {
+        Format::Chat => json!({ "id": "c1", "object": "chat.completion", "created": 1,
+            "model": "vendor-chat-1", "choices": [{ "index": 0, "finish_reason": "stop",
+                "message": { "role": "assistant", "content": text } }],
+            "usage": usage(format) }),
+        Format::Messages => json!({ "id": "m1", "type": "message", "role": "assistant",
+            "model": "vendor-messages-1", "content": [{ "type": "text", "text": text }],
+            "stop_reason": "end_turn", "stop_sequence": null, "usage": usage(format) }),
+    }
+    .to_string()
+}
+
+fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<Bytes>> {
+    let fields = json!({ "stream": stream });
+    match format {
+        Format::Chat => world.chat_request(key, &with(chat_body(SAID), fields)),
+        Format::Messages => world.messages_request(key, &with(messages_body(SAID), fields)),
+    }
+}
+
+/// A client on a connection of its own. Dropped, it closes its socket.
+struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    socket: JoinSet<()>,
+}
+
+impl Client {
+    async fn dial(world: &World) -> Self {
+        let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+        let (sender, connection) = handshake(TokioIo::new(socket)).await.unwrap();
+        let mut socket = JoinSet::new();
+        socket.spawn(async move { drop(connection.await) });
+        Self { sender, socket }
+    }
+
+    /// Sends a request and waits for the head of the answer.
+    async fn ask(&mut self, req: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.sender.send_request(in_origin_form(req)).await.unwrap()
+    }
+
+    /// Sends a request whose answer it will not wait for.
+    fn send(&mut self, req: Request<Full<Bytes>>) {
+        let answer = self.sender.send_request(in_origin_form(req));
+        self.socket.spawn(async move { drop(answer.await) });
+    }
+
+    /// Leaves, and says when.
+    fn leave(self) -> Instant {
+        drop(self);
+        Instant::now()
+    }
+}
+
+fn in_origin_form(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    let (mut parts, body) = req.into_parts();
+    parts.uri = parts.uri.path().parse().unwrap();
+    parts
+        .headers
+        .insert(HOST, HeaderValue::from_static("gateway.example"));
+    Request::from_parts(parts, body)
+}
+
+/// Reads a stream until this has come.
+async fn read_until(res: &mut Response<Incoming>, last: &str) {
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains(last) {
+        let frame = timeout(5 * SOON, res.body_mut().frame()).await;
+        let frame = frame.unwrap_or_else(|_| panic!("no {last:?} in five seconds"));
+        let frame = frame.unwrap_or_else(|| panic!("no {last:?} up to the end"));
+        read.extend_from_slice(&frame.unwrap().into_data().unwrap());
+    }
+}
+
+fn number_of(res: &Response<Incoming>) -> String {
+    res.headers()["x-request-id"].to_str().unwrap().to_owned()
+}
+
+/// A gateway that takes one call at a time: so it can be seen that it has noticed a client's leave.
+fn one_at_a_time() -> Setup {
+    Setup::default().edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
+}
+
+async fn leave_is_noticed(world: &World) {
+    eventually("the leave is noticed", async || {
+        let answer = world.get("/nowhere", &[]).await;
+        (answer.status.as_u16() == 404).then_some(())
+    })
+    .await;
+}
+
+async fn vendor_is_left(world: &World, left: Instant) {
+    eventually("the vendor's connection is closed", async || {
+        (world.vendor.open() == 0).then_some(())
+    })
+    .await;
+    assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
+}
+
+/// Nothing is held any more, within a second, and the account has paid this much, once.
+async fn has_paid(world: &World, key: &Key, left: Instant, charge: MicroRub) {
+    let account = world.settled(key).await;
+    assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
+    assert_eq!(account["spent_rub"], charge.to_string(), "{account}");
+    let rest = MicroRub::rubles(1000).checked_sub(charge).unwrap();
+    assert_eq!(account["balance_rub"], rest.to_string(), "{account}");
+    assert_eq!(account["loss_rub"], "0.00", "{account}");
+    is_sound(world.gateway.store()).await;
+}
+
+struct Expected {
+    charge: MicroRub,
+    end: &'static str,
+    estimated: bool,
+}
+
+async fn receipt_says(world: &World, number: &str, expected: &Expected) {
+    let receipt = world.receipt(number).await;
+    assert_eq!(
+        receipt["charged_rub"],
+        expected.charge.to_string(),
+        "{receipt}"
+    );
+    assert_eq!(receipt["end"], expected.end, "{receipt}");
+    assert_eq!(receipt["estimated"], expected.estimated, "{receipt}");
+    assert_eq!(receipt["booked"], "held", "{receipt}");
+}
+
+/// The vendor had not even begun to answer: the input is paid for, and the vendor is left at once.
+#[tokio::test]
+async fn before_the_headers_of_a_stream() {
+    for format in FORMATS {
+        let vendor = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let world = beside(&vendor, format, "").await;
+        let key = world.key().await;
+        let mut client = Client::dial(&world).await;
+        client.send(call(&world, &key, format, true));
+        let mut socket = asked(&vendor).await;
+        let left = client.leave();
+        let closed = timeout(5 * SOON, socket.read(&mut [0; 64])).await.unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+        assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
+        let (input, _) = rates(format);
+        has_paid(&world, &key, left, micro(INPUT_ESTIMATED * input)).await;
+    }
+}
+
+/// A vendor's port that the test answers itself, in place of the scripted one.
+async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
+    let (format, path) = match format {
+        Format::Chat => ("chat", "/v1"),
+        Format::Messages => ("messages", ""),
+    };
+    let address = vendor.local_addr().unwrap();
+    let from = format!("format = \"{format}\"\nurl = \"");
+    // What is left of the line becomes a comment.
+    let to = format!("format = \"{format}\"\n{more}\nurl = \"http://{address}{path}\" # ");
+    one_at_a_time().edit(&from, &to).start().await
+}
+
+/// The connection on which the vendor has been sent the whole request.
+async fn asked(vendor: &TcpListener) -> TcpStream {
+    let (mut socket, _) = vendor.accept().await.unwrap();
+    let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
+    while !read.ends_with(b"}") {
+        let count = timeout(5 * SOON, socket.read(&mut buffer)).await;
+        let count = count.unwrap().unwrap();
+        assert!(count > 0, "the connection was closed too early");
+        read.extend_from_slice(&buffer[..count]);
+    }
+    socket
+}
+
+/// A plain call is always read to its end, and paid in full: before the vendor's headers, before its
+/// body, and in the middle of it.
+#[tokio::test]
+async fn a_plain_call() {
+    for format in FORMATS {
+        for sent in [0, 1, 2] {
+            let (hold, body) = (Arc::new(Notify::new()), Bytes::from(plain(format)));
+            let half = body.len() / 2;
+            let mut steps = vec![
+                Step::Send(body.slice(..half)),
+                Step::Send(body.slice(half..)),
+            ];
+            // Even where the whole body was sent, its end was not.
+            steps.insert(sent, Step::Hold(Arc::clone(&hold)));
+            let reply = Reply::raw(200, "application/json", steps);
+            let world = one_at_a_time().start().await;
+            world.vendor.script(move |_| reply.clone());
+            let key = world.key().await;
+            let mut client = Client::dial(&world).await;
+            client.send(call(&world, &key, format, false));
+            eventually("the vendor answers", async || {
+                (world.vendor.open() == 1).then_some(())
+            })
+            .await;
+            client.leave();
+            leave_is_noticed(&world).await;
+            assert_eq!(world.vendor.open(), 1, "the vendor is not left");
+            assert_ne!(world.account(&key).await["held_rub"], "0.00");
+            let finished = Instant::now();
+            hold.notify_one();
+            has_paid(&world, &key, finished, full_charge(format)).await;
+        }
+    }
+}
+
+/// The client of a plain call leaves while the vendor has not even begun to answer.
+#[tokio::test]
+async fn a_plain_call_before_the_vendors_headers() {
+    finishes_without_its_client(false, "").await;
+}
+
+/// A drained stream goes on as well when its client was gone before it began.
+#[tokio::test]
+async fn before_the_headers_of_a_stream_that_is_drained() {
+    finishes_without_its_client(true, "on_disconnect = \"drain\"").await;
+}
+
+async fn finishes_without_its_client(stream: bool, more: &str) {
+    for format in FORMATS {
+        let vendor = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let world = beside(&vendor, format, more).await;
+        let key = world.key().await;
+        let mut client = Client::dial(&world).await;
+        client.send(call(&world, &key, format, stream));
+        let mut socket = asked(&vendor).await;
+        client.leave();
+        leave_is_noticed(&world).await;
+        assert_ne!(world.account(&key).await["held_rub"], "0.00");
+        let (kind, body) = if stream {
+            ("text/event-stream", events(format).concat())
+        } else {
+            ("application/json", plain(format))
+        };
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let finished = Instant::now();
+        socket.write_all((head + &body).as_bytes()).await.unwrap();
+        has_paid(&world, &key, finished, full_charge(format)).await;
+    }
+}
+
+/// The vendor's connection is closed at once; input and the output seen are paid for.
+#[tokio::test]
+async fn after_the_first_words_of_a_stream() {
+    for format in FORMATS {
+        let hold = Arc::new(Notify::new());
+        let reply = Reply::stream(events(format))
+            .with_step(events_to_second_word(format), Step::Hold(hold));
+        let world = World::start().await;
+        world.vendor.script(move |_| reply.clone());
+        let key = world.key().await;
+        let mut client = Client::dial(&world).await;
+        let mut res = client.ask(call(&world, &key, format, true)).await;
+        read_until(&mut res, WORDS[1]).await;
+        let left = client.leave();
+        vendor_is_left(&world, left).await;
+        let (input, output) = rates(format);
+        // The messages format says at its beginning what the input was.
+        let tokens_in = match format {
+            Format::Chat => INPUT_ESTIMATED,
+            Format::Messages => 9,
+        };
+        let charge = micro(tokens_in * input + OUTPUT_SEEN * output);
+        has_paid(&world, &key, left, charge).await;
+        let expected = Expected {
+            charge,
+            end: "client_left",
+            estimated: true,
+        };
+        receipt_says(&world, &number_of(&res), &expected).await;
+    }
+}
+
+/// A call that has come to its end is a finished one, even where the vendor does not hang up.
+#[tokio::test]
+async fn right_after_the_last_event() {
+    for format in FORMATS {
+        let (hold, events) = (Arc::new(Notify::new()), events(format));
+        let last = events.len();
+        let reply = Reply::stream(events).with_step(last, Step::Hold(hold));
+        let world = World::start().await;
+        world.vendor.script(move |_| reply.clone());
+        let key = world.key().await;
+        let mut client = Client::dial(&world).await;
+        let mut res = client.ask(call(&world, &key, format, true)).await;
+        let last = match format {
+            Format::Chat => "[DONE]\n\n",
+            Format::Messages => "{\"type\":\"message_stop\"}\n\n",
+        };
+        read_until(&mut res, last).await;
+        let left = client.leave();
+        vendor_is_left(&world, left).await;
+        has_paid(&world, &key, left, full_charge(format)).await;
+        let expected = Expected {
+            charge: full_charge(format),
+            end: "finished",
+            estimated: false,
+        };
+        receipt_says(&world, &number_of(&res), &expected).await;
+    }
+}
+
+/// With `on_disconnect = "drain"` the stream is read to its end, and its true usage paid for.
+#[tokio::test]
+async fn a_stream_that_is_drained() {
+    for (format, name) in [(Format::Chat, "chat"), (Format::Messages, "messages")] {
+        let hold = Arc::new(Notify::new());
+        let reply = Reply::stream(events(format))
+            .with_step(events_to_second_word(format), Step::Hold(Arc::clone(&hold)));
+        let from = format!("format = \"{name}\"\n");
+        let to = format!("{from}on_disconnect = \"drain\"\n");
+        let world = one_at_a_time().edit(&from, &to).start().await;
+        world.vendor.script(move |_| reply.clone());
+        let key = world.key().await;
+        let mut client = Client::dial(&world).await;
+        let mut res = client.ask(call(&world, &key, format, true)).await;
+        read_until(&mut res, WORDS[1]).await;
+        client.leave();
+        leave_is_noticed(&world).await;
+        assert_eq!(world.vendor.open(), 1, "the vendor is not left");
+        assert_ne!(world.account(&key).await["held_rub"], "0.00");
+        let finished = Instant::now();
+        hold.notify_one();
+        has_paid(&world, &key, finished, full_charge(format)).await;
+        let expected = Expected {
+            charge: full_charge(format),
+            end: "finished",
+            estimated: false,
+        };
+        receipt_says(&world, &number_of(&res), &expected).await;
+    }
+}
+
+/// A client that is refused and leaves pays nothing and leaves nothing: I9.
+#[tokio::test]
+async fn a_call_that_was_refused() {
+    let world = World::start().await;
+    let key = world.key_with("acme", "0.01", json!({})).await;
+    let mut client = Client::dial(&world).await;
+    let res = client.ask(call(&world, &key, Format::Chat, true)).await;
+    assert_eq!(res.status(), 403);
+    client.leave();
+    let account = world.settled(&key).await;
+    assert_eq!(account["balance_rub"], "0.01");
+    let path = format!("/admin/v1/receipts/{}", number_of(&res));
+    assert_eq!(world.admin(Method::GET, &path, None).await.status, 404);
+    assert_eq!(world.vendor.received().len(), 0);
+}
+
+/// Costs 30 once it was at a vendor; holds 100.
+#[derive(Clone)]
+struct Flat {
+    meter: Meter,
+    finish_without_client: bool,
+}
+
+struct FlatBill;
+
+impl Tariff<()> for Flat {
+    type Bill = FlatBill;
+
+    fn quote(&self, _: &Request<()>) -> Result<Quote<FlatBill>, Error> {
+        let Hold {
+            account, key, want, ..
+        } = hold(1, "k1", 100);
+        Ok(Quote {
+            account,
+            key,
+            want,
+            least: want,
+            meter: self.meter.clone(),
+            finish_without_client: self.finish_without_client,
+            bill: FlatBill,
+        })
+    }
+
+    fn granted(&self, _: &mut Request<()>, _: &mut FlatBill, _: MicroRub) {}
+}
+
+impl Bill for FlatBill {
+    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+        reading.dispatched.then(|| (micro(30), item()))
+    }
+}
+
+fn numbered(n: u128) -> Request<()> {
+    let mut req = Request::new(());
+    req.extensions_mut().insert(number(n));
+    req
+}
+
+/// Makes holds, and keeps the answers to itself.
+#[derive(Clone)]
+struct Mute(MemoryLedger);
+
+impl Ledger for Mute {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.0.reserve(hold).await?;
+        pending().await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.0.settle(settlement).await
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        self.0.release(number, account, key).await
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        self.0.extend(number, account, ttl).await
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.0.probe(account, key).await
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        self.0.expire().await
+    }
+}
+
+/// The hold may have been made: it is released, and one that comes later is refused.
+#[tokio::test]
+async fn while_the_hold_is_made() {
+    for finish_without_client in [false, true] {
+        let books = MemoryLedger::new();
+        open(&books, 1000).await;
+        let ledger = Mute(books.clone());
+        let (settler, task) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run());
+        let tariff = Flat {
+            meter: Meter::default(),
+            finish_without_client,
+        };
+        let reached = Arc::new(AtomicBool::new(false));
+        let vendor = Arc::clone(&reached);
+        let inner = service_fn(move |_: Request<()>| {
+            vendor.store(true, Ordering::SeqCst);
+            async { Err::<Response<AnswerBody>, _>(Error::Draining) }
+        });
+        let mut service = ReserveLayer::new(ledger, tariff, settler, HOUR).layer(inner);
+        let mut call = service.call(numbered(1));
+        assert!((&mut call).now_or_never().is_none());
+        let held = books.account(&acme()).await.unwrap().held_rub;
+        assert_eq!(held, micro(100));
+
+        let left = Instant::now();
+        drop(call);
+        eventually("the hold is gone", async || {
+            let account = books.account(&acme()).await.unwrap();
+            (account.held_rub == micro(0)).then_some(())
+        })
+        .await;
+        assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
+        assert!(!reached.load(Ordering::SeqCst), "I6");
+        let late = books.reserve(&hold(1, "k1", 100)).await;
+        assert!(
+            matches!(late, Err(LedgerError::Refused(Refusal::Gone))),
+            "{late:?}"
+        );
+        let receipt = books.receipt(number(1)).await;
+        assert!(matches!(receipt, Err(BookError::NotFound)), "{receipt:?}");
+        is_sound(&books).await;
+    }
+}
+
+/// Where a call panics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Call,
+    Future,
+    Body,
+}
+
+/// A body that comes to grief.
+struct Fragile;
+
+impl Body for Fragile {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        panic!("a panic of the test's");
+    }
+}
+
+/// A panic ends its own call alone: its hold is resolved, and those of later calls are too.
+#[tokio::test]
+async fn a_panic_resolves_the_hold() {
+    for at in [At::Call, At::Future, At::Body] {
+        for dispatched in [false, true] {
+            for finish_without_client in [false, true] {
+                panic_resolves_the_hold(at, dispatched, finish_without_client).await;
+            }
+        }
+    }
+}
+
+async fn panic_resolves_the_hold(at: At, dispatched: bool, finish_without_client: bool) {
+    let name = format!("{at:?}, {dispatched}, {finish_without_client}");
+    let ledger = MemoryLedger::new();
+    open(&ledger, 1000).await;
+    let (settler, task) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
+    let mut tasks = JoinSet::new();
+    tasks.spawn(task.run());
+    let meter = Meter::default();
+    let tariff = Flat {
+        meter: meter.clone(),
+        finish_without_client,
+    };
+    let inner = service_fn(move |_: Request<()>| {
+        if dispatched {
+            meter.dispatched();
+        }
+        assert!(at != At::Call, "a panic of the test's");
+        async move {
+            assert!(at != At::Future, "a panic of the test's");
+            Ok::<_, Error>(Response::new(boxed(Fragile)))
+        }
+    });
+    let mut service = ReserveLayer::new(ledger.clone(), tariff, settler, HOUR).layer(inner);
+    for n in [1, 2] {
+        let call = service.call(numbered(n));
+        let panicked = AssertUnwindSafe(async move {
+            let mut body = call.await.unwrap().into_body();
+            drop(body.frame().await);
+        });
+        assert!(panicked.catch_unwind().await.is_err(), "{name}");
+        let left = Instant::now();
+        eventually(&format!("the hold is gone: {name}"), async || {
+            let account = ledger.account(&acme()).await.unwrap();
+            (account.held_rub == micro(0)).then_some(())
+        })
+        .await;
+        assert!(left.elapsed() < SOON, "{name}: {:?}", left.elapsed());
+        let receipt = ledger.receipt(number(n)).await;
+        if dispatched {
+            assert_eq!(receipt.unwrap().charged_rub, micro(30), "{name}");
+        } else {
+            assert!(matches!(receipt, Err(BookError::NotFound)), "{name}");
+        }
+        let spent = i64::from(dispatched) * 30 * i64::try_from(n).unwrap();
+        let account = ledger.account(&acme()).await.unwrap();
+        assert_eq!(account.spent_rub, micro(spent), "{name}");
+    }
+    is_sound(&ledger).await;
+}

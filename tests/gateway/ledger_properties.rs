@@ -1,0 +1,765 @@
+//! Random commands: the book keeps its invariants, and every store answers as the book does.
+//!
+//! The invariants are reckoned here a second time, from the commands and answers alone.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+use tokio::runtime::{Builder, Runtime};
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyId, KeyRecord, KeyStatus},
+    money::MicroRub,
+    reserve::{
+        book::{self, Book, Command, Outcome, Rejection},
+        ledger::{
+            BookError, Booked, Entry, Hold, KeyChange, LedgerError, Refusal, Reserved, Settled,
+            Settlement,
+        },
+        memory::MemoryLedger,
+    },
+};
+
+use crate::{
+    harness::RedisServer,
+    ledger::{Books, HOUR, folder, in_file, item, micro, number, over, record, topup},
+};
+
+/// Two accounts are there from the start; the third is there only once a command opens it.
+const ACCOUNTS: u8 = 3;
+/// Three keys are in each from the start, and a fourth only later.
+const KEYS: u8 = 4;
+/// Few, so that commands meet. What is due at the same moment ends in one sweep.
+const NUMBERS: u8 = 13;
+/// More than there can be.
+const ALL: usize = 100;
+
+type Checked = Result<(), TestCaseError>;
+
+#[test]
+fn the_book_keeps_its_invariants() {
+    run(400, |commands| {
+        let (mut book, mut history) = (Book::default(), History::default());
+        for (now, command) in (1_000..).zip(prelude().iter().chain(&commands)) {
+            step(&mut book, &mut history, command, now)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn memory_answers_as_the_book_does() {
+    let runtime = runtime();
+    run(200, |commands| {
+        runtime.block_on(agree(&MemoryLedger::new(), &commands))
+    });
+}
+
+#[test]
+fn sqlite_answers_as_the_book_does() {
+    let runtime = runtime();
+    // Each settlement may wait some milliseconds for others to share its commit.
+    run(100, |commands| {
+        runtime.block_on(async {
+            let folder = folder();
+            let ledger = in_file(&folder);
+            let agreed = agree(&ledger, &commands).await;
+            ledger.close().await;
+            agreed
+        })
+    });
+}
+
+#[test]
+fn redis_answers_as_the_book_does() {
+    let runtime = runtime();
+    let (server, ledger) = runtime.block_on(async {
+        let server = RedisServer::start().await;
+        let ledger = over(&server).await;
+        (server, ledger)
+    });
+    let client = redis::Client::open(server.url()).unwrap();
+    let connect = client.get_multiplexed_async_connection();
+    let conn = runtime.block_on(connect).unwrap();
+    run(200, |commands| {
+        runtime.block_on(async {
+            let mut conn = conn.clone();
+            redis::cmd("FLUSHALL")
+                .query_async::<String>(&mut conn)
+                .await
+                .unwrap();
+            agree(&ledger, &commands).await
+        })
+    });
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
+    let config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(cases)
+    };
+    let commands = proptest::collection::vec(command(), 1..60);
+    if let Err(error) = TestRunner::new(config).run(&commands, test) {
+        panic!("{error}");
+    }
+}
+
+/// The same commands to the book and to a store: the same answers, the same views.
+async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
+    let (mut book, mut history) = (Book::default(), History::default());
+    for (now, command) in (1_000..).zip(prelude().iter().chain(commands)) {
+        let expected = step(&mut book, &mut history, command, now)?;
+        let answer = play(ledger, command).await?;
+        same(answer, expected, &command)?;
+        match command {
+            Command::Expire { .. } => views_agree(ledger, &book, 0..ACCOUNTS).await?,
+            command => {
+                let touched = account_of(command);
+                views_agree(ledger, &book, touched..touched + 1).await?;
+            }
+        }
+    }
+    views_agree(ledger, &book, 0..ACCOUNTS).await?;
+    let audit = ledger.audit().await.map_err(failed)?;
+    same(audit, book.audit(), &"audit")
+}
+
+/// One command to the book, and what must hold after it.
+fn step(
+    book: &mut Book,
+    history: &mut History,
+    command: &Command,
+    now: u64,
+) -> Result<Outcome, TestCaseError> {
+    let outcome = match command {
+        // A ledger's EXPIRE goes over all accounts.
+        Command::Expire { most, .. } => Outcome::Expired(book.expire(*most, now)),
+        command => book::apply(book, command, now),
+    };
+    history.note(command, &outcome)?;
+    history.check(book, &command)?;
+    same(book.audit().breaches, Vec::new(), &command)?;
+    Ok(outcome)
+}
+
+fn prelude() -> Vec<Command> {
+    let mut commands = Vec::new();
+    for index in 0..2 {
+        commands.push(Command::SetAccount {
+            account: account(index),
+            suspended: false,
+        });
+        commands.push(Command::Enter {
+            account: account(index),
+            entry: topup("start", 500),
+        });
+        for key in 0..3 {
+            commands.push(Command::SetKey {
+                account: account(index),
+                key: key_of(index, key),
+                ceiling: (key == 2).then(|| micro(200)),
+                enabled: true,
+            });
+        }
+    }
+    commands
+}
+
+fn account(index: u8) -> AccountId {
+    format!("a{index}").parse().unwrap()
+}
+
+fn account_of(command: &Command) -> u8 {
+    let id = match command {
+        Command::Reserve(hold) => &hold.account,
+        Command::SetAccount { account, .. }
+        | Command::SetKey { account, .. }
+        | Command::Enter { account, .. }
+        | Command::Settle { account, .. }
+        | Command::Release { account, .. }
+        | Command::Extend { account, .. }
+        | Command::Probe { account, .. }
+        | Command::Expire { account, .. } => account,
+    };
+    id[1..].parse().unwrap()
+}
+
+fn key_of(account: u8, key: u8) -> KeyId {
+    format!("a{account}k{key}").parse().unwrap()
+}
+
+fn record_of(account_id: &AccountId, key: &KeyId, enabled: bool) -> KeyRecord {
+    let digits: Vec<u8> = key.bytes().filter(u8::is_ascii_digit).collect();
+    KeyRecord {
+        status: status(enabled),
+        ..record(
+            account_id,
+            key,
+            16 * (digits[0] - b'0') + (digits[1] - b'0'),
+        )
+    }
+}
+
+const fn status(enabled: bool) -> KeyStatus {
+    if enabled {
+        KeyStatus::Active
+    } else {
+        KeyStatus::Disabled
+    }
+}
+
+/// A call: its number, and the account and key that it is usually on. Numbers are never shared by
+/// accounts.
+fn call() -> impl Strategy<Value = (RequestNumber, u8, u8)> {
+    let stray = prop_oneof![9 => Just(None::<u8>), 1 => (0..KEYS).prop_map(Some)];
+    (0..NUMBERS, stray).prop_map(|(n, stray)| {
+        let account = if n + 1 == NUMBERS { 2 } else { n % 2 };
+        let key = stray.unwrap_or(n / 2 % 3);
+        (number(u128::from(n)), account, key)
+    })
+}
+
+fn ttl() -> impl Strategy<Value = Duration> {
+    prop_oneof![1 => Just(Duration::ZERO), 2 => Just(HOUR)]
+}
+
+fn account_index() -> impl Strategy<Value = u8> {
+    prop_oneof![9 => 0..2u8, 1 => Just(2u8)]
+}
+
+fn key_index() -> impl Strategy<Value = u8> {
+    prop_oneof![9 => 0..3u8, 1 => Just(3u8)]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let ceiling = proptest::option::of(0..400i64);
+    let fresh = prop_oneof![4 => Just(true), 1 => Just(false)];
+    prop_oneof![
+        1 => (account_index(), any::<bool>()).prop_map(|(index, suspended)| Command::SetAccount {
+            account: account(index),
+            suspended,
+        }),
+        2 => (account_index(), key_index(), ceiling, prop_oneof![3 => Just(true), 1 => Just(false)])
+            .prop_map(|(index, key, ceiling, enabled)| Command::SetKey {
+                account: account(index),
+                key: key_of(index, key),
+                ceiling: ceiling.map(micro),
+                enabled,
+            }),
+        3 => (account_index(), 0..5u8, -300..500i64).prop_map(|(index, id, amount)| Command::Enter {
+            account: account(index),
+            entry: topup(&format!("t{id}"), amount),
+        }),
+        9 => (call(), 0..250i64, 0..250i64, ttl())
+            .prop_map(|((number, index, key), want, least, ttl)| Command::Reserve(Hold {
+                number,
+                account: account(index),
+                key: key_of(index, key),
+                want: micro(want),
+                least: micro(least.min(want)),
+                ttl,
+            })),
+        7 => (call(), 0..300i64, fresh).prop_map(|((number, index, key), cost, fresh)| Command::Settle {
+            number,
+            account: account(index),
+            key: key_of(index, key),
+            cost: micro(cost),
+            fresh,
+        }),
+        2 => call().prop_map(|(number, index, _)| Command::Release {
+            number,
+            account: account(index),
+        }),
+        2 => (call(), ttl()).prop_map(|((number, index, _), ttl)| Command::Extend {
+            number,
+            account: account(index),
+            ttl,
+        }),
+        1 => (account_index(), key_index()).prop_map(|(index, key)| Command::Probe {
+            account: account(index),
+            key: key_of(index, key),
+        }),
+        2 => Just(Command::Expire {
+            account: account(0),
+            most: ALL,
+        }),
+    ]
+}
+
+/// A command to a store, and its answer in the book's words.
+async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCaseError> {
+    Ok(match command {
+        Command::SetAccount { account, suspended } => {
+            let opened = ledger.create_account(account, account).await;
+            opened.map_err(failed)?;
+            let changed = ledger.change_account(account, None, Some(*suspended)).await;
+            done(changed.map(drop))?
+        }
+        Command::SetKey {
+            account,
+            key,
+            ceiling,
+            enabled,
+        } => {
+            let changed = ledger
+                .change_key(
+                    key,
+                    &KeyChange {
+                        status: Some(status(*enabled)),
+                        ceiling: Some(*ceiling),
+                        ..KeyChange::default()
+                    },
+                )
+                .await;
+            match changed {
+                Err(BookError::NotFound) => {
+                    let record = record_of(account, key, *enabled);
+                    done(ledger.create_key(&record, *ceiling).await.map(drop))?
+                }
+                changed => done(changed.map(drop))?,
+            }
+        }
+        Command::Enter { account, entry } => done(ledger.enter(account, entry).await.map(drop))?,
+        Command::Reserve(hold) => Outcome::Reserve(refusable(ledger.reserve(hold).await)?),
+        Command::Settle {
+            number,
+            account,
+            key,
+            cost,
+            fresh,
+        } => {
+            let settlement = Settlement {
+                number: *number,
+                account: account.clone(),
+                key: key.clone(),
+                held: micro(100),
+                cost: *cost,
+                fresh: *fresh,
+                item: item(),
+            };
+            Outcome::Settled(ledger.settle(&settlement).await.map_err(failed)?)
+        }
+        Command::Release { number, account } => {
+            let key = key_of(0, 0);
+            let released = ledger.release(*number, account, &key).await;
+            released.map_err(failed)?;
+            Outcome::Done
+        }
+        Command::Extend {
+            number,
+            account,
+            ttl,
+        } => {
+            let extended = ledger.extend(*number, account, *ttl).await;
+            Outcome::Extended(extended.map_err(failed)?)
+        }
+        Command::Probe { account, key } => {
+            Outcome::Probe(refusable(ledger.probe(account, key).await)?)
+        }
+        Command::Expire { .. } => Outcome::Expired(ledger.expire().await.map_err(failed)?),
+    })
+}
+
+fn done(answer: Result<(), BookError>) -> Result<Outcome, TestCaseError> {
+    Ok(match answer {
+        Ok(()) => Outcome::Done,
+        Err(BookError::NotFound) => Outcome::Refused(Rejection::NotFound),
+        Err(BookError::Exists) => Outcome::Refused(Rejection::Exists),
+        Err(BookError::BelowHeld) => Outcome::Refused(Rejection::BelowHeld),
+        Err(BookError::AboveMax) => Outcome::Refused(Rejection::AboveMax),
+        Err(error) => return Err(failed(error)),
+    })
+}
+
+fn refusable<T>(answer: Result<T, LedgerError>) -> Result<Result<T, Refusal>, TestCaseError> {
+    match answer {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(LedgerError::Refused(refusal)) => Ok(Err(refusal)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn failed(error: impl fmt::Debug) -> TestCaseError {
+    TestCaseError::fail(format!("{error:?}"))
+}
+
+/// What operators see of these accounts is what stands in the book.
+async fn views_agree<L: Books>(ledger: &L, book: &Book, accounts: std::ops::Range<u8>) -> Checked {
+    for index in accounts {
+        let id = account(index);
+        let (view, keys) = match (ledger.account(&id).await, ledger.keys(&id).await) {
+            (Err(BookError::NotFound), Err(BookError::NotFound)) => {
+                same(book.account(&id).is_none(), true, &id)?;
+                continue;
+            }
+            (view, keys) => (view.map_err(failed)?, keys.map_err(failed)?),
+        };
+        let Some(account) = book.account(&id) else {
+            return Err(failed(view));
+        };
+        let shown = [
+            view.balance_rub,
+            view.held_rub,
+            view.free_rub,
+            view.spent_rub,
+            view.loss_rub,
+        ];
+        let booked = [
+            account.balance,
+            account.held,
+            account.balance.minus_or_zero(account.held),
+            account.spent(),
+            account.loss,
+        ];
+        same((view.suspended, shown), (account.suspended, booked), &id)?;
+        let shown: Vec<_> = keys
+            .into_iter()
+            .map(|key| {
+                let enabled = key.record.status == KeyStatus::Active;
+                let money = [key.spent_rub, key.held_rub, key.free_rub];
+                (key.record.id, enabled, key.ceiling_rub, money)
+            })
+            .collect();
+        let booked: Vec<_> = (0..KEYS)
+            .filter_map(|key| {
+                let key_id = key_of(index, key);
+                let key = account.key(&key_id)?;
+                let money = [key.used, key.held, account.free(&key_id)];
+                Some((key_id, key.enabled, key.ceiling, money))
+            })
+            .collect();
+        same(shown, booked, &id)?;
+    }
+    Ok(())
+}
+
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "sums are compared where they are made"
+)]
+fn same<T: PartialEq + fmt::Debug>(found: T, expected: T, at: &impl fmt::Debug) -> Checked {
+    if found == expected {
+        return Ok(());
+    }
+    Err(TestCaseError::fail(format!(
+        "{at:?}: found {found:?}, expected {expected:?}"
+    )))
+}
+
+fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
+    if condition {
+        return Ok(());
+    }
+    Err(TestCaseError::fail(format!("{at:?}: not true: {what}")))
+}
+
+/// What the commands and their answers come to, reckoned without the book: sums and sets.
+#[derive(Debug, Default)]
+struct History {
+    accounts: BTreeMap<AccountId, Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    suspended: bool,
+    keys: BTreeMap<KeyId, (Option<i64>, bool)>,
+    entries: BTreeMap<String, i64>,
+    charges: Vec<(KeyId, i64)>,
+    costs: i64,
+    losses: i64,
+    open: BTreeMap<RequestNumber, Held>,
+    expired: BTreeMap<RequestNumber, KeyId>,
+    ended: BTreeMap<RequestNumber, Settled>,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    amount: i64,
+    due: bool,
+}
+
+impl History {
+    /// Takes a command and its answer in, and says if the answer is not the one that history allows.
+    fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
+        match (command, outcome) {
+            (Command::SetAccount { account, suspended }, outcome) => {
+                same(outcome, &Outcome::Done, command)?;
+                self.accounts.entry(account.clone()).or_default().suspended = *suspended;
+                Ok(())
+            }
+            (Command::Expire { .. }, Outcome::Expired(count)) => {
+                let ended: usize = self.accounts.values_mut().map(Seen::expire).sum();
+                same(*count, ended, command)
+            }
+            (command, outcome) => {
+                let account = account(account_of(command));
+                match self.accounts.get_mut(&account) {
+                    Some(seen) => seen.note(command, outcome),
+                    None => same(outcome, &without_account(command), command),
+                }
+            }
+        }
+    }
+
+    fn check(&self, book: &Book, at: &impl fmt::Debug) -> Checked {
+        same(book.accounts().count(), self.accounts.len(), at)?;
+        for (id, seen) in &self.accounts {
+            let Some(account) = book.account(id) else {
+                return holds(false, "the account is in the book", at);
+            };
+            let (balance, held) = (account.balance.micro(), account.held.micro());
+            same((id, "I2", held), (id, "I2", seen.held()), at)?;
+            same((id, "I3", balance), (id, "I3", seen.balance()), at)?;
+            let loss = account.loss.micro();
+            same((id, "I3", loss), (id, "I3", seen.losses), at)?;
+            same(
+                (id, "I3", seen.costs),
+                (id, "I3", seen.charged() + loss),
+                at,
+            )?;
+            holds(0 <= held && held <= balance, "I4: 0 ≤ h ≤ b", at)?;
+            let twice = seen
+                .open
+                .keys()
+                .any(|number| seen.expired.contains_key(number) || seen.ended.contains_key(number));
+            holds(!twice, "I5: no hold is both open and ended", at)?;
+            for key in seen.keys.keys() {
+                let book = account.key(key);
+                let money = book.map(|book| (book.used.micro(), book.held.micro()));
+                same(
+                    (key, money),
+                    (key, Some((seen.used(key), seen.held_by(key)))),
+                    at,
+                )?;
+                same(account.free(key).micro(), seen.free(key), at)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What every command is answered where there is no account.
+fn without_account(command: &Command) -> Outcome {
+    match command {
+        Command::SetAccount { .. } | Command::Release { .. } => Outcome::Done,
+        Command::SetKey { .. } | Command::Enter { .. } => Outcome::Refused(Rejection::NotFound),
+        Command::Reserve(_) => Outcome::Reserve(Err(Refusal::Unknown)),
+        Command::Settle { .. } => Outcome::Settled(settled(Booked::NoAccount, 0, 0)),
+        Command::Extend { .. } => Outcome::Extended(false),
+        Command::Probe { .. } => Outcome::Probe(Err(Refusal::Unknown)),
+        Command::Expire { .. } => Outcome::Expired(0),
+    }
+}
+
+const fn settled(booked: Booked, charged: i64, loss: i64) -> Settled {
+    Settled {
+        booked,
+        charged: MicroRub::new(charged),
+        loss: MicroRub::new(loss),
+        repeated: false,
+    }
+}
+
+impl Seen {
+    fn charged(&self) -> i64 {
+        self.charges.iter().map(|(_, amount)| amount).sum()
+    }
+
+    fn balance(&self) -> i64 {
+        self.entries.values().sum::<i64>() - self.charged()
+    }
+
+    fn held(&self) -> i64 {
+        self.open.values().map(|held| held.amount).sum()
+    }
+
+    fn held_by(&self, key: &KeyId) -> i64 {
+        let of_key = self.open.values().filter(|held| held.hold.key == *key);
+        of_key.map(|held| held.amount).sum()
+    }
+
+    fn used(&self, key: &KeyId) -> i64 {
+        let of_key = self.charges.iter().filter(|(charged, _)| charged == key);
+        of_key.map(|(_, amount)| amount).sum()
+    }
+
+    fn free(&self, key: &KeyId) -> i64 {
+        let account = self.balance() - self.held();
+        match self.keys.get(key) {
+            None => 0,
+            Some((None, _)) => account,
+            Some((Some(ceiling), _)) => {
+                account.min((ceiling - self.used(key) - self.held_by(key)).max(0))
+            }
+        }
+    }
+
+    fn expire(&mut self) -> usize {
+        let due: Vec<RequestNumber> = self
+            .open
+            .iter()
+            .filter(|(_, held)| held.due)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &due {
+            if let Some(held) = self.open.remove(number) {
+                self.expired.insert(*number, held.hold.key);
+            }
+        }
+        due.len()
+    }
+
+    /// Why nothing at all can be held on the key now.
+    fn refusal(&self, key: &KeyId) -> Option<Refusal> {
+        let Some((ceiling, enabled)) = self.keys.get(key) else {
+            return Some(Refusal::Unknown);
+        };
+        if !enabled {
+            Some(Refusal::Disabled)
+        } else if self.suspended {
+            Some(Refusal::Suspended)
+        } else if self.balance() == 0 {
+            Some(Refusal::AccountEmpty)
+        } else if ceiling.is_some_and(|ceiling| self.used(key) >= ceiling) {
+            Some(Refusal::CeilingUsedUp)
+        } else {
+            None
+        }
+    }
+
+    fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
+        let expected = match command {
+            Command::SetKey {
+                key,
+                ceiling,
+                enabled,
+                ..
+            } => {
+                let ceiling = ceiling.map(MicroRub::micro);
+                self.keys.insert(key.clone(), (ceiling, *enabled));
+                Outcome::Done
+            }
+            Command::Enter { entry, .. } => self.enter(entry),
+            Command::Reserve(hold) => Outcome::Reserve(self.reserve(hold)),
+            Command::Settle {
+                number,
+                key,
+                cost,
+                fresh,
+                ..
+            } => Outcome::Settled(self.settle(*number, key, cost.micro(), *fresh)),
+            Command::Release { number, .. } => {
+                self.open.remove(number);
+                self.expired.remove(number);
+                let released = settled(Booked::Released, 0, 0);
+                self.ended.entry(*number).or_insert(released);
+                Outcome::Done
+            }
+            Command::Extend { number, ttl, .. } => {
+                let open = self.open.get_mut(number);
+                Outcome::Extended(open.map(|held| held.due = ttl.is_zero()).is_some())
+            }
+            Command::Probe { key, .. } => Outcome::Probe(self.refusal(key).map_or(Ok(()), Err)),
+            Command::SetAccount { .. } | Command::Expire { .. } => outcome.clone(),
+        };
+        same(outcome, &expected, command)
+    }
+
+    fn enter(&mut self, entry: &Entry) -> Outcome {
+        let amount = entry.amount.micro();
+        match self.entries.get(&entry.id) {
+            Some(before) if *before == amount => Outcome::Done,
+            Some(_) => Outcome::Refused(Rejection::Exists),
+            None if amount < 0 && self.balance() + amount < self.held() => {
+                Outcome::Refused(Rejection::BelowHeld)
+            }
+            None => {
+                self.entries.insert(entry.id.clone(), amount);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// I1, I5 and I12.
+    fn reserve(&mut self, hold: &Hold) -> Result<Reserved, Refusal> {
+        if self.ended.contains_key(&hold.number) || self.expired.contains_key(&hold.number) {
+            return Err(Refusal::Gone);
+        }
+        if let Some(open) = self.open.get(&hold.number) {
+            let first = &open.hold;
+            let same = (&first.key, first.want, first.least) == (&hold.key, hold.want, hold.least);
+            return if same {
+                Ok(Reserved {
+                    held: micro(open.amount),
+                    free: micro(self.free(&hold.key)),
+                })
+            } else {
+                Err(Refusal::Conflict)
+            };
+        }
+        if let Some(refusal) = self.refusal(&hold.key) {
+            return Err(refusal);
+        }
+        if self.free(&hold.key) < hold.want.micro() {
+            self.expire();
+        }
+        let free = self.free(&hold.key);
+        let amount = free.min(hold.want.micro());
+        if amount < hold.least.micro() {
+            return Err(Refusal::DoesNotFit {
+                free: micro(free),
+                held: micro(self.held_by(&hold.key)),
+            });
+        }
+        let held = Held {
+            hold: hold.clone(),
+            amount,
+            due: hold.ttl.is_zero(),
+        };
+        self.open.insert(hold.number, held);
+        Ok(Reserved {
+            held: micro(amount),
+            free: micro(free - amount),
+        })
+    }
+
+    /// I3, I4 and I5.
+    fn settle(&mut self, number: RequestNumber, key: &KeyId, cost: i64, fresh: bool) -> Settled {
+        if let Some(first) = self.ended.get(&number) {
+            return Settled {
+                repeated: true,
+                ..*first
+            };
+        }
+        let open = self.open.get(&number);
+        let holder = open
+            .map(|held| &held.hold.key)
+            .or_else(|| self.expired.get(&number));
+        let (booked, promised) = match (holder, open) {
+            (Some(holder), _) if holder != key => return settled(Booked::Stale, 0, 0),
+            (Some(_), Some(open)) => (Booked::Held, open.amount),
+            (Some(_), None) => (Booked::Late, 0),
+            (None, _) if fresh && self.keys.contains_key(key) => (Booked::Forced, 0),
+            (None, _) => return settled(Booked::Stale, 0, 0),
+        };
+        // What is free beside all holds, this one among them.
+        let charged = cost.min(promised + self.free(key));
+        self.open.remove(&number);
+        self.expired.remove(&number);
+        self.charges.push((key.clone(), charged));
+        self.costs += cost;
+        self.losses += cost - charged;
+        let settled = settled(booked, charged, cost - charged);
+        self.ended.insert(number, settled);
+        settled
+    }
+}

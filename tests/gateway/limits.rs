@@ -1,0 +1,213 @@
+//! Specification 8; decisions, "Limits": request rates by address and by key, and the sizes of what
+//! a request may hold.
+
+use std::cell::Cell;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    checks::{INVALID, LIMIT, refused},
+    harness::{Answer, RedisServer, Setup, World},
+    ops::{BOTH, bearer, limits, top},
+};
+
+const CATALOG: &str = "/v1/tollgate/models";
+
+/// Asks until it is refused; returns how often it was not, and the refusal. What was let in must be
+/// the burst and what the time that it took allows, no more and no less.
+async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) -> (u32, Answer) {
+    let began = Instant::now();
+    for let_in in 0..10_000 {
+        let answer = ask().await;
+        if answer.status == 429 {
+            let earned = (began.elapsed().as_secs_f64() * f64::from(per_second)).ceil() as u32;
+            assert!(let_in >= per_second, "{let_in} of a burst of {per_second}");
+            assert!(let_in <= per_second + earned, "{let_in} in {earned} steps");
+            return (let_in, answer);
+        }
+    }
+    panic!("ten thousand requests were let in");
+}
+
+#[tokio::test]
+async fn the_eleventh_catalog_request_of_a_second_from_one_address_is_refused_with_429() {
+    let world = World::start().await;
+    let (_, answer) = until_refused(10, async || world.get(CATALOG, &[]).await).await;
+    refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
+    assert_eq!(answer.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn the_catalogs_limit_is_the_configs() {
+    let world = limits("catalog_requests_per_second = 2").start().await;
+    let (_, answer) = until_refused(2, async || world.get(CATALOG, &[]).await).await;
+    refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
+}
+
+#[tokio::test]
+async fn the_catalogs_limit_concerns_nothing_else() {
+    let world = World::start().await;
+    let key = world.key().await;
+    until_refused(10, async || world.get(CATALOG, &[]).await).await;
+    for op in BOTH {
+        assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn the_catalogs_limit_holds_over_all_nodes_that_share_a_redis() {
+    let redis = RedisServer::start().await;
+    let one = Setup::default().ledger(&redis.url()).start().await;
+    let two = Setup::default().ledger(&redis.url()).start().await;
+    let turn = Cell::new(false);
+    until_refused(10, async || {
+        turn.set(!turn.get());
+        let node = if turn.get() { &one } else { &two };
+        node.get(CATALOG, &[]).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn inference_has_no_limit_by_default() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for _ in 0..30 {
+            assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn inference_can_be_limited_by_address_over_all_keys() {
+    let world = limits("requests_per_second = 3").start().await;
+    let keys = [
+        world.key().await,
+        world.another_key("acme", json!({})).await,
+    ];
+    let turn = Cell::new(0);
+    let (_, answer) = until_refused(3, async || {
+        turn.set(turn.get() + 1);
+        let op = BOTH[turn.get() % 2];
+        op.call(&world, &keys[turn.get() / 2 % 2], &op.body("x"))
+            .await
+    })
+    .await;
+    refused("address", &answer, 429, LIMIT, "rate_limit_exceeded");
+}
+
+#[tokio::test]
+async fn a_key_can_be_limited_and_others_of_its_account_are_not_concerned() {
+    let world = World::start().await;
+    let other = world.key().await;
+    for op in BOTH {
+        let limited = json!({ "requests_per_second": 1 });
+        let key = world.another_key("acme", limited).await;
+        let (_, answer) =
+            until_refused(1, async || op.call(&world, &key, &op.body("x")).await).await;
+        refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
+        assert_eq!(answer.headers["retry-after"], "1");
+        assert_eq!(op.call(&world, &other, &op.body("x")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_is_believed_about_the_address_only_if_it_is_trusted() {
+    let line = "\n[limits]\ncatalog_requests_per_second = 1\n[tariff]";
+    let start = |setup: Setup| setup.edit("[tariff]", line).start();
+    let trusting = start(top("trusted_proxies = [\"127.0.0.0/8\"]")).await;
+    let distrusting = start(Setup::default()).await;
+    let ask = async |world: &World, forwarded: &str| {
+        let headers = [("x-forwarded-for", forwarded)];
+        world.get(CATALOG, &headers).await.status.as_u16()
+    };
+    // Each address has a burst of its own, and what stands left of the nearest untrusted one is
+    // hearsay.
+    for forwarded in [
+        "203.0.113.1",
+        "203.0.113.1, 203.0.113.2",
+        "203.0.113.3, 127.0.0.2",
+        "2001:db8:0:1::1",
+        "2001:db8:0:2::1",
+    ] {
+        assert_eq!(ask(&trusting, forwarded).await, 200, "{forwarded}");
+    }
+    until_refused(1, async || {
+        let headers = [("x-forwarded-for", "203.0.113.9, 203.0.113.4")];
+        trusting.get(CATALOG, &headers).await
+    })
+    .await;
+
+    // To others the line means nothing: they are one address, whatever they say.
+    let turn = Cell::new(0);
+    until_refused(1, async || {
+        turn.set(turn.get() + 1);
+        let forwarded = format!("203.0.113.{}", turn.get() % 250);
+        let headers = [("x-forwarded-for", forwarded.as_str())];
+        distrusting.get(CATALOG, &headers).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ipv6_addresses_of_one_64_are_one_client() {
+    let world = limits("catalog_requests_per_second = 1")
+        .edit(
+            "base_url =",
+            "trusted_proxies = [\"127.0.0.1\"]\nbase_url =",
+        )
+        .start()
+        .await;
+    let turn = Cell::new(0);
+    until_refused(1, async || {
+        turn.set(turn.get() + 1);
+        let forwarded = format!("2001:db8:0:1::{:x}", turn.get());
+        let headers = [("x-forwarded-for", forwarded.as_str())];
+        world.get(CATALOG, &headers).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_conversation_has_at_most_10_000_messages() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let turn = json!({ "role": "user", "content": "x" });
+        for (count, status) in [(10_000, 200), (10_001, 400)] {
+            let mut body = op.body("x");
+            body["messages"] = vec![turn.clone(); count].into();
+            let answer = op.call(&world, &key, &body).await;
+            assert_eq!(answer.status, status, "{op:?}: {count}");
+            if status == 400 {
+                let text = refused("10 001", &answer, 400, INVALID, "");
+                assert!(text.contains("«messages»"), "{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_is_nested_64_levels_deep_at_most() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    for op in BOTH {
+        // The body's own object is the first level.
+        for (levels, status) in [(63, 200), (64, 400), (5_000, 400)] {
+            let deep = "[".repeat(levels) + &"]".repeat(levels);
+            let body = op
+                .body("x")
+                .to_string()
+                .replacen('{', &format!("{{\"x\":{deep},"), 1);
+            let headers = [("authorization", bearer.as_str())];
+            let answer = op.post(&world, &headers, body).await;
+            assert_eq!(answer.status, status, "{op:?}: {levels}");
+            if status == 400 {
+                refused("deep", &answer, 400, INVALID, "");
+            }
+        }
+    }
+}

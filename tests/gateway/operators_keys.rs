@@ -1,0 +1,213 @@
+//! Interface, "Admin API": keys, from the secret that is shown once to the end.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::{AUTHENTICATION, PERMISSION, micro, refused},
+    harness::{Answer, Key, RedisServer, Setup, World, eventually},
+    ops::{BOTH, Op},
+    replies::Running,
+};
+
+fn path(key: &Key) -> String {
+    format!("/admin/v1/keys/{}", key.id)
+}
+
+async fn patch(world: &World, key: &Key, change: Value) -> Value {
+    let answer = world.admin(Method::PATCH, &path(key), Some(change)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+async fn call(world: &World, key: &Key) -> Answer {
+    world.chat(key, &Op::Chat.body("x")).await
+}
+
+#[tokio::test]
+async fn a_key_is_created_with_its_secret_once_and_shown_without() {
+    let world = World::start().await;
+    world.key().await;
+    let fields = json!({
+        "name": "build server", "ceiling_rub": "12.5", "models": ["chat"],
+        "addresses": ["127.0.0.0/8", "::1"], "requests_per_second": 7,
+        "expires_at": "2099-12-31T00:00:00Z",
+    });
+    let keys = "/admin/v1/accounts/acme/keys";
+    let made = world.admin(Method::POST, keys, Some(fields)).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    assert_eq!(made.headers["cache-control"], "no-store");
+    let mut made = made.json();
+    let secret = made["key"].as_str().unwrap().to_owned();
+    made.as_object_mut().unwrap().remove("key");
+    assert_eq!(made["account"], "acme");
+    assert_eq!(made["name"], "build server");
+    assert_eq!(made["status"], "active");
+    assert_eq!(made["ceiling_rub"], "12.50");
+    assert_eq!(made["spent_rub"], "0.00");
+    assert_eq!(made["held_rub"], "0.00");
+    assert_eq!(made["models"], json!(["chat"]));
+    assert_eq!(made["addresses"], json!(["127.0.0.0/8", "::1/128"]));
+    assert_eq!(made["requests_per_second"], 7);
+    assert_eq!(made["expires_at"], "2099-12-31T00:00:00Z");
+    assert!(secret.starts_with(made["prefix"].as_str().unwrap().trim_end_matches('…')));
+
+    let shown = format!("/admin/v1/keys/{}", made["id"].as_str().unwrap());
+    let shown = world.admin(Method::GET, &shown, None).await;
+    assert_eq!(shown.json(), made);
+    let listed = world.admin(Method::GET, keys, None).await;
+    assert!(listed.json()["keys"].as_array().unwrap().contains(&made));
+    for answer in [shown, listed] {
+        assert!(!answer.text().contains(&secret[9..]), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn two_keys_are_never_the_same() {
+    let world = World::start().await;
+    let one = world.key().await;
+    let two = world.another_key("acme", json!({})).await;
+    assert_ne!(one.secret, two.secret);
+    assert_ne!(one.id, two.id);
+}
+
+#[tokio::test]
+async fn a_key_is_disabled_enabled_and_deleted_for_good() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for _ in 0..2 {
+        let disabled = patch(&world, &key, json!({ "status": "disabled" })).await;
+        assert_eq!(disabled["status"], "disabled");
+        let answer = call(&world, &key).await;
+        refused("disabled", &answer, 401, AUTHENTICATION, "key_disabled");
+        let active = patch(&world, &key, json!({ "status": "active" })).await;
+        assert_eq!(active["status"], "active");
+        assert_eq!(call(&world, &key).await.status, 200);
+    }
+    let deleted = world.admin(Method::DELETE, &path(&key), None).await;
+    assert_eq!(deleted.json()["status"], "deleted");
+    let answer = call(&world, &key).await;
+    refused("deleted", &answer, 401, AUTHENTICATION, "key_disabled");
+    let back = Some(json!({ "status": "active" }));
+    let answer = world.admin(Method::PATCH, &path(&key), back).await;
+    assert_eq!(answer.status, 409, "{answer:?}");
+    let answer = call(&world, &key).await;
+    refused("deleted", &answer, 401, AUTHENTICATION, "key_disabled");
+    let spent = world.settled(&key).await["spent_rub"].clone();
+    assert!(micro(&spent) > 0, "its books are kept");
+}
+
+#[tokio::test]
+async fn a_key_that_is_disabled_in_the_middle_of_a_call_lets_it_end_and_gets_no_other() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        patch(&world, &key, json!({ "status": "active" })).await;
+        let running = Running::start(&world, op, &key, &op.body("x")).await;
+        patch(&world, &key, json!({ "status": "disabled" })).await;
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        refused(op.path(), &answer, 401, AUTHENTICATION, "key_disabled");
+        let number = running.number.clone();
+        assert!(running.finish().await.contains("два"));
+        assert!(micro(&world.receipt(&number).await["charged_rub"]) > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_key_disabled_on_another_node_gets_no_new_hold_while_this_one_still_knows_it() {
+    let redis = RedisServer::start().await;
+    let here = Setup::default().ledger(&redis.url()).start().await;
+    let there = Setup::default().ledger(&redis.url()).start().await;
+    let key = here.key().await;
+    // Now this node knows the key, for five seconds.
+    assert_eq!(call(&here, &key).await.status, 200);
+    patch(&there, &key, json!({ "status": "disabled" })).await;
+    for op in BOTH {
+        let answer = op.call(&here, &key, &op.body("x")).await;
+        refused(op.path(), &answer, 401, AUTHENTICATION, "key_disabled");
+    }
+    assert_eq!(here.vendor.received().len(), 1);
+    patch(&there, &key, json!({ "status": "active" })).await;
+    eventually("the key is good again", async || {
+        let answer = call(&here, &key).await;
+        (answer.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ceiling_is_set_raised_and_taken_away() {
+    let world = World::start().await;
+    let key = world.key().await;
+    assert_eq!(call(&world, &key).await.status, 200);
+    world.settled(&key).await;
+    let low = patch(&world, &key, json!({ "ceiling_rub": "0.01" })).await;
+    assert_eq!(low["ceiling_rub"], "0.01");
+    let answer = call(&world, &key).await;
+    refused("low", &answer, 403, PERMISSION, "insufficient_balance");
+    patch(&world, &key, json!({ "ceiling_rub": "0.0001" })).await;
+    let answer = call(&world, &key).await;
+    refused("lower", &answer, 401, AUTHENTICATION, "ceiling_used_up");
+    patch(&world, &key, json!({ "ceiling_rub": "10" })).await;
+    assert_eq!(call(&world, &key).await.status, 200);
+    let none = patch(&world, &key, json!({ "ceiling_rub": null })).await;
+    assert_eq!(none["ceiling_rub"], Value::Null);
+    assert_eq!(call(&world, &key).await.status, 200);
+    for bad in [json!(10), json!("-1"), json!("all")] {
+        let change = Some(json!({ "ceiling_rub": bad }));
+        let answer = world.admin(Method::PATCH, &path(&key), change).await;
+        assert_eq!(answer.status, 400, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn the_models_and_addresses_of_a_key_can_be_changed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    patch(&world, &key, json!({ "models": ["messages"] })).await;
+    let answer = call(&world, &key).await;
+    refused("model", &answer, 403, PERMISSION, "model_not_allowed");
+    patch(
+        &world,
+        &key,
+        json!({ "models": null, "addresses": ["203.0.113.7"] }),
+    )
+    .await;
+    let answer = call(&world, &key).await;
+    refused("address", &answer, 403, PERMISSION, "address_not_allowed");
+    patch(&world, &key, json!({ "addresses": [] })).await;
+    assert_eq!(call(&world, &key).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_shows_what_it_spent_and_holds_apart_from_other_keys() {
+    let world = World::start().await;
+    let one = world.key().await;
+    let two = world.another_key("acme", json!({})).await;
+    let answer = call(&world, &one).await;
+    let charged = world.receipt(&answer.number()).await["charged_rub"].clone();
+    let show = async |key: &Key| world.admin(Method::GET, &path(key), None).await.json();
+    assert_eq!(show(&one).await["spent_rub"], charged);
+    assert_eq!(show(&two).await["spent_rub"], "0.00");
+    let running = Running::start(&world, Op::Chat, &two, &Op::Chat.body("x")).await;
+    assert_eq!(show(&one).await["held_rub"], "0.00");
+    assert!(micro(&show(&two).await["held_rub"]) > 0);
+    running.finish().await;
+    world.settled(&one).await;
+}
+
+#[tokio::test]
+async fn a_deadline_lies_in_the_future_and_is_shown_in_utc() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for bad in ["2001-01-01", "soon", "2099-02-30"] {
+        let change = Some(json!({ "expires_at": bad }));
+        let answer = world.admin(Method::PATCH, &path(&key), change).await;
+        assert_eq!(answer.status, 400, "{bad}");
+        let text = answer.text();
+        assert!(text.contains("expires_at"), "{text}");
+    }
+    let shown = patch(&world, &key, json!({ "expires_at": "2099-12-31" })).await;
+    assert_eq!(shown["expires_at"], "2099-12-31T00:00:00Z");
+    assert_eq!(call(&world, &key).await.status, 200);
+}

@@ -1,0 +1,119 @@
+//! Both operations alike, for what holds in the chat format and in the messages format.
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::Value;
+
+use crate::harness::{Answer, Key, Setup, World, chat_body, messages_body, request};
+
+/// An inference operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Chat,
+    Messages,
+}
+
+pub const BOTH: [Op; 2] = [Op::Chat, Op::Messages];
+
+impl Op {
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Messages => "/v1/messages",
+        }
+    }
+
+    /// The catalog name of the model whose vendor speaks this format.
+    pub const fn model(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Messages => "messages",
+        }
+    }
+
+    /// What the vendor calls that model.
+    pub const fn vendor_model(self) -> &'static str {
+        match self {
+            Self::Chat => "vendor-chat-1",
+            Self::Messages => "vendor-messages-1",
+        }
+    }
+
+    /// A body with one user turn and `max_tokens` 100.
+    pub fn body(self, text: &str) -> Value {
+        match self {
+            Self::Chat => chat_body(text),
+            Self::Messages => messages_body(text),
+        }
+    }
+
+    pub fn request(self, world: &World, key: &Key, body: &Value) -> Request<Full<Bytes>> {
+        match self {
+            Self::Chat => world.chat_request(key, body),
+            Self::Messages => world.messages_request(key, body),
+        }
+    }
+
+    pub async fn call(self, world: &World, key: &Key, body: &Value) -> Answer {
+        world.ask(self.request(world, key, body)).await
+    }
+
+    /// A call with these headers, and the usual content-type and version unless they are among them.
+    pub async fn post(
+        self,
+        world: &World,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        let usual = [
+            ("content-type", "application/json"),
+            ("anthropic-version", "2026-10-21"),
+        ];
+        let mut all = headers.to_vec();
+        all.extend(
+            usual
+                .into_iter()
+                .filter(|(name, _)| headers.iter().all(|(given, _)| given != name)),
+        );
+        let url = world.url(self.path());
+        world
+            .ask(request(Method::POST, &url, &all, body.into()))
+            .await
+    }
+}
+
+/// The key as the header that both operations take.
+pub fn bearer(key: &Key) -> String {
+    format!("Bearer {}", key.secret)
+}
+
+/// With lines under `[limits]`.
+pub fn limits(lines: &str) -> Setup {
+    Setup::default().edit("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
+}
+
+/// With lines at the top of the config.
+pub fn top(lines: &str) -> Setup {
+    Setup::default().edit("base_url =", &format!("{lines}\nbase_url ="))
+}
+
+/// With both vendors behind another address, like `127.0.0.1:1`, and more lines for each of them.
+pub fn vendors_at(address: &str, lines: &str) -> Setup {
+    ["chat", "messages"]
+        .into_iter()
+        .fold(Setup::default(), |setup, format| {
+            setup.edit(
+                &format!("format = \"{format}\"\nurl = \"http://"),
+                &format!("format = \"{format}\"\n{lines}\nurl = \"http://{address}/"),
+            )
+        })
+}
+
+/// With more lines for both vendors.
+pub fn vendors(lines: &str) -> Setup {
+    Setup::default().edit(
+        "key = \"${VENDOR_KEY}\"",
+        &format!("key = \"${{VENDOR_KEY}}\"\n{lines}"),
+    )
+}

@@ -1,0 +1,208 @@
+//! Decisions, "Order of checks": of two things that are wrong, the one that is looked at first
+//! answers. Each test takes two neighbours of the order
+//!
+//! path, method → overload → address limit → key → declared size → body → model exists →
+//! model allowed → hold → vendor.
+
+use http::Method;
+use serde_json::json;
+
+use crate::{
+    checks::{
+        AUTHENTICATION, INVALID, LIMIT, NOT_FOUND, OVERLOADED, PERMISSION, head, raw, refused,
+    },
+    harness::{Answer, World, request, with},
+    ops::{BOTH, Op, limits},
+    replies::{Running, refusal},
+};
+
+/// Asks until the address has used up its second, and returns the refusal.
+async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
+    for _ in 0..100 {
+        let answer = ask().await;
+        if answer.status == 429 {
+            return answer;
+        }
+    }
+    panic!("a hundred requests in a row, and one a second is allowed");
+}
+
+#[tokio::test]
+async fn a_wrong_path_or_method_answers_before_overload() {
+    let world = limits("in_flight_max = 1").start().await;
+    let key = world.key().await;
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    let answer = world.get("/v1/nowhere", &[]).await;
+    refused("path", &answer, 404, NOT_FOUND, "path_not_found");
+    let answer = world.get(Op::Chat.path(), &[]).await;
+    refused("method", &answer, 405, INVALID, "method_not_allowed");
+    running.finish().await;
+}
+
+#[tokio::test]
+async fn a_wrong_path_or_method_answers_before_any_body_is_read() {
+    let world = World::start().await;
+    let promised = head(Op::Chat, None, "content-length: 1000\r\n");
+    let answer = raw(&world, &promised.replace("/completions", "/nowhere")).await;
+    refused("path", &answer, 404, NOT_FOUND, "path_not_found");
+    let answer = raw(&world, &promised.replace("POST", "PUT")).await;
+    refused("method", &answer, 405, INVALID, "method_not_allowed");
+    assert_eq!(answer.headers["allow"], "POST");
+}
+
+#[tokio::test]
+async fn overload_answers_before_the_address_limit() {
+    let world = limits("in_flight_max = 1\nrequests_per_second = 1")
+        .start()
+        .await;
+    let key = world.key().await;
+    // This takes the address' only request of the second, too.
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    for op in BOTH {
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        refused(op.path(), &answer, 503, OVERLOADED, "overloaded");
+    }
+    running.finish().await;
+}
+
+#[tokio::test]
+async fn the_address_limit_answers_before_the_key() {
+    let world = limits("requests_per_second = 1").start().await;
+    for op in BOTH {
+        let answer = over_the_limit(async || {
+            let answer = op.post(&world, &[], op.body("x").to_string()).await;
+            assert!(answer.status == 401 || answer.status == 429, "{answer:?}");
+            answer
+        })
+        .await;
+        refused(op.path(), &answer, 429, LIMIT, "rate_limit_exceeded");
+    }
+}
+
+#[tokio::test]
+async fn the_key_answers_before_the_declared_size() {
+    let world = limits("body_bytes_max = 1000").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let declared = "content-length: 1001\r\n";
+        let answer = raw(&world, &head(op, None, declared)).await;
+        refused(op.path(), &answer, 401, AUTHENTICATION, "invalid_api_key");
+        let answer = raw(&world, &head(op, Some(&key.secret), declared)).await;
+        refused(op.path(), &answer, 413, INVALID, "request_too_large");
+    }
+}
+
+#[tokio::test]
+async fn the_declared_size_answers_before_the_body() {
+    let world = limits("body_bytes_max = 1000").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        // No JSON, of another type, and without the version.
+        let head = head(op, Some(&key.secret), "content-length: 1001\r\n")
+            .replace("application/json", "text/plain")
+            .replace("anthropic-version", "x-version");
+        let answer = raw(&world, &format!("{head}{}", "{".repeat(1001))).await;
+        refused(op.path(), &answer, 413, INVALID, "request_too_large");
+    }
+}
+
+#[tokio::test]
+async fn the_body_answers_before_the_model() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let body = with(op.body("x"), json!({ "model": "nothing", "max_tokens": 0 }));
+        let answer = op.call(&world, &key, &body).await;
+        let text = refused(op.path(), &answer, 400, INVALID, "");
+        assert!(text.contains("max_tokens"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_body_answers_before_the_empty_account() {
+    let world = World::start().await;
+    let key = world.key_with("empty", "0", json!({})).await;
+    for op in BOTH {
+        let body = with(op.body("x"), json!({ "stream": 1 }));
+        let answer = op.call(&world, &key, &body).await;
+        refused(op.path(), &answer, 400, INVALID, "");
+    }
+}
+
+#[tokio::test]
+async fn a_key_with_nothing_to_spend_is_told_so_before_that_there_is_no_such_model() {
+    let world = World::start().await;
+    let empty = world.key_with("empty", "0", json!({})).await;
+    let spent = world
+        .key_with("spent", "10", json!({ "ceiling_rub": "0" }))
+        .await;
+    for op in BOTH {
+        let body = with(op.body("x"), json!({ "model": "nothing" }));
+        for (key, code) in [(&empty, "account_empty"), (&spent, "ceiling_used_up")] {
+            let answer = op.call(&world, key, &body).await;
+            refused(op.path(), &answer, 401, AUTHENTICATION, code);
+        }
+    }
+}
+
+#[tokio::test]
+async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
+    let world = World::start().await;
+    let key = world
+        .key_with("acme", "10", json!({ "models": ["other"] }))
+        .await;
+    for op in BOTH {
+        let body = with(op.body("x"), json!({ "model": "nothing" }));
+        let answer = op.call(&world, &key, &body).await;
+        refused(op.path(), &answer, 503, NOT_FOUND, "model_not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_allowed_answers_before_the_hold() {
+    let world = World::start().await;
+    let poor = world
+        .key_with("poor", "0.000001", json!({ "models": ["other"] }))
+        .await;
+    let empty = world
+        .key_with("empty", "0", json!({ "models": ["other"] }))
+        .await;
+    for op in BOTH {
+        for key in [&poor, &empty] {
+            let answer = op.call(&world, key, &op.body("x")).await;
+            refused(&key.account, &answer, 403, PERMISSION, "model_not_allowed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_hold_answers_before_any_vendor_is_asked() {
+    let world = World::start().await;
+    world.vendor.script(|_| refusal(500, "down"));
+    let poor = world.key_with("poor", "0.000001", json!({})).await;
+    let empty = world.key_with("empty", "0", json!({})).await;
+    for op in BOTH {
+        let answer = op.call(&world, &poor, &op.body("x")).await;
+        refused(op.path(), &answer, 403, PERMISSION, "insufficient_balance");
+        let answer = op.call(&world, &empty, &op.body("x")).await;
+        refused(op.path(), &answer, 401, AUTHENTICATION, "account_empty");
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_path_that_is_unknown_does_not_ask_for_a_key() {
+    let world = World::start().await;
+    for (method, path) in [
+        (Method::POST, "/v1/completions"),
+        (Method::POST, "/v1/messages/"),
+        (Method::POST, "//v1/messages"),
+        (Method::POST, "/V1/messages"),
+        (Method::GET, "/admin/v1/accounts"),
+    ] {
+        let answer = world
+            .ask(request(method, &world.url(path), &[], "".into()))
+            .await;
+        refused(path, &answer, 404, NOT_FOUND, "path_not_found");
+    }
+}

@@ -1,0 +1,276 @@
+//! Two hundred calls at once on a key that can pay for thirty-seven: I1 and I4, on each store.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Mutex, Notify},
+    task::JoinSet,
+    time::timeout,
+};
+use tollgate::demo::vendor::{Step, polite};
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::{
+        ledger::{Booked, LedgerError, Refusal},
+        memory::MemoryLedger,
+    },
+};
+
+use crate::{
+    harness::{Answer, Key, RedisServer, Setup, World, chat_body, request, whole},
+    ledger::{Books, acme, folder, hold, in_file, is_sound, micro, open, over, settlement},
+};
+
+const CALLS: usize = 200;
+const PAID_FOR: usize = 37;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Each of these tests has some five hundred sockets open, and some machines allow a thousand.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// What runs out first.
+#[derive(Clone, Copy, PartialEq)]
+enum Short {
+    Balance,
+    Ceiling,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_calls_are_served_than_memory_can_pay_for() {
+    for short in [Short::Balance, Short::Ceiling] {
+        two_hundred_calls(Setup::default(), short).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_calls_are_served_than_sqlite_can_pay_for() {
+    for short in [Short::Balance, Short::Ceiling] {
+        let folder = folder();
+        let path = folder.path().join("ledger.db");
+        let url = format!("sqlite:{}", path.display());
+        two_hundred_calls(Setup::default().ledger(&url), short).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_calls_are_served_than_redis_can_pay_for() {
+    for short in [Short::Balance, Short::Ceiling] {
+        let server = RedisServer::start().await;
+        two_hundred_calls(Setup::default().ledger(&server.url()), short).await;
+    }
+}
+
+async fn two_hundred_calls(setup: Setup, short: Short) {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let world = setup.start().await;
+    let key = world.key().await;
+    let body = chat_body("Привет");
+
+    // One call tells what each of them holds and costs.
+    let first = world.chat(&key, &body).await;
+    let receipt = world.receipt(&first.number()).await;
+    let [held, cost] = ["held_rub", "charged_rub"].map(|field| rubles(&receipt[field]));
+    assert!(cost < held, "{receipt}");
+    let funds = held * i64::try_from(PAID_FOR).unwrap();
+    leave(&world, &key, short, cost, funds).await;
+    let before = world.settled(&key).await;
+
+    // The vendor answers nobody before everybody's fate is decided, so all holds stand together.
+    let decided = Arc::new(Notify::new());
+    let all_decided = Arc::clone(&decided);
+    let served_before = world.vendor.received().len();
+    world.vendor.script(move |received| {
+        polite(received).with_step(0, Step::Hold(Arc::clone(&all_decided)))
+    });
+    let (refused, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut calls: JoinSet<Answer> = JoinSet::new();
+    for _ in 0..CALLS {
+        let (client, req) = (world.client.clone(), world.chat_request(&key, &body));
+        let (refused, answered) = (Arc::clone(&refused), Arc::clone(&answered));
+        calls.spawn(async move {
+            let answer = whole(client.request(req).await.unwrap()).await;
+            if answer.status != StatusCode::OK {
+                refused.fetch_add(1, Ordering::SeqCst);
+            }
+            answered.fetch_add(1, Ordering::SeqCst);
+            answer
+        });
+    }
+    let sample = async || {
+        let account = world.account(&key).await;
+        let [balance, held] = ["balance_rub", "held_rub"].map(|field| rubles(&account[field]));
+        assert!(0 <= held && held <= balance, "I4: {account}");
+        assert!(held <= funds, "I1: {account}");
+    };
+    until("each call is held or refused", async || {
+        sample().await;
+        world.vendor.open() + refused.load(Ordering::SeqCst) == CALLS
+    })
+    .await;
+    assert_eq!(world.vendor.open(), PAID_FOR);
+    until("each call is answered", async || {
+        decided.notify_waiters();
+        sample().await;
+        answered.load(Ordering::SeqCst) == CALLS
+    })
+    .await;
+
+    let answers = calls.join_all().await;
+    let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+    for answer in &answers {
+        *statuses.entry(answer.status.as_u16()).or_default() += 1;
+    }
+    let expected = BTreeMap::from([(200, PAID_FOR), (403, CALLS - PAID_FOR)]);
+    assert_eq!(statuses, expected);
+    for answer in &answers {
+        if answer.status == StatusCode::FORBIDDEN {
+            assert_eq!(answer.json()["error"]["code"], "insufficient_balance");
+        }
+    }
+    // I6: what was refused never came to the vendor; I3: what was served was charged, once.
+    assert_eq!(world.vendor.received().len() - served_before, PAID_FOR);
+    let after = world.settled(&key).await;
+    let spent = cost * i64::try_from(PAID_FOR).unwrap();
+    for (field, change) in [
+        ("balance_rub", -spent),
+        ("spent_rub", spent),
+        ("loss_rub", 0),
+    ] {
+        let change_found = rubles(&after[field]) - rubles(&before[field]);
+        assert_eq!(change_found, change, "{field}: {before} {after}");
+    }
+    is_sound(world.gateway.store()).await;
+}
+
+/// Leaves the key, which has spent `cost` of its account's 1000 ₽, exactly `funds` to spend.
+async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
+    world.settled(key).await;
+    let text = |amount| MicroRub::new(amount).to_string();
+    let changed = match short {
+        Short::Balance => {
+            let surplus = MicroRub::rubles(1000).micro() - cost - funds;
+            let path = format!("/admin/v1/accounts/{}/adjustments", key.account);
+            let body = json!({ "id": "rest", "amount_rub": text(-surplus), "reason": "a test" });
+            world.admin(Method::POST, &path, Some(body)).await
+        }
+        Short::Ceiling => {
+            let path = format!("/admin/v1/keys/{}", key.id);
+            let body = json!({ "ceiling_rub": text(cost + funds) });
+            world.admin(Method::PATCH, &path, Some(body)).await
+        }
+    };
+    assert!(changed.status.is_success(), "{changed:?}");
+    let bearer = format!("Bearer {}", key.secret);
+    let shown = request(
+        Method::GET,
+        &world.url("/v1/tollgate/key"),
+        &[("authorization", bearer.as_str())],
+        bytes::Bytes::new(),
+    );
+    let shown = world.ask(shown).await.json();
+    assert_eq!(rubles(&shown["free_rub"]), funds, "{shown}");
+}
+
+/// Micro-rubles of an amount in an answer.
+fn rubles(amount: &Value) -> i64 {
+    let amount = amount.as_str().unwrap_or_else(|| panic!("{amount}"));
+    amount.parse::<MicroRub>().unwrap().micro()
+}
+
+async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    let patience = timeout(PATIENCE, async {
+        while !probe().await {
+            tokio::task::yield_now().await;
+        }
+    });
+    if patience.await.is_err() {
+        panic!("it did not come about that {what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_holds_are_granted_than_a_ledger_in_memory_can_pay_for() {
+    two_hundred_holds(&MemoryLedger::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_holds_are_granted_than_a_ledger_in_sqlite_can_pay_for() {
+    let folder = folder();
+    let ledger = in_file(&folder);
+    two_hundred_holds(&ledger).await;
+    ledger.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_holds_are_granted_than_a_ledger_in_redis_can_pay_for() {
+    let server = RedisServer::start().await;
+    two_hundred_holds(&over(&server).await).await;
+}
+
+async fn two_hundred_holds<L: Books>(ledger: &L) {
+    let (each, cost) = (10, 7);
+    let all = each * i64::try_from(PAID_FOR).unwrap();
+    open(ledger, all).await;
+    let mut holds = JoinSet::new();
+    for n in 0..CALLS as u128 {
+        let ledger = ledger.clone();
+        let id = if n % 2 == 0 { "k1" } else { "k2" };
+        holds.spawn(async move { (n, id, ledger.reserve(&hold(n, id, each)).await) });
+    }
+    let mut granted = Vec::new();
+    while let Some(answered) = holds.join_next().await {
+        let account = ledger.account(&acme()).await.unwrap();
+        assert!(account.held_rub <= account.balance_rub, "I4: {account:?}");
+        match answered.unwrap() {
+            (n, id, Ok(reserved)) => {
+                assert_eq!(reserved.held, micro(each));
+                granted.push((n, id));
+            }
+            (_, _, Err(LedgerError::Refused(Refusal::DoesNotFit { free, .. }))) => {
+                assert_eq!(free, micro(0));
+            }
+            (n, _, Err(error)) => panic!("{n}: {error:?}"),
+        }
+    }
+    assert_eq!(granted.len(), PAID_FOR);
+    let account = ledger.account(&acme()).await.unwrap();
+    assert_eq!(account.held_rub, micro(all));
+
+    // Each is settled three times at once, and charged once: I5.
+    let mut settlements = JoinSet::new();
+    for (n, id) in granted.iter().copied().cycle().take(3 * PAID_FOR) {
+        let ledger = ledger.clone();
+        settlements.spawn(async move { ledger.settle(&settlement(n, id, cost)).await });
+    }
+    let mut first = 0;
+    while let Some(answered) = settlements.join_next().await {
+        let settled = answered.unwrap().unwrap();
+        assert_eq!(
+            (settled.booked, settled.charged),
+            (Booked::Held, micro(cost))
+        );
+        first += usize::from(!settled.repeated);
+    }
+    assert_eq!(first, PAID_FOR);
+    let account = ledger.account(&acme()).await.unwrap();
+    let spent = cost * i64::try_from(PAID_FOR).unwrap();
+    assert_eq!(
+        [
+            account.balance_rub,
+            account.held_rub,
+            account.spent_rub,
+            account.loss_rub
+        ],
+        [all - spent, 0, spent, 0].map(micro)
+    );
+    is_sound(ledger).await;
+}

@@ -1,0 +1,264 @@
+//! Hardening, "Headers" and architecture, rule 4: what crosses between caller and vendor, and what
+//! does not.
+
+use http::HeaderMap;
+use serde_json::json;
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    harness::{Answer, Key, VENDOR_KEY, World, with},
+    ops::{BOTH, Op, bearer},
+    replies::{answer, events, refusal, usage},
+};
+
+/// The headers of a caller that has much to say.
+fn talkative(key: &str) -> Vec<(&'static str, &str)> {
+    vec![
+        ("authorization", key),
+        ("anthropic-version", "2023-06-01"),
+        ("anthropic-beta", "one-2025-01-01,two-2025-02-02"),
+        ("user-agent", "caller/1.0"),
+        ("accept", "text/html"),
+        ("accept-encoding", "gzip, br"),
+        ("cookie", "session=secret"),
+        ("openai-organization", "org-caller"),
+        ("x-stainless-os", "Linux"),
+        ("x-forwarded-for", "203.0.113.7"),
+        ("x-request-id", "mine"),
+        ("idempotency-key", "mine"),
+        ("te", "trailers"),
+        ("x-api-version", "7"),
+    ]
+}
+
+fn names(headers: &HeaderMap) -> Vec<&str> {
+    let mut names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[tokio::test]
+async fn headers_to_vendors_are_built_from_scratch() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    for (op, credential, forwarded) in [
+        (Op::Chat, "authorization", &[] as &[&str]),
+        (
+            Op::Messages,
+            "x-api-key",
+            &["anthropic-beta", "anthropic-version"],
+        ),
+    ] {
+        for stream in [false, true] {
+            let body = with(op.body("x"), json!({ "stream": stream })).to_string();
+            let answer = op.post(&world, &talkative(&bearer), body).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let headers = world.vendor.received().pop().unwrap().headers;
+            let mut expected = vec![
+                "accept",
+                "accept-encoding",
+                "content-length",
+                "content-type",
+                "host",
+                "user-agent",
+                credential,
+            ];
+            expected.extend(forwarded);
+            expected.sort_unstable();
+            assert_eq!(names(&headers), expected, "{op:?}");
+            assert_eq!(headers["content-type"], "application/json");
+            assert_eq!(headers["accept-encoding"], "identity");
+            let accept = ["application/json", "text/event-stream"][usize::from(stream)];
+            assert_eq!(headers["accept"], accept);
+            let agent = headers["user-agent"].to_str().unwrap();
+            assert!(agent.starts_with("tollgate/"), "{agent}");
+            let host = world.vendor.address().to_string();
+            assert_eq!(headers["host"], host.as_str());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_version_and_the_betas_of_the_messages_format_cross_unchanged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let body = Op::Messages.body("x").to_string();
+    let mut headers = talkative(&bearer);
+    headers.push(("anthropic-beta", "three-2025-03-03"));
+    assert_eq!(Op::Messages.post(&world, &headers, body).await.status, 200);
+    let received = world.vendor.received().pop().unwrap().headers;
+    assert_eq!(received["anthropic-version"], "2023-06-01");
+    let betas: Vec<_> = received
+        .get_all("anthropic-beta")
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect();
+    assert_eq!(
+        betas.join(","),
+        "one-2025-01-01,two-2025-02-02,three-2025-03-03"
+    );
+}
+
+#[tokio::test]
+async fn the_vendor_gets_our_key_and_never_the_callers() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let both = [
+        ("authorization", bearer.as_str()),
+        ("x-api-key", key.secret.as_str()),
+    ];
+    for op in BOTH {
+        let answer = op.post(&world, &both, op.body("x").to_string()).await;
+        assert_eq!(answer.status, 200);
+    }
+    let received = world.vendor.received();
+    let ours = format!("Bearer {VENDOR_KEY}");
+    assert_eq!(received[0].headers["authorization"], ours.as_str());
+    assert_eq!(received[1].headers["x-api-key"], VENDOR_KEY);
+    for received in received {
+        let all = format!("{received:?}");
+        assert!(!all.contains(&key.secret), "{all}");
+    }
+}
+
+/// A reply whose headers should not cross, whatever its body is.
+fn gossip(reply: Reply) -> Reply {
+    reply
+        .header("openai-organization", "org-secret")
+        .header("x-request-id", "req-of-the-vendor")
+        .header("request-id", "req-of-the-vendor")
+        .header("set-cookie", "session=secret")
+        .header("server", "vendor/1.0")
+        .header("x-ratelimit-remaining-requests", "7")
+        .header("cache-control", "public, max-age=1000")
+        .header("access-control-allow-origin", "*")
+        .header("www-authenticate", "Basic")
+        .header("x-should-retry", "true")
+        .header("location", "https://vendor.example/")
+        .header("x-our-key", VENDOR_KEY)
+}
+
+fn only_ours(what: &str, answer: &Answer, key: &Key) {
+    for name in names(&answer.headers) {
+        let ours = [
+            "cache-control",
+            "content-length",
+            "content-type",
+            "date",
+            "request-id",
+            "retry-after",
+            "transfer-encoding",
+            "x-accel-buffering",
+            "x-request-id",
+        ];
+        assert!(ours.contains(&name), "{what}: {name}");
+    }
+    let all = format!("{answer:?} {}", answer.text());
+    for secret in ["req-of-the-vendor", "org-secret", VENDOR_KEY, &key.secret] {
+        assert!(!all.contains(secret), "{what}: {secret} in {all}");
+    }
+    let control = answer.headers["cache-control"].to_str().unwrap();
+    assert!(control.contains("no-store"), "{what}: {control}");
+}
+
+#[tokio::test]
+async fn headers_to_clients_are_built_from_scratch() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let plain = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
+        let stream = Reply::stream(events(op, &["да"], 9, 1));
+        for (what, reply, asked) in [
+            ("plain", plain, false),
+            ("stream", stream, true),
+            ("refused", refusal(400, "no"), false),
+            ("limited", refusal(429, "no"), false),
+            ("down", refusal(500, "no"), true),
+        ] {
+            let reply = gossip(reply);
+            world.vendor.script(move |_| reply.clone());
+            let body = with(op.body("x"), json!({ "stream": asked }));
+            let answer = op.call(&world, &key, &body).await;
+            only_ours(what, &answer, &key);
+            let buffering = answer.headers.get("x-accel-buffering");
+            let expected = (what == "stream").then_some("no");
+            assert_eq!(buffering.map(|v| v.to_str().unwrap()), expected, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_plain_answer_reaches_the_client_byte_for_byte() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let mut said = answer(op, "да", &usage(op, 9, 1)).to_string();
+        said.insert_str(
+            1,
+            " \"new\" : [1.0000000000000000001, 1e400, \"\\u0416\"] ,\n",
+        );
+        said.push_str("  \n");
+        let expected = said.clone();
+        world.vendor.script(move |_| {
+            let step = Step::Send(said.clone().into());
+            Reply::raw(200, "application/json; charset=utf-8", vec![step])
+        });
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        assert_eq!(answer.text(), expected, "{op:?}");
+    }
+}
+
+#[tokio::test]
+async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    for op in BOTH {
+        let (model, vendor_model) = (op.model(), op.vendor_model());
+        for body in [
+            r#"{"model":"MODEL","max_tokens":5,"messages":[{"role":"user","content":"x"}]}"#,
+            " {\n\t\"x\" : 1.0000000000000000001 , \"y\":1e400,\"z\":-0.0,\"model\" : \"MODEL\" ,\r\n \"max_tokens\" : 5,
+              \"metadata\":{\"a\":[ 1 , {\"model\":\"MODEL\"}, null ],\"a\":2}, \"messages\":[ {\"content\":\"\\u0416\\n\\/\",
+              \"role\":\"user\",\"name\":\"ж\"} ],\"temperature\":0.70000 }\n ",
+            r#"{"m\u0061x_tokens":5,"messages":[{"role":"user","content":"\"model\":\"MODEL\""}],"mod\u0065l":"MODEL","q":18446744073709551617}"#,
+        ] {
+            let body = body.replace("MODEL", model);
+            let answer = op.post(&world, &headers, body.clone()).await;
+            assert_eq!(answer.status, 200, "{body}: {answer:?}");
+            // The one field that has to change, at the top level alone.
+            let name = if body.contains("mod\\u0065l") { "\"mod\\u0065l\"" } else { "\"model\"" };
+            let at = body
+                .match_indices(name)
+                .map(|(at, _)| at + name.len())
+                .find(|at| {
+                    let before = &body[..*at];
+                    before.matches('{').count() - before.matches('}').count() == 1
+                })
+                .unwrap();
+            let (before, behind) = body.split_at(at);
+            let expected = [before, &behind.replacen(model, vendor_model, 1)].concat();
+            let sent = world.vendor.received().pop().unwrap().body;
+            assert_eq!(String::from_utf8(sent.to_vec()).unwrap(), expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn extra_parameters_of_the_format_are_accepted() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let fields = json!({
+            "temperature": 0.5, "top_p": 1, "stop": ["x"], "user": "u-1", "seed": 7,
+            "metadata": { "k": "v" }, "something_of_tomorrow": { "deep": [1, 2, { "x": null }] },
+        });
+        let body = with(op.body("x"), fields);
+        assert_eq!(op.call(&world, &key, &body).await.status, 200, "{op:?}");
+        let sent = world.vendor.received().pop().unwrap().json();
+        assert_eq!(sent, with(body, json!({ "model": op.vendor_model() })));
+    }
+}

@@ -1,0 +1,345 @@
+//! Redis dies, is emptied, or stands still: no new spend (I13), no charge lost (I7), no gateway down.
+
+use std::{
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+use tollgate::demo::vendor::{Step, polite};
+use tollgate_layers::reserve::ledger::Bookkeeping;
+
+use crate::{
+    harness::{
+        Answer, Key, RedisServer, Setup, World, chat_body, eventually, messages_body, next_text,
+        whole, with,
+    },
+    ledger::is_sound,
+};
+
+/// What a caller waits at most to hear that the ledger is away.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What `chat_body("Привет")` costs at the polite vendor, in rubles.
+const COST: &str = "0.0015";
+
+/// A redis-server whose data outlives it.
+struct DurableRedis {
+    child: Mutex<Child>,
+    port: u16,
+    dir: tempfile::TempDir,
+}
+
+impl DurableRedis {
+    async fn start() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let dir = tempfile::tempdir().unwrap();
+        let server = Self {
+            child: Mutex::new(spawn(port, &dir)),
+            port,
+            dir,
+        };
+        server.answers().await;
+        server
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+        let client = redis::Client::open(self.url()).unwrap();
+        client.get_multiplexed_async_connection().await.ok()
+    }
+
+    async fn answers(&self) {
+        eventually("redis-server answers", async || {
+            let mut conn = self.connection().await?;
+            let pong = redis::cmd("PING").query_async::<String>(&mut conn).await;
+            pong.ok()
+        })
+        .await;
+    }
+
+    /// As if the machine had lost power.
+    fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts the server anew, on the same port, with what it had written.
+    async fn restart(&self) {
+        *self.child.lock().unwrap() = spawn(self.port, &self.dir);
+        self.answers().await;
+    }
+
+    /// Sends the process a signal, like `STOP`.
+    fn signal(&self, name: &str) {
+        let pid = self.child.lock().unwrap().id();
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {pid}")])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for DurableRedis {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn spawn(port: u16, dir: &tempfile::TempDir) -> Child {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--appendonly", "yes", "--appendfsync", "always"])
+        .args(["--save", "", "--maxmemory-policy", "noeviction", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (tests/run does it)")
+}
+
+async fn over(url: &str) -> World {
+    Setup::default().ledger(url).start().await
+}
+
+/// The ledger is said to be away, soon and with a time to come back.
+async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
+    let asked = Instant::now();
+    let answer = answering.await;
+    let took = asked.elapsed();
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
+    assert!(took < SOON, "{took:?}");
+    let wait: u64 = answer.headers["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(wait >= 1);
+    assert_eq!(answer.json()["error"]["code"], "ledger_unavailable");
+    answer.refusal();
+    answer
+}
+
+/// A stream whose vendor waits in the middle, read up to there.
+async fn half_read(world: &World, key: &Key, go_on: &Arc<Notify>) -> Response<Incoming> {
+    let go_on = Arc::clone(go_on);
+    world
+        .vendor
+        .script(move |received| polite(received).with_step(2, Step::Hold(Arc::clone(&go_on))));
+    let req = world.chat_request(key, &with(chat_body("Привет"), json!({ "stream": true })));
+    let mut res = world.send(req).await;
+    assert_eq!(res.status(), StatusCode::OK);
+    let mut read = String::new();
+    while !read.contains("Вы ") {
+        read += &next_text(res.body_mut()).await.unwrap();
+    }
+    world.vendor.script(polite);
+    res
+}
+
+async fn ends_undisturbed(res: Response<Incoming>) {
+    let rest = whole(res).await;
+    assert!(!rest.failed, "{rest:?}");
+    let text = rest.text();
+    assert!(text.contains("Привет"), "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_call_is_refused_while_redis_is_dead_and_no_vendor_hears_of_it() {
+    let server = RedisServer::start().await;
+    let world = over(&server.url()).await;
+    let known = world.key().await;
+    // Not looked up yet, so not even its record can be read.
+    let unknown = world.another_key("acme", json!({})).await;
+    assert_eq!(world.chat(&known, &chat_body("Привет")).await.status, 200);
+    world.settled(&known).await;
+    server.kill();
+    for _ in 0..3 {
+        for key in [&known, &unknown] {
+            is_away(world.chat(key, &chat_body("Привет"))).await;
+            is_away(world.messages(key, &messages_body("Привет"))).await;
+            let stream = with(chat_body("Привет"), json!({ "stream": true }));
+            is_away(world.chat(key, &stream)).await;
+        }
+    }
+    assert_eq!(world.vendor.received().len(), 1, "I6");
+    // What costs nothing goes on.
+    assert_eq!(world.get("/", &[]).await.status, 200);
+    assert_eq!(world.get("/v1/tollgate/models", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_it_is_back() {
+    let server = DurableRedis::start().await;
+    let world = over(&server.url()).await;
+    let key = world.key().await;
+    let go_on = Arc::new(Notify::new());
+    let res = half_read(&world, &key, &go_on).await;
+    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+    server.kill();
+    go_on.notify_one();
+    ends_undisturbed(res).await;
+    is_away(world.chat(&key, &chat_body("Привет"))).await;
+
+    server.restart().await;
+    let receipt = world.receipt(&number).await;
+    assert_eq!(receipt["charged_rub"], COST, "{receipt}");
+    assert_eq!(receipt["booked"], "held", "{receipt}");
+    let account = world.settled(&key).await;
+    assert_eq!(account["balance_rub"], "999.9985", "{account}");
+    let served = served_again(&world, &key).await;
+    world.receipt(&served).await;
+    assert_eq!(world.settled(&key).await["balance_rub"], "999.997");
+    is_sound(world.gateway.store()).await;
+}
+
+/// The number of the first call that is served; until then each is refused with 503.
+async fn served_again(world: &World, key: &Key) -> String {
+    let answer = eventually("calls are served again", async || {
+        let answer = world.chat(key, &chat_body("Привет")).await;
+        let refused = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+        assert!(refused || answer.status == StatusCode::OK, "{answer:?}");
+        (!refused).then_some(answer)
+    });
+    answer.await.number()
+}
+
+#[tokio::test]
+async fn a_redis_that_lost_its_data_serves_nobody_and_the_gateway_lives_on() {
+    let server = RedisServer::start().await;
+    let world = over(&server.url()).await;
+    let key = world.key().await;
+    assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
+    let go_on = Arc::new(Notify::new());
+    let res = half_read(&world, &key, &go_on).await;
+    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+    assert_eq!(world.vendor.received().len(), 2);
+    server.kill();
+    let empty = RedisServer::start_on(server.port()).await;
+
+    let refused = async || {
+        let answer = world.chat(&key, &chat_body("Привет")).await;
+        assert!(matches!(answer.status.as_u16(), 401 | 503), "{answer:?}");
+        answer.status.as_u16()
+    };
+    eventually("the key is unknown", async || {
+        (refused().await == 401).then_some(())
+    })
+    .await;
+    for _ in 0..5 {
+        assert_eq!(refused().await, 401);
+    }
+    assert_eq!(world.vendor.received().len(), 2, "I6");
+
+    // The stream that was running ends as if nothing had happened; there is nobody left to charge.
+    go_on.notify_one();
+    ends_undisturbed(res).await;
+    assert_eq!(refused().await, 401);
+
+    // Nobody has to start the gateway anew: what is booked from now on is kept.
+    let newcomer = world.key_with("newcomer", "1", json!({})).await;
+    let served = served_again(&world, &newcomer).await;
+    assert_eq!(world.receipt(&served).await["charged_rub"], COST);
+    assert_eq!(world.settled(&newcomer).await["balance_rub"], "0.9985");
+    let store = world.gateway.store();
+    let lost = store.receipt(number.parse().unwrap()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    let accounts = store.accounts().await.unwrap();
+    let ids: Vec<&str> = accounts.iter().map(|account| &*account.id).collect();
+    assert_eq!(ids, ["newcomer"]);
+    is_sound(store).await;
+    drop(empty);
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_is_away_and_leaves_no_hold_when_it_goes_on() {
+    let server = DurableRedis::start().await;
+    let world = over(&server.url()).await;
+    let key = world.key().await;
+    // The key is known from here on for some seconds, so that what waits is the hold.
+    assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
+    world.settled(&key).await;
+    server.signal("STOP");
+    // Its hold was asked for and will be made, or found gone, when Redis goes on.
+    let late = is_away(world.chat(&key, &chat_body("Привет")))
+        .await
+        .number();
+    for _ in 0..3 {
+        is_away(world.chat(&key, &chat_body("Привет"))).await;
+    }
+    server.signal("CONT");
+
+    served_again(&world, &key).await;
+    let mut conn = server.connection().await.unwrap();
+    let tombstone = eventually("the late hold has ended", async || {
+        redis::cmd("GET")
+            .arg(format!("tg:{{acme}}:d:{late}"))
+            .query_async::<Option<String>>(&mut conn)
+            .await
+            .unwrap()
+    })
+    .await;
+    assert_eq!(tombstone, "released:0:0");
+    let account = eventually("two calls are charged and nothing is held", async || {
+        let account = world.account(&key).await;
+        let done = account["held_rub"] == "0.00" && account["spent_rub"] == "0.003";
+        done.then_some(account)
+    })
+    .await;
+    assert_eq!(account["balance_rub"], "999.997", "{account}");
+    let audit = world.gateway.store().audit().await.unwrap();
+    assert_eq!((audit.holds_open, audit.breaches), (0, Vec::new()));
+    assert_eq!(world.vendor.received().len(), 2, "I6");
+    let late = world.gateway.store().receipt(late.parse().unwrap()).await;
+    assert!(late.is_err(), "{late:?}");
+}
+
+/// What was acknowledged before the server died is there when it is back: I10.
+#[tokio::test]
+async fn payments_and_keys_outlive_redis() {
+    let server = DurableRedis::start().await;
+    let world = over(&server.url()).await;
+    let key = world
+        .key_with("acme", "1000", json!({ "ceiling_rub": "5" }))
+        .await;
+    let before = world.account(&key).await;
+    server.kill();
+    let topup = json!({ "id": "second", "amount_rub": "7" });
+    let path = "/admin/v1/accounts/acme/topups";
+    let pay = async || {
+        let body: Value = topup.clone();
+        world.admin(http::Method::POST, path, Some(body)).await
+    };
+    let answer = pay().await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.headers.contains_key("retry-after"));
+
+    server.restart().await;
+    // The same again, as the answer said.
+    for _ in 0..2 {
+        let paid = eventually("the payment is taken", async || {
+            let answer = pay().await;
+            answer.status.is_success().then_some(answer)
+        })
+        .await;
+        assert_eq!(paid.json()["balance_rub"], "1007.00", "{before}");
+    }
+    served_again(&world, &key).await;
+    world.settled(&key).await;
+    is_sound(world.gateway.store()).await;
+}

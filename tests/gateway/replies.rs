@@ -1,0 +1,206 @@
+//! What a scripted vendor says beside being polite: usage of every class, streams, and streams that
+//! stop in the middle until a test lets them go on.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    harness::{Key, World, next_text, with},
+    ops::Op,
+};
+
+/// Tokens by class, as a receipt shows them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tokens {
+    pub input: u64,
+    pub cached_input: u64,
+    pub cache_write: u64,
+    pub output: u64,
+}
+
+impl Tokens {
+    /// The usage object of the format: chat counts the cache inside the prompt, messages beside it.
+    pub fn usage(self, op: Op) -> Value {
+        let prompt = self.input + self.cached_input + self.cache_write;
+        match op {
+            Op::Chat => json!({
+                "prompt_tokens": prompt, "completion_tokens": self.output,
+                "total_tokens": prompt + self.output,
+                "prompt_tokens_details": {
+                    "cached_tokens": self.cached_input, "cache_write_tokens": self.cache_write,
+                },
+            }),
+            Op::Messages => json!({
+                "input_tokens": self.input, "cache_read_input_tokens": self.cached_input,
+                "cache_creation_input_tokens": self.cache_write, "output_tokens": self.output,
+            }),
+        }
+    }
+}
+
+/// The usage of so many plain tokens.
+pub fn usage(op: Op, input: u64, output: u64) -> Value {
+    let tokens = Tokens {
+        input,
+        output,
+        ..Tokens::default()
+    };
+    tokens.usage(op)
+}
+
+/// A whole answer; without a usage where that is null.
+pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
+    let mut answer = match op {
+        Op::Chat => json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1_790_000_000,
+            "model": "vendor-chat-1",
+            "choices": [{ "index": 0, "message": { "role": "assistant", "content": text },
+                          "finish_reason": "stop" }],
+        }),
+        Op::Messages => json!({
+            "id": "msg_1", "type": "message", "role": "assistant", "model": "vendor-messages-1",
+            "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn",
+            "stop_sequence": null,
+        }),
+    };
+    if !usage.is_null() {
+        answer["usage"] = usage.clone();
+    }
+    answer
+}
+
+/// The events of a stream of these words.
+pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
+    match op {
+        Op::Chat => chat_events(words, input, output),
+        Op::Messages => messages_events(words, input, output),
+    }
+}
+
+/// How many events stand before the second word.
+pub const fn begun(op: Op) -> usize {
+    match op {
+        Op::Chat => 1,
+        Op::Messages => 3,
+    }
+}
+
+fn chat_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
+    let chunk = |choices: Value, usage: Value| {
+        let chunk = json!({
+            "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000,
+            "model": "vendor-chat-1", "choices": choices, "usage": usage,
+        });
+        format!("data: {chunk}\n\n")
+    };
+    let delta = |delta: Value, finish: Value| {
+        let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+        chunk(json!([choice]), Value::Null)
+    };
+    let mut events: Vec<String> = words
+        .iter()
+        .map(|word| delta(json!({ "content": word }), Value::Null))
+        .collect();
+    events.push(delta(json!({}), "stop".into()));
+    events.push(chunk(json!([]), usage(Op::Chat, input, output)));
+    events.push("data: [DONE]\n\n".to_owned());
+    events
+}
+
+fn messages_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
+    let start = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "vendor-messages-1",
+        "content": [], "stop_reason": null, "stop_sequence": null,
+        "usage": usage(Op::Messages, input, 1),
+    });
+    let block = json!({ "type": "text", "text": "" });
+    let delta = json!({ "stop_reason": "end_turn", "stop_sequence": null });
+    let mut events = vec![
+        json!({ "type": "message_start", "message": start }),
+        json!({ "type": "content_block_start", "index": 0, "content_block": block }),
+    ];
+    events.extend(words.iter().map(|word| {
+        json!({ "type": "content_block_delta", "index": 0,
+                "delta": { "type": "text_delta", "text": word } })
+    }));
+    events.extend([
+        json!({ "type": "content_block_stop", "index": 0 }),
+        json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": output } }),
+        json!({ "type": "message_stop" }),
+    ]);
+    events
+        .iter()
+        .map(|event| {
+            format!(
+                "event: {}\ndata: {event}\n\n",
+                event["type"].as_str().unwrap()
+            )
+        })
+        .collect()
+}
+
+/// A refusal of the vendor's.
+pub fn refusal(status: u16, text: &str) -> Reply {
+    let error = json!({ "message": text, "type": "vendor_error", "code": null });
+    Reply::json(status, &json!({ "type": "error", "error": error }))
+}
+
+/// A stream whose first word has come and whose second one waits.
+pub struct Running {
+    pub number: String,
+    body: Incoming,
+    go: Arc<Notify>,
+}
+
+impl Running {
+    /// Nine tokens in, two out.
+    pub async fn start(world: &World, op: Op, key: &Key, body: &Value) -> Self {
+        let then = events(op, &["раз ", "два"], 9, 2);
+        Self::start_with(world, op, key, body, Reply::stream(then)).await
+    }
+
+    /// Any stream: its steps from the second word on wait.
+    pub async fn start_with(world: &World, op: Op, key: &Key, body: &Value, reply: Reply) -> Self {
+        let go = Arc::new(Notify::new());
+        let reply = reply.with_step(begun(op), Step::Hold(Arc::clone(&go)));
+        world.vendor.script(move |_| reply.clone());
+        let body = with(body.clone(), json!({ "stream": true }));
+        let res = world.send(op.request(world, key, &body)).await;
+        assert_eq!(res.status(), 200, "{op:?}");
+        let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let mut body = res.into_body();
+        read_until(&mut body, "раз").await;
+        Self { number, body, go }
+    }
+
+    /// Lets it go on, and reads the rest.
+    pub async fn finish(mut self) -> String {
+        self.go.notify_one();
+        rest(&mut self.body).await
+    }
+}
+
+/// Reads until this text has come.
+pub async fn read_until(body: &mut Incoming, text: &str) -> String {
+    let mut seen = String::new();
+    while !seen.contains(text) {
+        match next_text(body).await {
+            Some(more) => seen.push_str(&more),
+            None => panic!("the answer ended without {text:?}: {seen}"),
+        }
+    }
+    seen
+}
+
+/// Reads to the end.
+pub async fn rest(body: &mut Incoming) -> String {
+    let mut seen = String::new();
+    while let Some(more) = next_text(body).await {
+        seen.push_str(&more);
+    }
+    seen
+}

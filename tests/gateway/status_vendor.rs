@@ -1,0 +1,241 @@
+//! Decisions, "Status table": what a vendor does, and what the caller is told of it. None of it costs
+//! the caller anything.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::{net::TcpListener, sync::Notify};
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    checks::{API, INVALID, LIMIT, cost_nothing, refused},
+    harness::{VENDOR_KEY, World, with},
+    ops::{BOTH, Op, vendors, vendors_at},
+    replies::{answer, events, refusal, usage},
+};
+
+/// Checks that both operations, plain and streamed, are refused so when the vendor answers `reply`.
+async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
+    let world = World::start().await;
+    let key = world.key().await;
+    world.vendor.script(move |_| reply.clone());
+    let mut text = String::new();
+    for op in BOTH {
+        for stream in [false, true] {
+            let body = with(op.body("x"), json!({ "stream": stream }));
+            let answer = op.call(&world, &key, &body).await;
+            text = refused(what, &answer, status, kind, code);
+            cost_nothing(what, &world, &key, &answer).await;
+        }
+    }
+    assert_eq!(
+        world.vendor.received().len(),
+        4,
+        "{what}: asked once a call"
+    );
+    text
+}
+
+#[tokio::test]
+async fn a_vendors_400_413_and_422_are_passed_on_with_its_text_so_that_the_request_can_be_mended() {
+    for status in [400, 413, 422] {
+        let reply = refusal(status, "max_tokens: 99 is more than 64");
+        let text = said("refused", reply, status, INVALID, "").await;
+        assert!(text.contains("max_tokens: 99 is more than 64"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_text_is_scrubbed_of_keys_addresses_and_organisations() {
+    let secrets = [
+        VENDOR_KEY,
+        "sk-proj-AbC123",
+        "org-XyZ123",
+        "https://vendor.example/keys",
+        "billing@vendor.example",
+    ];
+    let reply = refusal(
+        400,
+        &format!("temperature is too high, see {}", secrets.join(" and ")),
+    );
+    let text = said("secrets", reply, 400, INVALID, "").await;
+    assert!(text.contains("temperature is too high"), "{text}");
+    for secret in secrets {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_refusal_of_our_key_is_503_and_never_401() {
+    for status in [401, 402, 403] {
+        let reply = refusal(status, "Incorrect API key provided: sk-proj-AbC123");
+        let text = said("our key", reply, 503, API, "vendor_unavailable").await;
+        assert!(
+            !text.contains("sk-") && !text.contains("Incorrect"),
+            "{text}"
+        );
+        assert!(!text.to_lowercase().contains("ключ"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_limit_is_429_with_the_vendors_wait() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for (reply, wait) in [
+            (refusal(429, "slow down"), "1"),
+            (refusal(429, "slow down").header("retry-after", "7"), "7"),
+            (
+                refusal(429, "slow down").header("retry-after-ms", "1500"),
+                "2",
+            ),
+        ] {
+            world.vendor.script(move |_| reply.clone());
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            let text = refused(op.path(), &answer, 429, LIMIT, "vendor_rate_limit");
+            assert_eq!(answer.headers["retry-after"], wait);
+            assert!(!text.contains("slow down"), "{text}");
+            cost_nothing("429", &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_that_could_not_answer_is_503() {
+    for status in [404, 408, 500, 502, 503, 504, 529] {
+        let reply = refusal(status, "engine-7 of org-XyZ123 is down");
+        let text = said(&status.to_string(), reply, 503, API, "vendor_unavailable").await;
+        assert!(!text.contains("engine-7"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_that_cannot_be_reached_is_503() {
+    let world = vendors_at("127.0.0.1:1", "").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        refused(op.path(), &answer, 503, API, "vendor_unavailable");
+        cost_nothing(op.path(), &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_html_is_502() {
+    for kind in ["text/html", "application/octet-stream", ""] {
+        let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
+        let reply = Reply::raw(200, kind, vec![page]);
+        let text = said(kind, reply, 502, API, "vendor_broken").await;
+        assert!(!text.contains("maintenance"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_502_and_is_never_followed() {
+    for status in [301, 302, 307, 308] {
+        let reply = refusal(status, "moved").header("location", "/v1/elsewhere");
+        said("redirect", reply, 502, API, "vendor_broken").await;
+    }
+}
+
+#[tokio::test]
+async fn json_that_is_none_or_breaks_off_is_502() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let send = |text: &'static str| Step::Send(Bytes::from_static(text.as_bytes()));
+    for op in BOTH {
+        for steps in [
+            vec![send("<html>")],
+            vec![send("{\"id\":\"1\",\"choices\":[")],
+            vec![],
+            vec![send("{\"id\":\"1\","), Step::Cut],
+        ] {
+            let reply = Reply::raw(200, "application/json", steps);
+            world.vendor.script(move |_| reply.clone());
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            refused(op.path(), &answer, 502, API, "vendor_broken");
+            cost_nothing(op.path(), &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_that_is_no_object_is_502() {
+    for text in ["[]", "[null,null]", "null", "7", "\"x\""] {
+        let world = World::start().await;
+        let key = world.key().await;
+        world.vendor.script(move |_| {
+            let step = Step::Send(Bytes::from_static(text.as_bytes()));
+            Reply::raw(200, "application/json", vec![step])
+        });
+        for op in BOTH {
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            refused(text, &answer, 502, API, "vendor_broken");
+            cost_nothing(text, &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_where_a_stream_was_asked_for_is_502_and_the_other_way_round() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let json = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
+        let stream = Reply::stream(events(op, &["да"], 9, 1));
+        for (asked, reply) in [(true, json), (false, stream)] {
+            world.vendor.script(move |_| reply.clone());
+            let body = with(op.body("x"), json!({ "stream": asked }));
+            let answer = op.call(&world, &key, &body).await;
+            refused(op.path(), &answer, 502, API, "vendor_broken");
+            cost_nothing(op.path(), &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_in_the_clothes_of_an_answer_is_an_error() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let reply = refusal(200, "org-Secret has no credit");
+        world.vendor.script(move |_| reply.clone());
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        let text = refused(op.path(), &answer, 503, API, "vendor_unavailable");
+        assert!(!text.contains("Secret"), "{text}");
+        cost_nothing(op.path(), &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_that_accepts_and_is_silent_is_504() {
+    // Connections wait in the listener's queue: nobody ever reads the request.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let world = vendors_at(&address, "first_byte_seconds = 1").start().await;
+    let key = world.key().await;
+    let (chat, messages) = (Op::Chat.body("x"), Op::Messages.body("x"));
+    let (chat, messages) = tokio::join!(
+        Op::Chat.call(&world, &key, &chat),
+        Op::Messages.call(&world, &key, &messages)
+    );
+    for answer in [chat, messages] {
+        refused("silent", &answer, 504, API, "vendor_timeout");
+        cost_nothing("silent", &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
+    let world = vendors("idle_seconds = 1").start().await;
+    let key = world.key().await;
+    let never = Step::Hold(Arc::new(Notify::new()));
+    let steps = vec![Step::Send(Bytes::from_static(b"{\"id\":")), never];
+    let reply = Reply::raw(200, "application/json", steps);
+    world.vendor.script(move |_| reply.clone());
+    let answer = world.chat(&key, &Op::Chat.body("x")).await;
+    refused("falls silent", &answer, 504, API, "vendor_timeout");
+    cost_nothing("falls silent", &world, &key, &answer).await;
+}

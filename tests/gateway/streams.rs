@@ -1,0 +1,279 @@
+//! Specification 6: streams of the caller's own format, byte for byte and event by event.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    checks::{is_russian, names},
+    harness::{World, chat_body, next_text, with},
+    ops::{BOTH, Op, vendors},
+    replies::{begun, events, read_until, rest},
+};
+
+fn streamed(body: Value) -> Value {
+    with(body, json!({ "stream": true }))
+}
+
+/// The client asks for the usage itself, so that nothing of a chat stream is ours.
+fn with_usage(body: Value) -> Value {
+    with(
+        streamed(body),
+        json!({ "stream_options": { "include_usage": true } }),
+    )
+}
+
+#[tokio::test]
+async fn a_stream_reaches_the_client_byte_for_byte() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let chat = "\u{feff}: hello\n\ndata:{\"choices\" : [ {\"index\":0,\"delta\":{\"content\":\"a\\u0416\"}} ],\
+                \"x\":1.0000000000000000001}   \n\nid: 7\r\nretry: 10\r\ndata: {\"choices\":[],\r\ndata: \"y\":null}\r\n\r\n\
+                data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+                data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n: bye\n\n";
+    let messages = "event: message_start\r\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":1,\
+                \"output_tokens\":1}},\"new\":1e400}\r\n\r\nevent: ping\ndata: {\"type\": \"ping\"}\n\n: a comment\n\n\
+                event: of_tomorrow\ndata: {\"type\":\"of_tomorrow\"}\n\n\
+                event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
+                \"usage\":{\"output_tokens\":2}}  \n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    for (op, said) in [(Op::Chat, chat), (Op::Messages, messages)] {
+        // In frames that cut events, lines and characters.
+        for size in [1, 7, 64, 10_000] {
+            let steps: Vec<Step> = said
+                .as_bytes()
+                .chunks(size)
+                .map(|piece| Step::Send(Bytes::copy_from_slice(piece)))
+                .collect();
+            world
+                .vendor
+                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            let answer = op.call(&world, &key, &with_usage(op.body("x"))).await;
+            assert_eq!(answer.text(), said, "{op:?} in pieces of {size}");
+            assert!(!answer.failed, "{op:?} in pieces of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_event_is_delivered_before_the_next_one_is_made() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let said = events(op, &["раз ", "два ", "три"], 9, 3);
+        let go = Arc::new(Notify::new());
+        // The vendor waits in front of each event until the client has read the one before it.
+        let steps: Vec<Step> = said
+            .iter()
+            .flat_map(|event| {
+                [
+                    Step::Hold(Arc::clone(&go)),
+                    Step::Send(event.clone().into()),
+                ]
+            })
+            .collect();
+        world
+            .vendor
+            .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+        let res = world
+            .send(op.request(&world, &key, &with_usage(op.body("x"))))
+            .await;
+        let mut body = res.into_body();
+        for event in &said {
+            go.notify_one();
+            let mut seen = String::new();
+            while seen.len() < event.len() {
+                seen.push_str(&next_text(&mut body).await.expect("another event"));
+            }
+            assert_eq!(&seen, event, "{op:?}");
+        }
+        assert_eq!(next_text(&mut body).await, None, "{op:?}");
+    }
+}
+
+#[tokio::test]
+async fn usage_is_asked_of_the_vendor_and_its_chunk_taken_out_when_the_client_did_not_ask() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let said = events(Op::Chat, &["раз"], 9, 1);
+    let chunk = said.len() - 2;
+    assert!(said[chunk].contains("prompt_tokens"));
+    let expected = [&said[..chunk], &said[chunk + 1..]].concat().concat();
+    world.vendor.script(move |_| Reply::stream(said.clone()));
+    for options in [
+        None,
+        Some(Value::Null),
+        Some(json!({})),
+        Some(json!({ "include_usage": false })),
+        Some(json!({ "include_usage": null })),
+        Some(json!({ "include_obfuscation": false })),
+    ] {
+        let mut body = streamed(chat_body("x"));
+        if let Some(options) = &options {
+            body["stream_options"] = options.clone();
+        }
+        let answer = world.chat(&key, &body).await;
+        assert_eq!(answer.text(), expected, "{options:?}");
+        let sent = world.vendor.received().pop().unwrap().json();
+        assert_eq!(sent["stream_options"]["include_usage"], true, "{options:?}");
+        let other = options.and_then(|options| options.get("include_obfuscation").cloned());
+        let sent = sent["stream_options"].get("include_obfuscation").cloned();
+        assert_eq!(sent, other);
+        // The usage was read all the same: 9 × 100 + 1 × 200 µ₽.
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["charged_rub"], "0.0011", "{receipt}");
+        assert_eq!(receipt["estimated"], false, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn usage_that_the_client_asked_for_stays() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let said = events(Op::Chat, &["раз"], 9, 1);
+    let expected = said.concat();
+    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let body = with_usage(chat_body("x"));
+    assert_eq!(world.chat(&key, &body).await.text(), expected);
+    let sent = world.vendor.received().pop().unwrap().json();
+    assert_eq!(sent["stream_options"], json!({ "include_usage": true }));
+}
+
+#[tokio::test]
+async fn usage_on_a_chunk_with_choices_is_not_taken_out() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let said = [
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],\
+         \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n",
+        "data: [DONE]\n\n",
+    ];
+    world
+        .vendor
+        .script(move |_| Reply::stream(said.map(str::to_owned)));
+    let answer = world.chat(&key, &streamed(chat_body("x"))).await;
+    assert_eq!(answer.text(), said.concat());
+}
+
+#[tokio::test]
+async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let mut said = events(Op::Chat, &["раз"], 9, 1);
+    said.pop();
+    world.vendor.script(move |_| Reply::stream(said.clone()));
+    for body in [streamed(chat_body("x")), with_usage(chat_body("x"))] {
+        let text = world.chat(&key, &body).await.text();
+        assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
+    }
+}
+
+/// What stands in the last event of a stream that failed, after checking that it is one of this
+/// format, ends with the number, and that nothing says that the stream came to its end.
+fn error_event(op: Op, text: &str, number: &str) -> Value {
+    assert!(!text.contains("[DONE]"), "{text}");
+    assert!(!text.contains("message_stop"), "{text}");
+    let last = text.split_terminator("\n\n").last().unwrap();
+    let error = match op {
+        Op::Chat => {
+            let data = last.strip_prefix("data: ").expect("a chunk");
+            let chunk: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(names(&chunk), ["error"], "{last}");
+            chunk["error"].clone()
+        }
+        Op::Messages => {
+            let data = last
+                .strip_prefix("event: error\ndata: ")
+                .expect("event: error");
+            let event: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(names(&event), ["error", "type"], "{last}");
+            assert_eq!(event["type"], "error");
+            event["error"].clone()
+        }
+    };
+    let message = error["message"].as_str().unwrap();
+    assert!(message.ends_with(&format!(" ({number})")), "{message}");
+    assert!(is_russian(message), "{message}");
+    error
+}
+
+#[tokio::test]
+async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_words() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, error) in [
+        (
+            Op::Chat,
+            "data: {\"error\":{\"message\":\"org-Secret is overloaded\",\"code\":503}}\n\n",
+        ),
+        (
+            Op::Messages,
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"org-Secret\"}}\n\n",
+        ),
+    ] {
+        let mut said = events(op, &["раз ", "два"], 9, 2);
+        let before = said[..begun(op)].concat();
+        said.insert(begun(op), error.to_owned());
+        world.vendor.script(move |_| Reply::stream(said.clone()));
+        let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
+        let text = answer.text();
+        assert_eq!(answer.status, 200, "{op:?}");
+        assert!(text.starts_with(&before), "{text}");
+        assert!(!text.contains("два") && !text.contains("Secret"), "{text}");
+        let error = error_event(op, &text, &answer.number());
+        assert_eq!(error["type"], "api_error", "{error}");
+        assert!(!answer.failed, "the event is the end: {op:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_never_looks_finished() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for half_an_event in [false, true] {
+            let go = Arc::new(Notify::new());
+            let said = events(op, &["раз ", "два"], 9, 2);
+            let mut steps: Vec<Step> = said[..begun(op)]
+                .iter()
+                .map(|event| Step::Send(event.clone().into()))
+                .collect();
+            if half_an_event {
+                steps.push(Step::Send(Bytes::from_static(b"data: {\"half")));
+            }
+            // Not before the client has read what was sent: a cut may overtake it.
+            steps.extend([Step::Hold(Arc::clone(&go)), Step::Cut]);
+            world
+                .vendor
+                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            let res = world
+                .send(op.request(&world, &key, &streamed(op.body("x"))))
+                .await;
+            let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+            let mut body = res.into_body();
+            let mut text = read_until(&mut body, "раз").await;
+            go.notify_one();
+            text.push_str(&rest(&mut body).await);
+            let error = error_event(op, &text, &number);
+            assert_eq!(error["type"], "api_error", "{error}");
+            let receipt = world.receipt(&number).await;
+            assert_eq!(receipt["end"], "vendor_cut", "{receipt}");
+            assert_eq!(receipt["estimated"], true, "{receipt}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn silence_in_the_middle_of_a_stream_ends_it_with_an_error_event() {
+    let world = vendors("idle_seconds = 1").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let never = Step::Hold(Arc::new(Notify::new()));
+        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2)).with_step(begun(op), never);
+        world.vendor.script(move |_| reply.clone());
+        let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
+        error_event(op, &answer.text(), &answer.number());
+    }
+}

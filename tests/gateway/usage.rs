@@ -1,0 +1,195 @@
+//! Decisions, "Money": a vendor's usage is not trusted, and what goes beyond a hold is paid as far as
+//! there is money.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::{AUTHENTICATION, micro, refused, rubles},
+    harness::{World, with},
+    ops::{BOTH, Op},
+    replies::{answer, events, usage},
+};
+
+const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
+
+/// The names of input and output in the format's usage.
+const fn counts(op: Op) -> (&'static str, &'static str) {
+    match op {
+        Op::Chat => ("prompt_tokens", "completion_tokens"),
+        Op::Messages => ("input_tokens", "output_tokens"),
+    }
+}
+
+/// Usage that no honest vendor reports.
+fn nonsense(op: Op) -> Vec<Value> {
+    let (input, output) = counts(op);
+    let mut all = vec![Value::Null, json!({}), json!("x"), json!([])];
+    for (bad_input, bad_output) in [
+        (json!(-1), json!(5)),
+        (json!(9), json!(-5)),
+        (json!(-9), json!(-5)),
+        (Value::Null, Value::Null),
+        (json!(0), json!(0)),
+        (json!(0), json!(5)),
+        (json!(9), json!(0)),
+        (json!("9"), json!("5")),
+        (json!(9.5), json!(5)),
+        (json!(u64::MAX), json!(5)),
+        (json!(9), json!(u64::MAX)),
+        (json!(1e30), json!(1e30)),
+        (json!(1_000_000), json!(1_000_000)),
+    ] {
+        all.push(json!({ input: bad_input, output: bad_output }));
+    }
+    all.push(json!({ input: 9 }));
+    all.push(json!({ output: 5 }));
+    all
+}
+
+#[tokio::test]
+async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for nonsense in nonsense(op) {
+            let said = answer(op, TEXT, &nonsense);
+            let expected = said.clone();
+            world.vendor.script(move |_| Reply::json(200, &said));
+            let answer = op.call(&world, &key, &op.body("вопрос")).await;
+            assert_eq!(answer.json(), expected, "the client sees what was said");
+            let receipt = world.receipt(&answer.number()).await;
+            let what = format!("{op:?}: {nonsense}: {receipt}");
+            assert_eq!(receipt["estimated"], true, "{what}");
+            let (held, charged) = (micro(&receipt["held_rub"]), micro(&receipt["charged_rub"]));
+            assert!(charged > 0, "{what}");
+            // A usual hold counts 1.5 bytes for a token, and no token has less than one.
+            assert!(2 * charged <= 3 * held, "{what}");
+            assert_eq!(receipt["loss_rub"], "0.00", "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cached_tokens_that_contradict_the_prompt_are_flagged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for details in [
+        json!({ "cached_tokens": 11 }),
+        json!({ "cached_tokens": -1 }),
+        json!({ "cached_tokens": 6, "cache_write_tokens": 6 }),
+    ] {
+        let mut usage = usage(Op::Chat, 10, 5);
+        usage["prompt_tokens_details"] = details;
+        let said = answer(Op::Chat, TEXT, &usage);
+        world.vendor.script(move |_| Reply::json(200, &said));
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["estimated"], true, "{usage}: {receipt}");
+    }
+}
+
+#[tokio::test]
+async fn a_total_that_contradicts_its_parts_is_flagged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let mut usage = usage(Op::Chat, 10, 5);
+    usage["total_tokens"] = json!(500);
+    let said = answer(Op::Chat, TEXT, &usage);
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let answer = world.chat(&key, &Op::Chat.body("x")).await;
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(receipt["estimated"], true, "{receipt}");
+}
+
+#[tokio::test]
+async fn a_stream_without_usage_is_estimated_and_flagged() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let without: Vec<String> = events(op, &[TEXT], 9, 5)
+            .into_iter()
+            .filter(|event| !event.contains("prompt_tokens"))
+            .map(|event| event.replace("\"usage\":", "\"unusual\":"))
+            .collect();
+        world.vendor.script(move |_| Reply::stream(without.clone()));
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let answer = op.call(&world, &key, &body).await;
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["estimated"], true, "{receipt}");
+        assert_eq!(receipt["end"], "finished", "{receipt}");
+        assert!(receipt["usage"]["input"].as_u64() > Some(0), "{receipt}");
+        assert!(receipt["usage"]["output"].as_u64() > Some(0), "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn usage_said_twice_in_a_stream_is_charged_once_by_the_last_word() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let mut said = events(Op::Chat, &["да"], 9, 2);
+    let again = said[2].replace("\"completion_tokens\":2", "\"completion_tokens\":7");
+    said.insert(3, again);
+    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let body = with(Op::Chat.body("x"), json!({ "stream": true }));
+    let answer = world.chat(&key, &body).await;
+    let receipt = world.receipt(&answer.number()).await;
+    // 9 × 100 + 7 × 200 µ₽.
+    assert_eq!(receipt["charged_rub"], "0.0023", "{receipt}");
+}
+
+/// 3000 bytes are held as 2000 tokens, and may be 3000.
+fn dense() -> Value {
+    Op::Chat.body(&"x".repeat(3000))
+}
+
+/// A world whose vendor finds 3000 input and 100 output tokens: 320 000 µ₽; and what was held.
+async fn dense_world() -> (World, i64) {
+    let world = World::start().await;
+    let said = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let rich = world.key().await;
+    let answer = world.chat(&rich, &dense()).await;
+    let receipt = world.receipt(&answer.number()).await;
+    let held = micro(&receipt["held_rub"]);
+    assert!(held < 320_000, "{receipt}");
+    // With money enough the surplus is paid from what is free.
+    assert_eq!(micro(&receipt["charged_rub"]), 320_000, "{receipt}");
+    assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
+    assert_eq!(receipt["estimated"], false, "{receipt}");
+    (world, held)
+}
+
+#[tokio::test]
+async fn usage_above_the_hold_takes_what_is_free_and_the_rest_is_our_loss() {
+    let (world, held) = dense_world().await;
+    let funds = held + 10_000;
+    let poor = world.key_with("poor", &rubles(funds), json!({})).await;
+    let answer = world.chat(&poor, &dense()).await;
+    assert_eq!(answer.status, 200);
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(micro(&receipt["cost_rub"]), 320_000, "{receipt}");
+    assert_eq!(micro(&receipt["charged_rub"]), funds, "{receipt}");
+    assert_eq!(micro(&receipt["loss_rub"]), 320_000 - funds, "{receipt}");
+
+    let account = world.settled(&poor).await;
+    assert_eq!(account["balance_rub"], "0.00", "never negative: {account}");
+    assert_eq!(account["loss_rub"], receipt["loss_rub"], "{account}");
+    let answer = world.chat(&poor, &dense()).await;
+    refused("spent", &answer, 401, AUTHENTICATION, "account_empty");
+}
+
+#[tokio::test]
+async fn usage_above_the_hold_does_not_go_over_the_keys_ceiling() {
+    let (world, held) = dense_world().await;
+    let ceiling = held + 10_000;
+    let key = world
+        .key_with("limited", "1000", json!({ "ceiling_rub": rubles(ceiling) }))
+        .await;
+    let answer = world.chat(&key, &dense()).await;
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(micro(&receipt["charged_rub"]), ceiling, "{receipt}");
+    assert_eq!(micro(&receipt["loss_rub"]), 320_000 - ceiling, "{receipt}");
+    let answer = world.chat(&key, &dense()).await;
+    refused("spent", &answer, 401, AUTHENTICATION, "ceiling_used_up");
+}
