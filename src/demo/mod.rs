@@ -1,6 +1,7 @@
 //! `tollgate demo`: the whole gateway with a scripted vendor and a funded key, in one process, with
 //! nothing to install.
 
+pub mod script;
 pub mod vendor;
 
 use std::net::SocketAddr;

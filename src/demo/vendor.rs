@@ -20,7 +20,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
     net::TcpListener,
     sync::Notify,
@@ -109,6 +109,13 @@ impl Reply {
         self
     }
 
+    /// With the connection cut at the end.
+    #[must_use]
+    pub fn cut(mut self) -> Self {
+        self.steps.push(Step::Cut);
+        self
+    }
+
     /// With a step at this place among the others.
     #[must_use]
     pub fn with_step(mut self, at: usize, step: Step) -> Self {
@@ -139,7 +146,7 @@ const CUT_PAUSE: Duration = Duration::from_millis(20);
 const RECEIVED_MAX: usize = 10_000;
 
 impl ScriptedVendor {
-    /// Starts a vendor with the script [`polite`], on a free port of the loopback interface.
+    /// Starts a vendor with the script [`polite`](super::script::polite), on a free port of the loopback interface.
     ///
     /// # Errors
     /// No port is free.
@@ -147,7 +154,7 @@ impl ScriptedVendor {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            script: Mutex::new(Arc::new(polite)),
+            script: Mutex::new(Arc::new(super::script::polite)),
             received: Mutex::default(),
             open: AtomicUsize::new(0),
         });
@@ -302,298 +309,4 @@ impl Drop for ReplyBody {
     fn drop(&mut self) {
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
-/// that tool is offered, and repeats a tool's result.
-///
-/// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
-#[must_use]
-pub fn polite(received: &Received) -> Reply {
-    let req = received.json();
-    let messages = received.path.contains("/messages");
-    let (said, is_result) = last_said(&req);
-    let refuse = |status: u16, text: &str| {
-        Reply::json(
-            status,
-            &json!({ "error": { "message": text, "type": "scripted", "code": null } }),
-        )
-    };
-    if said.contains("vendor-400") {
-        return refuse(400, "the script refuses this request");
-    } else if said.contains("vendor-429") {
-        return refuse(429, "slow down").header("retry-after", "1");
-    } else if said.contains("vendor-500") {
-        return refuse(500, "the script fails");
-    }
-    let model = req["model"].as_str().unwrap_or_default();
-    let calls = if is_result {
-        Vec::new()
-    } else {
-        tool_calls(&req, said.contains("parallel"))
-    };
-    let text = if is_result {
-        format!("Результат: {said}")
-    } else {
-        format!("Вы написали: {said}")
-    };
-    // No more than the ceiling allows, as a vendor does: here a word is a token.
-    let ceiling = ["max_completion_tokens", "max_tokens"]
-        .iter()
-        .find_map(|name| req[*name].as_u64())
-        .unwrap_or(1000);
-    let words: Vec<String> = if calls.is_empty() {
-        text.split_inclusive(' ').map(str::to_owned).collect()
-    } else {
-        vec![]
-    };
-    let kept: Vec<String> = words
-        .iter()
-        .take(usize::try_from(ceiling).unwrap_or(usize::MAX))
-        .cloned()
-        .collect();
-    let answer = Answer {
-        model: model.to_owned(),
-        full: kept.len() == words.len(),
-        words: kept,
-        calls,
-        input: 8 + said.chars().count() as u64 / 4,
-        cut: said.contains("vendor-cut"),
-    };
-    match (messages, req["stream"] == true) {
-        (false, false) => answer.chat(),
-        (false, true) => answer.chat_stream(req["stream_options"]["include_usage"] == true),
-        (true, false) => answer.messages(),
-        (true, true) => answer.messages_stream(),
-    }
-}
-
-/// The last text of a user or a tool, and whether it is a tool's result.
-fn last_said(req: &Value) -> (String, bool) {
-    let messages = req["messages"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let speaks = |message: &&Value| message["role"] == "user" || message["role"] == "tool";
-    let last = messages.iter().rev().find(speaks).unwrap_or(&Value::Null);
-    let is_tool = last["role"] == "tool";
-    if let Some(text) = last["content"].as_str() {
-        return (text.to_owned(), is_tool);
-    }
-    let part = last["content"]
-        .as_array()
-        .and_then(|parts| parts.last())
-        .unwrap_or(&Value::Null);
-    if part["type"] == "tool_result" {
-        let text = part["content"]
-            .as_str()
-            .or_else(|| part["content"][0]["text"].as_str());
-        return (text.unwrap_or_default().to_owned(), true);
-    }
-    (
-        part["text"].as_str().unwrap_or_default().to_owned(),
-        is_tool,
-    )
-}
-
-/// Calls of the tool `get_weather`, if it is there.
-fn tool_calls(req: &Value, two: bool) -> Vec<&'static str> {
-    let tools = req["tools"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let offered = tools
-        .iter()
-        .any(|tool| tool["name"] == "get_weather" || tool["function"]["name"] == "get_weather");
-    match (offered, two) {
-        (false, _) => vec![],
-        (true, false) => vec!["call_1"],
-        (true, true) => vec!["call_1", "call_2"],
-    }
-}
-
-/// The arguments of each tool call, in the pieces that a stream brings them in.
-const ARGUMENTS: [&str; 2] = ["{\"city\":", "\"Москва\"}"];
-const ID: &str = "scripted-1";
-const CREATED: u64 = 1_790_000_000;
-
-struct Answer {
-    model: String,
-    words: Vec<String>,
-    full: bool,
-    calls: Vec<&'static str>,
-    input: u64,
-    cut: bool,
-}
-
-impl Answer {
-    fn output(&self) -> u64 {
-        (self.words.len() + 8 * self.calls.len()) as u64
-    }
-
-    fn chat_finish(&self) -> &'static str {
-        match (self.calls.is_empty(), self.full) {
-            (false, _) => "tool_calls",
-            (true, true) => "stop",
-            (true, false) => "length",
-        }
-    }
-
-    fn chat_usage(&self) -> Value {
-        let (input, output) = (self.input, self.output());
-        json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
-            "prompt_tokens_details": { "cached_tokens": 0 } })
-    }
-
-    fn chat(&self) -> Reply {
-        let mut message =
-            json!({ "role": "assistant", "content": self.words.concat(), "refusal": null });
-        if !self.calls.is_empty() {
-            message["content"] = Value::Null;
-            message["tool_calls"] = self
-                .calls
-                .iter()
-                .map(|id| chat_call(id, &ARGUMENTS.concat()))
-                .collect();
-        }
-        Reply::json(
-            200,
-            &json!({ "id": ID, "object": "chat.completion", "created": CREATED, "model": self.model,
-                "choices": [{ "index": 0, "message": message, "logprobs": null, "finish_reason": self.chat_finish() }],
-                "usage": self.chat_usage() }),
-        )
-    }
-
-    fn chat_stream(&self, with_usage: bool) -> Reply {
-        let chunk = |choices: Value, usage: Value| {
-            let mut chunk = json!({ "id": ID, "object": "chat.completion.chunk", "created": CREATED,
-                "model": self.model, "choices": choices });
-            if with_usage {
-                chunk["usage"] = usage;
-            }
-            format!("data: {chunk}\n\n")
-        };
-        let delta = |delta: Value, finish: Value| {
-            chunk(
-                json!([{ "index": 0, "delta": delta, "finish_reason": finish }]),
-                Value::Null,
-            )
-        };
-        let mut events = vec![delta(
-            json!({ "role": "assistant", "content": "" }),
-            Value::Null,
-        )];
-        events.extend(
-            self.words
-                .iter()
-                .map(|word| delta(json!({ "content": word }), Value::Null)),
-        );
-        for (index, id) in self.calls.iter().enumerate() {
-            let mut call = chat_call(id, "");
-            call["index"] = index.into();
-            events.push(delta(json!({ "tool_calls": [call] }), Value::Null));
-            for piece in ARGUMENTS {
-                let call = json!({ "index": index, "function": { "arguments": piece } });
-                events.push(delta(json!({ "tool_calls": [call] }), Value::Null));
-            }
-        }
-        if self.cut {
-            return cut_in_the_middle(events);
-        }
-        events.push(delta(json!({}), self.chat_finish().into()));
-        if with_usage {
-            events.push(chunk(json!([]), self.chat_usage()));
-        }
-        events.push("data: [DONE]\n\n".to_owned());
-        Reply::stream(events)
-    }
-
-    fn messages_stop(&self) -> &'static str {
-        match (self.calls.is_empty(), self.full) {
-            (false, _) => "tool_use",
-            (true, true) => "end_turn",
-            (true, false) => "max_tokens",
-        }
-    }
-
-    fn messages(&self) -> Reply {
-        let text = (!self.words.is_empty())
-            .then(|| json!({ "type": "text", "text": self.words.concat() }));
-        let arguments: Value = serde_json::from_str(&ARGUMENTS.concat()).unwrap_or_default();
-        let calls = self.calls.iter().map(
-            |id| json!({ "type": "tool_use", "id": id, "name": "get_weather", "input": arguments }),
-        );
-        let content: Vec<Value> = text.into_iter().chain(calls).collect();
-        Reply::json(
-            200,
-            &json!({ "id": ID, "type": "message", "role": "assistant", "model": self.model, "content": content,
-                "stop_reason": self.messages_stop(), "stop_sequence": null, "usage": self.messages_usage(self.output()) }),
-        )
-    }
-
-    fn messages_usage(&self, output: u64) -> Value {
-        json!({ "input_tokens": self.input, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-            "output_tokens": output })
-    }
-
-    fn messages_stream(&self) -> Reply {
-        let event = |data: Value| {
-            format!(
-                "event: {}\ndata: {data}\n\n",
-                data["type"].as_str().unwrap_or_default()
-            )
-        };
-        let start = json!({ "id": ID, "type": "message", "role": "assistant", "model": self.model, "content": [],
-            "stop_reason": null, "stop_sequence": null, "usage": self.messages_usage(1) });
-        let mut events = vec![event(json!({ "type": "message_start", "message": start }))];
-        let mut block = |start: Value, deltas: Vec<Value>, index: usize| {
-            events.push(event(
-                json!({ "type": "content_block_start", "index": index, "content_block": start }),
-            ));
-            for delta in deltas {
-                events.push(event(
-                    json!({ "type": "content_block_delta", "index": index, "delta": delta }),
-                ));
-            }
-            events.push(event(
-                json!({ "type": "content_block_stop", "index": index }),
-            ));
-        };
-        if !self.words.is_empty() {
-            let deltas = self
-                .words
-                .iter()
-                .map(|word| json!({ "type": "text_delta", "text": word }))
-                .collect();
-            block(json!({ "type": "text", "text": "" }), deltas, 0);
-        }
-        for (index, id) in self.calls.iter().enumerate() {
-            let pieces =
-                ARGUMENTS.map(|piece| json!({ "type": "input_json_delta", "partial_json": piece }));
-            block(
-                json!({ "type": "tool_use", "id": id, "name": "get_weather", "input": {} }),
-                pieces.to_vec(),
-                index,
-            );
-        }
-        if self.cut {
-            return cut_in_the_middle(events);
-        }
-        events.insert(1, event(json!({ "type": "ping" })));
-        let delta = json!({ "stop_reason": self.messages_stop(), "stop_sequence": null });
-        events.push(event(json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": self.output() } })));
-        events.push(event(json!({ "type": "message_stop" })));
-        Reply::stream(events)
-    }
-}
-
-fn chat_call(id: &str, arguments: &str) -> Value {
-    json!({ "id": id, "type": "function", "function": { "name": "get_weather", "arguments": arguments } })
-}
-
-fn cut_in_the_middle(mut events: Vec<String>) -> Reply {
-    events.truncate(events.len().div_ceil(2).max(2));
-    let reply = Reply::stream(events);
-    let end = reply.steps.len();
-    reply.with_step(end, Step::Cut)
 }

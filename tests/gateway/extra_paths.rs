@@ -2,7 +2,7 @@
 
 use http::Method;
 use serde_json::json;
-use tollgate::demo::vendor::polite;
+use tollgate::demo::script::polite;
 
 use crate::{
     checks::{AUTHENTICATION, decimal, micro, names, refused},

@@ -16,7 +16,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
-use tollgate::demo::vendor::{Step, polite};
+use tollgate::demo::{script::polite, vendor::Step};
 use tollgate_layers::{
     money::MicroRub,
     reserve::{

@@ -10,7 +10,7 @@ use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
-use tollgate::demo::vendor::{Step, polite};
+use tollgate::demo::{script::polite, vendor::Step};
 use tollgate_layers::reserve::ledger::Bookkeeping;
 
 use crate::{
