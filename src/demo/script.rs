@@ -6,7 +6,7 @@ use super::vendor::{Received, Reply};
 
 /// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
 /// that tool is offered or the tool that the text names (`run-tool NAME {…}`), and repeats a tool's
-/// result.
+/// result. It ends before a stop sequence, and repeats its instructions when asked to (`say-system`).
 ///
 /// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]
@@ -27,17 +27,30 @@ pub fn polite(received: &Received) -> Reply {
     } else if said.contains("vendor-500") {
         return refuse(500, "the script fails");
     }
+    let input = 8 + said.chars().count() as u64 / 4;
+    if received.path.contains("/count_tokens") {
+        return Reply::json(200, &json!({ "input_tokens": input }));
+    }
     let model = req["model"].as_str().unwrap_or_default();
     let calls = if is_result {
         Vec::new()
     } else {
         tool_calls(&req, &said)
     };
-    let text = if is_result {
+    let mut text = if is_result {
         format!("Результат: {said}")
+    } else if said.contains("say-system") {
+        format!("Система: {}", instructions(&req))
     } else {
         format!("Вы написали: {said}")
     };
+    let stop = stop_sequences(&req)
+        .into_iter()
+        .filter_map(|stop| Some((text.find(stop)?, stop)))
+        .min();
+    if let Some((end, _)) = stop {
+        text.truncate(end);
+    }
     // No more than the ceiling allows, as a vendor does: here a word is a token.
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
@@ -57,8 +70,9 @@ pub fn polite(received: &Received) -> Reply {
         model: model.to_owned(),
         full: kept.len() == words.len(),
         words: kept,
+        stop: stop.map(|(_, stop)| stop.to_owned()),
         calls,
-        input: 8 + said.chars().count() as u64 / 4,
+        input,
         cut: said.contains("vendor-cut"),
     };
     match (messages, req["stream"] == true) {
@@ -95,6 +109,35 @@ fn last_said(req: &Value) -> (String, bool) {
         part["text"].as_str().unwrap_or_default().to_owned(),
         is_tool,
     )
+}
+
+/// What the model was told beside the conversation.
+fn instructions(req: &Value) -> String {
+    let turns = req["messages"].as_array().into_iter().flatten();
+    let told = turns
+        .filter(|turn| turn["role"] == "system" || turn["role"] == "developer")
+        .map(|turn| &turn["content"]);
+    let mut texts: Vec<&str> = Vec::new();
+    for content in told.chain([&req["system"]]) {
+        match content {
+            Value::Array(parts) => {
+                texts.extend(parts.iter().filter_map(|part| part["text"].as_str()));
+            }
+            content => texts.extend(content.as_str()),
+        }
+    }
+    texts.join("\n")
+}
+
+/// What the answer is to end before.
+fn stop_sequences(req: &Value) -> Vec<&str> {
+    match (&req["stop_sequences"], &req["stop"]) {
+        (Value::Array(list), _) | (_, Value::Array(list)) => {
+            list.iter().filter_map(Value::as_str).collect()
+        }
+        (_, Value::String(one)) => vec![one.as_str()],
+        _ => vec![],
+    }
 }
 
 /// A call of a tool: id, name, and the arguments in the pieces that a stream brings them in.
@@ -153,6 +196,8 @@ struct Answer {
     model: String,
     words: Vec<String>,
     full: bool,
+    /// The stop sequence that it ended before.
+    stop: Option<String>,
     calls: Vec<ToolCall>,
     input: u64,
     cut: bool,
@@ -243,9 +288,15 @@ impl Answer {
     fn messages_stop(&self) -> &'static str {
         match (self.calls.is_empty(), self.full) {
             (false, _) => "tool_use",
+            (true, true) if self.stop.is_some() => "stop_sequence",
             (true, true) => "end_turn",
             (true, false) => "max_tokens",
         }
+    }
+
+    fn messages_stop_sequence(&self) -> Option<&str> {
+        let stopped = self.messages_stop() == "stop_sequence";
+        self.stop.as_deref().filter(|_| stopped)
     }
 
     fn messages(&self) -> Reply {
@@ -259,7 +310,8 @@ impl Answer {
         Reply::json(
             200,
             &json!({ "id": ID, "type": "message", "role": "assistant", "model": self.model, "content": content,
-                "stop_reason": self.messages_stop(), "stop_sequence": null, "usage": self.messages_usage(self.output()) }),
+                "stop_reason": self.messages_stop(), "stop_sequence": self.messages_stop_sequence(),
+                "usage": self.messages_usage(self.output()) }),
         )
     }
 
@@ -309,7 +361,7 @@ impl Answer {
             return cut_in_the_middle(events);
         }
         events.insert(1, event(json!({ "type": "ping" })));
-        let delta = json!({ "stop_reason": self.messages_stop(), "stop_sequence": null });
+        let delta = json!({ "stop_reason": self.messages_stop(), "stop_sequence": self.messages_stop_sequence() });
         events.push(event(json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": self.output() } })));
         events.push(event(json!({ "type": "message_stop" })));
         Reply::stream(events)

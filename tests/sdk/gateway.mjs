@@ -60,7 +60,8 @@ export async function cost(model, usage) {
 /** A fresh key: whatever it has spent, the test at hand spent. */
 export class Key {
   static async create({ account: id, ...limits } = {}) {
-    const created = await admin("POST", `/accounts/${id ?? (await fundedAccount())}/keys`, { name: "sdk test", ...limits });
+    const path = `/accounts/${id ?? (await fundedAccount())}/keys`;
+    const created = await admin("POST", path, { name: "sdk test", ...limits });
     return Object.assign(new Key(), { id: created.id, secret: created.key });
   }
 

@@ -13,8 +13,7 @@ const WEATHER = {
     parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
   },
 };
-const PIXEL =
-  "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 /** Parameters that the messages format has no place for, and those that it has. */
 const DROPPED = {
   seed: 7,
@@ -143,7 +142,8 @@ forEachModel("chat", (names) => {
 
     test(`${kind}, results and answer, streamed`, async () => {
       const { key, client, charged } = await asker(suite);
-      const { calls, fragments, finish, usages } = await read(await ask(client, text, { tools: [WEATHER], ...streamed }));
+      const stream = await ask(client, text, { tools: [WEATHER], ...streamed });
+      const { calls, fragments, finish, usages } = await read(stream);
       assert.equal(finish, "tool_calls");
       assertCalls(calls, count);
       assert.ok(fragments >= 2 * count, "arguments came in one piece");
@@ -217,8 +217,8 @@ forEachModel("chat", (names) => {
     await key.assertSpent(await charged(answer.usage));
   });
 
-  for (const stop of ["СТОП", ["другое", "СТОП"]]) {
-    test(`an answer ends before ${Array.isArray(stop) ? "one of several stop sequences" : "the stop sequence"}`, async () => {
+  for (const [which, stop] of [["the stop sequence", "СТОП"], ["one of several stop sequences", ["другое", "СТОП"]]]) {
+    test(`an answer ends before ${which}`, async () => {
       const { client } = await asker(suite);
       const plain = await ask(client, "до СТОП после", { stop });
       const [{ message, finish_reason }] = plain.choices;
@@ -241,8 +241,8 @@ forEachModel("chat", (names) => {
 
   test("an image goes along with a text", async () => {
     const { client } = await asker(suite);
-    const parts = [{ type: "image_url", image_url: { url: PIXEL, detail: "low" } }, { type: "text", text: "Что это?" }];
-    const answer = await ask(client, undefined, { messages: [user(parts)] });
+    const image = { type: "image_url", image_url: { url: `data:image/png;base64,${PIXEL}`, detail: "low" } };
+    const answer = await ask(client, undefined, { messages: [user([image, { type: "text", text: "Что это?" }])] });
     assert.equal(answer.choices[0].message.content, "Вы написали: Что это?");
   });
 

@@ -16,9 +16,7 @@ WEATHER = {
 }
 
 
-PIXEL = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -229,7 +227,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual(answer.choices[0].message.content, "Система: Ты краток.\nОтвечай по-русски.")
 
     def test_image_goes_along_with_a_text(self):
-        image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PIXEL, "detail": "low"}}
         answer = self.ask(self.asker, messages=[user([image, {"type": "text", "text": "Что это?"}])])
         self.assertEqual(answer.choices[0].message.content, "Вы написали: Что это?")
 

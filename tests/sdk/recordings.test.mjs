@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { fileURLToPath } from "node:url";
-import { after, describe, test } from "node:test";
+import { after, test } from "node:test";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { Vendor, recordings, startGateway } from "./replay.mjs";
@@ -15,9 +15,10 @@ const TEXT = "слово ".repeat(5000);
 const ASKED = { max_tokens: 4096, messages: [{ role: "user", content: TEXT }] };
 
 const recorded = await recordings(FOLDER);
+const made = madeStreams();
 const broken = brokenStreams();
-const vendor = await Vendor.start([...recorded, ...broken]);
-const gateway = await startGateway(vendor, [...recorded, ...broken]);
+const vendor = await Vendor.start([...recorded, ...made, ...broken]);
+const gateway = await startGateway(vendor, [...recorded, ...made, ...broken]);
 after(async () => {
   await gateway.stop();
   vendor.stop();
@@ -73,6 +74,9 @@ const chatClient = (wire) =>
 const messagesClient = (wire) =>
   new Anthropic({ apiKey: key.secret, baseURL: gateway.url, fetch: wire.fetch, maxRetries: 0, timeout: 20_000 });
 
+const ask = (sdk, wire, request) =>
+  sdk === OpenAI ? chatClient(wire).chat.completions.create(request) : messagesClient(wire).messages.create(request);
+
 function chatAnswer(answer, wire, reasoning) {
   const [{ message, finish_reason }] = answer.choices;
   return {
@@ -90,13 +94,14 @@ async function chatChunks(name) {
   const wire = new Wire();
   const params = { model: name, ...ASKED, stream: true, stream_options: { include_usage: true } };
   const seen = { text: "", thinking: "" };
-  let [calls, stop, last] = [[], null, null];
+  let [calls, refusal, stop, last] = [[], "", null, null];
   try {
     for await (const { choices, usage } of await chatClient(wire).chat.completions.create(params)) {
       last = usage ?? last;
       for (const { delta, finish_reason } of choices) {
         stop = finish_reason || stop;
         seen.text += delta.content ?? "";
+        refusal += delta.refusal ?? "";
         const details = delta.reasoning_details?.map(({ text }) => text ?? "").join("");
         seen.thinking += delta.reasoning_content ?? delta.reasoning ?? details ?? "";
         for (const { index, id, function: fn } of delta.tool_calls ?? []) {
@@ -108,7 +113,7 @@ async function chatChunks(name) {
   } catch (error) {
     return failed(seen, wire)(error);
   }
-  return { ...seen, number: wire.number, calls: calls.map(chatCall), stop, usage: chatUsage(last) };
+  return { ...seen, number: wire.number, refusal, calls: calls.map(chatCall), stop, usage: chatUsage(last) };
 }
 
 /** What was seen of a stream that the vendor broke off, once its error has come. */
@@ -175,9 +180,10 @@ const STOPS = {
   },
 };
 
-function translation({ number, stop, stop_sequence, ...same }, format) {
+function translation({ number, stop, stop_sequence, refusal, ...same }, format) {
   if (same.failed) return same;
   if (format === "chat") return { ...same, stop: STOPS.chat[stop] };
+  if (refusal) return { ...same, text: same.text + refusal, stop: "refusal", stop_sequence: null };
   // Some vendors end on `stop` where a tool was called, or give no reason at all.
   const called = same.calls.length > 0 && (!stop || stop === "stop");
   return { ...same, stop: called ? "tool_use" : STOPS.messages[stop || "stop"], stop_sequence: null };
@@ -185,18 +191,14 @@ function translation({ number, stop, stop_sequence, ...same }, format) {
 
 const other = (format) => (format === "chat" ? "messages" : "chat");
 
-describe("recordings of both formats are there, streamed, plain and errors", () => {
-  for (const format of ["chat", "messages"]) {
-    test(format, () => {
-      const of = recorded.filter((recording) => recording.format === format);
-      for (const kind of [(r) => r.stream, (r) => !r.stream && r.status === 200, (r) => r.status !== 200]) {
-        assert.ok(of.some(kind), `${FOLDER}: ${of.map(({ name }) => name)}`);
-      }
-    });
+test("recordings of both formats are there: streamed, plain and errors", () => {
+  const kinds = new Set(recorded.map(({ format, stream, status }) => `${format} ${stream ? "stream" : status}`));
+  for (const kind of ["stream", "200", "400", "404"]) {
+    for (const format of ["chat", "messages"]) assert.ok(kinds.has(`${format} ${kind}`), `${FOLDER}: ${[...kinds]}`);
   }
 });
 
-for (const recording of recorded.filter(({ status }) => status === 200)) {
+for (const recording of [...recorded.filter(({ status }) => status === 200), ...made]) {
   const { name, format } = recording;
   const caller = other(format);
 
@@ -207,19 +209,27 @@ for (const recording of recorded.filter(({ status }) => status === 200)) {
       vendor.seed = seed;
       const { number, ...read } = await READERS[caller].read(recording);
       assert.deepEqual(read, expected, `cut by seed ${seed}`);
-      await sameCharge(number, own);
+      await sameCharge(number, own, recording);
     }
     vendor.seed = null;
   });
 }
 
-/** Call `number` was charged as the same answer in its own format, and as the SDK shows it. */
-async function sameCharge(number, own) {
+/** Call `number` was charged as the same answer in its own format, and for what the vendor counted. */
+async function sameCharge(number, own, { bytes }) {
   const [receipt, ownReceipt] = await Promise.all([key.receipt(number), key.receipt(own.number)]);
-  for (const field of ["usage", "charged_rub", "end", "estimated"]) assert.deepEqual(receipt[field], ownReceipt[field], field);
-  if (own.failed) return;
-  const { thinking, ...classes } = own.usage;
-  assert.deepEqual([receipt.usage, receipt.end, receipt.estimated], [classes, "finished", false]);
+  for (const field of ["usage", "charged_rub", "end", "estimated"]) {
+    assert.deepEqual(receipt[field], ownReceipt[field], field);
+  }
+  const { thinking, ...classes } = own.usage ?? chatUsage(lastUsage(bytes));
+  assert.deepEqual([receipt.usage, receipt.estimated], [classes, false]);
+  if (!own.failed) assert.equal(receipt.end, "finished");
+}
+
+/** The last usage of a chat stream: an SDK that raises an error has not shown it. */
+function lastUsage(bytes) {
+  const lines = bytes.toString().split("\n").filter((line) => line.startsWith("data: {"));
+  return lines.map((line) => JSON.parse(line.slice(6)).usage).findLast(Boolean);
 }
 
 for (const recording of recorded.filter(({ format, status }) => format === "chat" && status === 200)) {
@@ -234,11 +244,9 @@ for (const recording of recorded.filter(({ status }) => status !== 200)) {
   test(`${recording.name} is an error of ours for both callers`, async () => {
     // A vendor that does not know its model is the operator's trouble, not the caller's.
     const status = { 400: 400, 404: 503 }[recording.status];
-    for (const client of [chatClient, messagesClient]) {
+    for (const sdk of [OpenAI, Anthropic]) {
       const wire = new Wire();
-      const sdk = client === chatClient ? OpenAI : Anthropic;
-      const asked = { model: recording.name, ...ASKED };
-      const call = client === chatClient ? client(wire).chat.completions.create(asked) : client(wire).messages.create(asked);
+      const call = ask(sdk, wire, { model: recording.name, ...ASKED });
       const error = await call.then(() => assert.fail("an answer"), (error) => error);
       assert.ok(error instanceof (status === 400 ? sdk.BadRequestError : sdk.InternalServerError), String(error));
       assert.equal(error.status, status);
@@ -253,47 +261,116 @@ for (const recording of recorded.filter(({ status }) => status !== 200)) {
   });
 }
 
-// Streams that break
+// What no recording shows
 
-/** Beginnings of streams, of both formats, and how they break. */
-function brokenStreams() {
-  const data = (value) => `data: ${JSON.stringify(value)}\n\n`;
-  const named = (value) => `event: ${value.type}\n${data(value)}`;
-  const delta = (delta, finish_reason = null) => ({ choices: [{ index: 0, delta, finish_reason }] });
-  const chunk = (rest) => data({ id: "c", object: "chat.completion.chunk", created: 1, model: "m", ...rest });
+function data(value) {
+  return `data: ${JSON.stringify(value)}\n\n`;
+}
+
+function event(value) {
+  return `event: ${value.type}\n${data(value)}`;
+}
+
+function chunk(delta, finish_reason = null) {
+  return chatData([{ index: 0, delta, finish_reason }]);
+}
+
+function chatData(choices, rest = {}) {
+  return data({ id: "made-1", object: "chat.completion.chunk", created: 1, model: "made", choices, ...rest });
+}
+
+function messageStart() {
   const usage = { input_tokens: 5, output_tokens: 1 };
-  const message = { id: "m", type: "message", role: "assistant", model: "m", content: [], stop_reason: null, usage };
+  const message = { id: "made-1", type: "message", role: "assistant", model: "made", content: [], stop_reason: null };
+  return event({ type: "message_start", message: { ...message, usage } });
+}
+
+/** Whole streams. */
+function madeStreams() {
+  const counts = { prompt_tokens: 5, completion_tokens: 9, total_tokens: 14 };
+  const usage = `${chatData([], { usage: counts })}data: [DONE]\n\n`;
+  const call = (index, rest) => chunk({ tool_calls: [{ index, ...rest }] });
+  const begin = (index, id, name) => call(index, { id, type: "function", function: { name, arguments: "" } });
+  const more = (index, piece) => call(index, { function: { arguments: piece } });
+  const streams = {
+    // The messages format never interleaves.
+    "chat-made-interleaved-tools": [
+      chunk({ role: "assistant", content: "Смотрю." }),
+      begin(0, "call_a", "first"),
+      more(0, '{"city":'),
+      begin(1, "call_b", "second"),
+      more(1, '{"n":'),
+      more(0, '"Москва"}'),
+      more(1, "12}"),
+      chunk({}, "stop"),
+      usage,
+    ],
+    "chat-made-text-after-tool": [
+      begin(0, "call_a", "first"),
+      more(0, "{}"),
+      chunk({ content: "Готово." }),
+      chunk({}, "tool_calls"),
+      usage,
+    ],
+    "chat-made-first-chunk-about-the-prompt": [
+      data({ id: "", model: "", object: "", created: 0, choices: [], prompt_filter_results: [] }),
+      chunk({ role: "assistant", content: "Да" }),
+      chunk({}, "stop"),
+      usage,
+    ],
+    "chat-made-refusal": [
+      chunk({ role: "assistant", content: "", refusal: null }),
+      chunk({ refusal: "Не " }),
+      chunk({ refusal: "могу." }),
+      chunk({}, "stop"),
+      usage,
+    ],
+    "messages-made-refusal": [
+      messageStart(),
+      event({
+        type: "message_delta",
+        delta: { stop_reason: "refusal", stop_sequence: null, stop_details: { type: "refusal", category: "cyber" } },
+        usage: { output_tokens: 3 },
+      }),
+      event({ type: "message_stop" }),
+    ],
+  };
+  return Object.entries(streams).map(([name, parts]) => stream(name, parts.join("")));
+}
+
+/** Beginnings of streams, and how they break. */
+function brokenStreams() {
   const begun = {
-    chat: chunk(delta({ role: "assistant", content: "" })) + chunk(delta({ content: "Нача" })),
+    chat: chunk({ role: "assistant", content: "" }) + chunk({ content: "Нача" }),
     messages:
-      named({ type: "message_start", message }) +
-      named({ type: "content_block_start", index: 0, content_block: { type: "text", text: "" } }) +
-      named({ type: "content_block_delta", index: 0, delta: { type: "text_delta", text: "Нача" } }),
+      messageStart() +
+      event({ type: "content_block_start", index: 0, content_block: { type: "text", text: "" } }) +
+      event({ type: "content_block_delta", index: 0, delta: { type: "text_delta", text: "Нача" } }),
   };
   const error = {
     chat: data({ error: { message: "overloaded", type: "server_error", code: 502 } }),
-    messages: named({ type: "error", error: { type: "overloaded_error", message: "overloaded" } }),
+    messages: event({ type: "error", error: { type: "overloaded_error", message: "overloaded" } }),
   };
-  const base = { stream: true, status: 200 };
   return ["chat", "messages"].flatMap((format) => [
-    { ...base, format, name: `${format}-error-inside`, bytes: Buffer.from(begun[format] + error[format]) },
-    { ...base, format, name: `${format}-error-first`, bytes: Buffer.from(error[format]), first: true },
-    { ...base, format, name: `${format}-ends-early`, bytes: Buffer.from(begun[format]) },
-    { ...base, format, name: `${format}-cut`, bytes: Buffer.from(begun[format]), cut: true },
+    stream(`${format}-broken-by-an-error`, begun[format] + error[format]),
+    stream(`${format}-broken-from-the-start`, error[format], { first: true }),
+    stream(`${format}-broken-off`, begun[format]),
+    stream(`${format}-broken-by-a-cut`, begun[format], { cut: true }),
   ]);
 }
 
+function stream(name, text, rest = {}) {
+  return { name, format: name.split("-")[0], stream: true, status: 200, bytes: Buffer.from(text), ...rest };
+}
+
 for (const { name, first } of broken) {
-  test(`${name}: a stream that breaks raises in both SDKs`, async () => {
+  test(`${name} raises in both SDKs`, async () => {
     for (const sdk of [OpenAI, Anthropic]) {
       const wire = new Wire();
       const asked = { model: name, ...ASKED, stream: true };
       const seen = [];
       const read = async () => {
-        const stream = await (sdk === OpenAI
-          ? chatClient(wire).chat.completions.create(asked)
-          : messagesClient(wire).messages.create(asked));
-        for await (const event of stream) seen.push(event);
+        for await (const event of await ask(sdk, wire, asked)) seen.push(event);
       };
       const error = await read().then(() => assert.fail(`looks whole: ${JSON.stringify(seen)}`), (error) => error);
       // Node's own fetch ends a broken body with `TypeError: terminated`.
@@ -307,10 +384,14 @@ for (const { name, first } of broken) {
   });
 }
 
-test("vendors get no field of the other format", async () => {
+test("vendors were asked in their own format, and streams for their usage", () => {
+  const fields = {
+    chat: ["model", "messages", "max_tokens", "max_completion_tokens", "reasoning_effort", "stream", "stream_options"],
+    messages: ["model", "messages", "max_tokens", "thinking", "stream"],
+  };
   for (const body of vendor.received) {
-    const chat = body.model.startsWith("chat-");
-    const strange = chat ? ["system", "thinking", "stop_sequences", "anthropic_version"] : ["stop", "stream_options"];
-    assert.deepEqual(strange.filter((name) => name in body), [], body.model);
+    const format = body.model.split("-")[0];
+    assert.deepEqual(Object.keys(body).filter((name) => !fields[format].includes(name)), [], body.model);
+    if (format === "chat" && body.stream) assert.equal(body.stream_options.include_usage, true, body.model);
   }
 });

@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const GATEWAY = process.env.TOLLGATE_BIN ?? "../../target/release/tollgate";
+const { TOLLGATE_BIN: GATEWAY } = process.env;
 const ADMIN_KEY = "admin-key-of-the-recordings-test";
 const START_MS_MAX = 10_000;
 /** A cut piece has 1 byte to so many. */
@@ -21,7 +21,8 @@ export async function recordings(folder) {
     names.map(async (name) => {
       const [, format] = name.match(/^(chat|messages)-/);
       const [, status = "200"] = name.match(/-error-.*?-(\d{3})(?:-\d+)?\.json$/) ?? [];
-      return { name, format, stream: name.endsWith(".sse"), status: Number(status), bytes: await readFile(join(folder, name)) };
+      const bytes = await readFile(join(folder, name));
+      return { name, format, stream: name.endsWith(".sse"), status: Number(status), bytes };
     }),
   );
 }
@@ -90,7 +91,7 @@ function* pieces(bytes, seed) {
   }
 }
 
-/** Starts a gateway whose models are the vendor's recordings; answers its addresses, its admin key and how to stop it. */
+/** Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. */
 export async function startGateway(vendor, all) {
   const folder = await mkdtemp(join(tmpdir(), "tollgate-recordings-"));
   const file = join(folder, "tollgate.toml");

@@ -1,4 +1,5 @@
 use std::{
+    future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -36,7 +37,7 @@ pin_project! {
     #[derive(Debug)]
     #[project = Projected]
     enum Inner<A> {
-        Stream { #[pin] inner: A, tap: Tap },
+        Stream { #[pin] inner: A, tap: Tap, first: Option<Bytes> },
         Whole { bytes: Option<Bytes> },
     }
 }
@@ -55,8 +56,26 @@ impl<A> ResponseBody<A> {
             alarm: None,
         };
         Self {
-            inner: Inner::Stream { inner, tap },
+            inner: Inner::Stream {
+                inner,
+                tap,
+                first: None,
+            },
         }
+    }
+
+    /// Waits for what comes first, and keeps it: an error that comes before everything else still has
+    /// the choice of its status.
+    pub(super) async fn begun(mut self) -> Result<Self, Error>
+    where
+        A: Body<Data = Bytes, Error = Error> + Unpin,
+    {
+        let frame = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await;
+        let bytes = frame.transpose()?.and_then(|frame| frame.into_data().ok());
+        if let Inner::Stream { first, .. } = &mut self.inner {
+            *first = bytes;
+        }
+        Ok(self)
     }
 
     pub(super) fn whole(bytes: Bytes) -> Self {
@@ -81,7 +100,12 @@ where
             Projected::Whole { bytes } => {
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
             }
-            Projected::Stream { inner, tap } => (inner, tap),
+            Projected::Stream { inner, tap, first } => {
+                if let Some(first) = first.take() {
+                    return Poll::Ready(Some(Ok(Frame::data(first))));
+                }
+                (inner, tap)
+            }
         };
         loop {
             if tap.ended {
@@ -109,7 +133,9 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.inner {
-            Inner::Stream { tap, .. } => tap.ended && tap.failure.is_none(),
+            Inner::Stream { tap, first, .. } => {
+                tap.ended && tap.failure.is_none() && first.is_none()
+            }
             Inner::Whole { bytes } => bytes.is_none(),
         }
     }

@@ -1,7 +1,8 @@
 //! Lets a vendor's answer through as it is, and reads the usage off the bytes on their way.
 //!
 //! A stream passes frame by frame: no frame waits for another and none is copied, except where an
-//! event that must be taken out again is cut over frames. A plain answer is read whole first: only
+//! event that must be taken out again is cut over frames. The head of the answer waits for the first
+//! frame, so that an error that comes first still has its status. A plain answer is read whole first: only
 //! then is it known that it is one.
 
 mod body;
@@ -68,7 +69,7 @@ impl<S, A> Service<Request<Outbound>> for Passthrough<S>
 where
     S: Service<Request<Outbound>, Response = Response<A>, Error = Error>,
     S::Future: Send + 'static,
-    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+    A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
@@ -95,8 +96,8 @@ where
             let kind = media_type(&parts.headers);
             match (stream, kind.as_slice()) {
                 (true, b"text/event-stream") => {
-                    let mut res =
-                        Response::new(ResponseBody::stream(body, format, strip_usage, meter));
+                    let body = ResponseBody::stream(body, format, strip_usage, meter);
+                    let mut res = Response::new(body.begun().await?);
                     set(
                         res.headers_mut(),
                         "text/event-stream; charset=utf-8",

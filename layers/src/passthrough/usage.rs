@@ -125,15 +125,18 @@ impl Reader {
             self.suspect |= usage_here;
             return Seen::Other;
         };
+        let usage = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage));
+        match usage.map(|usage| serde_json::from_str::<ChatUsage>(usage.get())) {
+            Some(Ok(usage)) => self.chat = Some(usage.counts()),
+            Some(Err(_)) => self.suspect = true,
+            None => {}
+        }
+        // An error may bring the usage of what came before it.
         if let Some(error) = chunk.error {
             return Seen::Failure(vendor_error(error));
         }
-        let Some(usage) = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage)) else {
+        if usage.is_none() {
             return Seen::Other;
-        };
-        match serde_json::from_str::<ChatUsage>(usage.get()) {
-            Ok(usage) => self.chat = Some(usage.counts()),
-            Err(_) => self.suspect = true,
         }
         match chunk.choices {
             Some(choices) if choices.is_empty() => Seen::UsageAlone,
