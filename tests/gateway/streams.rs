@@ -64,7 +64,8 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     for op in BOTH {
         let said = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
-        // The vendor waits in front of each event until the client has read the one before it.
+        // The vendor waits in front of each event until the client has read the one before it. The
+        // first one comes with the head of the answer.
         let steps: Vec<Step> = said
             .iter()
             .flat_map(|event| {
@@ -77,12 +78,15 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
         world
             .vendor
             .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+        go.notify_one();
         let res = world
             .send(op.request(&world, &key, &with_usage(op.body("x"))))
             .await;
         let mut body = res.into_body();
-        for event in &said {
-            go.notify_one();
+        for (number, event) in said.iter().enumerate() {
+            if number > 0 {
+                go.notify_one();
+            }
             let mut seen = String::new();
             while seen.len() < event.len() {
                 seen.push_str(&next_text(&mut body).await.expect("another event"));
@@ -91,6 +95,34 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
         }
         assert_eq!(next_text(&mut body).await, None, "{op:?}");
     }
+}
+
+/// Translation case 78.
+#[tokio::test]
+async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (caller, vendor) in [
+        (Op::Chat, "chat"),
+        (Op::Chat, "messages"),
+        (Op::Messages, "messages"),
+        (Op::Messages, "chat"),
+    ] {
+        let error = json!({ "type": "overloaded_error", "message": "overloaded" });
+        let event = match vendor {
+            "chat" => format!("data: {}\n\n", json!({ "error": error })),
+            _ => {
+                let data = json!({ "type": "error", "error": error });
+                format!("event: error\ndata: {data}\n\n")
+            }
+        };
+        world.vendor.script(move |_| Reply::stream([event.clone()]));
+        let body = with(streamed(caller.body("x")), json!({ "model": vendor }));
+        let answer = caller.call(&world, &key, &body).await;
+        assert_eq!(answer.status, 503, "{caller:?} {vendor}: {answer:?}");
+        answer.refusal();
+    }
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
 #[tokio::test]
