@@ -78,6 +78,8 @@ pub struct Reading {
     pub dispatched: bool,
     /// The newest usage that the vendor reported.
     pub usage: Option<Usage>,
+    /// The usage's output is a count, not the first guess that messages streams begin with.
+    pub output_counted: bool,
     /// Something about the reported usage made no sense and was repaired.
     pub suspect: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.

@@ -283,6 +283,7 @@ impl Tap {
         };
         self.meter.update(|reading| {
             reading.usage = reader.usage();
+            reading.output_counted = reader.output_counted();
             reading.suspect = reader.suspect();
             reading.text_bytes = reader.text_bytes();
             reading.end = end;

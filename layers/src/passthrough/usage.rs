@@ -21,6 +21,7 @@ pub struct Reader {
     format: Format,
     chat: Option<Counts>,
     messages: MessagesUsage,
+    output_counted: bool,
     suspect: bool,
     text_bytes: u64,
     finish_seen: bool,
@@ -46,6 +47,7 @@ impl Reader {
             format,
             chat: None,
             messages: MessagesUsage::default(),
+            output_counted: false,
             suspect: false,
             text_bytes: 0,
             finish_seen: false,
@@ -83,6 +85,15 @@ impl Reader {
         match self.format {
             Format::Chat => self.chat.map(|counts| counts.usage),
             Format::Messages => self.messages.counts().map(|counts| counts.usage),
+        }
+    }
+
+    /// Whether the usage's output is a count: messages streams begin with a guess.
+    #[must_use]
+    pub const fn output_counted(&self) -> bool {
+        match self.format {
+            Format::Chat => self.chat.is_some(),
+            Format::Messages => self.output_counted,
         }
     }
 
@@ -170,7 +181,11 @@ impl Reader {
                     .and_then(|message| message.usage)
                     .or(event.usage);
                 match usage.map(|usage| serde_json::from_str::<MessagesUsage>(usage.get())) {
-                    Some(Ok(usage)) => self.messages.replace_by(usage),
+                    Some(Ok(usage)) => {
+                        self.output_counted |=
+                            event.kind == "message_delta" && usage.output_tokens.tokens.is_some();
+                        self.messages.replace_by(usage);
+                    }
                     Some(Err(_)) => self.suspect = true,
                     None => {}
                 }
@@ -204,6 +219,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
     };
     meter.update(|reading| {
         reading.usage = counts.map(|counts| counts.usage);
+        reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
         reading.text_bytes = text_bytes(format, bytes);
         reading.end = Some(End::Finished);

@@ -186,9 +186,12 @@ impl TokenBill {
         if usage.input_total() == 0 {
             (usage.input, repaired) = (self.input_estimate, true);
         }
-        // No output reported for text that was there, or none yet.
-        let finished = reading.end == Some(End::Finished);
-        if (finished && usage.output == 0 && seen > 0) || (!finished && usage.output < seen) {
+        // No output reported for text that was there, or no count of it yet.
+        let missing = match reading.end {
+            Some(End::Finished) => usage.output == 0 && seen > 0,
+            _ => !reading.output_counted && usage.output < seen,
+        };
+        if missing {
             (usage.output, repaired) = (seen.min(self.output_limit), true);
         }
         (usage, repaired)
@@ -240,6 +243,7 @@ mod tests {
         let reading = |usage, text_bytes, end| Reading {
             dispatched: true,
             usage,
+            output_counted: false,
             suspect: false,
             text_bytes,
             end,
