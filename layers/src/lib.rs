@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The vocabulary is always compiled: [`body`], [`call`], [`error`], [`facts`], [`json`], [`key`], [`money`],
-//! [`model`], [`price`], [`sse`], [`usage`].
+//! [`model`], [`price`], [`sse`], [`usage`],
+//! [`vendor_usage`].
 
 #![cfg_attr(
     test,
@@ -31,6 +32,7 @@ pub mod money;
 pub mod price;
 pub mod sse;
 pub mod usage;
+pub mod vendor_usage;
 
 #[cfg(feature = "auth")]
 pub mod auth;

@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use memchr::memmem;
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
-use serde_json::{Value, value::RawValue};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
 
 use super::{broken, text::text_bytes};
 use crate::{
@@ -13,13 +13,14 @@ use crate::{
     error::Error,
     sse::Event,
     usage::{End, Meter, Usage},
+    vendor_usage::{Count, VendorUsage, chat_usage},
 };
 
 /// Reads a stream, event by event.
 #[derive(Debug)]
 pub struct Reader {
     format: Format,
-    chat: Option<Counts>,
+    chat: Option<VendorUsage>,
     messages: MessagesUsage,
     output_counted: bool,
     suspect: bool,
@@ -137,9 +138,9 @@ impl Reader {
             return Seen::Other;
         };
         let usage = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage));
-        match usage.map(|usage| serde_json::from_str::<ChatUsage>(usage.get())) {
-            Some(Ok(usage)) => self.chat = Some(usage.counts()),
-            Some(Err(_)) => self.suspect = true,
+        match usage.map(chat_usage) {
+            Some(Some(counts)) => self.chat = Some(counts),
+            Some(None) => self.suspect = true,
             None => {}
         }
         // An error may bring the usage of what came before it.
@@ -210,9 +211,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
     }
     let counts = match (format, answer.usage) {
         (_, None) => None,
-        (Format::Chat, Some(usage)) => serde_json::from_str::<ChatUsage>(usage.get())
-            .ok()
-            .map(ChatUsage::counts),
+        (Format::Chat, Some(usage)) => chat_usage(usage),
         (Format::Messages, Some(usage)) => serde_json::from_str::<MessagesUsage>(usage.get())
             .ok()
             .and_then(|usage| usage.counts()),
@@ -295,112 +294,6 @@ struct MessageStart<'a> {
     usage: Option<&'a RawValue>,
 }
 
-/// Token counts by class.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    usage: Usage,
-    suspect: bool,
-}
-
-/// A count as vendors write it: absent, null, or a number. Anything else is suspect.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    tokens: Option<u64>,
-    suspect: bool,
-}
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Value::deserialize(deserializer)? {
-            Value::Null => Self::default(),
-            Value::Number(number) => Self {
-                tokens: number.as_u64(),
-                suspect: !number.is_u64(),
-            },
-            _ => Self {
-                tokens: None,
-                suspect: true,
-            },
-        })
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ChatUsage {
-    prompt_tokens: Count,
-    completion_tokens: Count,
-    total_tokens: Count,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    /// One vendor's name for cached tokens.
-    prompt_cache_hit_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PromptDetails {
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
-    reasoning_tokens: Count,
-}
-
-impl ChatUsage {
-    fn counts(self) -> Counts {
-        let prompt_details = self.prompt_tokens_details.unwrap_or_default();
-        let reasoning = self
-            .completion_tokens_details
-            .unwrap_or_default()
-            .reasoning_tokens;
-        let (cached, written) = (
-            prompt_details.cached_tokens,
-            prompt_details.cache_write_tokens,
-        );
-        let prompt = self.prompt_tokens.tokens.unwrap_or(0);
-        let mut output = self.completion_tokens.tokens.unwrap_or(0);
-        let beside = reasoning.tokens.unwrap_or(0);
-        let sum = prompt.saturating_add(output);
-        let contradicted = match self.total_tokens.tokens {
-            None => false,
-            Some(total) if total == sum => false,
-            // One vendor reports reasoning beside the completion; its total gives it away.
-            Some(total) if total == sum.saturating_add(beside) => {
-                output += beside;
-                false
-            }
-            Some(_) => true,
-        };
-        let cached_tokens = cached
-            .tokens
-            .or(self.prompt_cache_hit_tokens.tokens)
-            .unwrap_or(0);
-        let written_tokens = written.tokens.unwrap_or(0);
-        let cached_input = cached_tokens.min(prompt);
-        let cache_write = written_tokens.min(prompt - cached_input);
-        let suspect = self.prompt_tokens.tokens.is_none()
-            || self.completion_tokens.tokens.is_none()
-            || contradicted
-            || cached.suspect
-            || written.suspect
-            || cached_input != cached_tokens
-            || cache_write != written_tokens;
-        Counts {
-            usage: Usage {
-                input: prompt - cached_input - cache_write,
-                cached_input,
-                cache_write,
-                output,
-            },
-            suspect,
-        }
-    }
-}
-
 /// Cumulative: what a later event repeats replaces what an earlier one said.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -432,7 +325,7 @@ impl MessagesUsage {
     }
 
     /// `None` while nothing was reported.
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<VendorUsage> {
         let all = [
             self.input_tokens,
             self.cache_creation_input_tokens,
@@ -444,7 +337,8 @@ impl MessagesUsage {
             return None;
         }
         let [input, cache_write, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
-        Some(Counts {
+        Some(VendorUsage {
+            reasoning: None,
             usage: Usage {
                 input,
                 cached_input,

@@ -1,10 +1,13 @@
 //! Usage: the chat format counts what was read from and written to the cache inside the prompt, the
 //! messages format beside the input.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::usage::Usage;
+use crate::{
+    usage::Usage,
+    vendor_usage::{VendorUsage, chat_usage},
+};
 
 /// Bytes of text for one token where a vendor never says.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -20,11 +23,13 @@ pub(super) struct Tally {
 impl Tally {
     /// Reads a chat answer's usage. `None` if it says nothing.
     pub(super) fn read(usage: &RawValue) -> Option<Self> {
-        let usage: ChatUsage = serde_json::from_str(usage.get()).ok()?;
-        if usage.prompt_tokens.0.is_none() && usage.completion_tokens.0.is_none() {
-            return None;
-        }
-        Some(usage.tally())
+        let VendorUsage {
+            usage, reasoning, ..
+        } = chat_usage(usage)?;
+        Some(Self {
+            usage,
+            thinking: reasoning,
+        })
     }
 
     /// What an answer of so many bytes of text comes to, where the vendor never says.
@@ -66,77 +71,6 @@ impl Serialize for Tally {
             output_tokens_details: thinking.map(details),
         }
         .serialize(serializer)
-    }
-}
-
-/// A count as vendors write it: a number, or something else, which counts as left out.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count(Option<u64>);
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&RawValue>::deserialize(deserializer)?;
-        Ok(Self(raw.get().parse().ok()))
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ChatUsage {
-    prompt_tokens: Count,
-    completion_tokens: Count,
-    total_tokens: Count,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    /// One vendor's name for cached tokens.
-    prompt_cache_hit_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PromptDetails {
-    cached_tokens: Count,
-    cache_write_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
-    reasoning_tokens: Count,
-}
-
-impl ChatUsage {
-    /// The same classes as the call is charged by.
-    fn tally(self) -> Tally {
-        let prompt = self.prompt_tokens.0.unwrap_or(0);
-        let mut output = self.completion_tokens.0.unwrap_or(0);
-        let details = self.prompt_tokens_details.unwrap_or_default();
-        let cached = details.cached_tokens.0.or(self.prompt_cache_hit_tokens.0);
-        let cached_input = cached.unwrap_or(0).min(prompt);
-        let cache_write = details.cache_write_tokens.0.unwrap_or(0);
-        let cache_write = cache_write.min(prompt - cached_input);
-        let thinking = self
-            .completion_tokens_details
-            .and_then(|details| details.reasoning_tokens.0)
-            .filter(|tokens| *tokens > 0);
-        // One vendor reports reasoning beside the completion; its total gives it away.
-        if let (Some(beside), Some(total)) = (thinking, self.total_tokens.0) {
-            let sum = prompt
-                .checked_add(output)
-                .and_then(|sum| sum.checked_add(beside));
-            if sum == Some(total) {
-                output += beside;
-            }
-        }
-        Tally {
-            usage: Usage {
-                input: prompt - cached_input - cache_write,
-                cached_input,
-                cache_write,
-                output,
-            },
-            thinking,
-        }
     }
 }
 
