@@ -202,6 +202,6 @@ pub enum Problem {
     Unsupported,
     /// A conversation kept by the vendor: the client must send all of it (see [`crate::call`]).
     ThreadUnsupported,
-    /// The model's vendor speaks the other format and nothing translates to it.
+    /// The format of the model's vendor has nothing like it.
     NotTranslated,
 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::de::{self, MapAccess, SeqAccess};
+use serde::de::{self, MapAccess};
 use serde_json::value::RawValue;
 
 use super::{
-    content::{Content, Tools},
-    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, elements, next_key},
+    content::{Content, Tools, Turns},
+    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, next_key},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -69,7 +69,7 @@ impl<'de> Place<'de> for Body {
                     model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
                 }
                 "messages" => {
-                    at.field(&key, &mut map, Messages)?;
+                    at.field(&key, &mut map, Turns(|| Message))?;
                     messages = true;
                 }
                 "max_tokens" => {
@@ -90,9 +90,11 @@ impl<'de> Place<'de> for Body {
                 }
                 "n" => choices = at.field(&key, &mut map, Count { max: 128 })?,
                 "tools" => at.field(&key, &mut map, Tools)?,
-                "service_tier" => at.field(&key, &mut map, only(&["auto", "default"]))?,
-                "speed" => at.field(&key, &mut map, only(&["standard"]))?,
-                "modalities" => at.field(&key, &mut map, only(&["text"]))?,
+                "service_tier" => {
+                    at.field(&key, &mut map, OnlyDefault::of(&["auto", "default"]))?
+                }
+                "speed" => at.field(&key, &mut map, OnlyDefault::of(&["standard"]))?,
+                "modalities" => at.field(&key, &mut map, OnlyDefault::of(&["text"]))?,
                 "thread" => {
                     at.field(
                         &key,
@@ -108,7 +110,7 @@ impl<'de> Place<'de> for Body {
                 | "previous_response_id"
                 | "web_search_options"
                 | "audio" => {
-                    at.field(&key, &mut map, only(&[]))?;
+                    at.field(&key, &mut map, OnlyDefault::of(&[]))?;
                 }
                 // What the format may still carry goes to the vendor as it is, and weighs.
                 _ => at.weigh_field(&key, &mut map)?,
@@ -147,13 +149,6 @@ const CEILING: Count = Count {
     max: u32::MAX as u64,
 };
 
-const fn only(allowed: &'static [&'static str]) -> OnlyDefault {
-    OnlyDefault {
-        allowed,
-        otherwise: Problem::Unsupported,
-    }
-}
-
 #[derive(Debug, Default)]
 struct StreamOptions {
     include_usage: bool,
@@ -180,26 +175,6 @@ impl<'de> Place<'de> for StreamOptions {
             }
         }
         Ok(self)
-    }
-}
-
-struct Messages;
-
-impl<'de> Place<'de> for Messages {
-    type Value = ();
-    const EXPECTED: &'static str = "array";
-
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
-        match elements(at, seq, || Message)? {
-            0 => Err(at.refuse(Problem::Empty)),
-            count if count > at.cx.messages_max => {
-                Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
-            }
-            count => {
-                at.cx.weigh(|size| size.messages += count);
-                Ok(())
-            }
-        }
     }
 }
 
@@ -231,7 +206,7 @@ impl<'de> Place<'de> for Message {
                     role = Some(at.field(&key, &mut map, Text(read))?);
                 }
                 "content" => content = Some(at.field(&key, &mut map, Content)?),
-                "audio" => at.field(&key, &mut map, only(&[]))?,
+                "audio" => at.field(&key, &mut map, OnlyDefault::of(&[]))?,
                 _ => at.weigh_field(&key, &mut map)?,
             }
         }

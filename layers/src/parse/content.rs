@@ -5,6 +5,28 @@ use serde::de::{self, MapAccess, SeqAccess};
 use super::json::{At, Once, Place, Text, elements, next_key};
 use crate::error::Problem;
 
+/// A conversation of at least one turn.
+#[derive(Debug)]
+pub(super) struct Turns<M>(pub(super) fn() -> M);
+
+impl<'de, M: Place<'de>> Place<'de> for Turns<M> {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
+        match elements(at, seq, self.0)? {
+            0 => Err(at.refuse(Problem::Empty)),
+            count if count > at.cx.messages_max => {
+                Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
+            }
+            count => {
+                at.cx.weigh(|size| size.messages += count);
+                Ok(())
+            }
+        }
+    }
+}
+
 /// A turn's content: a string, an array of parts, or null. Says whether there was any.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content;

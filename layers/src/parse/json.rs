@@ -440,6 +440,16 @@ pub(super) struct OnlyDefault {
     pub(super) otherwise: Problem,
 }
 
+impl OnlyDefault {
+    /// One of `allowed`; anything else is unsupported.
+    pub(super) const fn of(allowed: &'static [&'static str]) -> Self {
+        Self {
+            allowed,
+            otherwise: Problem::Unsupported,
+        }
+    }
+}
+
 impl<'de> Place<'de> for OnlyDefault {
     type Value = ();
     const EXPECTED: &'static str = "nothing";

@@ -1,11 +1,11 @@
 //! The messages request (specification 2.3).
 
 use bytes::Bytes;
-use serde::de::{MapAccess, SeqAccess};
+use serde::de::MapAccess;
 
 use super::{
-    content::{Content, Tools},
-    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, elements, next_key},
+    content::{Content, Tools, Turns},
+    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, next_key},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -70,7 +70,7 @@ impl<'de> Place<'de> for Body {
                     model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
                 }
                 "messages" => {
-                    at.field(&key, &mut map, Messages)?;
+                    at.field(&key, &mut map, Turns(|| Message))?;
                     messages = true;
                 }
                 "system" => {
@@ -87,9 +87,15 @@ impl<'de> Place<'de> for Body {
                 }
                 "stream" => stream = at.field(&key, &mut map, Flag)?,
                 "tools" => at.field(&key, &mut map, Tools)?,
-                "service_tier" => at.field(&key, &mut map, only(&["auto", "standard_only"]))?,
-                "speed" => at.field(&key, &mut map, only(&["standard"]))?,
-                "inference_geo" => at.field(&key, &mut map, only(&["global", "not_available"]))?,
+                "service_tier" => {
+                    at.field(&key, &mut map, OnlyDefault::of(&["auto", "standard_only"]))?
+                }
+                "speed" => at.field(&key, &mut map, OnlyDefault::of(&["standard"]))?,
+                "inference_geo" => at.field(
+                    &key,
+                    &mut map,
+                    OnlyDefault::of(&["global", "not_available"]),
+                )?,
                 "thread" => {
                     at.field(
                         &key,
@@ -101,7 +107,7 @@ impl<'de> Place<'de> for Body {
                     )?;
                 }
                 "container" | "mcp_servers" | "fallbacks" | "previous_message_id" => {
-                    at.field(&key, &mut map, only(&[]))?;
+                    at.field(&key, &mut map, OnlyDefault::of(&[]))?;
                 }
                 // What the format may still carry goes to the vendor as it is, and weighs.
                 _ => at.weigh_field(&key, &mut map)?,
@@ -124,33 +130,6 @@ impl<'de> Place<'de> for Body {
             input: at.cx.size(),
             spans,
         })
-    }
-}
-
-const fn only(allowed: &'static [&'static str]) -> OnlyDefault {
-    OnlyDefault {
-        allowed,
-        otherwise: Problem::Unsupported,
-    }
-}
-
-struct Messages;
-
-impl<'de> Place<'de> for Messages {
-    type Value = ();
-    const EXPECTED: &'static str = "array";
-
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
-        match elements(at, seq, || Message)? {
-            0 => Err(at.refuse(Problem::Empty)),
-            count if count > at.cx.messages_max => {
-                Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
-            }
-            count => {
-                at.cx.weigh(|size| size.messages += count);
-                Ok(())
-            }
-        }
     }
 }
 

@@ -99,10 +99,20 @@ fn russian_problem(problem: &Problem) -> String {
                 "object" => "объект",
                 "array" => "массив",
                 "string or array" => "строка или массив",
+                "string or array of strings" => "строка или массив строк",
+                "string with a JSON object in it" => "строка с объектом JSON",
+                "array of objects" => "массив объектов",
+                "number" => "число",
                 other => other,
             }
         ),
-        Problem::NotOneOf(values) => format!("допустимые значения: {values}"),
+        Problem::NotOneOf(values) => format!(
+            "допустимые значения: {}",
+            match *values {
+                "the names in tools" => "имена из tools",
+                other => other,
+            }
+        ),
         Problem::BelowMin(min) => format!("значение меньше {min}"),
         Problem::AboveMax(max) => format!("больше {max}"),
         Problem::Duplicate => "поле указано дважды".into(),
@@ -113,7 +123,7 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::ThreadUnsupported => {
             "беседы на стороне сервиса не поддерживаются, передавайте все сообщения целиком".into()
         }
-        Problem::NotTranslated => "модель доступна только в другом формате запроса".into(),
+        Problem::NotTranslated => "поставщик этой модели такого не поддерживает".into(),
     }
 }
 
@@ -202,7 +212,7 @@ fn english_problem(problem: &Problem) -> String {
         Problem::Contradicts(other) => format!("it contradicts '{other}'"),
         Problem::Unsupported => "the service does not support this".into(),
         Problem::ThreadUnsupported => "threads are not supported, send all messages".into(),
-        Problem::NotTranslated => "this model takes the other request format only".into(),
+        Problem::NotTranslated => "the vendor of this model has nothing like it".into(),
     }
 }
 

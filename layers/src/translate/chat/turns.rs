@@ -11,8 +11,8 @@ use crate::{
 };
 
 const ROLES: &str = "system, developer, user, assistant, tool";
-pub(super) const IMAGES: &str = "a data: address with base64 of image/jpeg, image/png, image/gif or image/webp, or an https: address";
-const FILES: &str = "a data: address with base64 of application/pdf";
+pub(super) const IMAGES: &str = "data:image/(jpeg|png|gif|webp);base64,…, https:…";
+const FILES: &str = "data:application/pdf;base64,…";
 
 /// A conversation of the messages format.
 ///
