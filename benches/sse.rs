@@ -26,6 +26,7 @@ use tollgate_layers::{
     call::{Format, Outbound},
     passthrough::{PassthroughLayer, usage::Reader},
     sse::{Event, Splitter},
+    translate::{chat, messages, wire::AnswerCx},
     usage::Meter,
 };
 use tower::{Layer, ServiceExt};
@@ -52,9 +53,9 @@ fn main() {
         splitter(&mut group, name, &chunks);
         reader(&mut group, name, &chunks);
         passthrough(&mut group, &runtime, name, &chunks);
-        // The numbers of translation go here, beside passthrough's: the same chunks from a chat vendor
-        // to a messages caller, and a messages stream of as many events to a chat caller.
+        translated(&mut group, name, &chunks);
     }
+    from_messages(&mut group);
     group.finish();
     criterion.final_summary();
 }
@@ -79,6 +80,77 @@ fn reader(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]
     });
 }
 
+const ANSWER: AnswerCx = AnswerCx {
+    created: 1_790_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+/// The same chunks from a chat vendor to a messages caller.
+fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+    group.bench_function(
+        format!("splitter and translation to messages, {name}"),
+        |bencher| {
+            bencher.iter(|| {
+                let mut events = messages::Events::new(ANSWER);
+                let mut out = BytesMut::new();
+                split(chunks, |event| {
+                    events.event(&event, &mut out).expect("a good event")
+                });
+                events.end(&mut out).expect("a whole stream");
+                black_box(out)
+            });
+        },
+    );
+}
+
+/// A messages stream of as many events to a chat caller.
+fn from_messages(group: &mut BenchmarkGroup<'_, WallTime>) {
+    let chunks = messages_events();
+    group.bench_function(
+        "splitter and translation to chat, a chunk an event",
+        |bencher| {
+            bencher.iter(|| {
+                let mut events = chat::Events::new(ANSWER);
+                let mut out = BytesMut::new();
+                split(&chunks, |event| {
+                    events.event(&event, &mut out).expect("a good event")
+                });
+                events.end(&mut out).expect("a whole stream");
+                black_box(out)
+            });
+        },
+    );
+}
+
+fn messages_events() -> Vec<Bytes> {
+    let event = |kind: &str, data: &str| {
+        Bytes::from(format!(
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",{data}}}\n\n"
+        ))
+    };
+    let mut events = vec![
+        event(
+            "message_start",
+            r#""message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":1}}"#,
+        ),
+        event(
+            "content_block_start",
+            r#""index":0,"content_block":{"type":"text","text":""}"#,
+        ),
+    ];
+    let delta = r#""index":0,"delta":{"type":"text_delta","text":" слово"}"#;
+    events.resize(EVENTS - 3, event("content_block_delta", delta));
+    events.push(event("content_block_stop", r#""index":0"#));
+    let end =
+        r#""delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":94}"#;
+    events.push(event("message_delta", end));
+    events.push(Bytes::from_static(
+        b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    ));
+    events
+}
+
 fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {
     let mut splitter = Splitter::default();
     for chunk in chunks {
@@ -101,14 +173,14 @@ fn passthrough(
         let outbound = outbound(strip_usage);
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
-                || {
-                    // The layer's body has no other door than the layer.
-                    let service = layer.layer(answers.clone());
-                    let req = Request::new(outbound.clone());
-                    let res = runtime.block_on(service.oneshot(req));
-                    res.expect("the bench's own answer is one").into_body()
+                || (layer.layer(answers.clone()), Request::new(outbound.clone())),
+                // With the head: it waits for the first frame.
+                |(service, req)| {
+                    runtime.block_on(async {
+                        let res = service.oneshot(req).await;
+                        read(res.expect("the bench's own answer is one").into_body()).await;
+                    });
                 },
-                |body| runtime.block_on(read(body)),
                 BatchSize::SmallInput,
             );
         });
