@@ -88,6 +88,8 @@ pub struct Gateway {
     settler: JoinSet<()>,
     /// Loops without an end of their own.
     loops: JoinSet<()>,
+    /// Asks for the exchange rate.
+    feed: JoinSet<()>,
 }
 
 impl Gateway {
@@ -142,9 +144,7 @@ impl Gateway {
         settler_run.spawn(settler_task.run());
         readiness.ledger_answers(true);
         loops.spawn(expire(store.clone(), readiness.clone()));
-        let mut feed = RateFeed::new(&config.live.rate);
-        feed.refresh_into(&live).await;
-        loops.spawn(feed.run(Arc::clone(&live), std::future::pending()));
+        let feed = feed(config, &live).await;
         servers.spawn(server::serve(listener, service, server_settings, drained));
         readiness.serving(true);
         Ok(Self {
@@ -157,6 +157,7 @@ impl Gateway {
             servers,
             settler: settler_run,
             loops,
+            feed,
         })
     }
 
@@ -185,17 +186,20 @@ impl Gateway {
     }
 
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
-    pub async fn drain(mut self) {
+    ///
+    /// # Errors
+    /// Some calls could not be settled: the ledger was out of reach to the end.
+    pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
         while self.servers.join_next().await.is_some() {}
         // With the last answer the last way into the settler's queue is gone.
         let settled = async { while self.settler.join_next().await.is_some() {} };
-        if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
-            tracing::error!("some calls could not be settled: the ledger is out of reach");
-        }
+        let settled = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
+        self.feed.shutdown().await;
         self.loops.shutdown().await;
         self.store.close().await;
+        settled.context("some calls were not charged: the ledger stayed out of reach")
     }
 }
 
@@ -205,23 +209,33 @@ impl Gateway {
 /// See [`Gateway::build`].
 pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
-    let gateway = Gateway::build(&config, log_event).await?;
+    let mut gateway = Gateway::build(&config, log_event).await?;
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(address = %gateway.address(), admin, "serving");
     let mut stop = std::pin::pin!(until_told_to_stop());
     loop {
         tokio::select! {
             stopped = &mut stop => break stopped?,
-            Some(()) = hangup.recv() => reload(&gateway, file).await,
+            Some(()) = hangup.recv() => reload(&mut gateway, file).await,
         }
     }
-    tracing::info!("draining");
-    gateway.drain().await;
+    tracing::info!(
+        seconds_max = config.limits.drain_timeout.as_secs(),
+        "draining; stop again to cut"
+    );
+    tokio::select! {
+        drained = gateway.drain() => drained?,
+        stopped = until_told_to_stop() => {
+            stopped?;
+            anyhow::bail!("told to stop twice: running calls were cut and may not be charged");
+        }
+    }
+    tracing::info!("stopped");
     Ok(())
 }
 
 /// Takes models, prices and vendors from the file. A file with mistakes changes nothing.
-async fn reload(gateway: &Gateway, file: &Path) {
+async fn reload(gateway: &mut Gateway, file: &Path) {
     let config = match Config::load(file) {
         Ok(config) => config,
         Err(errors) => {
@@ -240,9 +254,10 @@ async fn reload(gateway: &Gateway, file: &Path) {
             gateway
                 .live
                 .replace(&config.live, version, &config.base_url);
+            gateway.feed = feed(&config, &gateway.live).await;
             tracing::info!(
                 price_version = version.id,
-                "reloaded models, prices and vendors; the rest needs a restart"
+                "reloaded models, prices, vendors and rate sources; the rest needs a restart"
             );
         }
         Err(error) => tracing::error!(%error, "not reloaded: the tariff version cannot be read"),
@@ -311,6 +326,15 @@ async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("{field}: cannot listen on {address}"))
+}
+
+/// Asks for the exchange rate once, so that the first call has a price, and then again and again.
+async fn feed(config: &Config, live: &Arc<Live>) -> JoinSet<()> {
+    let mut feed = RateFeed::new(&config.live.rate);
+    feed.refresh_into(live).await;
+    let mut run = JoinSet::new();
+    run.spawn(feed.run(Arc::clone(live), std::future::pending()));
+    run
 }
 
 /// Ends holds that are past their time; where that cannot be asked, this node is not ready.

@@ -47,7 +47,7 @@ pub(crate) fn play(vendor: SocketAddr, ledger: &str) -> anyhow::Result<()> {
         role::say("key", &key.expose());
         role::ready();
         role::until_told_to_stop().await;
-        gateway.drain().await;
+        gateway.drain().await?;
         role::say("charged", &charged.load(Ordering::Relaxed));
         Ok(())
     })

@@ -76,7 +76,7 @@ pub struct Spans {
     pub stream_options: Option<Range<usize>>,
     /// The value of `stream_options.include_usage`, if it is there.
     pub include_usage: Option<Range<usize>>,
-    /// The value of the chat format's `max_tokens`, if it is there: it may be null.
+    /// The value of `max_tokens`, if it is there: the chat format allows null.
     pub max_tokens: Option<Range<usize>>,
     /// The value of the chat format's `max_completion_tokens`, if it is there: it may be null.
     pub max_completion_tokens: Option<Range<usize>>,

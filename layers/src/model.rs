@@ -126,6 +126,8 @@ pub struct Vendor {
     pub endpoint: Uri,
     /// The header that carries the key: `authorization` or `x-api-key`. Marked sensitive.
     pub credential: HeaderValue,
+    /// Beginnings of the names of betas (messages format) that are not passed on: they change the price.
+    pub betas_removed: Vec<String>,
     /// What to do with a stream whose client left.
     pub on_disconnect: OnDisconnect,
     /// Time for a connection.

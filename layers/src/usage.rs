@@ -84,6 +84,8 @@ pub struct Reading {
     pub suspect: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
+    /// All text has come, and only the usage is missing.
+    pub usage_due: bool,
     /// How the vendor's answer ended; `None` while it has not.
     pub end: Option<End>,
 }

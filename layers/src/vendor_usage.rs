@@ -29,10 +29,15 @@ impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Value::deserialize(deserializer)? {
             Value::Null => Self::default(),
-            Value::Number(number) => Self {
-                tokens: number.as_u64(),
-                suspect: !number.is_u64(),
-            },
+            Value::Number(number) => {
+                // Some write 5.0.
+                let text = number.to_string();
+                let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
+                Self {
+                    tokens,
+                    suspect: tokens.is_none(),
+                }
+            }
             _ => Self {
                 tokens: None,
                 suspect: true,

@@ -430,6 +430,10 @@ impl Check<'_> {
             &at("key"),
             "give our key at the vendor as \"${NAME}\" or \"file:/path\"",
         );
+        // The long context of one vendor costs double.
+        let betas_removed = raw
+            .betas_removed
+            .unwrap_or_else(|| vec!["context-1m".to_owned()]);
         let on_disconnect = match raw.on_disconnect.as_deref() {
             None => Some(OnDisconnect::Cancel),
             Some(text) => self.choice(
@@ -474,6 +478,7 @@ impl Check<'_> {
             endpoint: endpoint?,
             credential: credential?,
             on_disconnect: on_disconnect?,
+            betas_removed,
             connect_timeout: connect_timeout?,
             first_byte_timeout: first_byte_timeout?,
             idle_timeout: idle_timeout?,

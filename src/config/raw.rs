@@ -104,6 +104,7 @@ pub(super) struct RawVendor {
     pub(super) url: Option<String>,
     pub(super) key: Option<String>,
     pub(super) on_disconnect: Option<String>,
+    pub(super) betas_removed: Option<Vec<String>>,
     pub(super) proxy: Option<String>,
     pub(super) connections_max: Option<u64>,
     pub(super) connect_seconds: Option<u64>,

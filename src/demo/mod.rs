@@ -116,8 +116,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         stopped = stop => stopped?,
         () = print_calls(gateway.store().clone(), lines_in) => {}
     }
-    gateway.drain().await;
-    Ok(())
+    gateway.drain().await
 }
 
 fn free_port(listen: SocketAddr) -> anyhow::Result<SocketAddr> {
@@ -162,13 +161,14 @@ fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
         .map(|address| format!("http://{address}"))
         .unwrap_or_default();
     let (key, admin_key) = (key.expose(), admin_key.expose());
+    let program = std::env::args().next().unwrap_or_else(|| "tollgate".into());
     println!(
         r#"url: {url}
 key: {key}
 admin: {admin}
 admin-key: {admin_key}
 
-The gateway runs with a scripted vendor (no real model) and {FUNDS} ₽ on the key. Try it:
+The gateway runs with a scripted vendor (no real model); the key's account has {FUNDS} ₽. Try it:
 
   curl {url}/v1/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
     -d '{{"model":"demo-chat","messages":[{{"role":"user","content":"Привет"}}]}}'
@@ -187,7 +187,11 @@ The gateway runs with a scripted vendor (no real model) and {FUNDS} ₽ on the k
   ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_DEFAULT_HAIKU_MODEL=demo-messages \
     CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p 'Привет' --model demo-messages
   # The books:
-  TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} tollgate account show demo
+  TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} \
+    {program} account show demo
+
+The scripted vendor repeats what you say, calls a tool named get_weather when you offer one, and fails on
+the words vendor-400, vendor-429, vendor-500 and vendor-cut.
 
 Each call is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
 "#

@@ -39,4 +39,6 @@ mod spec_messages; // the messages operation, field by field
 mod status_table; // what we refuse ourselves
 mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
+mod translation; // formats put into each other, through the whole gateway
+mod translation_golden; // requests and what they become, file by file
 mod usage; // usage that is not to be trusted

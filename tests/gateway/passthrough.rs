@@ -153,10 +153,13 @@ fn only_ours(what: &str, answer: &Answer, key: &Key) {
             "transfer-encoding",
             "x-accel-buffering",
             "x-request-id",
+            "x-should-retry",
         ];
         assert!(ours.contains(&name), "{what}: {name}");
     }
     let all = format!("{answer:?} {}", answer.text());
+    let retry = answer.headers.get("x-should-retry");
+    assert!(retry.is_none_or(|retry| retry == "false"), "{what}");
     for secret in ["req-of-the-vendor", "org-secret", VENDOR_KEY, &key.secret] {
         assert!(!all.contains(secret), "{what}: {secret} in {all}");
     }

@@ -245,7 +245,7 @@ async fn a_version_outlives_a_restart_and_grows_by_one_when_the_tariff_changes()
         let same = before["id"] == version["id"];
         assert!(!same || before == version, "{what}: {before} {version}");
         before = version;
-        world.gateway.drain().await;
+        world.gateway.drain().await.unwrap();
     }
 }
 

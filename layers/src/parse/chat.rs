@@ -34,6 +34,13 @@ const NAMES: &[&str] = &[
     "web_search_options",
     "audio",
     "modalities",
+    "models",
+    "route",
+    "plugins",
+    "search_parameters",
+    "enable_search",
+    "best_of",
+    "background",
 ];
 
 pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
@@ -75,12 +82,12 @@ impl<'de> Place<'de> for Body {
                 "max_tokens" => {
                     let raw = at.raw(&mut map)?;
                     spans.max_tokens = Some(at.cx.span(raw));
-                    max_tokens = at.reread::<_, A::Error>(&key, raw, CEILING)?;
+                    max_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
                 }
                 "max_completion_tokens" => {
                     let raw = at.raw(&mut map)?;
                     spans.max_completion_tokens = Some(at.cx.span(raw));
-                    max_completion_tokens = at.reread::<_, A::Error>(&key, raw, CEILING)?;
+                    max_completion_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
                 }
                 "stream" => stream = at.field(&key, &mut map, Flag)?,
                 "stream_options" => {
@@ -109,7 +116,15 @@ impl<'de> Place<'de> for Body {
                 | "mcp_servers"
                 | "previous_response_id"
                 | "web_search_options"
-                | "audio" => {
+                | "audio"
+                // Other vendors' names for another model, more answers, or what is paid by other rates.
+                | "models"
+                | "route"
+                | "plugins"
+                | "search_parameters"
+                | "enable_search"
+                | "best_of"
+                | "background" => {
                     at.field(&key, &mut map, OnlyDefault::of(&[]))?;
                 }
                 // What the format may still carry goes to the vendor as it is, and weighs.
@@ -143,11 +158,6 @@ impl<'de> Place<'de> for Body {
         })
     }
 }
-
-/// A ceiling on output tokens.
-const CEILING: Count = Count {
-    max: u32::MAX as u64,
-};
 
 #[derive(Debug, Default)]
 struct StreamOptions {

@@ -51,6 +51,32 @@ impl<'de> Place<'de> for Content {
 #[derive(Clone, Copy, Debug)]
 struct Part;
 
+impl Part {
+    /// Kinds of which it is known how much input they bring: videos, stored files and the like can
+    /// bring any amount.
+    fn weighs(kind: &str) -> bool {
+        const KINDS: &[&str] = &[
+            "text",
+            "refusal",
+            "image_url",
+            "file",
+            "input_audio",
+            "image",
+            "document",
+            "search_result",
+            "thinking",
+            "redacted_thinking",
+            "tool_use",
+            "tool_result",
+            "server_tool_use",
+            "tool_reference",
+            "tool_addition",
+            "compaction",
+        ];
+        KINDS.contains(&kind) || kind.ends_with("_tool_result")
+    }
+}
+
 impl<'de> Place<'de> for Part {
     type Value = ();
     const EXPECTED: &'static str = "object";
@@ -95,7 +121,7 @@ impl<'de> Place<'de> for Part {
         let Some(kind) = kind else {
             return Err(at.refuse_field("type", Problem::Missing));
         };
-        if kind == "container_upload" {
+        if !Self::weighs(&kind) {
             return Err(at.refuse_field("type", Problem::Unsupported));
         }
         image |= sourced && kind == "image";
@@ -171,8 +197,9 @@ impl<'de> Place<'de> for Tools {
 struct Tool;
 
 impl Tool {
-    /// Tools that the client runs. What a vendor runs itself is paid by other rates than tokens'.
-    fn runs_at_the_client(kind: &str) -> bool {
+    /// Bytes of instructions that the vendor adds for a tool of this kind; `None` for what the vendor
+    /// runs itself, which is paid by other rates than tokens'.
+    fn instructions_of(kind: &str) -> Option<u64> {
         const TYPED: [&str; 5] = [
             "bash_",
             "text_editor_",
@@ -180,7 +207,11 @@ impl Tool {
             "memory_",
             "tool_search_",
         ];
-        matches!(kind, "function" | "custom") || TYPED.iter().any(|prefix| kind.starts_with(prefix))
+        match kind {
+            "function" | "custom" => Some(0),
+            _ if TYPED.iter().any(|prefix| kind.starts_with(prefix)) => Some(3000),
+            _ => None,
+        }
     }
 }
 
@@ -194,8 +225,11 @@ impl<'de> Place<'de> for Tool {
             once.check(at, &key)?;
             if &*key != "type" {
                 at.weigh_field(&key, &mut map)?;
-            } else if !at.field(&key, &mut map, Text(Self::runs_at_the_client))? {
-                return Err(at.refuse_field(&key, Problem::Unsupported));
+            } else {
+                match at.field(&key, &mut map, Text(Self::instructions_of))? {
+                    None => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                    Some(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
+                }
             }
         }
         Ok(())

@@ -370,7 +370,12 @@ impl Once {
 
     pub(super) fn check<E: de::Error>(&mut self, at: At<'_>, key: &str) -> Result<(), E> {
         let Some(index) = self.names.iter().position(|name| *name == key) else {
-            return Ok(());
+            // Some vendors match names without case, and the last one wins: such a name would say
+            // something else to them than to us.
+            return match self.names.iter().any(|name| folds_to(key, name)) {
+                true => Err(at.refuse_field(key, Problem::Unsupported)),
+                false => Ok(()),
+            };
         };
         if self.seen & 1 << index != 0 {
             return Err(at.refuse_field(key, Problem::Duplicate));
@@ -378,6 +383,16 @@ impl Once {
         self.seen |= 1 << index;
         Ok(())
     }
+}
+
+/// Whether a name is another but for the case of its letters. Two letters beyond ASCII fold into it.
+fn folds_to(key: &str, name: &str) -> bool {
+    let folded = key.chars().map(|letter| match letter {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    });
+    folded.eq(name.chars())
 }
 
 /// A string, handed to a function.
@@ -397,6 +412,13 @@ impl<T, F: FnOnce(&str) -> T> Place<'_> for Text<F> {
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) max: u64,
+}
+
+impl Count {
+    /// A ceiling on output tokens.
+    pub(super) const TOKENS: Self = Self {
+        max: u32::MAX as u64,
+    };
 }
 
 impl Place<'_> for Count {

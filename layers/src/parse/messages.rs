@@ -77,13 +77,9 @@ impl<'de> Place<'de> for Body {
                     at.field(&key, &mut map, Content)?;
                 }
                 "max_tokens" => {
-                    max_tokens = at.field(
-                        &key,
-                        &mut map,
-                        Count {
-                            max: u64::from(u32::MAX),
-                        },
-                    )?
+                    let raw = at.raw(&mut map)?;
+                    spans.max_tokens = Some(at.cx.span(raw));
+                    max_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
                 }
                 "stream" => stream = at.field(&key, &mut map, Flag)?,
                 "tools" => at.field(&key, &mut map, Tools)?,

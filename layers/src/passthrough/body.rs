@@ -286,6 +286,7 @@ impl Tap {
             reading.output_counted = reader.output_counted();
             reading.suspect = reader.suspect();
             reading.text_bytes = reader.text_bytes();
+            reading.usage_due = reader.may_end() && !reader.finished();
             reading.end = end;
         });
     }

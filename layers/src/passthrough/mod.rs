@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
+    header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE},
 };
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
@@ -93,6 +93,10 @@ where
         let call = self.inner.call(req);
         Box::pin(async move {
             let (parts, body) = call.await?.into_parts();
+            if is_packed(&parts.headers) {
+                meter.refused();
+                return Err(broken("a content-encoding that was not asked for"));
+            }
             let kind = media_type(&parts.headers);
             match (stream, kind.as_slice()) {
                 (true, b"text/event-stream") => {
@@ -146,6 +150,12 @@ async fn whole<A: Body<Data = Bytes, Error = Error>>(
             Err(error) => Error::VendorBroken(error),
         }),
     }
+}
+
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn media_type(headers: &HeaderMap) -> Vec<u8> {

@@ -11,9 +11,20 @@ pub(super) fn text_bytes(format: Format, json: &[u8]) -> u64 {
     let counts = |name: &[u8]| match format {
         Format::Chat => matches!(
             name,
-            b"content" | b"reasoning_content" | b"reasoning" | b"refusal" | b"arguments"
+            b"content"
+                | b"reasoning_content"
+                | b"reasoning"
+                | b"thinking"
+                | b"text"
+                | b"summary"
+                | b"refusal"
+                | b"arguments"
+                | b"input"
         ),
-        Format::Messages => matches!(name, b"text" | b"thinking" | b"partial_json"),
+        Format::Messages => matches!(
+            name,
+            b"text" | b"thinking" | b"partial_json" | b"data" | b"content"
+        ),
     };
     let (mut at, mut sum) = (0, 0);
     while let Some((name, end)) = string(json, at) {

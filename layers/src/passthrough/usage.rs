@@ -139,12 +139,17 @@ impl Reader {
         };
         let usage = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage));
         match usage.map(chat_usage) {
+            // One of nothing at all behind one of something says nothing.
+            Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
             Some(Some(counts)) => self.chat = Some(counts),
             Some(None) => self.suspect = true,
             None => {}
         }
         // An error may bring the usage of what came before it.
-        if let Some(error) = chunk.error {
+        if let Some(error) = chunk
+            .error
+            .filter(|error| !matches!(error.get(), "\"\"" | "{}" | "false"))
+        {
             return Seen::Failure(vendor_error(error));
         }
         if usage.is_none() {

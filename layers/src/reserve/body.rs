@@ -2,10 +2,12 @@ use std::{
     future::poll_fn,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::time::timeout;
 
 use super::{
     Bill,
@@ -13,6 +15,9 @@ use super::{
     settler::{Place, Resolution, Settler},
 };
 use crate::{error::Error, money::MicroRub, usage::Meter};
+
+/// How long the usage of a stream is waited for whose client left behind the last text.
+const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The owner of a hold, from before it is made. Dropped, it settles or releases, once.
 #[derive(Debug)]
@@ -50,9 +55,16 @@ impl<T: Bill> Guard<T> {
         &mut self.bill
     }
 
-    /// The hold stands and the vendor's answer has not come to an end.
-    fn is_running(&self) -> bool {
-        self.place.is_some() && self.meter.read().end.is_none()
+    /// How far the call is, should its client leave now.
+    fn left_now(&self) -> Left {
+        let reading = self.meter.read();
+        if self.place.is_none() || reading.end.is_some() {
+            Left::Ended
+        } else if reading.usage_due {
+            Left::UsageDue
+        } else {
+            Left::Running
+        }
     }
 
     fn end(&mut self) {
@@ -85,6 +97,13 @@ impl<T: Bill> Guard<T> {
     }
 }
 
+/// How far a call is whose client leaves.
+enum Left {
+    Ended,
+    UsageDue,
+    Running,
+}
+
 impl<T: Bill> Drop for Guard<T> {
     fn drop(&mut self) {
         self.end();
@@ -103,7 +122,8 @@ where
     /// Both are there until the drop.
     inner: Option<A>,
     guard: Option<Guard<T>>,
-    left_to: Option<Settler>,
+    settler: Settler,
+    finish_without_client: bool,
 }
 
 impl<A, T> ResponseBody<A, T>
@@ -111,11 +131,17 @@ where
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
     T: Bill,
 {
-    pub(super) fn new(inner: A, guard: Guard<T>, left_to: Option<Settler>) -> Self {
+    pub(super) fn new(
+        inner: A,
+        guard: Guard<T>,
+        settler: Settler,
+        finish_without_client: bool,
+    ) -> Self {
         Self {
             inner: Some(inner),
             guard: Some(guard),
-            left_to,
+            settler,
+            finish_without_client,
         }
     }
 }
@@ -162,14 +188,22 @@ where
     T: Bill,
 {
     fn drop(&mut self) {
-        if let (Some(settler), Some(mut inner), Some(guard)) =
-            (self.left_to.take(), self.inner.take(), self.guard.take())
-            && guard.is_running()
-        {
-            settler.finish_without_client(Box::pin(async move {
+        let (Some(mut inner), Some(guard)) = (self.inner.take(), self.guard.take()) else {
+            return;
+        };
+        let patience = match guard.left_now() {
+            Left::Ended => return,
+            // All was delivered: what it used is told in the next moment, or never.
+            Left::UsageDue => USAGE_PATIENCE,
+            Left::Running if self.finish_without_client => Duration::MAX,
+            Left::Running => return,
+        };
+        self.settler.finish_without_client(Box::pin(async move {
+            let rest = async {
                 while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx)).await {}
-                drop(guard);
-            }));
-        }
+            };
+            let _ = timeout(patience, rest).await;
+            drop(guard);
+        }));
     }
 }

@@ -216,7 +216,7 @@ where
     T: Tariff<B>,
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
 {
-    let left_to = quote.finish_without_client.then(|| shared.settler.clone());
+    let finish_without_client = quote.finish_without_client;
     let number = req
         .extensions()
         .get::<RequestNumber>()
@@ -248,7 +248,8 @@ where
         Err(error) => return Err(refusal(error, hold.least)),
     }
     let res = inner.call(req).await?;
-    Ok(res.map(|inner| ResponseBody::new(inner, guard, left_to)))
+    let settler = shared.settler.clone();
+    Ok(res.map(|inner| ResponseBody::new(inner, guard, settler, finish_without_client)))
 }
 
 /// A ledger's refusal of a call that needs `needs`, as the caller's error.

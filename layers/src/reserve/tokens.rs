@@ -33,6 +33,10 @@ const TOOL_TOKENS: u64 = 64;
 const CALL_TOKENS: u64 = 512;
 /// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
 const ESTIMATE_BYTES: u64 = 4;
+/// Bytes of an inline document, as sent, for one token.
+const DOCUMENT_BYTES: u64 = 7;
+/// No model takes more, where the catalog does not say.
+const CONTEXT_TOKENS_MAX: u64 = 10_000_000;
 
 /// Holds by the size of the input and the ceiling of the output; charges by the usage.
 #[derive(Clone, Copy, Debug)]
@@ -61,15 +65,28 @@ impl ByTokens {
         };
         let parts = input.images.saturating_mul(self.image_tokens)
             + input.documents.saturating_mul(self.document_tokens);
-        (text + overhead(input) + parts).min(context.unwrap_or(u64::MAX))
+        // Text that alone is past the context window is not cut down to it: whoever takes it has a
+        // larger one.
+        (text + overhead(input) + parts).min(context.unwrap_or(u64::MAX).max(text))
     }
 
-    /// What no honest usage exceeds, however dense the text is.
+    /// What no honest usage exceeds. Text is at least a byte a token; what else there is can weigh
+    /// anything up to the context window.
     fn input_limit(&self, input: &InputSize, context: Option<u64>) -> u64 {
-        let parts = (input.images + input.documents)
-            .saturating_mul(self.image_tokens.max(self.document_tokens));
-        (input.text_bytes + input.binary_bytes + overhead(input) + parts)
-            .min(context.unwrap_or(u64::MAX))
+        let text = input.text_bytes + overhead(input);
+        if input.images + input.documents == 0 {
+            return text;
+        }
+        text.max(context.unwrap_or(CONTEXT_TOKENS_MAX))
+    }
+
+    /// The input of a call whose vendor never said.
+    fn input_estimate(&self, input: &InputSize, bound: u64) -> u64 {
+        let documents = input.documents.saturating_mul(self.document_tokens);
+        let parts = input.images.saturating_mul(self.image_tokens)
+            + documents.min(input.binary_bytes / DOCUMENT_BYTES);
+        let text = input.text_bytes / ESTIMATE_BYTES + input.messages * MESSAGE_TOKENS;
+        (text + parts).clamp(1, bound.max(1))
     }
 }
 
@@ -111,11 +128,9 @@ impl Tariff<Priced> for ByTokens {
                 model: Arc::clone(model),
                 input_bound,
                 input_limit: self.input_limit(&call.input, model.input_tokens_max),
-                input_estimate: (call.input.text_bytes / ESTIMATE_BYTES
-                    + call.input.messages * MESSAGE_TOKENS)
-                    .saturating_add(call.input.images.saturating_mul(self.image_tokens))
-                    .clamp(1, input_bound.max(1)),
-                output_limit: output_tokens.saturating_mul(call.choices),
+                input_estimate: self.input_estimate(&call.input, input_bound),
+                output_bound: output_tokens.saturating_mul(call.choices),
+                output_limit: model.output_tokens_max.saturating_mul(call.choices),
             },
         })
     }
@@ -126,7 +141,7 @@ impl Tariff<Priced> for ByTokens {
             let choices = priced.call.choices.max(1);
             let paid_for = priced.price.output_tokens_for(held, bill.input_bound) / choices;
             priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
-            bill.output_limit = priced.output_tokens.saturating_mul(choices);
+            bill.output_bound = priced.output_tokens.saturating_mul(choices);
         }
     }
 }
@@ -139,6 +154,7 @@ pub struct TokenBill {
     input_bound: u64,
     input_limit: u64,
     input_estimate: u64,
+    output_bound: u64,
     output_limit: u64,
 }
 
@@ -181,7 +197,17 @@ impl TokenBill {
     fn usage(&self, reading: &Reading) -> (Usage, bool) {
         let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
         let reported = reading.usage.unwrap_or_default();
-        let (mut usage, mut repaired) = reported.clamped(self.input_limit, self.output_limit);
+        // What no answer can have used is held to what was held for; anything less is the vendor's word,
+        // also where it is more than was held: the ledger knows what is loss then.
+        let input_max = match reported.input_total() > self.input_limit {
+            true => self.input_bound,
+            false => u64::MAX,
+        };
+        let output_max = match reported.output > self.output_limit {
+            true => self.output_bound,
+            false => u64::MAX,
+        };
+        let (mut usage, mut repaired) = reported.clamped(input_max, output_max);
         // No call is without input.
         if usage.input_total() == 0 {
             (usage.input, repaired) = (self.input_estimate, true);
@@ -226,7 +252,8 @@ mod tests {
             input_bound: 100,
             input_limit: 150,
             input_estimate: 20,
-            output_limit: 50,
+            output_bound: 50,
+            output_limit: 60,
         }
     }
 
@@ -244,6 +271,7 @@ mod tests {
             dispatched: true,
             usage,
             output_counted: false,
+            usage_due: false,
             suspect: false,
             text_bytes,
             end,
@@ -269,7 +297,7 @@ mod tests {
             (
                 "finished, absurd usage",
                 reading(usage(1 << 60, 1 << 60), 16, done),
-                Some((200, true)),
+                Some((150, true)),
             ),
             (
                 "finished, no usage",

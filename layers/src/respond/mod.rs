@@ -24,6 +24,7 @@ pub use self::body::ResponseBody;
 use crate::{
     error::{Error, Problem},
     facts::{EventStream, RequestNumber},
+    money::MicroRub,
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -272,17 +273,21 @@ fn retry(error: &Error) -> Retry {
             Retry::After(*retry_after)
         }
         Error::ModelUnknown { .. } => Retry::Never,
+        // Running calls may give money back.
+        Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
         Error::LedgerUnavailable(_)
         | Error::Overloaded
         | Error::Draining
         | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
+        // A client that tries a wrong key or a wrong field again is told the same again.
+        _ if class(error).status.is_client_error() => Retry::Never,
         _ => Retry::AsTheyLike,
     }
 }
 
-/// The operator's side of an error. What a caller did wrong is not news.
+/// The operator's side of an error: what support finds under its number.
 fn log(error: &Error, status: StatusCode, number: RequestNumber) {
     let cause = std::error::Error::source(error)
         .map(ToString::to_string)
@@ -293,9 +298,9 @@ fn log(error: &Error, status: StatusCode, number: RequestNumber) {
         Error::VendorKeyRefused { .. } | Error::Internal(_) => {
             tracing::error!(%number, status, cause, "{error}")
         }
-        Error::ModelUnknown { .. } => tracing::debug!(%number, status, "{error}"),
+        Error::ModelUnknown { .. } => tracing::info!(%number, status, "{error}"),
         _ if status >= 500 => tracing::warn!(%number, status, cause, "{error}"),
-        _ => tracing::debug!(%number, status, cause, "{error}"),
+        _ => tracing::info!(%number, status, cause, "{error}"),
     }
 }
 
@@ -305,7 +310,6 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::money::MicroRub;
 
     async fn answer(
         language: Language,

@@ -42,7 +42,9 @@ fn russian(error: &Error) -> String {
         Error::KeyMissing => {
             "Не передан ключ API. Укажите заголовок «Authorization: Bearer <ключ>».".into()
         }
-        Error::KeyMalformed => "Неверный ключ API: проверьте, что он скопирован целиком.".into(),
+        Error::KeyMalformed => "Неверный ключ API: нужно «Authorization: Bearer <ключ>», ключ начинается с «tg-» и \
+             копируется целиком."
+            .into(),
         Error::KeyConflict => {
             "Переданы два разных ключа API. Оставьте один: «Authorization: Bearer» или «x-api-key»."
                 .into()
@@ -53,7 +55,7 @@ fn russian(error: &Error) -> String {
         Error::CeilingUsedUp => "Лимит расходов ключа API исчерпан.".into(),
         Error::AccountEmpty => "На балансе компании нет средств. Пополните баланс.".into(),
         Error::AccountSuspended => {
-            "Баланс недоступен: обслуживание компании приостановлено.".into()
+            "Обслуживание компании приостановлено, её баланс недоступен. Обратитесь к администратору.".into()
         }
         Error::DoesNotFit { needs, free, held } => format!(
             "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
@@ -88,13 +90,13 @@ fn russian(error: &Error) -> String {
 
 fn russian_problem(problem: &Problem) -> String {
     match problem {
-        Problem::NotJson(why) => format!("это не JSON ({why})"),
+        Problem::NotJson(why) => format!("это не JSON (строка и знак: {why})"),
         Problem::Missing => "обязательное поле отсутствует".into(),
         Problem::WrongType(expected) => format!(
             "неверный тип, нужно: {}",
             match *expected {
                 "string" => "строка",
-                "integer" => "целое число",
+                "integer" => "целое число от 1",
                 "boolean" => "true или false",
                 "object" => "объект",
                 "array" => "массив",
@@ -114,7 +116,7 @@ fn russian_problem(problem: &Problem) -> String {
             }
         ),
         Problem::BelowMin(min) => format!("значение меньше {min}"),
-        Problem::AboveMax(max) => format!("больше {max}"),
+        Problem::AboveMax(max) => format!("больше допустимого: {max}"),
         Problem::Duplicate => "поле указано дважды".into(),
         Problem::TooDeep(levels) => format!("вложенность больше {levels} уровней"),
         Problem::Empty => "значение пустое".into(),
@@ -123,7 +125,7 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::ThreadUnsupported => {
             "беседы на стороне сервиса не поддерживаются, передавайте все сообщения целиком".into()
         }
-        Problem::NotTranslated => "поставщик этой модели такого не поддерживает".into(),
+        Problem::NotTranslated => "в формате поставщика этой модели такого нет".into(),
     }
 }
 

@@ -75,6 +75,7 @@ where
         let (parts, attempt) = req.into_parts();
         let (caller, vendor) = (attempt.priced.call.format, attempt.route.vendor.format);
         let answer = (caller != vendor).then(|| answer_cx(&attempt.priced.call));
+        let meter = attempt.priced.meter.clone();
         let outbound = match outbound(attempt) {
             Ok(outbound) => outbound,
             Err(error) => return Box::pin(async { Err(error) }),
@@ -84,7 +85,10 @@ where
             let res = call.await?;
             match answer {
                 None => Ok(res.map(ResponseBody::same)),
-                Some(cx) => translated(res, caller, cx).await,
+                // What cannot be delivered is not paid for.
+                Some(cx) => translated(res, caller, cx)
+                    .await
+                    .inspect_err(|_| meter.refused()),
             }
         })
     }

@@ -21,14 +21,8 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
     }
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
-        if call.output_tokens.is_none() {
-            edits.push(ceiling(
-                call,
-                priced.model.dialect.output_field,
-                priced.output_tokens,
-            ));
-        }
     }
+    ceiling(priced, &mut edits);
     apply(&call.body, edits)
 }
 
@@ -58,22 +52,53 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
     })
 }
 
-/// Our ceiling where the client named none. One of null says as much, and must not stand beside ours.
-fn ceiling(call: &Call, field: OutputField, tokens: u64) -> (Range<usize>, Cow<'static, str>) {
-    let there = match field {
-        OutputField::MaxTokens => &call.spans.max_tokens,
-        OutputField::MaxCompletionTokens => &call.spans.max_completion_tokens,
+/// The ceiling on output that the hold pays for is the one that the vendor is sent: where the client
+/// named none (null is none), or more than the model can, or by a name that the vendor does not know.
+fn ceiling(priced: &Priced, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) {
+    let (call, tokens) = (&*priced.call, priced.output_tokens);
+    let spans = &call.spans;
+    let differs = |value: &Range<usize>| call.body[value.clone()] != *tokens.to_string().as_bytes();
+    let field = match call.format {
+        // Only to be counted.
+        Format::Messages if spans.max_tokens.is_none() => return,
+        Format::Messages => OutputField::MaxTokens,
+        Format::Chat => priced.model.dialect.output_field,
     };
-    match there {
-        Some(null) => (null.clone(), tokens.to_string().into()),
-        None => {
-            let start = call.spans.start;
-            (
-                start..start,
-                format!("\"{}\":{tokens},", field.name()).into(),
-            )
+    match (field, &spans.max_tokens, &spans.max_completion_tokens) {
+        // Every vendor knows the older name, or refuses it by name.
+        (_, Some(value), None) if call.output_tokens.is_some() => {
+            if differs(value) {
+                edits.push((value.clone(), tokens.to_string().into()));
+            }
+        }
+        (OutputField::MaxTokens, None, Some(value)) => {
+            let member = name_before(&call.body, value.start)..value.end;
+            edits.push((member, format!("\"max_tokens\":{tokens}").into()));
+        }
+        (OutputField::MaxCompletionTokens, Some(value), None) => {
+            let member = name_before(&call.body, value.start)..value.end;
+            edits.push((member, format!("\"max_completion_tokens\":{tokens}").into()));
+        }
+        (_, None, None) => {
+            let member = format!("\"{}\":{tokens},", field.name());
+            edits.push((spans.start..spans.start, member.into()));
+        }
+        (_, old, new) => {
+            for value in [old, new]
+                .into_iter()
+                .flatten()
+                .filter(|value| differs(value))
+            {
+                edits.push((value.clone(), tokens.to_string().into()));
+            }
         }
     }
+}
+
+/// Where the name begins whose value begins at `value`. Names that we read have no quote in them.
+fn name_before(body: &[u8], value: usize) -> usize {
+    let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
+    memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
 }
 
 fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Bytes {

@@ -36,10 +36,8 @@ use crate::{
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Headers of the messages format that tools depend on.
-const FORWARDED: [HeaderName; 2] = [
-    HeaderName::from_static("anthropic-version"),
-    HeaderName::from_static("anthropic-beta"),
-];
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
 /// A connection that idles this long is closed: before vendors do.
 const POOL_IDLE: Duration = Duration::from_secs(50);
@@ -204,13 +202,31 @@ fn vendor_request(client: &HeaderMap, outbound: Outbound) -> Request<RequestBody
     match vendor.format {
         Format::Chat => headers.insert(AUTHORIZATION, vendor.credential.clone()),
         Format::Messages => {
-            for name in FORWARDED {
-                for value in client.get_all(&name) {
-                    headers.append(name.clone(), value.clone());
-                }
+            let version = client.get(ANTHROPIC_VERSION).cloned();
+            // A chat caller has none.
+            let version = version.unwrap_or(HeaderValue::from_static("2023-06-01"));
+            headers.insert(ANTHROPIC_VERSION, version);
+            if let Some(betas) = betas(client, &vendor.betas_removed) {
+                headers.insert(ANTHROPIC_BETA, betas);
             }
             headers.insert(X_API_KEY, vendor.credential.clone())
         }
     };
     req
+}
+
+/// The betas that the caller asks for, less those that change the price.
+fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
+    let lines = client
+        .get_all(ANTHROPIC_BETA)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let kept: Vec<&str> = lines
+        .flat_map(|line| line.split(','))
+        .map(str::trim)
+        .filter(|beta| !beta.is_empty() && !removed.iter().any(|prefix| beta.starts_with(prefix)))
+        .collect();
+    HeaderValue::try_from(kept.join(","))
+        .ok()
+        .filter(|value| !value.is_empty())
 }

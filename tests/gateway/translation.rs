@@ -1,0 +1,1387 @@
+//! Translation through the whole gateway, in both directions: cases by their numbers that pure
+//! functions cannot show, errors, charges, counting, and conversations that go there and back.
+
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::{Notify, oneshot},
+    time::timeout,
+};
+use tollgate::demo::vendor::{Reply, Step};
+use tollgate_layers::{
+    model::Dialect,
+    sse::{Event, Splitter},
+    translate::{
+        chat, messages,
+        wire::{AnswerCx, RequestCx},
+    },
+};
+
+use crate::{
+    checks::{
+        API, AUTHENTICATION, INVALID, LIMIT, cost_nothing, is_russian, micro, names, refused,
+    },
+    harness::{Answer, Key, Setup, VENDOR_KEY, World, next_text, request, whole, with},
+    ops::{BOTH, Op, bearer},
+    replies::{Tokens, answer, begun, events, read_until, refusal, rest},
+};
+
+/// Who calls, and what the vendor speaks.
+const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)];
+
+/// A call of a model whose vendor speaks `vendor`. A stream is asked for its usage.
+fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
+    let body = with(
+        caller.body("x"),
+        json!({ "model": vendor.model(), "stream": stream }),
+    );
+    match (caller, stream) {
+        (Op::Chat, true) => with(body, json!({ "stream_options": { "include_usage": true } })),
+        _ => body,
+    }
+}
+
+/// The answer of a vendor of this format, to a caller of that one.
+async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
+    let (caller, vendor) = way;
+    world.vendor.script(move |_| reply.clone());
+    caller
+        .call(world, key, &asked(caller, vendor, stream))
+        .await
+}
+
+/// The data of each event, signs of life and the time of the translation left out.
+fn spoken(text: &str) -> Vec<Value> {
+    text.split_terminator("\n\n")
+        .filter_map(|event| {
+            let data = event.lines().find_map(|line| line.strip_prefix("data: "))?;
+            if data == "[DONE]" {
+                return Some(json!(data));
+            }
+            let mut data: Value =
+                serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data}"));
+            data.as_object_mut().unwrap().remove("created");
+            (data["type"] != "ping").then_some(data)
+        })
+        .collect()
+}
+
+/// What a stream comes to.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    text: String,
+    /// Arguments of all tools, one behind the other.
+    arguments: String,
+    stop: Value,
+    usage: Value,
+    whole: bool,
+}
+
+fn heard(caller: Op, text: &str) -> Heard {
+    let mut heard = Heard::default();
+    for data in spoken(text) {
+        match caller {
+            Op::Chat if data == "[DONE]" => heard.whole = true,
+            Op::Chat => {
+                let choice = &data["choices"][0];
+                let (delta, finish) = (&choice["delta"], &choice["finish_reason"]);
+                let call = &delta["tool_calls"][0]["function"];
+                heard.text += delta["content"].as_str().unwrap_or_default();
+                heard.arguments += call["arguments"].as_str().unwrap_or_default();
+                if !finish.is_null() {
+                    heard.stop = finish.clone();
+                }
+                if !data["usage"].is_null() {
+                    heard.usage = data["usage"].clone();
+                }
+            }
+            Op::Messages => {
+                let delta = &data["delta"];
+                heard.text += delta["text"].as_str().unwrap_or_default();
+                heard.arguments += delta["partial_json"].as_str().unwrap_or_default();
+                match data["type"].as_str().unwrap() {
+                    "message_delta" => {
+                        heard.stop = delta["stop_reason"].clone();
+                        heard.usage = data["usage"].clone();
+                    }
+                    "message_stop" => heard.whole = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+    heard
+}
+
+const fn stop(caller: Op) -> &'static str {
+    match caller {
+        Op::Chat => "stop",
+        Op::Messages => "end_turn",
+    }
+}
+
+/// Every count of `expected` is in `usage`.
+fn counts(what: &str, usage: &Value, expected: &Value) {
+    for (name, count) in expected.as_object().unwrap() {
+        match count {
+            Value::Object(_) => counts(what, &usage[name], count),
+            _ => assert_eq!(&usage[name], count, "{what}: {name} of {usage}"),
+        }
+    }
+}
+
+/// A chunk of a chat stream.
+fn chunk(choices: Value, usage: Value) -> String {
+    let chunk = json!({
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000,
+        "model": "vendor-chat-1", "choices": choices, "usage": usage,
+    });
+    format!("data: {chunk}\n\n")
+}
+
+fn delta(delta: Value, finish: Value) -> Value {
+    json!([{ "index": 0, "delta": delta, "finish_reason": finish }])
+}
+
+/// An event of a messages stream.
+fn event(data: Value) -> String {
+    format!(
+        "event: {}\ndata: {data}\n\n",
+        data["type"].as_str().unwrap()
+    )
+}
+
+/// An event stream in frames of this size, wherever that cuts it.
+fn in_pieces(text: &str, size: usize) -> Reply {
+    let steps = text
+        .as_bytes()
+        .chunks(size)
+        .map(|piece| Step::Send(Bytes::copy_from_slice(piece)))
+        .collect();
+    Reply::raw(200, "text/event-stream", steps)
+}
+
+#[tokio::test]
+async fn case_48_a_messages_body_reaches_a_messages_vendor_byte_for_byte() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let betas = "claude-code-20250219,interleaved-thinking-2025-05-14";
+    let headers = [
+        ("x-api-key", key.secret.as_str()),
+        ("anthropic-version", "2023-06-01"),
+        ("anthropic-beta", betas),
+        ("content-type", "application/json"),
+    ];
+    let body = r#"{ "model":"messages", "max_tokens":64,"thinking":{"type":"adaptive" },
+        "context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"}]},"of_tomorrow":[1.0e2 ,null],
+        "messages":[{"role":"user","content":"x"},{"role":"assistant","content":[
+        {"type":"thinking","thinking":"hm\u0020 ","signature":"c2ln\/+=="},{"type":"redacted_thinking","data":"EmwK"},
+        {"type":"text","text":"y","of_tomorrow":{ }}]},{"role":"user","content":"z"}] }"#;
+    let url = world.url("/v1/messages?beta=true");
+    let answer = world
+        .ask(request(Method::POST, &url, &headers, body.into()))
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let received = world.vendor.received().pop().unwrap();
+    let expected = body.replacen("\"messages\"", "\"vendor-messages-1\"", 1);
+    assert_eq!(String::from_utf8_lossy(&received.body), expected);
+    assert_eq!(received.headers["anthropic-beta"], betas);
+    assert_eq!(received.headers["anthropic-version"], "2023-06-01");
+}
+
+#[tokio::test]
+async fn case_65_a_vendors_refusal_of_our_key_is_no_refusal_of_the_callers() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        for status in [401, 402, 403] {
+            for stream in [false, true] {
+                let what = format!("{way:?} {status} {stream}");
+                let reply = refusal(status, "invalid x-api-key sk-ant-AbC123");
+                let answer = told(&world, &key, way, stream, reply).await;
+                let text = refused(&what, &answer, 503, API, "vendor_unavailable");
+                assert!(!text.contains("sk-") && !text.contains("api-key"), "{text}");
+                cost_nothing(&what, &world, &key, &answer).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_66_a_page_where_an_answer_should_be_is_502() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        for kind in ["text/html", "application/json"] {
+            for stream in [false, true] {
+                let what = format!("{way:?} {kind} {stream}");
+                let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
+                let reply = Reply::raw(200, kind, vec![page]);
+                let answer = told(&world, &key, way, stream, reply).await;
+                let text = refused(&what, &answer, 502, API, "vendor_broken");
+                assert!(!text.contains("maintenance"), "{text}");
+                cost_nothing(&what, &world, &key, &answer).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_80_input_that_is_not_known_yet_is_zero_and_told_at_the_end() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let way = (Op::Messages, Op::Chat);
+    let reply = Reply::stream(events(Op::Chat, &["да"], 9, 3));
+    let answer = told(&world, &key, way, true, reply).await;
+    let said = spoken(&answer.text());
+    assert_eq!(said[0]["type"], "message_start");
+    let at_first = json!({ "input_tokens": 0, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0, "output_tokens": 0 });
+    assert_eq!(said[0]["message"]["usage"], at_first);
+    let at_last = json!({ "input_tokens": 9, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0, "output_tokens": 3 });
+    assert_eq!(heard(Op::Messages, &answer.text()).usage, at_last);
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200);
+}
+
+#[tokio::test]
+async fn case_89_finish_and_usage_in_one_chunk_are_as_good_as_in_two() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let way = (Op::Messages, Op::Chat);
+    let used = Tokens {
+        input: 9,
+        output: 3,
+        ..Tokens::default()
+    }
+    .usage(Op::Chat);
+    let done = "data: [DONE]\n\n".to_owned();
+    let word = chunk(delta(json!({ "content": "да" }), Value::Null), Value::Null);
+    let finish = |usage: Value| chunk(delta(json!({}), json!("stop")), usage);
+    let in_two = [
+        word.clone(),
+        finish(Value::Null),
+        chunk(json!([]), used.clone()),
+        done.clone(),
+    ];
+    let in_one = [word, finish(used), done];
+    let two = told(&world, &key, way, true, Reply::stream(in_two)).await;
+    let one = told(&world, &key, way, true, Reply::stream(in_one)).await;
+    assert_eq!(spoken(&one.text()), spoken(&two.text()));
+    assert!(heard(Op::Messages, &one.text()).whole);
+    for answer in [one, two] {
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200);
+        assert_eq!(receipt["estimated"], false, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn case_91_usage_that_comes_again_and_again_is_not_added_up() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let used = |output: u64| json!({ "prompt_tokens": 9, "completion_tokens": output, "total_tokens": 9 + output });
+    let word = |word: &str, output: u64| {
+        chunk(delta(json!({ "content": word }), Value::Null), used(output))
+    };
+    let chat = [
+        word("раз ", 1),
+        word("два", 2),
+        chunk(delta(json!({}), json!("stop")), used(3)),
+        chunk(json!([]), used(3)),
+        "data: [DONE]\n\n".to_owned(),
+    ];
+    let mut messages = events(Op::Messages, &["раз ", "два"], 9, 3);
+    let early = event(json!({ "type": "message_delta",
+        "delta": { "stop_reason": null, "stop_sequence": null }, "usage": { "output_tokens": 2 } }));
+    messages.insert(messages.len() - 2, early);
+    for (way, reply, rate) in [
+        ((Op::Messages, Op::Chat), Reply::stream(chat), 1),
+        ((Op::Chat, Op::Messages), Reply::stream(messages), 10),
+    ] {
+        let answer = told(&world, &key, way, true, reply).await;
+        let heard = heard(way.0, &answer.text());
+        assert_eq!((heard.text.as_str(), heard.whole), ("раз два", true));
+        assert_eq!(heard.stop, stop(way.0), "{way:?}");
+        let tokens = Tokens {
+            input: 9,
+            output: 3,
+            ..Tokens::default()
+        };
+        counts("last wins", &heard.usage, &tokens.usage(way.0));
+        let receipt = world.receipt(&answer.number()).await;
+        let charged = rate * (9 * 100 + 3 * 200);
+        assert_eq!(micro(&receipt["charged_rub"]), charged, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn case_96_however_a_vendor_frames_its_events() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        let said = events(way.1, &["раз ", "два"], 9, 2);
+        let plain = said.concat();
+        let reply = in_pieces(&plain, plain.len());
+        let expected = spoken(&told(&world, &key, way, true, reply).await.text());
+        assert!(expected.len() > 4, "{expected:?}");
+        let each = |change: &dyn Fn(&str) -> String| -> String {
+            said.iter().map(|event| change(event)).collect()
+        };
+        for (what, framed) in [
+            ("CRLF", plain.replace('\n', "\r\n")),
+            ("CR", plain.replace('\n', "\r")),
+            (
+                "no blank",
+                plain
+                    .replace("data: ", "data:")
+                    .replace("event: ", "event:"),
+            ),
+            (
+                "several lines",
+                each(&|event| event.replacen(",\"", ",\ndata: \"", 1)),
+            ),
+            (
+                "comments between",
+                each(&|event| format!(": still here\n\n{event}")),
+            ),
+            (
+                "comments inside",
+                each(&|event| format!(":\nid: 7\nretry: 10\n{event}")),
+            ),
+            ("BOM", format!("\u{feff}{plain}")),
+        ] {
+            for size in [framed.len(), 1] {
+                let reply = in_pieces(&framed, size);
+                let answer = told(&world, &key, way, true, reply).await;
+                assert_eq!(
+                    spoken(&answer.text()),
+                    expected,
+                    "{way:?} {what} in pieces of {size}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_97_wherever_the_network_cuts_a_stream() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let words = ["при", "вет 🦀", " \"\\\n", "日本"];
+    for way in WAYS {
+        let plain = events(way.1, &words, 9, 4).concat();
+        let mut expected = None;
+        for size in [plain.len(), 1, 2, 3, 7, 64] {
+            let reply = in_pieces(&plain, size);
+            let answer = told(&world, &key, way, true, reply).await;
+            let heard = heard(way.0, &answer.text());
+            assert_eq!(heard.text, words.concat(), "{way:?} in pieces of {size}");
+            assert!(heard.whole, "{way:?} in pieces of {size}");
+            let said = spoken(&answer.text());
+            assert_eq!(
+                &said,
+                expected.get_or_insert(said.clone()),
+                "{way:?} {size}"
+            );
+        }
+    }
+}
+
+/// More than any line buffer that somebody may have thought to be enough.
+const LONG: usize = 300 * 1024;
+
+#[tokio::test]
+async fn case_98_a_long_line_comes_whole() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let arguments = json!({ "data": "QUJD".repeat(LONG / 4) }).to_string();
+    let function = json!({ "name": "save", "arguments": arguments });
+    let call = json!({ "index": 0, "id": "call_1", "type": "function", "function": function });
+    let used = Tokens {
+        input: 9,
+        output: 50,
+        ..Tokens::default()
+    };
+    let chat = [
+        chunk(
+            delta(
+                json!({ "role": "assistant", "tool_calls": [call] }),
+                Value::Null,
+            ),
+            Value::Null,
+        ),
+        chunk(delta(json!({}), json!("tool_calls")), Value::Null),
+        chunk(json!([]), used.usage(Op::Chat)),
+        "data: [DONE]\n\n".to_owned(),
+    ]
+    .concat();
+    let mut messages = events(Op::Messages, &["x"], 9, 50);
+    messages[1] = event(json!({ "type": "content_block_start", "index": 0,
+        "content_block": { "type": "tool_use", "id": "toolu_1", "name": "save", "input": {} } }));
+    messages[2] = event(json!({ "type": "content_block_delta", "index": 0,
+        "delta": { "type": "input_json_delta", "partial_json": arguments } }));
+    let messages = messages.concat();
+    for (caller, vendor) in WAYS {
+        let said = match vendor {
+            Op::Chat => &chat,
+            Op::Messages => &messages,
+        };
+        for size in [said.len(), 10_000] {
+            let reply = in_pieces(said, size);
+            let answer = told(&world, &key, (caller, vendor), true, reply).await;
+            let heard = heard(caller, &answer.text());
+            assert!(heard.whole, "{caller:?} {size}");
+            assert!(heard.arguments == arguments, "{caller:?} {size}: not whole");
+        }
+        let mut plain = answer(vendor, "", &used.usage(vendor));
+        match vendor {
+            Op::Chat => plain["choices"][0]["message"]["tool_calls"] = json!([call]),
+            Op::Messages => {
+                let input: Value = serde_json::from_str(&arguments).unwrap();
+                plain["content"] = json!([{ "type": "tool_use", "id": "toolu_1", "name": "save",
+                    "input": input }]);
+            }
+        }
+        let reply = Reply::json(200, &plain);
+        let answer = told(&world, &key, (caller, vendor), false, reply).await;
+        assert!(
+            answer.text().contains(&"QUJD".repeat(LONG / 4)),
+            "{caller:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn case_98_a_long_image_comes_whole() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let data = "QUJD".repeat(LONG / 4);
+    for (caller, vendor) in WAYS {
+        let image = match caller {
+            Op::Chat => json!({ "type": "image_url",
+                "image_url": { "url": format!("data:image/png;base64,{data}") } }),
+            Op::Messages => json!({ "type": "image",
+                "source": { "type": "base64", "media_type": "image/png", "data": data } }),
+        };
+        let text = json!({ "type": "text", "text": "x" });
+        let turn = json!([{ "role": "user", "content": [image, text] }]);
+        let body = with(asked(caller, vendor, false), json!({ "messages": turn }));
+        let answer = caller.call(&world, &key, &body).await;
+        assert_eq!(answer.status, 200, "{caller:?}: {answer:?}");
+        let sent = world.vendor.received().pop().unwrap().json();
+        let part = &sent["messages"][0]["content"][0];
+        match vendor {
+            Op::Chat => {
+                let url = part["image_url"]["url"].as_str().unwrap();
+                assert!(url == format!("data:image/png;base64,{data}"));
+            }
+            Op::Messages => assert!(part["source"]["data"] == data),
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_99_a_vendor_is_asked_for_plain_bytes_and_may_send_no_others() {
+    let world = World::start().await;
+    let key = world.key().await;
+    // The head of a gzip file, and nothing that would make sense behind it.
+    let packed = Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\x56\x4a\x2d\n\n\x2a\x2a");
+    for way in WAYS {
+        for (stream, kind) in [(false, "application/json"), (true, "text/event-stream")] {
+            let what = format!("{way:?} {kind}");
+            let steps = vec![Step::Send(packed.clone())];
+            let reply = Reply::raw(200, kind, steps).header("content-encoding", "gzip");
+            let answer = told(&world, &key, way, stream, reply).await;
+            let headers = world.vendor.received().pop().unwrap().headers;
+            assert_eq!(headers["accept-encoding"], "identity", "{what}");
+            refused(&what, &answer, 502, API, "vendor_broken");
+            cost_nothing(&what, &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_100_json_where_a_stream_was_asked_for_has_a_status() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        let used = json!({ "input_tokens": 9, "output_tokens": 1 });
+        for (what, reply, status, kind, code) in [
+            (
+                "an answer",
+                Reply::json(200, &answer(way.1, "да", &used)),
+                502,
+                API,
+                "vendor_broken",
+            ),
+            (
+                "an error with 200",
+                refusal(200, "overloaded"),
+                502,
+                API,
+                "vendor_broken",
+            ),
+            (
+                "a limit",
+                refusal(429, "slow down"),
+                429,
+                LIMIT,
+                "vendor_rate_limit",
+            ),
+            (
+                "an error",
+                refusal(529, "overloaded"),
+                503,
+                API,
+                "vendor_unavailable",
+            ),
+        ] {
+            let answer = told(&world, &key, way, true, reply).await;
+            refused(&format!("{way:?} {what}"), &answer, status, kind, code);
+            cost_nothing(what, &world, &key, &answer).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn case_101_each_event_goes_on_before_the_next_one_is_made() {
+    let world = World::start().await;
+    let key = world.key().await;
+    // What the caller sees of each of the vendor's events before the next one.
+    let of_messages = &[
+        Some("\"role\":\"assistant\""),
+        None,
+        Some("раз"),
+        Some("два"),
+        None,
+        Some("\"finish_reason\":\"stop\""),
+        Some("[DONE]"),
+    ] as &[Option<&str>];
+    let of_chat = &[
+        Some("раз"),
+        Some("два"),
+        None,
+        None,
+        Some("{\"type\":\"message_stop\"}"),
+    ] as &[Option<&str>];
+    for (caller, vendor, shown) in [
+        (Op::Chat, Op::Messages, of_messages),
+        (Op::Messages, Op::Chat, of_chat),
+    ] {
+        let said = events(vendor, &["раз ", "два"], 9, 2);
+        assert_eq!(said.len(), shown.len());
+        let holds: Vec<Arc<Notify>> = said.iter().map(|_| Arc::default()).collect();
+        let steps: Vec<Step> = said
+            .iter()
+            .zip(&holds)
+            .flat_map(|(event, hold)| {
+                [
+                    Step::Hold(Arc::clone(hold)),
+                    Step::Send(event.clone().into()),
+                ]
+            })
+            .collect();
+        world
+            .vendor
+            .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+        // The head of the answer comes with the first event.
+        holds[0].notify_one();
+        let body = asked(caller, vendor, true);
+        let res = world.send(caller.request(&world, &key, &body)).await;
+        let header = |name: &str| res.headers()[name].to_str().unwrap();
+        assert!(header("cache-control").contains("no-cache"));
+        assert_eq!(header("x-accel-buffering"), "no");
+        assert!(header("content-type").starts_with("text/event-stream"));
+        let mut body = res.into_body();
+        for (hold, shown) in holds.iter().zip(shown) {
+            hold.notify_one();
+            if let Some(shown) = shown {
+                read_until(&mut body, shown).await;
+            }
+        }
+        assert_eq!(next_text(&mut body).await, None, "{caller:?}");
+    }
+}
+
+#[tokio::test]
+async fn case_102_a_vendors_sign_of_life_is_the_callers() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (way, sign, shown) in [
+        (
+            (Op::Chat, Op::Messages),
+            "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            ": keep-alive\n\n",
+        ),
+        (
+            (Op::Messages, Op::Chat),
+            ": OPENROUTER PROCESSING\n\n",
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        ),
+    ] {
+        let (caller, vendor) = way;
+        let go = Arc::new(Notify::new());
+        let mut said = events(vendor, &["раз ", "два"], 9, 2);
+        said.insert(begun(vendor), sign.to_owned());
+        let reply = Reply::stream(said).with_step(begun(vendor) + 1, Step::Hold(Arc::clone(&go)));
+        world.vendor.script(move |_| reply.clone());
+        let body = asked(caller, vendor, true);
+        let res = world.send(caller.request(&world, &key, &body)).await;
+        let mut body = res.into_body();
+        let mut text = read_until(&mut body, shown).await;
+        go.notify_one();
+        text.push_str(&rest(&mut body).await);
+        let heard = heard(caller, &text);
+        assert_eq!((heard.text.as_str(), heard.whole), ("раз два", true));
+        assert_eq!(heard.stop, stop(caller));
+    }
+}
+
+/// What a vendor would send if somebody took it, and what may be on the way: most of it is in the
+/// kernel's socket buffers.
+const ENDLESS: usize = 256 << 20;
+const ON_THE_WAY_MAX: usize = 100 << 20;
+/// A vendor whose bytes nobody takes for so long stands still.
+const STANDSTILL: Duration = Duration::from_secs(1);
+const WORD_BYTES: usize = 64 * 1024;
+
+#[tokio::test]
+async fn case_103_a_client_that_does_not_read_stops_its_vendor() {
+    for (caller, vendor) in WAYS {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (format, path) = match vendor {
+            Op::Chat => ("chat", "/v1"),
+            Op::Messages => ("messages", ""),
+        };
+        // What is left of the line becomes a comment.
+        let world = Setup::default()
+            .edit(
+                &format!("format = \"{format}\"\nurl = \""),
+                &format!("format = \"{format}\"\nurl = \"http://{address}{path}\" # "),
+            )
+            .start()
+            .await;
+        let key = world.key().await;
+        let (taken, standstill) = oneshot::channel();
+        let talker = tokio::spawn(talk_without_end(listener, vendor, taken));
+        let body = asked(caller, vendor, true);
+        let res = world.send(caller.request(&world, &key, &body)).await;
+        assert_eq!(res.status(), 200);
+        let taken = standstill.await.unwrap();
+        assert!(taken < ON_THE_WAY_MAX, "{caller:?}: {taken} bytes taken");
+
+        // Nothing was lost meanwhile.
+        let answer = whole(res).await;
+        let words = talker.await.unwrap();
+        let seen = answer.body.iter().filter(|byte| **byte == b'~').count();
+        assert_eq!(seen, words * WORD_BYTES, "{caller:?}");
+        let end = String::from_utf8_lossy(&answer.body[answer.body.len() - 40..]).into_owned();
+        assert!(
+            end.contains("[DONE]") || end.contains("message_stop"),
+            "{end}"
+        );
+        assert_eq!(world.receipt(&answer.number()).await["end"], "finished");
+    }
+}
+
+/// Sends words until none is taken any more, says how many bytes were, and ends its stream. Returns
+/// how many words there were.
+async fn talk_without_end(
+    listener: TcpListener,
+    vendor: Op,
+    taken: oneshot::Sender<usize>,
+) -> usize {
+    let (mut socket, _) = listener.accept().await.unwrap();
+    let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
+    while !read.ends_with(b"}") {
+        let count = socket.read(&mut buffer).await.unwrap();
+        assert!(count > 0, "the connection was closed too early");
+        read.extend_from_slice(&buffer[..count]);
+    }
+    let said = events(vendor, &["~".repeat(WORD_BYTES).as_str()], 9, 2);
+    let first = begun(vendor) - 1;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let head = [head, &said[..first].concat()].concat();
+    socket.write_all(head.as_bytes()).await.unwrap();
+
+    let word = said[first].as_bytes();
+    let (mut sent, mut words) = (0, 0);
+    let mut rest = word;
+    while sent < ENDLESS && timeout(STANDSTILL, socket.writable()).await.is_ok() {
+        match socket.try_write(rest) {
+            Ok(count) => {
+                sent += count;
+                rest = &rest[count..];
+                if rest.is_empty() {
+                    words += 1;
+                    rest = word;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    taken.send(sent).unwrap();
+    socket.write_all(rest).await.unwrap();
+    let end = said[first + 1..].concat();
+    socket.write_all(end.as_bytes()).await.unwrap();
+    words + 1
+}
+
+#[tokio::test]
+async fn case_103a_a_client_that_closes_behind_the_last_event_has_paid_in_full() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for ((caller, vendor), last, rate) in [
+        (WAYS[0], "data: [DONE]\n\n", 10),
+        (WAYS[1], "data: {\"type\":\"message_stop\"}\n\n", 1),
+    ] {
+        let said = events(vendor, &["раз ", "два"], 9, 2);
+        let open = Step::Hold(Arc::new(Notify::new()));
+        let behind = said.len();
+        let reply = Reply::stream(said).with_step(behind, open);
+        world.vendor.script(move |_| reply.clone());
+        let body = asked(caller, vendor, true);
+        let res = world.send(caller.request(&world, &key, &body)).await;
+        let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let mut body = res.into_body();
+        read_until(&mut body, last).await;
+        drop(body);
+        let receipt = world.receipt(&number).await;
+        assert_eq!(receipt["end"], "finished", "{receipt}");
+        assert_eq!(receipt["estimated"], false, "{receipt}");
+        let charged = rate * (9 * 100 + 2 * 200);
+        assert_eq!(micro(&receipt["charged_rub"]), charged, "{receipt}");
+        world.settled(&key).await;
+    }
+}
+
+/// Recorded answers of vendors, by the format and the file's ending; those with an error in them left
+/// out.
+fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/fixtures");
+    let begin = format!("{}-", op.model());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let error = name.starts_with(&format!("{begin}error-"));
+        if name.starts_with(&begin) && name.ends_with(ending) && !error {
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            if !text.contains("\"error\":{") {
+                found.push((name, text));
+            }
+        }
+    }
+    assert!(found.len() >= 3, "{op:?} {ending}: {}", found.len());
+    found
+}
+
+/// Whether an event is a chunk of usage alone.
+fn usage_alone(event: &str) -> bool {
+    let data = event.trim_end().strip_prefix("data: ");
+    let chunk: Value = data
+        .and_then(|data| serde_json::from_str(data).ok())
+        .unwrap_or_default();
+    chunk["choices"] == json!([]) && chunk["usage"].is_object()
+}
+
+#[tokio::test]
+async fn case_104_recorded_answers_pass_between_equals_byte_for_byte() {
+    let world = World::start().await;
+    let key = world.key_with("rich", "1000000", json!({})).await;
+    for op in BOTH {
+        for (name, said) in recorded(op, ".json") {
+            let step = Step::Send(said.clone().into());
+            let reply = Reply::raw(200, "application/json", vec![step]);
+            let answer = told(&world, &key, (op, op), false, reply).await;
+            assert_eq!(answer.text(), said, "{name}");
+        }
+        for (name, said) in recorded(op, ".sse") {
+            for size in [100, said.len()] {
+                let reply = in_pieces(&said, size);
+                let answer = told(&world, &key, (op, op), true, reply).await;
+                assert!(answer.text() == said, "{name}: {}", answer.text());
+            }
+            // Without the usage that only we asked for.
+            let expected: String = said
+                .split_inclusive("\n\n")
+                .filter(|event| op == Op::Messages || !usage_alone(event))
+                .collect();
+            world.vendor.script(move |_| in_pieces(&said, 100));
+            let body = with(op.body("x"), json!({ "stream": true }));
+            let answer = op.call(&world, &key, &body).await;
+            assert!(answer.text() == expected, "{name}: {}", answer.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_refusals_of_translated_calls_come_in_our_shape() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        for stream in [false, true] {
+            for (said, status, kind, code) in [
+                (400, 400, INVALID, ""),
+                (413, 413, INVALID, ""),
+                (429, 429, LIMIT, "vendor_rate_limit"),
+                (500, 503, API, "vendor_unavailable"),
+                (529, 503, API, "vendor_unavailable"),
+            ] {
+                let what = format!("{way:?} {said} {stream}");
+                let reply = refusal(said, "engine-7 wants fewer tools");
+                let answer = told(&world, &key, way, stream, reply).await;
+                let text = refused(&what, &answer, status, kind, code);
+                let passed_on = text.contains("engine-7 wants fewer tools");
+                assert_eq!(passed_on, kind == INVALID, "{what}: {text}");
+                cost_nothing(&what, &world, &key, &answer).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_in_the_clothes_of_an_answer_is_none_for_translated_calls_either() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for way in WAYS {
+        let what = format!("{way:?}");
+        let reply = refusal(200, "org-Secret has no credit");
+        let answer = told(&world, &key, way, false, reply).await;
+        let text = refused(&what, &answer, 503, API, "vendor_unavailable");
+        assert!(!text.contains("Secret"), "{text}");
+        cost_nothing(&what, &world, &key, &answer).await;
+    }
+}
+
+/// Checks that a stream said its first word, and then that it failed, in the caller's format.
+fn failed(what: &str, caller: Op, text: &str, number: &str) {
+    let said = spoken(text);
+    let error = said.last().unwrap();
+    let fields: &[&str] = match caller {
+        Op::Chat => &["error"],
+        Op::Messages => &["error", "type"],
+    };
+    assert_eq!(names(error), fields, "{what}: {text}");
+    let last = text.split_terminator("\n\n").last().unwrap();
+    assert_eq!(
+        last.starts_with("event: error\n"),
+        caller == Op::Messages,
+        "{what}: {last}"
+    );
+    let error = &error["error"];
+    assert_eq!(error["type"], "api_error", "{what}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.ends_with(&format!(" ({number})")), "{what}: {text}");
+    assert!(is_russian(message), "{what}: {message}");
+    assert!(!message.contains("Secret"), "{what}: {message}");
+
+    let told = &said[..said.len() - 1];
+    assert!(!told.is_empty(), "{what}: {text}");
+    assert!(
+        text.contains("раз") && !text.contains("два"),
+        "{what}: {text}"
+    );
+    // Neither an end nor a reason for one.
+    for end in [
+        "[DONE]",
+        "message_stop",
+        "message_delta",
+        "\"finish_reason\":\"stop\"",
+    ] {
+        assert!(!text.contains(end), "{what}: {end} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_error_inside_a_translated_stream_is_an_error_event_of_the_callers_format() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (way, error) in [
+        (
+            (Op::Messages, Op::Chat),
+            "data: {\"error\":{\"message\":\"org-Secret is overloaded\",\"code\":503}}\n\n",
+        ),
+        (
+            (Op::Chat, Op::Messages),
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"org-Secret\"}}\n\n",
+        ),
+    ] {
+        let mut said = events(way.1, &["раз ", "два"], 9, 2);
+        said.insert(begun(way.1), error.to_owned());
+        let answer = told(&world, &key, way, true, Reply::stream(said)).await;
+        assert_eq!(answer.status, 200, "{way:?}");
+        failed("error", way.0, &answer.text(), &answer.number());
+        assert!(!answer.failed, "the event is the end: {way:?}");
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["end"], "vendor_error", "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn a_translated_stream_that_is_cut_never_looks_finished() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (caller, vendor) in WAYS {
+        for ends_cleanly in [false, true] {
+            let what = format!("{caller:?} {ends_cleanly}");
+            let go = Arc::new(Notify::new());
+            let mut steps: Vec<Step> = events(vendor, &["раз ", "два"], 9, 2)
+                .drain(..begun(vendor))
+                .map(|event| Step::Send(event.into()))
+                .collect();
+            steps.push(Step::Send(Bytes::from_static(b"data: {\"half")));
+            steps.push(Step::Hold(Arc::clone(&go)));
+            if !ends_cleanly {
+                steps.push(Step::Cut);
+            }
+            world
+                .vendor
+                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            let body = asked(caller, vendor, true);
+            let res = world.send(caller.request(&world, &key, &body)).await;
+            let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+            let mut body = res.into_body();
+            let mut text = read_until(&mut body, "раз").await;
+            go.notify_one();
+            text.push_str(&rest(&mut body).await);
+            failed(&what, caller, &text, &number);
+            let receipt = world.receipt(&number).await;
+            assert_eq!(receipt["end"], "vendor_cut", "{what}: {receipt}");
+            assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
+        }
+    }
+}
+
+/// A vendor's answer that used so many tokens.
+fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
+    let usage = tokens.usage(vendor);
+    if !stream {
+        return Reply::json(200, &answer(vendor, "да", &usage));
+    }
+    let mut said = events(vendor, &["да"], tokens.input, tokens.output);
+    match vendor {
+        Op::Chat => {
+            let place = said.len() - 2;
+            said[place] = chunk(json!([]), usage);
+        }
+        Op::Messages => {
+            let empty = json!({ "content": [], "stop_reason": null });
+            let message = with(answer(vendor, "", &usage), empty);
+            said[0] = event(json!({ "type": "message_start", "message": message }));
+        }
+    }
+    Reply::stream(said)
+}
+
+#[tokio::test]
+async fn a_translated_call_costs_what_a_call_of_the_vendors_format_costs() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for [input, cached_input, cache_write, output] in [
+        [9, 0, 0, 3],
+        [9, 7, 0, 3],
+        [9, 0, 5, 3],
+        [9, 7, 5, 3],
+        [0, 7, 0, 3],
+        [1, 300, 100, 99],
+    ] {
+        let tokens = Tokens {
+            input,
+            cached_input,
+            cache_write,
+            output,
+        };
+        for (vendor, rate) in [(Op::Chat, 1), (Op::Messages, 10)] {
+            let cost = input * 100 + cached_input * 10 + cache_write * 50 + output * 200;
+            for caller in BOTH {
+                for stream in [false, true] {
+                    let what = format!("{tokens:?} {caller:?} of {vendor:?}, stream: {stream}");
+                    let reply = used(vendor, tokens, stream);
+                    let answer = told(&world, &key, (caller, vendor), stream, reply).await;
+                    assert_eq!(answer.status, 200, "{what}: {answer:?}");
+                    let receipt = world.receipt(&answer.number()).await;
+                    let charged = micro(&receipt["charged_rub"]);
+                    assert_eq!(charged, (cost * rate) as i64, "{what}: {receipt}");
+                    assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
+                    for (class, count) in [
+                        ("input", input),
+                        ("cached_input", cached_input),
+                        ("cache_write", cache_write),
+                        ("output", output),
+                    ] {
+                        assert_eq!(receipt["usage"][class], count, "{what}: {receipt}");
+                    }
+                    if caller == vendor {
+                        continue;
+                    }
+                    let seen = if stream {
+                        heard(caller, &answer.text()).usage
+                    } else {
+                        answer.json()["usage"].clone()
+                    };
+                    counts(&what, &seen, &tokens.usage(caller));
+                }
+            }
+        }
+    }
+}
+
+async fn count(world: &World, headers: &[(&str, &str)], body: &Value) -> Answer {
+    let mut all = vec![("content-type", "application/json")];
+    all.extend_from_slice(headers);
+    let url = world.url("/v1/messages/count_tokens");
+    world
+        .ask(request(Method::POST, &url, &all, body.to_string().into()))
+        .await
+}
+
+const VERSION: (&str, &str) = ("anthropic-version", "2026-10-21");
+
+/// A request whose tokens are to be counted: it needs no ceiling.
+fn counted(model: &str) -> Value {
+    json!({ "model": model, "system": "Be brief.", "messages": [{ "role": "user", "content": "привет" }] })
+}
+
+#[tokio::test]
+async fn tokens_are_counted_by_a_messages_vendor_and_cost_nothing() {
+    let world = World::start().await;
+    let key = world.key().await;
+    world
+        .vendor
+        .script(|_| Reply::json(200, &json!({ "input_tokens": 4321, "of_the_vendor": "x" })));
+    let body = counted("messages");
+    let answer = count(
+        &world,
+        &[("x-api-key", key.secret.as_str()), VERSION],
+        &body,
+    )
+    .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json(), json!({ "input_tokens": 4321 }));
+    let received = world.vendor.received();
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0].path, "/v1/messages/count_tokens");
+    assert_eq!(received[0].headers["x-api-key"], VENDOR_KEY);
+    assert_eq!(received[0].headers["anthropic-version"], VERSION.1);
+    let expected = with(body, json!({ "model": "vendor-messages-1" }));
+    assert_eq!(received[0].json(), expected);
+    assert!(!format!("{received:?}").contains(&key.secret));
+    cost_nothing("counting", &world, &key, &answer).await;
+}
+
+#[tokio::test]
+async fn tokens_for_a_chat_vendor_are_estimated_without_asking_it() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str()), VERSION];
+    let short = count(&world, &headers, &counted("chat")).await;
+    assert_eq!(short.status, 200, "{short:?}");
+    assert_eq!(names(&short.json()), ["input_tokens"]);
+    let tokens = |answer: &Answer| answer.json()["input_tokens"].as_u64().unwrap();
+    assert!(tokens(&short) >= 1);
+    let turn = json!([{ "role": "user", "content": "слово ".repeat(1000) }]);
+    let long = with(counted("chat"), json!({ "messages": turn }));
+    let long = count(&world, &headers, &long).await;
+    assert!(tokens(&long) > tokens(&short) + 500, "{long:?}");
+    assert!(world.vendor.received().is_empty());
+    cost_nothing("estimating", &world, &key, &long).await;
+}
+
+#[tokio::test]
+async fn counting_is_refused_as_calls_are() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let ours = ("x-api-key", key.secret.as_str());
+    let wrong = ("x-api-key", "tg-0000");
+    for model in ["chat", "messages"] {
+        let body = counted(model);
+        for headers in [&[VERSION][..], &[wrong, VERSION]] {
+            let answer = count(&world, headers, &body).await;
+            refused(model, &answer, 401, AUTHENTICATION, "invalid_api_key");
+        }
+        let answer = count(&world, &[ours], &body).await;
+        let text = refused(model, &answer, 400, INVALID, "");
+        assert!(text.contains("anthropic-version"), "{text}");
+        let nothing = with(body, json!({ "messages": [] }));
+        let answer = count(&world, &[ours, VERSION], &nothing).await;
+        let text = refused(model, &answer, 400, INVALID, "");
+        assert!(text.contains("«messages»"), "{text}");
+    }
+    let answer = count(&world, &[ours, VERSION], &counted("nobody")).await;
+    refused("nobody", &answer, 503, "not_found_error", "model_not_found");
+    assert!(world.vendor.received().is_empty());
+
+    for (reply, status, kind, code) in [
+        (refusal(400, "too many tools"), 400, INVALID, ""),
+        (refusal(401, "sk-ant-x"), 503, API, "vendor_unavailable"),
+        (refusal(429, "slow"), 429, LIMIT, "vendor_rate_limit"),
+        (refusal(500, "down"), 503, API, "vendor_unavailable"),
+        (
+            Reply::json(200, &json!({ "tokens": 7 })),
+            502,
+            API,
+            "vendor_broken",
+        ),
+    ] {
+        world.vendor.script(move |_| reply.clone());
+        let answer = count(&world, &[ours, VERSION], &counted("messages")).await;
+        refused("of the vendor", &answer, status, kind, code);
+        cost_nothing("of the vendor", &world, &key, &answer).await;
+    }
+}
+
+/// What a conversation is that has to be the same there and back, in the chat format.
+fn chat_conversation() -> Value {
+    let call = |id: &str, name: &str, arguments: Value| {
+        json!({ "id": id, "type": "function",
+            "function": { "name": name, "arguments": arguments.to_string() } })
+    };
+    let weather =
+        json!({ "city": "Москва \"на\" реке\n", "days": [1, 2.5, null], "deep": { "a": {} } });
+    let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    json!({
+        "model": "vendor-model",
+        "max_completion_tokens": 100,
+        "messages": [
+            { "role": "system", "content": "Be brief.\nОтвечай по-русски." },
+            { "role": "user", "content": [
+                { "type": "text", "text": "Что на картинках?" },
+                { "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } },
+                { "type": "image_url", "image_url": { "url": "https://example.com/a.jpg?b=c" } },
+            ] },
+            { "role": "assistant", "content": "Секунду.", "tool_calls": [
+                call("call_1", "get_weather", weather), call("call_2", "now", json!({})),
+            ] },
+            { "role": "tool", "tool_call_id": "call_1", "content": "+7 °C" },
+            { "role": "tool", "tool_call_id": "call_2", "content": " 12:00\n" },
+            { "role": "user", "content": "А завтра?" },
+            { "role": "assistant", "content": null,
+              "tool_calls": [call("call_3", "now", json!({ "n": 12_345_678_901_u64 }))] },
+            { "role": "tool", "tool_call_id": "call_3", "content": "" },
+            { "role": "assistant", "content": "Дождь." },
+            { "role": "user", "content": [
+                { "type": "text", "text": "И о чём здесь?" },
+                { "type": "file", "file": { "filename": "отчёт.pdf",
+                    "file_data": "data:application/pdf;base64,JVBERi0=" } },
+            ] },
+        ],
+        "tools": [
+            { "type": "function", "function": { "name": "get_weather", "description": "Погода",
+                "parameters": schema, "strict": true } },
+            { "type": "function", "function": { "name": "now",
+                "parameters": { "type": "object", "properties": {} } } },
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": false,
+        "stop": ["a", "\n\nb"],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "reasoning_effort": "high",
+        "response_format": { "type": "json_schema",
+            "json_schema": { "name": "answer", "strict": true, "schema": { "type": "object" } } },
+        "user": "u-1",
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    })
+}
+
+/// The same in the messages format.
+fn messages_conversation() -> Value {
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let source =
+        |kind: &str, data: &str| json!({ "type": "base64", "media_type": kind, "data": data });
+    let weather =
+        json!({ "city": "Москва \"на\" реке\n", "days": [1, 2.5, null], "deep": { "a": {} } });
+    let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    json!({
+        "model": "vendor-model",
+        "max_tokens": 100,
+        "system": [text("Be brief.\nОтвечай по-русски.")],
+        "messages": [
+            { "role": "user", "content": [
+                text("Что на картинках?"),
+                { "type": "image", "source": source("image/webp", "UklGRg==") },
+                { "type": "image", "source": { "type": "url", "url": "https://example.com/a.jpg?b=c" } },
+            ] },
+            { "role": "assistant", "content": [
+                text("Секунду."),
+                { "type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": weather },
+                { "type": "tool_use", "id": "toolu_2", "name": "now", "input": {} },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "toolu_1", "content": [text("+7 °C")] },
+                { "type": "tool_result", "tool_use_id": "toolu_2", "content": [text(" 12:00\n")] },
+                text("А завтра?"),
+            ] },
+            { "role": "assistant", "content": [
+                { "type": "tool_use", "id": "toolu_3", "name": "now", "input": { "n": 12_345_678_901_u64 } },
+            ] },
+            { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "toolu_3" }] },
+            { "role": "assistant", "content": [text("Дождь.")] },
+            { "role": "user", "content": [
+                text("И о чём здесь?"),
+                { "type": "document", "source": source("application/pdf", "JVBERi0="), "title": "отчёт.pdf" },
+            ] },
+        ],
+        "tools": [
+            { "name": "get_weather", "description": "Погода", "input_schema": schema, "strict": true },
+            { "name": "now", "input_schema": { "type": "object", "properties": {} } },
+        ],
+        "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+        "stop_sequences": ["a", "\n\nb"],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "output_config": { "effort": "high",
+            "format": { "type": "json_schema", "schema": { "type": "object" } } },
+        "metadata": { "user_id": "u-1" },
+        "stream": true,
+    })
+}
+
+fn parsed(json: &[u8]) -> Value {
+    serde_json::from_slice(json).unwrap()
+}
+
+#[test]
+fn a_conversation_that_goes_there_and_back_is_the_same() {
+    let dialect = Dialect::default();
+    let cx = RequestCx {
+        model: "vendor-model",
+        output_tokens: 100,
+        dialect: &dialect,
+    };
+    let conversation = chat_conversation();
+    let there = chat::request(conversation.to_string().as_bytes(), &cx).unwrap();
+    let back = messages::request(&there, &cx).unwrap();
+    assert_eq!(parsed(&back), conversation);
+
+    let conversation = messages_conversation();
+    let there = messages::request(conversation.to_string().as_bytes(), &cx).unwrap();
+    let back = chat::request(&there, &cx).unwrap();
+    assert_eq!(parsed(&back), conversation);
+}
+
+const ANSWER_CX: AnswerCx = AnswerCx {
+    created: 1_790_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+#[test]
+fn an_answer_that_goes_there_and_back_is_the_same() {
+    let function = json!({ "name": "f", "arguments": "{\"a\":[1,\"б\"]}" });
+    let call = json!({ "id": "call_1", "type": "function", "function": function });
+    for (message, finish) in [
+        (json!({ "content": "Да.\n\"Нет\"" }), "stop"),
+        (json!({ "content": "" }), "length"),
+        (
+            json!({ "content": "но", "reasoning_content": "хм" }),
+            "length",
+        ),
+        (json!({ "content": "x" }), "content_filter"),
+        (
+            json!({ "content": null, "tool_calls": [call] }),
+            "tool_calls",
+        ),
+        (
+            json!({ "content": "x", "tool_calls": [call] }),
+            "tool_calls",
+        ),
+    ] {
+        let message = with(json!({ "role": "assistant", "refusal": null }), message);
+        let said = json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": ANSWER_CX.created,
+            "model": "gpt",
+            "choices": [{ "index": 0, "message": message, "logprobs": null, "finish_reason": finish }],
+            "usage": {
+                "prompt_tokens": 21, "completion_tokens": 5, "total_tokens": 26,
+                "prompt_tokens_details": { "cached_tokens": 7, "cache_write_tokens": 5 },
+                "completion_tokens_details": { "reasoning_tokens": 3 },
+            },
+        });
+        let there = messages::answer(said.to_string().as_bytes(), &ANSWER_CX).unwrap();
+        let back = chat::answer(&there, &ANSWER_CX).unwrap();
+        assert_eq!(parsed(&back), said);
+    }
+
+    let text = json!({ "type": "text", "text": "Да.\n\"Нет\"" });
+    let thinking = json!({ "type": "thinking", "thinking": "хм", "signature": "" });
+    let call =
+        json!({ "type": "tool_use", "id": "toolu_1", "name": "f", "input": { "a": [1, "б"] } });
+    for (content, reason) in [
+        (json!([text]), "end_turn"),
+        (json!([]), "max_tokens"),
+        (json!([thinking, text]), "max_tokens"),
+        (json!([text]), "refusal"),
+        (json!([call]), "tool_use"),
+        (json!([thinking, text, call]), "tool_use"),
+    ] {
+        let said = json!({
+            "id": "msg_1", "type": "message", "role": "assistant", "model": "opus", "content": content,
+            "stop_reason": reason, "stop_sequence": null,
+            "usage": { "input_tokens": 9, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7,
+                "output_tokens": 5, "output_tokens_details": { "thinking_tokens": 3 } },
+        });
+        let there = chat::answer(said.to_string().as_bytes(), &ANSWER_CX).unwrap();
+        let back = messages::answer(&there, &ANSWER_CX).unwrap();
+        assert_eq!(parsed(&back), said);
+    }
+}
+
+/// What events become.
+fn translated(said: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> BytesMut {
+    let (mut splitter, mut out) = (Splitter::default(), BytesMut::new());
+    splitter
+        .push(&Bytes::copy_from_slice(said), |event| {
+            each(&event, &mut out);
+        })
+        .unwrap();
+    out
+}
+
+fn to_messages(said: &[u8]) -> BytesMut {
+    let mut stream = messages::Events::new(ANSWER_CX);
+    translated(said, |event, out| stream.event(event, out).unwrap())
+}
+
+fn to_chat(said: &[u8]) -> BytesMut {
+    let mut stream = chat::Events::new(ANSWER_CX);
+    translated(said, |event, out| stream.event(event, out).unwrap())
+}
+
+#[test]
+fn a_stream_that_goes_there_and_back_says_the_same() {
+    for op in BOTH {
+        let said = events(op, &["раз ", "два\n\"🦀\""], 9, 2).concat();
+        let back = match op {
+            Op::Chat => to_chat(&to_messages(said.as_bytes())),
+            Op::Messages => to_messages(&to_chat(said.as_bytes())),
+        };
+        let (before, after) = (
+            heard(op, &said),
+            heard(op, std::str::from_utf8(&back).unwrap()),
+        );
+        assert_eq!(
+            (&after.text, &after.stop, after.whole),
+            (&before.text, &before.stop, true),
+            "{op:?}"
+        );
+        let tokens = Tokens {
+            input: 9,
+            output: 2,
+            ..Tokens::default()
+        };
+        counts("there and back", &after.usage, &tokens.usage(op));
+    }
+}
