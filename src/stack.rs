@@ -1,7 +1,7 @@
 //! The way of a request, top to bottom. Nothing else assembles services.
 //!
 //! Below `paths` a request changes its type at each step, so that an order that would be wrong does
-//! not compile; every [`Error`](tollgate_layers::Error) goes up to `respond`, which alone knows HTTP.
+//! not compile; every [`Error`] goes up to `respond`, which alone knows HTTP.
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 

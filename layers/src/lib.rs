@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The vocabulary is always compiled: [`body`], [`call`], [`error`], [`facts`], [`json`], [`key`], [`money`],
-//! [`model`], [`price`], [`sse`], [`usage`],
+//! [`model`], [`price`], [`scrub`], [`sse`], [`usage`],
 //! [`vendor_usage`].
 
 #![cfg_attr(
@@ -30,6 +30,7 @@ pub mod key;
 pub mod model;
 pub mod money;
 pub mod price;
+pub mod scrub;
 pub mod sse;
 pub mod usage;
 pub mod vendor_usage;

@@ -17,6 +17,7 @@ mod harness; // a gateway, its scripted vendor and a client
 mod ops; // both operations alike
 mod replies; // what vendors say
 
+mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
 mod extra_paths; // models and money of a key, and the root
 mod holds; // what a call holds while it runs

@@ -671,7 +671,8 @@ async fn case_103_a_client_that_does_not_read_stops_its_vendor() {
             .await;
         let key = world.key().await;
         let (taken, standstill) = oneshot::channel();
-        let talker = tokio::spawn(talk_without_end(listener, vendor, taken));
+        let mut talker = tokio::task::JoinSet::new();
+        talker.spawn(talk_without_end(listener, vendor, taken));
         let body = asked(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
         assert_eq!(res.status(), 200);
@@ -680,7 +681,7 @@ async fn case_103_a_client_that_does_not_read_stops_its_vendor() {
 
         // Nothing was lost meanwhile.
         let answer = whole(res).await;
-        let words = talker.await.unwrap();
+        let words = talker.join_next().await.unwrap().unwrap();
         let seen = answer.body.iter().filter(|byte| **byte == b'~').count();
         assert_eq!(seen, words * WORD_BYTES, "{caller:?}");
         let end = String::from_utf8_lossy(&answer.body[answer.body.len() - 40..]).into_owned();

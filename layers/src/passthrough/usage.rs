@@ -11,6 +11,7 @@ use super::{broken, text::text_bytes};
 use crate::{
     call::Format,
     error::Error,
+    scrub::scrubbed,
     sse::Event,
     usage::{End, Meter, Usage},
     vendor_usage::{Count, VendorUsage, chat_usage},
@@ -253,7 +254,7 @@ fn after_colon(json: &[u8]) -> &[u8] {
 /// A vendor's own words about an error go to the log, not to the caller.
 fn vendor_error(error: &RawValue) -> Error {
     let text: String = error.get().chars().take(500).collect();
-    Error::VendorUnavailable(text.into())
+    Error::VendorUnavailable(scrubbed(&text).into())
 }
 
 #[derive(Deserialize)]

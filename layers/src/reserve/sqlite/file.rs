@@ -231,6 +231,19 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // SQLite would make it readable for everybody; what it makes beside it takes the file's own mode.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        drop(
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path),
+        );
+    }
     let mut writer = Connection::open_with_flags(&path, flags).map_err(failed)?;
     writer.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     let fresh = is_fresh(&writer, &path, failed)?;

@@ -192,7 +192,9 @@ impl<'a> Answer<'a> {
             return Ok(());
         };
         let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
-        Err(Error::VendorUnavailable(text.into()))
+        Err(Error::VendorUnavailable(
+            crate::scrub::scrubbed(&text).into(),
+        ))
     }
 
     /// Takes the one choice that was asked for. Some chunks have none.
