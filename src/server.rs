@@ -95,7 +95,7 @@ pub async fn serve<S, A>(
             "cutting what did not finish in time"
         );
     }
-    // Answers that are cut are dropped, and with them their holds end.
+    // Answers that are cut are dropped: they are charged as if their clients had left.
     connections.shutdown().await;
 }
 

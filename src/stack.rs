@@ -1,7 +1,8 @@
 //! The way of a request, top to bottom. Nothing else assembles services.
 //!
 //! Below `paths` a request changes its type at each step, so that an order that would be wrong does
-//! not compile; every [`Error`] goes up to `respond`, which alone knows HTTP.
+//! not compile. `server` feeds the top and tells each request its client's address; what `reserve` has
+//! held ends in the settler, off the caller's way. Every [`Error`] goes up to `respond`, which alone knows HTTP.
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 

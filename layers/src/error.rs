@@ -200,7 +200,7 @@ pub enum Problem {
     Contradicts(&'static str),
     /// It asks for something that this gateway cannot count or carry.
     Unsupported,
-    /// A conversation kept by the vendor: the client must send all of it (see [`crate::call`]).
+    /// A conversation kept by the vendor: the client must send all of it.
     ThreadUnsupported,
     /// The format of the model's vendor has nothing like it.
     NotTranslated,

@@ -1,4 +1,4 @@
-//! What is ambient in a request or an answer: named extensions, each with one inserter.
+//! What is ambient in a request or an answer: named extensions, each with its inserter.
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
@@ -76,7 +76,7 @@ impl ClientAddr {
 pub struct Caller(pub Arc<KeyRecord>);
 
 /// On an answer: its body is an event stream of this format, so an error inside it must take this
-/// shape. Inserted by `passthrough` or `translate`.
+/// shape. Inserted by `passthrough`; `translate` puts the caller's format in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventStream(pub Format);
 

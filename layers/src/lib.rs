@@ -1,7 +1,8 @@
 //! Tower layers for a prepaid gateway in front of language models.
 //!
-//! Each module below the vocabulary is one [`tower::Layer`] behind a feature of the same name, and
-//! none of them imports another: what two layers share stands in the vocabulary. A request changes
+//! Each module below the vocabulary is one [`tower::Layer`] (`upstream` is the service at the bottom)
+//! behind a feature of its name, with dashes, and none of them imports another: what two layers share
+//! stands in the vocabulary. A request changes
 //! its type on the way down, so an order that would be wrong does not compile:
 //!
 //! ```text

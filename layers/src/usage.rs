@@ -90,8 +90,8 @@ pub struct Reading {
     pub end: Option<End>,
 }
 
-/// The meter of one call. Made by the layer that holds the money, written by the layers below it,
-/// so that a call dropped at any await still knows what it used.
+/// The meter of one call. Made with the call's price by `select`, written by the layers below the
+/// hold, read by the hold's owner: a call dropped at any await still knows what it used.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Mutex<Reading>>);
 

@@ -190,7 +190,9 @@ enum Command {
 
     /// Check that the whole ledger adds up; exit 1 on a breach
     ///
-    /// Checks the invariants I1 to I5 over every account, key and hold.
+    /// Over every account, key and hold: I1 nothing is held beyond what is free; I2 what is held is the
+    /// sum of the open holds; I3 the balance is what was paid in less what was charged, and each cost is
+    /// charge and loss; I4 what is held lies between nothing and the balance; I5 a hold has ended once.
     #[command(
         after_help = "Example:\n  tollgate audit || mail -s 'ledger in breach' ops@example.com"
     )]

@@ -1,34 +1,31 @@
 //! The ledger in memory: for tests, benches and a first try. Nothing outlives the process.
 //!
-//! What it does under its lock, `State`, is also the working half of the SQLite store; the two
-//! differ in durability alone.
+//! What it does under its lock is `state`, which the SQLite store shares: the two differ in durability
+//! alone.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map},
+    collections::{HashMap, VecDeque, hash_map},
     fmt,
     sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use super::{
-    book::{Account, Book, KeyBook, Millis},
     ledger::{
         AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, KeyChange, KeyView,
         Ledger, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
+    state::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
 };
 use crate::{
     error::BoxError,
     facts::RequestNumber,
-    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
+    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     money::MicroRub,
 };
 
 /// How many receipts are kept; the oldest is forgotten first.
 pub const RECEIPTS_MAX: usize = 100_000;
-
-/// How many due holds of each account one EXPIRE ends, so that the lock is not kept for long.
-pub(super) const EXPIRE_MAX: usize = 256;
 
 /// A ledger without a file or a server. Clones share one book.
 #[derive(Clone, Default)]
@@ -217,396 +214,8 @@ impl KeyStore for MemoryLedger {
     }
 }
 
-/// A panic under the lock may have left half a step in the book: money is not moved on a guess.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the ledger failed in the middle of a step; nothing more is served until a restart")]
-pub(super) struct Torn;
-
-/// The time of the embedded stores.
-pub(super) fn now_ms() -> Millis {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What a repeat of a settlement is answered once its tombstone is gone.
-pub(super) fn first_result(receipt: &Receipt) -> Settled {
-    let Receipt {
-        booked,
-        charged_rub: charged,
-        loss_rub: loss,
-        ..
-    } = *receipt;
-    Settled {
-        booked,
-        charged,
-        loss,
-        repeated: true,
-    }
-}
-
-/// An answer, and what a durable store must write down before it is given.
-pub(super) type Journaled<T> = (T, Option<Record>);
-
 fn answer<T>((answer, _): Journaled<T>) -> T {
     answer
-}
-
-/// A change as a durable store writes it down. Amounts are what they came to, not by how much they
-/// moved, so a record written twice, in order, changes nothing.
-#[derive(Debug)]
-#[cfg_attr(
-    not(feature = "sqlite"),
-    allow(dead_code, reason = "read by the durable store")
-)]
-pub(super) enum Record {
-    Account {
-        id: AccountId,
-        name: String,
-        suspended: bool,
-    },
-    Entry {
-        account: AccountId,
-        entry: Entry,
-        at_ms: Millis,
-        balance: MicroRub,
-    },
-    Key {
-        record: Arc<KeyRecord>,
-        ceiling: Option<MicroRub>,
-    },
-    Settled {
-        receipt: Receipt,
-        balance: MicroRub,
-        loss: MicroRub,
-        used: Option<MicroRub>,
-    },
-    Tariff {
-        version: TariffVersion,
-        fingerprint: String,
-    },
-}
-
-/// The book knows nothing of this number now: it never did, or it has forgotten.
-#[derive(Debug)]
-pub(super) struct UnknownNumber;
-
-/// Everything but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
-#[derive(Debug, Default)]
-pub(super) struct State {
-    /// For the commands that leave nothing to write down.
-    pub(super) book: Book,
-    companies: BTreeMap<AccountId, Company>,
-    keys: HashMap<KeyId, Arc<KeyRecord>>,
-    by_digest: HashMap<KeyDigest, Arc<KeyRecord>>,
-    tariff: Option<(TariffVersion, String)>,
-}
-
-#[derive(Debug)]
-struct Company {
-    name: String,
-    keys: BTreeSet<KeyId>,
-}
-
-impl State {
-    /// Charges a call whose number the book knows.
-    pub(super) fn settle(
-        &mut self,
-        call: &Settlement,
-        now: Millis,
-    ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // Asked as if stale, the book moves nothing for a number that it does not know. That leaves
-        // the store time to look for a receipt before the charge is forced.
-        let settled =
-            self.book
-                .settle(call.number, &call.account, &call.key, call.cost, false, now);
-        if settled.booked == Booked::Stale {
-            Err(UnknownNumber)
-        } else {
-            Ok(self.journaled(call, settled, now))
-        }
-    }
-
-    /// Charges a call whose number neither the book nor a receipt knows.
-    pub(super) fn settle_unknown(&mut self, call: &Settlement, now: Millis) -> Journaled<Settled> {
-        let settled = self.book.settle(
-            call.number,
-            &call.account,
-            &call.key,
-            call.cost,
-            call.fresh,
-            now,
-        );
-        self.journaled(call, settled, now)
-    }
-
-    fn journaled(&self, call: &Settlement, settled: Settled, now: Millis) -> Journaled<Settled> {
-        let account = match self.book.account(&call.account) {
-            Some(account) if !settled.repeated => account,
-            // Nothing has moved.
-            _ => return (settled, None),
-        };
-        let receipt = Receipt {
-            number: call.number,
-            at_ms: now,
-            account: call.account.clone(),
-            key: call.key.clone(),
-            held_rub: call.held,
-            cost_rub: call.cost,
-            charged_rub: settled.charged,
-            loss_rub: settled.loss,
-            booked: settled.booked,
-            item: call.item.clone(),
-        };
-        let used = account.key(&call.key).map(|key| key.used);
-        let record = Record::Settled {
-            receipt,
-            balance: account.balance,
-            loss: account.loss,
-            used,
-        };
-        (settled, Some(record))
-    }
-
-    pub(super) fn create_account(
-        &mut self,
-        id: &AccountId,
-        name: &str,
-    ) -> Result<Journaled<AccountView>, BookError> {
-        match self.companies.get(id) {
-            Some(company) if company.name != name => return Err(BookError::Exists),
-            Some(_) => {}
-            None => self.put_account(id.clone(), name.to_owned(), Account::default()),
-        }
-        self.changed_account(id)
-    }
-
-    pub(super) fn change_account(
-        &mut self,
-        id: &AccountId,
-        name: Option<&str>,
-        suspended: Option<bool>,
-    ) -> Result<Journaled<AccountView>, BookError> {
-        let company = self.companies.get_mut(id).ok_or(BookError::NotFound)?;
-        let account = self.book.account_mut(id).ok_or(BookError::NotFound)?;
-        if let Some(name) = name {
-            name.clone_into(&mut company.name);
-        }
-        if let Some(suspended) = suspended {
-            account.suspended = suspended;
-        }
-        self.changed_account(id)
-    }
-
-    fn changed_account(&self, id: &AccountId) -> Result<Journaled<AccountView>, BookError> {
-        let view = self.account(id)?;
-        let record = Record::Account {
-            id: id.clone(),
-            name: view.name.clone(),
-            suspended: view.suspended,
-        };
-        Ok((view, Some(record)))
-    }
-
-    pub(super) fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        self.account_view(id).ok_or(BookError::NotFound)
-    }
-
-    pub(super) fn accounts(&self) -> Vec<AccountView> {
-        self.companies
-            .keys()
-            .filter_map(|id| self.account_view(id))
-            .collect()
-    }
-
-    pub(super) fn enter(
-        &mut self,
-        account: &AccountId,
-        entry: &Entry,
-        now: Millis,
-    ) -> Result<Journaled<AccountView>, BookError> {
-        self.book.enter(account, entry)?;
-        let view = self.account(account)?;
-        let (account, entry) = (account.clone(), entry.clone());
-        let record = Record::Entry {
-            account,
-            entry,
-            at_ms: now,
-            balance: view.balance_rub,
-        };
-        Ok((view, Some(record)))
-    }
-
-    pub(super) fn create_key(
-        &mut self,
-        record: &KeyRecord,
-        ceiling: Option<MicroRub>,
-    ) -> Result<Journaled<KeyView>, BookError> {
-        if !self.companies.contains_key(&record.account) {
-            return Err(BookError::NotFound);
-        }
-        match self.keys.get(&record.id) {
-            Some(known) => {
-                let same_ceiling = self
-                    .money_of(known)
-                    .is_some_and(|(_, money)| money.ceiling == ceiling);
-                if **known != *record || !same_ceiling {
-                    return Err(BookError::Exists);
-                }
-            }
-            None if self.by_digest.contains_key(&record.digest) => return Err(BookError::Exists),
-            None => self.put_key(Arc::new(record.clone()), ceiling),
-        }
-        self.changed_key(&record.id)
-    }
-
-    pub(super) fn change_key(
-        &mut self,
-        id: &KeyId,
-        change: &KeyChange,
-    ) -> Result<Journaled<KeyView>, BookError> {
-        let known = self.keys.get(id).ok_or(BookError::NotFound)?;
-        let (_, money) = self.money_of(known).ok_or(BookError::NotFound)?;
-        let ceiling = change.ceiling.unwrap_or(money.ceiling);
-        let mut record = KeyRecord::clone(known);
-        change.clone().apply(&mut record);
-        self.put_key(Arc::new(record), ceiling);
-        self.changed_key(id)
-    }
-
-    fn changed_key(&self, id: &KeyId) -> Result<Journaled<KeyView>, BookError> {
-        let view = self.key(id)?;
-        let record = self.keys.get(id).ok_or(BookError::NotFound)?;
-        let record = Record::Key {
-            record: Arc::clone(record),
-            ceiling: view.ceiling_rub,
-        };
-        Ok((view, Some(record)))
-    }
-
-    pub(super) fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.key_view(id).ok_or(BookError::NotFound)
-    }
-
-    pub(super) fn keys_of(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        let company = self.companies.get(account).ok_or(BookError::NotFound)?;
-        Ok(company
-            .keys
-            .iter()
-            .filter_map(|id| self.key_view(id))
-            .collect())
-    }
-
-    pub(super) fn find_key(&self, digest: &KeyDigest) -> Option<Arc<KeyRecord>> {
-        self.by_digest.get(digest).cloned()
-    }
-
-    pub(super) fn tariff_version(
-        &mut self,
-        fingerprint: &str,
-        now: Millis,
-    ) -> Journaled<TariffVersion> {
-        let id = match &self.tariff {
-            Some((version, known)) if known == fingerprint => return (*version, None),
-            Some((version, _)) => version.id + 1,
-            None => 1,
-        };
-        let version = TariffVersion {
-            id,
-            effective_from_ms: now,
-        };
-        self.tariff = Some((version, fingerprint.to_owned()));
-        (
-            version,
-            Some(Record::Tariff {
-                version,
-                fingerprint: fingerprint.to_owned(),
-            }),
-        )
-    }
-
-    /// Takes in an account as a store remembers it.
-    pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
-        self.book.restore(id.clone(), account);
-        self.companies.insert(
-            id,
-            Company {
-                name,
-                keys: BTreeSet::new(),
-            },
-        );
-    }
-
-    /// Takes in a key as a store remembers it; its account must be there.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn restore_key(
-        &mut self,
-        record: KeyRecord,
-        ceiling: Option<MicroRub>,
-        used: MicroRub,
-    ) {
-        let money = KeyBook {
-            enabled: record.status == KeyStatus::Active,
-            ceiling,
-            used,
-            held: MicroRub::ZERO,
-        };
-        let record = Arc::new(record);
-        self.put_key(Arc::clone(&record), ceiling);
-        if let Some(account) = self.book.account_mut(&record.account) {
-            account.restore_key(record.id.clone(), money);
-        }
-    }
-
-    /// Takes in the version in force as a store remembers it.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
-        self.tariff = Some((version, fingerprint));
-    }
-
-    /// A deleted key stays in every table, so that whoever shows it is told so.
-    fn put_key(&mut self, record: Arc<KeyRecord>, ceiling: Option<MicroRub>) {
-        if let Some(account) = self.book.account_mut(&record.account) {
-            account.set_key(&record.id, ceiling, record.status == KeyStatus::Active);
-        }
-        if let Some(company) = self.companies.get_mut(&record.account) {
-            company.keys.insert(record.id.clone());
-        }
-        self.by_digest.insert(record.digest, Arc::clone(&record));
-        self.keys.insert(record.id.clone(), record);
-    }
-
-    fn money_of(&self, record: &KeyRecord) -> Option<(&Account, &KeyBook)> {
-        let account = self.book.account(&record.account)?;
-        Some((account, account.key(&record.id)?))
-    }
-
-    fn account_view(&self, id: &AccountId) -> Option<AccountView> {
-        let (company, account) = (self.companies.get(id)?, self.book.account(id)?);
-        Some(AccountView {
-            id: id.clone(),
-            name: company.name.clone(),
-            suspended: account.suspended,
-            balance_rub: account.balance,
-            held_rub: account.held,
-            free_rub: account.balance.minus_or_zero(account.held),
-            spent_rub: account.spent(),
-            loss_rub: account.loss,
-        })
-    }
-
-    fn key_view(&self, id: &KeyId) -> Option<KeyView> {
-        let record = self.keys.get(id)?;
-        let (account, money) = self.money_of(record)?;
-        Some(KeyView {
-            record: KeyRecord::clone(record),
-            ceiling_rub: money.ceiling,
-            spent_rub: money.used,
-            held_rub: money.held,
-            free_rub: account.free(id),
-        })
-    }
 }
 
 /// The newest receipts.
@@ -646,7 +255,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        reserve::ledger::{Item, Refusal},
+        key::KeyStatus,
+        reserve::{
+            book::Account,
+            ledger::{Item, Refusal},
+        },
         usage::{End, Usage},
     };
 

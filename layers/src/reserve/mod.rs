@@ -17,6 +17,7 @@ pub mod redis;
 mod settler;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod state;
 pub mod tokens;
 
 use std::{

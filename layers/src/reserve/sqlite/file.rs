@@ -33,7 +33,7 @@ use crate::{
     reserve::{
         book::Account,
         ledger::{Item, Receipt, TariffVersion},
-        memory::{Record, State},
+        state::{Record, State},
     },
     usage::Usage,
 };

@@ -36,7 +36,7 @@ use super::{
         AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, KeyChange, KeyView,
         Ledger, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
-    memory::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result},
+    state::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result},
 };
 use crate::{
     error::BoxError,

@@ -20,7 +20,7 @@ use crate::{
     error::BoxError,
     reserve::{
         book::Millis,
-        memory::{Journaled, Record, State, Torn, now_ms},
+        state::{Journaled, Record, State, Torn, now_ms},
     },
 };
 
