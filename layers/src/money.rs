@@ -1,5 +1,7 @@
 //! Money: whole micro-rubles, checked arithmetic, one named rounding. No floats.
 
+#![warn(clippy::float_arithmetic)]
+
 use std::{fmt, str::FromStr};
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};

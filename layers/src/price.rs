@@ -1,5 +1,7 @@
 //! Prices: rubles per million tokens in four rate classes, and the one rounding.
 
+#![warn(clippy::float_arithmetic)]
+
 use std::{fmt, str::FromStr};
 
 use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};

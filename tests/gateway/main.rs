@@ -31,6 +31,7 @@ mod operators_keys; // keys, from their secret to their end
 mod order_of_checks; // which of two mistakes answers
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
+mod process; // signals and files of the binary
 mod redis_down; // Redis dead, emptied, standing still
 mod smoke; // the shortest way through
 mod spec_auth; // who is let in, and what the others are told

@@ -8,6 +8,8 @@
 //! until the answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails: its
 //! place in the [`Settler`]'s queue was taken before the hold was.
 
+#![warn(clippy::float_arithmetic)]
+
 mod body;
 pub mod book;
 pub mod ledger;
