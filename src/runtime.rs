@@ -38,10 +38,6 @@ use crate::{
     store::Store,
 };
 
-/// The longest a call may take.
-pub const CALL_TIME_MAX: Duration = Duration::from_secs(15 * 60);
-/// A hold outlives the longest call by a minute.
-pub const HOLD_TTL: Duration = Duration::from_secs(16 * 60);
 /// How often holds past their time are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 /// How long the settler may go on after the last answer.
@@ -308,6 +304,9 @@ pub fn log_event(event: &Event<'_>) {
             );
         }
         Event::Released { number } => tracing::debug!(%number, "released"),
+        Event::Untended { cause } => {
+            tracing::warn!(%cause, "running calls could not be noted or extended yet");
+        }
         Event::Unavailable { number, cause } => tracing::warn!(%number, %cause, "not settled yet"),
         _ => {}
     }

@@ -36,7 +36,7 @@ use crate::{
     live::Live,
     own::Own,
     paths::{Branches, Paths, branch},
-    runtime::{CALL_TIME_MAX, HOLD_TTL, parse_limits},
+    runtime::parse_limits,
     store::Store,
 };
 
@@ -59,6 +59,7 @@ pub fn stack(
 + 'static {
     let (limits, ledger) = (&config.limits, &config.ledger);
     let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens);
+    let hold_ttl = limits.call_time_max + ledger.hold_grace;
     let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
     let caller_quota = limits.requests_per_second.map(Quota::per_second);
 
@@ -72,11 +73,11 @@ pub fn stack(
     let auth = AuthLayer::new(store.clone());
     let parse = ParseLayer::new(parse_limits(limits));
     let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
-    let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), HOLD_TTL);
+    let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), hold_ttl);
     let failover = FailoverLayer::new();
     let translate = TranslateLayer::new();
     let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
-    let upstream = Upstream::new(CALL_TIME_MAX);
+    let upstream = Upstream::new(limits.call_time_max);
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends

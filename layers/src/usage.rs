@@ -69,6 +69,8 @@ pub enum End {
     VendorCut,
     /// The vendor answered an error inside its answer.
     VendorError,
+    /// The gateway was killed; what it had noted last is what was settled.
+    GatewayStopped,
 }
 
 /// What is known of a running call.

@@ -7,6 +7,7 @@ use std::{
     fmt::Display,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -25,7 +26,7 @@ use tollgate_layers::{
 
 use super::{
     AdminConfig, Config, HttpSource, LedgerConfig, LedgerUrl, Limits, LiveConfig, ModelConfig,
-    RateConfig, RateSource, Tariff, UsdtRates,
+    OutboxConfig, RateConfig, RateSource, Tariff, UsdtRates,
     error::Errors,
     raw::{
         RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawRoute, RawSource, RawUsdt,
@@ -200,11 +201,32 @@ impl Check<'_> {
             50_000,
             1..=TOKENS_MAX,
         );
+        let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
+        let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
+        let outbox = self.keep(outbox_path(outbox), "ledger.outbox");
+        let outbox_calls_max = self.whole(
+            raw.outbox_calls_max,
+            "ledger.outbox_calls_max",
+            100_000,
+            1..=10_000_000,
+        );
+        let outbox_age_max = self.seconds(
+            raw.outbox_age_max_seconds,
+            "ledger.outbox_age_max_seconds",
+            3600,
+            1,
+        );
         Some(LedgerConfig {
             url: url?,
             hold: hold?,
             image_tokens: image_tokens?,
             document_tokens: document_tokens?,
+            hold_grace: hold_grace?,
+            outbox: OutboxConfig {
+                path: outbox?,
+                calls_max: usize::try_from(outbox_calls_max?).ok()?,
+                age_max: outbox_age_max?,
+            },
         })
     }
 
@@ -238,6 +260,7 @@ impl Check<'_> {
             1..=BYTES,
         );
         let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
+        let call_time_max = self.seconds(raw.call_seconds, "limits.call_seconds", 900, 1);
         let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
         Some(Limits {
             catalog_requests_per_second: u32::try_from(catalog?).ok()?,
@@ -250,6 +273,7 @@ impl Check<'_> {
             body_timeout: body_timeout?,
             answer_bytes_max: usize::try_from(answer_bytes_max?).ok()?,
             messages_max: messages_max?,
+            call_time_max: call_time_max?,
             drain_timeout: drain_timeout?,
         })
     }
@@ -835,6 +859,15 @@ fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String>
         value.map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+fn outbox_path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.contains(':') {
+        return Err(
+            "must be the path of a file, like tollgate-outbox.db: one for each gateway".into(),
+        );
+    }
+    Ok(PathBuf::from(text))
 }
 
 fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {

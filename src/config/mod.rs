@@ -102,6 +102,21 @@ pub struct LedgerConfig {
     pub image_tokens: u64,
     /// Tokens that a document is held for.
     pub document_tokens: u64,
+    /// How long a hold outlives the longest call.
+    pub hold_grace: Duration,
+    /// Where a gateway keeps what it has still to tell a ledger on another machine.
+    pub outbox: OutboxConfig,
+}
+
+/// What begins with `outbox` in `[ledger]`. A ledger on this machine needs none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxConfig {
+    /// The file: one for each gateway.
+    pub path: PathBuf,
+    /// Charges that may wait for the ledger.
+    pub calls_max: usize,
+    /// How long a charge may wait before this node is not ready.
+    pub age_max: Duration,
 }
 
 /// Which store the ledger is.
@@ -151,6 +166,8 @@ pub struct Limits {
     pub answer_bytes_max: usize,
     /// Most messages of a request.
     pub messages_max: u64,
+    /// The longest that a call may take.
+    pub call_time_max: Duration,
     /// Time for running calls when the process is told to stop.
     pub drain_timeout: Duration,
 }
@@ -372,6 +389,15 @@ mod tests {
             (config.ledger.image_tokens, config.ledger.document_tokens),
             (5_000, 50_000)
         );
+        assert_eq!(config.ledger.hold_grace, Duration::from_secs(60));
+        assert_eq!(
+            config.ledger.outbox,
+            OutboxConfig {
+                path: "tollgate-outbox.db".into(),
+                calls_max: 100_000,
+                age_max: Duration::from_secs(3600),
+            }
+        );
         assert_eq!(
             config.limits,
             Limits {
@@ -382,6 +408,7 @@ mod tests {
                 body_timeout: Duration::from_secs(60),
                 answer_bytes_max: 67_108_864,
                 messages_max: 10_000,
+                call_time_max: Duration::from_secs(900),
                 drain_timeout: Duration::from_secs(30),
             }
         );

@@ -49,6 +49,10 @@ pub(super) struct RawLedger {
     pub(super) hold: Option<String>,
     pub(super) image_tokens: Option<u64>,
     pub(super) document_tokens: Option<u64>,
+    pub(super) hold_grace_seconds: Option<u64>,
+    pub(super) outbox: Option<String>,
+    pub(super) outbox_calls_max: Option<u64>,
+    pub(super) outbox_age_max_seconds: Option<u64>,
 }
 
 /// `[limits]`
@@ -62,6 +66,7 @@ pub(super) struct RawLimits {
     pub(super) body_seconds: Option<u64>,
     pub(super) answer_bytes_max: Option<u64>,
     pub(super) messages_max: Option<u64>,
+    pub(super) call_seconds: Option<u64>,
     pub(super) drain_seconds: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
 use std::{
     future::poll_fn,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 use super::{
     Bill,
     ledger::Hold,
+    running::{Entry, Granted},
     settler::{Place, Resolution, Settler},
 };
 use crate::{error::Error, money::MicroRub, usage::Meter};
@@ -24,10 +26,9 @@ const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Guard<T: Bill> {
     /// The place in the settler's queue; gone when the hold has ended.
     place: Option<Place>,
-    hold: Hold,
-    held: Option<MicroRub>,
-    meter: Meter,
-    bill: T,
+    call: Arc<Granted<T>>,
+    /// The place among the running calls, from the grant on.
+    entry: Option<Entry>,
 }
 
 impl<T: Bill> Guard<T> {
@@ -35,15 +36,24 @@ impl<T: Bill> Guard<T> {
     pub(super) fn new(settler: &Settler, hold: &Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
             place: Some(settler.place()?),
-            hold: hold.clone(),
-            held: None,
-            meter,
-            bill,
+            call: Arc::new(Granted {
+                hold: hold.clone(),
+                held: None,
+                meter,
+                bill,
+            }),
+            entry: None,
         })
     }
 
-    pub(super) fn granted(&mut self, held: MicroRub) {
-        self.held = Some(held);
+    /// The ledger holds so much: from here on the call is tended. `fit` writes into the bill what
+    /// that pays for.
+    pub(super) fn granted(&mut self, settler: &Settler, held: MicroRub, fit: impl FnOnce(&mut T)) {
+        if let Some(call) = Arc::get_mut(&mut self.call) {
+            call.held = Some(held);
+            fit(&mut call.bill);
+        }
+        self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
 
     /// The ledger said no: there is nothing to end.
@@ -51,13 +61,9 @@ impl<T: Bill> Guard<T> {
         self.place = None;
     }
 
-    pub(super) const fn bill_mut(&mut self) -> &mut T {
-        &mut self.bill
-    }
-
     /// How far the call is, should its client leave now.
     fn left_now(&self) -> Left {
-        let reading = self.meter.read();
+        let reading = self.call.meter.read();
         if self.place.is_none() || reading.end.is_some() {
             Left::Ended
         } else if reading.usage_due {
@@ -71,18 +77,22 @@ impl<T: Bill> Guard<T> {
         let Some(place) = self.place.take() else {
             return;
         };
-        let reading = self.meter.read();
+        self.entry = None;
+        let Granted {
+            hold,
+            held,
+            meter,
+            bill,
+        } = &*self.call;
         let Hold {
             number,
             account,
             key,
             ..
-        } = self.hold.clone();
+        } = hold.clone();
+        let reading = meter.read();
         place.send(
-            match self
-                .held
-                .and_then(|held| Some((held, self.bill.charge(&reading)?)))
-            {
+            match held.and_then(|held| Some((held, bill.charge(&reading)?))) {
                 Some((held, (cost, item))) => {
                     Resolution::settle(number, account, key, held, cost, item)
                 }

@@ -81,7 +81,7 @@ pub enum LedgerError {
 }
 
 /// The end of a call: what it used and cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// The call's number.
     pub number: RequestNumber,
@@ -229,6 +229,20 @@ pub trait Ledger: Send + Sync + 'static {
     /// # Errors
     /// The ledger is out of reach.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
+
+    /// Keeps, on this machine, what running calls would cost should this process die now: the next
+    /// process settles them so. A later checkpoint of a number replaces the earlier one; its settling
+    /// or releasing ends it. A ledger that keeps nothing does nothing.
+    ///
+    /// # Errors
+    /// It could not be kept.
+    fn checkpoint(
+        &self,
+        running: &[Settlement],
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        let _ = running;
+        std::future::ready(Ok(()))
+    }
 }
 
 /// An account as operators see it.

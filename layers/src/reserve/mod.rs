@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod running;
 mod settler;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -85,9 +86,9 @@ pub struct Quote<T> {
 }
 
 /// Computes a call's charge.
-pub trait Bill: Send + Unpin + 'static {
-    /// What the call cost, and what for; `None` when it costs nothing. Must not panic: it runs in a
-    /// `Drop`.
+pub trait Bill: Send + Sync + 'static {
+    /// What the call cost, and what for; `None` when it costs nothing. Asked now and then while the
+    /// call runs, and once at its end. Must not panic: it runs in a `Drop`.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
 }
 
@@ -239,10 +240,9 @@ where
         .ok_or(Error::Overloaded)?;
     match shared.ledger.reserve(&hold).await {
         Ok(reserved) => {
-            guard.granted(reserved.held);
-            shared
-                .tariff
-                .granted(&mut req, guard.bill_mut(), reserved.held);
+            guard.granted(&shared.settler, reserved.held, |bill| {
+                shared.tariff.granted(&mut req, bill, reserved.held);
+            });
         }
         Err(error @ LedgerError::Refused(_)) => {
             guard.refused();

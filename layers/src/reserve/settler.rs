@@ -2,10 +2,17 @@
 
 use std::{fmt, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::{sync::mpsc, time::Instant};
+use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior},
+};
 
-use super::ledger::{Item, Ledger, LedgerError, Settled, Settlement};
+use super::{
+    Bill,
+    ledger::{Hold, Item, Ledger, LedgerError, Settled, Settlement},
+    running::{Entry, Granted, Round, Running},
+};
 use crate::{
     error::BoxError,
     facts::RequestNumber,
@@ -26,6 +33,9 @@ pub struct SettlerSettings {
     pub retry_min: Duration,
     /// Longest wait.
     pub retry_max: Duration,
+    /// How often running calls are looked at: holds past half their time are extended, and what
+    /// calls have cost so far is noted in the ledger's [checkpoint](Ledger::checkpoint).
+    pub tend_every: Duration,
 }
 
 impl Default for SettlerSettings {
@@ -36,6 +46,7 @@ impl Default for SettlerSettings {
             without_client_max: 1000,
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(2),
+            tend_every: Duration::from_secs(1),
         }
     }
 }
@@ -43,6 +54,9 @@ impl Default for SettlerSettings {
 /// A tombstone of a settled hold lives for ten minutes: a first attempt older than this might find
 /// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
 const FRESH: Duration = Duration::from_secs(300);
+
+/// Holds that one round asks to extend at the same time.
+const EXTENSIONS_AT_ONCE: usize = 64;
 
 /// What a settler reports.
 #[derive(Debug)]
@@ -67,6 +81,11 @@ pub enum Event<'a> {
         /// Why.
         cause: &'a BoxError,
     },
+    /// Running calls could not be tended: they will be in the next round.
+    Untended {
+        /// Why.
+        cause: &'a BoxError,
+    },
 }
 
 type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -76,6 +95,7 @@ type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Settler {
     resolutions: mpsc::Sender<Resolution>,
     unfinished: mpsc::Sender<Unfinished>,
+    running: Running,
 }
 
 impl Settler {
@@ -87,8 +107,10 @@ impl Settler {
     ) -> (Self, SettlerTask<L>) {
         let (resolutions, resolutions_in) = mpsc::channel(settings.calls_max.max(1));
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
+        let running = Running::default();
         let task = SettlerTask {
             ledger: Arc::new(ledger),
+            running: running.clone(),
             settings,
             report: Arc::new(report),
             resolutions: resolutions_in,
@@ -98,6 +120,7 @@ impl Settler {
             Self {
                 resolutions,
                 unfinished,
+                running,
             },
             task,
         )
@@ -106,6 +129,17 @@ impl Settler {
     /// A place in the queue, if there is one.
     pub(super) fn place(&self) -> Option<Place> {
         self.resolutions.clone().try_reserve_owned().ok().map(Place)
+    }
+
+    /// Tends a granted call until the entry is dropped.
+    pub(super) fn tend<T: Bill>(&self, call: Arc<Granted<T>>) -> Entry {
+        self.running.enter(call)
+    }
+
+    /// Calls that hold money now.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.count()
     }
 
     /// Goes on with a call whose client has left, unless too many do already: then it is dropped,
@@ -184,6 +218,7 @@ pub struct SettlerTask<L> {
     report: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
     resolutions: mpsc::Receiver<Resolution>,
     unfinished: mpsc::Receiver<Unfinished>,
+    running: Running,
 }
 
 impl<L> fmt::Debug for SettlerTask<L> {
@@ -199,8 +234,12 @@ impl<L: Ledger> SettlerTask<L> {
     pub async fn run(mut self) {
         let mut under_way = FuturesUnordered::new();
         let mut without_client = FuturesUnordered::new();
+        let mut tending = FuturesUnordered::new();
+        let mut round =
+            tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut queue_open, mut unfinished_open) = (true, true);
-        loop {
+        while queue_open || unfinished_open || !under_way.is_empty() || !without_client.is_empty() {
             // While the ledger is out of reach, what is under way fills up, then the queue does, and
             // then no new call finds a place: nothing is served that could not be charged.
             let takes_more = queue_open && under_way.len() < self.settings.under_way_max;
@@ -208,6 +247,9 @@ impl<L: Ledger> SettlerTask<L> {
                 unfinished_open && without_client.len() < self.settings.without_client_max;
             tokio::select! {
                 biased;
+                // Seldom ready, so first: a busy queue must not keep them waiting.
+                Some(()) = tending.next(), if !tending.is_empty() => {}
+                _ = round.tick(), if tending.is_empty() => tending.push(self.tend()),
                 Some(()) = under_way.next(), if !under_way.is_empty() => {}
                 resolution = self.resolutions.recv(), if takes_more => match resolution {
                     Some(resolution) => under_way.push(self.resolve(resolution)),
@@ -219,7 +261,52 @@ impl<L: Ledger> SettlerTask<L> {
                     None => unfinished_open = false,
                 },
                 Some(_) = without_client.next(), if !without_client.is_empty() => {}
-                else => return,
+            }
+        }
+    }
+
+    /// One round over the running calls.
+    fn tend(&self) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, running) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.running.clone(),
+        );
+        async move {
+            // What is noted is looked up and handed to the ledger in one step: a call that ends from
+            // here on is settled by this same task, thus after its note.
+            let Round { notes, extensions } = running.round();
+            if !notes.is_empty()
+                && let Err(error) = ledger.checkpoint(&notes).await
+            {
+                report(&Event::Untended {
+                    cause: &cause_of(error),
+                });
+            }
+            let mut failed = Vec::new();
+            for some in extensions.chunks(EXTENSIONS_AT_ONCE) {
+                let asked = some.iter().map(|hold| {
+                    let Hold {
+                        number,
+                        account,
+                        ttl,
+                        ..
+                    } = hold;
+                    ledger.extend(*number, account, *ttl)
+                });
+                for (hold, answer) in some.iter().zip(join_all(asked).await) {
+                    // A hold that stands no more is settled late or by force: nothing to do here.
+                    if let Err(error) = answer {
+                        failed.push((hold.clone(), error));
+                    }
+                }
+            }
+            let holds: Vec<Hold> = failed.iter().map(|(hold, _)| hold.clone()).collect();
+            running.not_extended(&holds);
+            if let Some((_, error)) = failed.pop() {
+                report(&Event::Untended {
+                    cause: &cause_of(error),
+                });
             }
         }
     }
@@ -263,11 +350,15 @@ async fn attempt<L: Ledger>(
             key,
         } => ledger.release(*number, account, key).await.map(|()| None),
     };
-    result.map_err(|error| match error {
+    result.map_err(cause_of)
+}
+
+fn cause_of(error: LedgerError) -> BoxError {
+    match error {
         LedgerError::Unavailable(cause) => cause,
         // A ledger has no ground to refuse an end; one that does is asked again, and seen in the log.
         refused @ LedgerError::Refused(_) => refused.into(),
-    })
+    }
 }
 
 fn tell(

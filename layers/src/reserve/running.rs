@@ -1,0 +1,371 @@
+//! The holds of running calls: what must be extended, and what must be noted down should this process
+//! die.
+//!
+//! A hold is here from its grant until its owner ends it, so what is tended is exactly what lives.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Bill,
+    ledger::{Hold, Settlement},
+};
+use crate::{
+    money::MicroRub,
+    usage::{End, Meter, Usage},
+};
+
+/// A granted call, shared by the owner of its hold and whoever tends it.
+#[derive(Debug)]
+pub(super) struct Granted<T> {
+    pub(super) hold: Hold,
+    /// `None` until the ledger has answered.
+    pub(super) held: Option<MicroRub>,
+    pub(super) meter: Meter,
+    pub(super) bill: T,
+}
+
+trait Call: Send + Sync {
+    fn hold(&self) -> &Hold;
+
+    /// What tells whether its cost may have changed.
+    fn progress(&self) -> Progress;
+
+    /// Its end, were it now; `None` while it costs nothing.
+    fn settlement(&self) -> Option<Settlement>;
+}
+
+type Progress = (u64, Option<Usage>);
+
+impl<T: Bill> Call for Granted<T> {
+    fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn progress(&self) -> Progress {
+        let reading = self.meter.read();
+        (reading.text_bytes, reading.usage)
+    }
+
+    fn settlement(&self) -> Option<Settlement> {
+        let mut reading = self.meter.read();
+        reading.end.get_or_insert(End::GatewayStopped);
+        let (cost, item) = self.bill.charge(&reading)?;
+        Some(Settlement {
+            number: self.hold.number,
+            account: self.hold.account.clone(),
+            key: self.hold.key.clone(),
+            held: self.held?,
+            cost,
+            fresh: true,
+            item,
+        })
+    }
+}
+
+/// All running calls of one settler. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct Running(Arc<Mutex<Calls>>);
+
+#[derive(Default)]
+struct Calls {
+    places: Vec<Option<Tended>>,
+    /// Places that are empty.
+    spare: Vec<usize>,
+}
+
+struct Tended {
+    call: Arc<dyn Call>,
+    extend_at: Instant,
+    noted: Progress,
+}
+
+/// A call's place among the running ones; dropped, it is gone from there.
+pub(super) struct Entry {
+    running: Running,
+    place: usize,
+}
+
+/// What is to be done for the running calls now.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// Calls whose cost has changed since the last round.
+    pub(super) notes: Vec<Settlement>,
+    /// Holds that have lived half their time.
+    pub(super) extensions: Vec<Hold>,
+}
+
+impl Running {
+    pub(super) fn enter<T: Bill>(&self, call: Arc<Granted<T>>) -> Entry {
+        let tended = Tended {
+            extend_at: half_time(call.hold.ttl),
+            call,
+            noted: Progress::default(),
+        };
+        let mut calls = self.lock();
+        let place = calls.spare.pop().unwrap_or_else(|| {
+            calls.places.push(None);
+            calls.places.len() - 1
+        });
+        calls.places[place] = Some(tended);
+        Entry {
+            running: self.clone(),
+            place,
+        }
+    }
+
+    /// What is to be done now. A hold is asked to be extended again only after half its time, or
+    /// after [`Running::not_extended`].
+    pub(super) fn round(&self) -> Round {
+        let now = Instant::now();
+        let mut round = Round::default();
+        for tended in self.lock().places.iter_mut().flatten() {
+            let progress = tended.call.progress();
+            if progress != tended.noted {
+                round.notes.extend(tended.call.settlement());
+                tended.noted = progress;
+            }
+            let hold = tended.call.hold();
+            if tended.extend_at <= now {
+                tended.extend_at = half_time(hold.ttl);
+                round.extensions.push(hold.clone());
+            }
+        }
+        round
+    }
+
+    /// The ledger could not be asked: these holds are due again in the next round.
+    pub(super) fn not_extended(&self, holds: &[Hold]) {
+        let now = Instant::now();
+        for tended in self.lock().places.iter_mut().flatten() {
+            let number = tended.call.hold().number;
+            if holds.iter().any(|hold| hold.number == number) {
+                tended.extend_at = now;
+            }
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        let calls = self.lock();
+        calls.places.len() - calls.spare.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        // A bill that panics leaves the list as it was.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut calls = self.running.lock();
+        let tended = calls.places[self.place].take();
+        calls.spare.push(self.place);
+        drop(calls);
+        // Outside the lock: it may be the last to hold the call.
+        drop(tended);
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Entry")
+    }
+}
+
+fn half_time(ttl: Duration) -> Instant {
+    // A year and more is never: an instant so far may not exist.
+    Instant::now() + (ttl / 2).min(Duration::from_secs(365 * 24 * 3600))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{task::JoinHandle, time::advance};
+
+    use super::*;
+    use crate::{
+        facts::RequestNumber,
+        key::{AccountId, KeyId},
+        reserve::{
+            Settler, SettlerSettings,
+            ledger::{Item, Ledger, LedgerError, Reserved, Settled},
+        },
+        usage::Reading,
+    };
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// Writes down what it is asked; `down` while it should not answer.
+    #[derive(Clone, Default)]
+    struct Recorder(Arc<Mutex<Recorded>>);
+
+    #[derive(Default)]
+    struct Recorded {
+        extended: Vec<RequestNumber>,
+        noted: Vec<(MicroRub, End)>,
+        down: bool,
+    }
+
+    impl Ledger for Recorder {
+        async fn reserve(&self, _: &Hold) -> Result<Reserved, LedgerError> {
+            unreachable!("the calls are granted by hand")
+        }
+
+        async fn settle(&self, _: &Settlement) -> Result<Settled, LedgerError> {
+            unreachable!("no call ends")
+        }
+
+        async fn release(
+            &self,
+            _: RequestNumber,
+            _: &AccountId,
+            _: &KeyId,
+        ) -> Result<(), LedgerError> {
+            unreachable!("no call ends")
+        }
+
+        async fn extend(
+            &self,
+            number: RequestNumber,
+            _: &AccountId,
+            ttl: Duration,
+        ) -> Result<bool, LedgerError> {
+            assert_eq!(ttl, TTL);
+            let mut recorded = self.0.lock().unwrap();
+            if recorded.down {
+                return Err(LedgerError::Unavailable("down".into()));
+            }
+            recorded.extended.push(number);
+            Ok(true)
+        }
+
+        async fn probe(&self, _: &AccountId, _: &KeyId) -> Result<(), LedgerError> {
+            Ok(())
+        }
+
+        async fn expire(&self) -> Result<usize, LedgerError> {
+            Ok(0)
+        }
+
+        async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
+            let noted = running.iter().map(|it| (it.cost, it.item.end));
+            self.0.lock().unwrap().noted.extend(noted);
+            Ok(())
+        }
+    }
+
+    /// A byte of text costs a micro-ruble.
+    struct ByText;
+
+    impl Bill for ByText {
+        fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+            let cost = i64::try_from(reading.text_bytes).unwrap();
+            let item = Item {
+                model: "m".into(),
+                vendor: "v".into(),
+                usage: reading.usage.unwrap_or_default(),
+                price: None,
+                estimated: true,
+                end: reading.end.unwrap(),
+            };
+            (cost > 0).then(|| (MicroRub::new(cost), item))
+        }
+    }
+
+    fn started() -> (Recorder, Settler, JoinHandle<()>) {
+        let ledger = Recorder::default();
+        let (settler, task) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
+        (ledger, settler, tokio::spawn(task.run()))
+    }
+
+    fn granted() -> (Meter, Arc<Granted<ByText>>) {
+        let meter = Meter::default();
+        let call = Granted {
+            hold: Hold {
+                number: RequestNumber::now_v7(),
+                account: "acme".parse().unwrap(),
+                key: "k1".parse().unwrap(),
+                want: MicroRub::new(100),
+                least: MicroRub::new(100),
+                ttl: TTL,
+            },
+            held: Some(MicroRub::new(100)),
+            meter: meter.clone(),
+            bill: ByText,
+        };
+        (meter, Arc::new(call))
+    }
+
+    /// Lets so many seconds go by, one by one.
+    async fn pass(seconds: u64) {
+        for _ in 0..seconds {
+            advance(Duration::from_secs(1)).await;
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_is_extended_at_half_its_time_for_as_long_as_its_call_runs() {
+        let (ledger, settler, _task) = started();
+        let entry = settler.tend(granted().1);
+        let extended = || ledger.0.lock().unwrap().extended.len();
+        pass(29).await;
+        assert_eq!(extended(), 0);
+        pass(63).await;
+        assert_eq!(extended(), 3);
+
+        // A ledger that is away is asked in each round until it answers.
+        ledger.0.lock().unwrap().down = true;
+        pass(40).await;
+        assert_eq!(extended(), 3);
+        ledger.0.lock().unwrap().down = false;
+        pass(2).await;
+        assert_eq!(extended(), 4);
+
+        assert_eq!(settler.running(), 1);
+        drop(entry);
+        assert_eq!(settler.running(), 0);
+        pass(300).await;
+        assert_eq!(extended(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_call_has_cost_is_noted_when_it_has_changed() {
+        let (ledger, settler, _task) = started();
+        let noted = || ledger.0.lock().unwrap().noted.clone();
+        let (meter, call) = granted();
+        let entry = settler.tend(call);
+        pass(3).await;
+        assert_eq!(noted(), []);
+        let stopped = |cost| (MicroRub::new(cost), End::GatewayStopped);
+        for (bytes, expected) in [
+            (7, vec![stopped(7)]),
+            (9, vec![stopped(7), stopped(9)]),
+            (9, vec![stopped(7), stopped(9)]),
+        ] {
+            meter.update(|reading| reading.text_bytes = bytes);
+            pass(2).await;
+            assert_eq!(noted(), expected);
+        }
+        meter.update(|reading| reading.text_bytes = 20);
+        drop(entry);
+        pass(3).await;
+        assert_eq!(noted().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tending_ends_with_the_last_settler() {
+        let (_, settler, task) = started();
+        pass(1).await;
+        drop(settler);
+        pass(1).await;
+        assert!(task.is_finished());
+    }
+}
