@@ -16,6 +16,7 @@ pub mod limiter;
 pub mod own;
 pub mod paths;
 pub mod rate_feed;
+pub mod readiness;
 pub mod select_json;
 pub mod store;
 

@@ -30,7 +30,10 @@ impl AddressLimiter {
     #[must_use]
     pub fn shared(store: &Store) -> Self {
         let everywhere = match store {
-            Store::Redis(ledger) => Some(RedisLimiter::new(ledger.conn().clone(), "catalog")),
+            Store::Redis(outbox) => {
+                let conn = outbox.ledger().conn().clone();
+                Some(RedisLimiter::new(conn, "catalog"))
+            }
             Store::Memory(_) | Store::Sqlite(_) => None,
         };
         Self {

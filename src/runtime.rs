@@ -1,14 +1,6 @@
 //! Everything with a socket or a task: builds the gateway from its config, runs it, and drains it.
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use http::Request;
@@ -21,10 +13,7 @@ use tokio::{
 };
 use tollgate_layers::{
     parse::ParseLimits,
-    reserve::{
-        Event, Settler, SettlerSettings,
-        ledger::{Bookkeeping, Ledger},
-    },
+    reserve::{Event, Settler, SettlerSettings, ledger::Bookkeeping},
 };
 use tower::service_fn;
 
@@ -33,41 +22,16 @@ use crate::{
     config::{Config, Limits},
     live::Live,
     rate_feed::RateFeed,
+    readiness::{self, Readiness},
     server::{self, ServerSettings},
     stack::stack,
     store::Store,
 };
 
-/// How often holds past their time are looked for.
-const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+/// How long answers that are cut may take to say so.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Whether this node should get traffic: it serves, and its ledger answers.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Ready>);
-
-#[derive(Debug, Default)]
-struct Ready {
-    serving: AtomicBool,
-    ledger_answers: AtomicBool,
-}
-
-impl Readiness {
-    /// Whether it should.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.0.serving.load(Ordering::Relaxed) && self.0.ledger_answers.load(Ordering::Relaxed)
-    }
-
-    fn serving(&self, serving: bool) {
-        self.0.serving.store(serving, Ordering::Relaxed);
-    }
-
-    fn ledger_answers(&self, answers: bool) {
-        self.0.ledger_answers.store(answers, Ordering::Relaxed);
-    }
-}
 
 /// A running gateway.
 #[derive(Debug)]
@@ -78,8 +42,13 @@ pub struct Gateway {
     live: Arc<Live>,
     readiness: Readiness,
     draining: watch::Sender<bool>,
+    /// Operators are served to the end of the drain.
+    _admin_end: watch::Sender<bool>,
     /// Accept loops: they end when draining does.
     servers: JoinSet<()>,
+    drain_timeout: Duration,
+    /// Cuts the calls that still run when the drain's time is up.
+    calls: Settler,
     /// Ends when the last answer is settled.
     settler: JoinSet<()>,
     /// Loops without an end of their own.
@@ -98,17 +67,22 @@ impl Gateway {
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
-        let store = Store::open(&config.ledger.url).await?;
+        let store = Store::open(&config.ledger).await?;
         let version = store
             .tariff_version(&config.live.fingerprint())
             .await
             .context("cannot read the tariff version")?;
         let live = Arc::new(Live::new(&config.live, version, &config.base_url));
+        let report = Arc::new(report);
         let settings = SettlerSettings {
             calls_max: config.limits.in_flight_max,
+            // All that has ended goes to the store at once: it may keep what its server cannot take.
+            under_way_max: config.limits.in_flight_max,
             ..SettlerSettings::default()
         };
-        let (settler, settler_task) = Settler::new(store.clone(), settings, report);
+        let settled = Arc::clone(&report);
+        let (settler, settler_task) =
+            Settler::new(store.clone(), settings, move |event| settled(event));
         let service = stack(config, &live, &store, &settler);
 
         let listener = bind(config.listen, "listen").await?;
@@ -116,12 +90,13 @@ impl Gateway {
         let (draining, drained) = watch::channel(false);
         let server_settings = ServerSettings {
             trusted_proxies: config.trusted_proxies.clone().into(),
-            drain_timeout: config.limits.drain_timeout,
+            connections: config.limits.connections,
         };
         let readiness = Readiness::default();
         let (mut servers, mut loops, mut settler_run) =
             (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let mut admin_address = None;
+        let (admin_end, admin_open) = watch::channel(false);
         if let Some(admin) = &config.admin {
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
@@ -134,12 +109,13 @@ impl Gateway {
                 listener,
                 service,
                 server_settings.clone(),
-                drained.clone(),
+                admin_open,
             ));
         }
         settler_run.spawn(settler_task.run());
-        readiness.ledger_answers(true);
-        loops.spawn(expire(store.clone(), readiness.clone()));
+        loops.spawn(readiness::watch(store.clone(), readiness.clone()));
+        let earlier = store.clone();
+        loops.spawn(async move { earlier.recover(&*report).await });
         let feed = feed(config, &live).await;
         servers.spawn(server::serve(listener, service, server_settings, drained));
         readiness.serving(true);
@@ -150,6 +126,9 @@ impl Gateway {
             live,
             readiness,
             draining,
+            _admin_end: admin_end,
+            drain_timeout: config.limits.drain_timeout,
+            calls: settler,
             servers,
             settler: settler_run,
             loops,
@@ -188,15 +167,39 @@ impl Gateway {
     pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
-        while self.servers.join_next().await.is_some() {}
+        if !ended(&mut self.servers, self.drain_timeout).await {
+            tracing::warn!(
+                calls = self.calls.running(),
+                "cutting what did not finish in time"
+            );
+            self.calls.cut_running();
+            ended(&mut self.servers, FAREWELL).await;
+            self.servers.shutdown().await;
+        }
+        drop(self.calls);
         // With the last answer the last way into the settler's queue is gone.
-        let settled = async { while self.settler.join_next().await.is_some() {} };
-        let settled = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
+        let settled = ended(&mut self.settler, SETTLE_TIMEOUT).await;
         self.feed.shutdown().await;
         self.loops.shutdown().await;
-        self.store.close().await;
-        settled.context("some calls were not charged: the ledger stayed out of reach")
+        let kept = self.store.close().await;
+        if settled {
+            return Ok(());
+        }
+        // What could not be told to the ledger is on this machine's disk, or lost.
+        let waiting =
+            kept.context("some calls were not charged: the ledger stayed out of reach")?;
+        tracing::warn!(
+            waiting,
+            "charges wait in the outbox for the ledger: they are booked at the next start"
+        );
+        Ok(())
     }
+}
+
+/// Whether all tasks end within a time.
+async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    tokio::time::timeout(patience, all).await.is_ok()
 }
 
 /// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the file again.
@@ -317,6 +320,7 @@ pub(crate) fn parse_limits(limits: &Limits) -> ParseLimits {
     ParseLimits {
         body_bytes_max: limits.body_bytes_max,
         body_time_max: limits.body_timeout,
+        body_rate_min: limits.body_rate_min,
         messages_max: limits.messages_max,
     }
 }
@@ -334,18 +338,4 @@ async fn feed(config: &Config, live: &Arc<Live>) -> JoinSet<()> {
     let mut run = JoinSet::new();
     run.spawn(feed.run(Arc::clone(live), std::future::pending()));
     run
-}
-
-/// Ends holds that are past their time; where that cannot be asked, this node is not ready.
-async fn expire(store: Store, readiness: Readiness) {
-    loop {
-        tokio::time::sleep(EXPIRE_EVERY).await;
-        let expired = store.expire().await;
-        readiness.ledger_answers(expired.is_ok());
-        match expired {
-            Ok(0) => {}
-            Ok(count) => tracing::warn!(count, "holds expired"),
-            Err(error) => tracing::warn!(%error, "not ready: the ledger is out of reach"),
-        }
-    }
 }

@@ -8,17 +8,23 @@ use tollgate_layers::{
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     money::MicroRub,
     reserve::{
+        Event,
         ledger::{
-            AccountView, Audit, BookError, Bookkeeping, Entry, Hold, KeyChange, KeyView, Ledger,
-            LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+            AccountBooks, AccountView, Audit, BookError, Bookkeeping, Entry, Hold, JournalPage,
+            JournalPart, KeyChange, KeyView, Ledger, LedgerError, Receipt, Reserved, Settled,
+            Settlement, TariffVersion,
         },
         memory::MemoryLedger,
-        redis::{RedisLedger, RedisSettings},
+        outbox::{
+            Backlog, Outbox, OutboxSettings,
+            sqlite::{LogError, SqliteLog},
+        },
+        redis::{RedisLedger, RedisSettings, Watch},
         sqlite::{OpenError, SqliteLedger},
     },
 };
 
-use crate::config::LedgerUrl;
+use crate::config::{LedgerConfig, LedgerUrl, OutboxConfig};
 
 /// One of the ledgers. Clones share it.
 #[derive(Clone, Debug)]
@@ -27,8 +33,8 @@ pub enum Store {
     Memory(MemoryLedger),
     /// One file, one gateway.
     Sqlite(SqliteLedger),
-    /// Many gateways.
-    Redis(RedisLedger),
+    /// Many gateways; what it has still to be told is kept here.
+    Redis(Outbox<RedisLedger, SqliteLog>),
 }
 
 impl Store {
@@ -37,31 +43,120 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn open(url: &LedgerUrl) -> Result<Self, StoreError> {
-        match url {
+    pub async fn open(config: &LedgerConfig) -> Result<Self, StoreError> {
+        match &config.url {
             LedgerUrl::Memory => Ok(Self::Memory(MemoryLedger::new())),
             LedgerUrl::Sqlite(path) => SqliteLedger::open(path)
                 .map(Self::Sqlite)
                 .map_err(StoreError::Sqlite),
             LedgerUrl::Redis(url) => {
+                let OutboxConfig {
+                    path,
+                    calls_max,
+                    age_max,
+                } = &config.outbox;
+                // First the file: a second gateway on it is told so before it touches the ledger.
+                let log = SqliteLog::open(path).map_err(StoreError::Outbox)?;
                 let opened = RedisLedger::connect(url, RedisSettings::default()).await;
                 let ledger = opened.map_err(StoreError::Redis)?;
                 for warning in ledger.check_server().await.map_err(StoreError::Redis)? {
                     tracing::warn!("ledger.url: {warning}");
                 }
-                Ok(Self::Redis(ledger))
+                let settings = OutboxSettings {
+                    calls_max: *calls_max,
+                    age_max: *age_max,
+                    ..OutboxSettings::default()
+                };
+                Outbox::open(ledger, log, settings)
+                    .await
+                    .map(Self::Redis)
+                    .map_err(StoreError::Unread)
+            }
+        }
+    }
+
+    /// Ends what an earlier process left unfinished.
+    pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
+        match self {
+            // Done on opening, or nothing outlives the process.
+            Self::Memory(_) | Self::Sqlite(_) => {}
+            Self::Redis(outbox) => outbox.recover(report).await,
+        }
+    }
+
+    /// Whether calls may be sold on this ledger. Where another server stands in the place of the one
+    /// that was there, it is told again what it may have missed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn check(&self) -> Result<(), BoxError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Sqlite(ledger) => ledger.check(),
+            Self::Redis(outbox) => {
+                match outbox.ledger().watch().await? {
+                    Watch::Same if !outbox.replay_due() => outbox.confirmed(),
+                    Watch::Same | Watch::Changed => {
+                        let booked = outbox.replay().await?;
+                        outbox.ledger().known();
+                        tracing::warn!(booked, "another Redis server: newest charges told again");
+                    }
+                    Watch::Lost => {
+                        return Err(
+                            "the ledger's data set is gone, or another's: nothing is sold on it"
+                                .into(),
+                        );
+                    }
+                }
+                well(&outbox.backlog())
             }
         }
     }
 
     /// Writes what is queued and lets go of the file. Nothing may be asked of the store afterwards.
-    pub async fn close(&self) {
+    /// Says how many charges wait on this machine for the ledger; `None` where none can.
+    pub async fn close(&self) -> Option<usize> {
         match self {
-            Self::Sqlite(ledger) => ledger.close().await,
-            // Nothing is buffered: what was acknowledged is where it belongs.
-            Self::Memory(_) | Self::Redis(_) => {}
+            Self::Memory(_) => None,
+            Self::Sqlite(ledger) => {
+                ledger.close().await;
+                None
+            }
+            Self::Redis(outbox) => {
+                let kept = outbox.sync().await;
+                outbox.log().close().await;
+                match kept {
+                    Ok(()) => Some(outbox.backlog().calls),
+                    Err(error) => {
+                        tracing::error!(%error, "the outbox could not be written");
+                        None
+                    }
+                }
+            }
         }
     }
+}
+
+/// Whether an outbox lets its node serve.
+fn well(backlog: &Backlog) -> Result<(), BoxError> {
+    let Backlog {
+        calls,
+        oldest,
+        overdue,
+        full,
+        broken,
+    } = backlog;
+    if let Some(fault) = broken {
+        return Err(format!("ledger.outbox: {fault}").into());
+    }
+    if *full {
+        return Err(format!("ledger.outbox: full: {calls} charges wait for the ledger").into());
+    }
+    if *overdue {
+        let seconds = oldest.unwrap_or_default().as_secs();
+        return Err(format!("ledger.outbox: a charge has waited for {seconds} s").into());
+    }
+    Ok(())
 }
 
 /// Why the ledger that `ledger.url` names could not be opened. The URL may hold a password, so it is
@@ -72,12 +167,18 @@ pub enum StoreError {
     Sqlite(OpenError),
     /// The server.
     Redis(LedgerError),
+    /// The file of what the server has still to be told.
+    Outbox(LogError),
+    /// It could not be read.
+    Unread(BoxError),
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(error) => write!(f, "ledger.url: {error}"),
+            Self::Outbox(error) => write!(f, "ledger.outbox: {error}"),
+            Self::Unread(_) => f.write_str("ledger.outbox: the file cannot be read"),
             Self::Redis(_) => {
                 f.write_str("ledger.url: the Redis server cannot be used: check that it runs")
             }
@@ -90,12 +191,28 @@ impl Error for StoreError {
         match self {
             // Its own words are shown already.
             Self::Sqlite(error) => error.source(),
+            Self::Outbox(error) => error.source(),
+            Self::Unread(error) => error.source(),
             Self::Redis(error) => Some(error),
         }
     }
 }
 
-/// The same call on whichever ledger it is.
+/// The same call of [`Bookkeeping`] on whichever ledger it is.
+macro_rules! books {
+    ($store:expr, $ledger:ident => $call:expr) => {
+        match $store {
+            Store::Memory($ledger) => $call,
+            Store::Sqlite($ledger) => $call,
+            Store::Redis(outbox) => {
+                let $ledger = outbox.ledger();
+                $call
+            }
+        }
+    };
+}
+
+/// The same call of [`Ledger`].
 macro_rules! ask {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {
@@ -140,11 +257,15 @@ impl Ledger for Store {
     async fn expire(&self) -> Result<usize, LedgerError> {
         ask!(self, ledger => ledger.expire().await)
     }
+
+    async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
+        ask!(self, ledger => ledger.checkpoint(running).await)
+    }
 }
 
 impl Bookkeeping for Store {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        ask!(self, ledger => ledger.create_account(id, name).await)
+        books!(self, ledger => ledger.create_account(id, name).await)
     }
 
     async fn change_account(
@@ -153,19 +274,19 @@ impl Bookkeeping for Store {
         name: Option<&str>,
         suspended: Option<bool>,
     ) -> Result<AccountView, BookError> {
-        ask!(self, ledger => ledger.change_account(id, name, suspended).await)
+        books!(self, ledger => ledger.change_account(id, name, suspended).await)
     }
 
     async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        ask!(self, ledger => ledger.account(id).await)
+        books!(self, ledger => ledger.account(id).await)
     }
 
     async fn accounts(&self) -> Result<Vec<AccountView>, BookError> {
-        ask!(self, ledger => ledger.accounts().await)
+        books!(self, ledger => ledger.accounts().await)
     }
 
     async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
-        ask!(self, ledger => ledger.enter(account, entry).await)
+        books!(self, ledger => ledger.enter(account, entry).await)
     }
 
     async fn create_key(
@@ -173,48 +294,79 @@ impl Bookkeeping for Store {
         record: &KeyRecord,
         ceiling: Option<MicroRub>,
     ) -> Result<KeyView, BookError> {
-        ask!(self, ledger => ledger.create_key(record, ceiling).await)
+        books!(self, ledger => ledger.create_key(record, ceiling).await)
     }
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
-        ask!(self, ledger => ledger.change_key(id, change).await)
+        books!(self, ledger => ledger.change_key(id, change).await)
     }
 
     async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        ask!(self, ledger => ledger.key(id).await)
+        books!(self, ledger => ledger.key(id).await)
     }
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        ask!(self, ledger => ledger.keys(account).await)
+        books!(self, ledger => ledger.keys(account).await)
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        ask!(self, ledger => ledger.receipt(number).await)
+        books!(self, ledger => ledger.receipt(number).await)
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        books!(self, ledger => ledger.journal(account, part).await)
+    }
+
+    async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        books!(self, ledger => ledger.books(account).await)
     }
 
     async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
-        ask!(self, ledger => ledger.tariff_version(fingerprint).await)
+        books!(self, ledger => ledger.tariff_version(fingerprint).await)
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        ask!(self, ledger => ledger.audit().await)
+        books!(self, ledger => ledger.audit().await)
     }
 }
 
 impl KeyStore for Store {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        ask!(self, ledger => ledger.find_key(digest).await)
+        books!(self, ledger => ledger.find_key(digest).await)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use tollgate_layers::reserve::HoldMode;
+
     use super::*;
+
+    fn file(path: PathBuf) -> LedgerConfig {
+        LedgerConfig {
+            url: LedgerUrl::Sqlite(path),
+            hold: HoldMode::Usual,
+            image_tokens: 1,
+            document_tokens: 1,
+            hold_grace: Duration::from_secs(60),
+            outbox: OutboxConfig {
+                path: PathBuf::new(),
+                calls_max: 1,
+                age_max: Duration::from_secs(1),
+            },
+        }
+    }
 
     #[tokio::test]
     async fn a_file_that_cannot_be_opened_names_the_setting() {
         let dir = tempfile::tempdir().unwrap();
-        let url = LedgerUrl::Sqlite(dir.path().join("missing").join("ledger.db"));
+        let url = file(dir.path().join("missing").join("ledger.db"));
         let error = Store::open(&url).await.unwrap_err();
         assert!(
             error.to_string().starts_with("ledger.url: cannot open"),
@@ -225,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn a_closed_file_can_be_opened_again() {
         let dir = tempfile::tempdir().unwrap();
-        let url = LedgerUrl::Sqlite(dir.path().join("ledger.db"));
+        let url = file(dir.path().join("ledger.db"));
         let store = Store::open(&url).await.unwrap();
         let id: AccountId = "acme".parse().unwrap();
         store.create_account(&id, "Acme").await.unwrap();

@@ -1,12 +1,17 @@
-//! The operator's API: accounts, payments, keys, receipts and the audit, on a listener of its own.
+//! The operator's API: accounts, payments, keys, receipts, usage, export and the audit, on a listener of
+//! its own.
 //!
 //! Every call needs the admin key; every change leaves a line under the log target `audit`. An
-//! unknown field is refused, never ignored: a misspelt ceiling must not become no ceiling.
+//! unknown field or parameter is refused, never ignored: a misspelt ceiling must not become no ceiling.
 
 mod answer;
+mod body;
+pub(crate) mod export;
 mod fields;
+mod query;
 mod refusal;
 mod route;
+mod usage;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -34,12 +39,16 @@ use tollgate_layers::{
 
 use self::{
     answer::{KeyAnswer, ReceiptAnswer},
+    export::Export,
     fields::Fields,
-    refusal::{Refusal, json_response},
+    query::Query,
+    refusal::{Refusal, json_response, response},
     route::{Call, Route, route},
+    usage::Wish,
 };
-use crate::{runtime::Readiness, store::Store};
+use crate::{readiness::Readiness, store::Store};
 
+pub use self::body::AnswerBody;
 pub(crate) use self::fields::parse_address;
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -63,7 +72,7 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
     "expires_at",
 ];
 
-type Answer = Response<Full<Bytes>>;
+type Answer = Response<AnswerBody>;
 
 /// The operator's API over one ledger.
 pub struct Admin {
@@ -85,7 +94,7 @@ impl Admin {
     }
 
     /// Answers one request of the operator's listener.
-    pub async fn handle<B>(self: Arc<Self>, req: Request<B>) -> Response<Full<Bytes>>
+    pub async fn handle<B>(self: Arc<Self>, req: Request<B>) -> Response<AnswerBody>
     where
         B: Body,
         B::Error: Into<BoxError>,
@@ -103,20 +112,24 @@ impl Admin {
     {
         let call = match route(&head.method, head.uri.path())? {
             Route::Live => return Ok(json_response(StatusCode::OK, &json!({"status": "live"}))),
-            Route::Ready if self.readiness.is_ready() => {
-                return Ok(json_response(StatusCode::OK, &json!({"status": "ready"})));
-            }
             Route::Ready => {
-                return Ok(json_response(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    &json!({"status": "not ready"}),
-                ));
+                return Ok(match self.readiness.check() {
+                    Ok(()) => json_response(StatusCode::OK, &json!({"status": "ready"})),
+                    Err(reason) => json_response(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        &json!({"status": "not ready", "reason": reason}),
+                    ),
+                });
             }
             Route::Call(call) => call,
         };
         if !shows_key(&head.headers, &self.key_digest) {
             tracing::warn!(target: "audit", what = "admin.refused", method = %head.method, path = head.uri.path());
             return Err(Refusal::KeyRefused);
+        }
+        let query = head.uri.query();
+        if !matches!(call, Call::ShowUsage | Call::Export) {
+            Query::parse(query, &[])?;
         }
         match call {
             Call::ListAccounts => self.list_accounts().await,
@@ -137,6 +150,8 @@ impl Admin {
             Call::ChangeKey(id) => self.change_key(&key_id(id)?, &collect(body).await?).await,
             Call::DeleteKey(id) => self.delete_key(&key_id(id)?).await,
             Call::ShowReceipt(number) => self.show_receipt(number).await,
+            Call::ShowUsage => self.show_usage(query).await,
+            Call::Export => self.export(query).await,
             Call::Audit => self.audit(&collect(body).await?).await,
         }
     }
@@ -330,15 +345,17 @@ impl Admin {
         }
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
         if self.store.key(id).await.map_err(of_ledger)?.record.status == KeyStatus::Deleted {
-            return Err(Refusal::Conflict(format!(
-                "key {id} was deleted and stays so; create another"
-            )));
+            return Err(deleted(id));
         }
         let view = self
             .store
             .change_key(id, &change)
             .await
             .map_err(of_ledger)?;
+        // Deleted since it was looked at: the ledger has left it so.
+        if view.record.status == KeyStatus::Deleted {
+            return Err(deleted(id));
+        }
         let account = &view.record.account;
         tracing::info!(target: "audit", who = "admin", what = "key.change", account = %account, key = %id, ?change);
         ok(&KeyAnswer::from(&view))
@@ -369,6 +386,32 @@ impl Admin {
         ok(&ReceiptAnswer::from(&receipt))
     }
 
+    async fn show_usage(&self, query: Option<&str>) -> Result<Answer, Refusal> {
+        ok(&Wish::parse(query)?.fulfil(&self.store).await?)
+    }
+
+    async fn export(&self, query: Option<&str>) -> Result<Answer, Refusal> {
+        let account: Option<AccountId> =
+            Query::parse(query, &["account"])?.optional("account", query::id)?;
+        let accounts = match &account {
+            Some(id) => {
+                let view = self.store.account(id).await;
+                view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?;
+                vec![id.clone()]
+            }
+            None => {
+                let views = self.store.accounts().await;
+                let views = views.map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+                views.into_iter().map(|view| view.id).collect()
+            }
+        };
+        let account = account.as_ref().map(tracing::field::display);
+        tracing::info!(target: "audit", who = "admin", what = "export", account, accounts = accounts.len());
+        let export = Export::new(self.store.clone(), accounts, now_ms());
+        let body = AnswerBody::stream(export.pieces());
+        Ok(response(body, "application/x-ndjson"))
+    }
+
     async fn audit(&self, body: &[u8]) -> Result<Answer, Refusal> {
         if !body.trim_ascii().is_empty() {
             Fields::parse(body, &[])?;
@@ -395,6 +438,10 @@ impl fmt::Debug for Admin {
 
 fn ok(body: &impl serde::Serialize) -> Result<Answer, Refusal> {
     Ok(json_response(StatusCode::OK, body))
+}
+
+fn deleted(id: &KeyId) -> Refusal {
+    Refusal::Conflict(format!("key {id} was deleted and stays so; create another"))
 }
 
 fn digest(bytes: &[u8]) -> [u8; 32] {
@@ -501,6 +548,7 @@ fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use http_body_util::Full;
 
     use super::*;
 

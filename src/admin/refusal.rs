@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::Full;
 use serde::Serialize;
 use tollgate_layers::reserve::ledger::BookError;
 
-use super::route::NoRoute;
+use super::{body::AnswerBody, route::NoRoute};
 
 /// Why a call was not carried out. The texts are for the operator and end in what to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ impl Refusal {
         }
     }
 
-    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+    pub(super) fn into_response(self) -> Response<AnswerBody> {
         #[derive(Serialize)]
         struct Body<'a> {
             error: Inner<'a>,
@@ -164,15 +163,18 @@ impl From<NoRoute> for Refusal {
 }
 
 /// An answer in JSON that nothing on the way keeps.
-pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<AnswerBody> {
     let bytes = serde_json::to_vec(body).expect("answers have string keys and no failing parts");
-    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    let mut response = response(AnswerBody::from(Bytes::from(bytes)), "application/json");
     *response.status_mut() = status;
+    response
+}
+
+/// An answer that nothing on the way keeps.
+pub(super) fn response(body: AnswerBody, content_type: &'static str) -> Response<AnswerBody> {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -28,6 +28,8 @@ pub(super) enum Call<'a> {
     ChangeKey(&'a str),
     DeleteKey(&'a str),
     ShowReceipt(&'a str),
+    ShowUsage,
+    Export,
     Audit,
 }
 
@@ -86,6 +88,10 @@ pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoR
 
         (["admin", "v1", "receipts", number], "GET") => ShowReceipt(number),
         (["admin", "v1", "receipts", _], _) => return only("GET, HEAD"),
+
+        (["admin", "v1", "usage"], "GET") => ShowUsage,
+        (["admin", "v1", "export"], "GET") => Export,
+        (["admin", "v1", "usage" | "export"], _) => return only("GET, HEAD"),
 
         (["admin", "v1", "audit"], "POST") => Audit,
         (["admin", "v1", "audit"], _) => return only("POST"),
@@ -161,6 +167,8 @@ mod tests {
                 "/admin/v1/receipts/n",
                 Route::Call(Call::ShowReceipt("n")),
             ),
+            ("GET", "/admin/v1/usage", Route::Call(Call::ShowUsage)),
+            ("GET", "/admin/v1/export", Route::Call(Call::Export)),
             ("POST", "/admin/v1/audit", Route::Call(Call::Audit)),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -180,7 +188,7 @@ mod tests {
             "/admin/v1/accounts/acme/",
             "/admin/v1/accounts/acme/other",
             "/admin/v1/keys",
-            "/admin/v1/usage",
+            "/admin/v1/usage/acme",
             "/admin/v2/accounts",
             "/ADMIN/v1/accounts",
             "//livez",
@@ -208,6 +216,8 @@ mod tests {
             ("PATCH", "/admin/v1/accounts/acme/keys", "GET, HEAD, POST"),
             ("POST", "/admin/v1/keys/k1", "GET, HEAD, PATCH, DELETE"),
             ("POST", "/admin/v1/receipts/n", "GET, HEAD"),
+            ("POST", "/admin/v1/usage", "GET, HEAD"),
+            ("DELETE", "/admin/v1/export", "GET, HEAD"),
             ("GET", "/admin/v1/audit", "POST"),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -1,10 +1,11 @@
 //! The commands' side of the admin API.
 
-use std::{error::Error, fs, path::Path, time::Duration};
+use std::{error::Error, fs, ops::ControlFlow, path::Path, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
@@ -16,6 +17,10 @@ use super::{Reach, failure::Failure};
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
+/// For what reads the whole ledger before it answers.
+const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
+/// Between two pieces of an answer that is read as it comes.
+const PIECE_SECONDS_MAX: u64 = 60;
 
 /// A gateway's admin API.
 pub(super) struct Client {
@@ -59,6 +64,95 @@ impl Client {
         path: &str,
         body: Option<Value>,
     ) -> Result<Value, Failure> {
+        let exchange = self.exchange(method, path, body);
+        within(ANSWER_SECONDS_MAX, exchange).await.unwrap_or_else(|| {
+            Err(Failure::OutOfReach(format!(
+                "no answer from {} in {ANSWER_SECONDS_MAX} s; it may have been done: look, and repeat a payment \
+                 with the same --id only",
+                self.url
+            )))
+        })
+    }
+
+    /// Asks for what takes a while: the whole ledger is read for it.
+    pub(super) async fn call_patiently(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<Value, Failure> {
+        let exchange = self.exchange(method, path, None);
+        within(LONG_ANSWER_SECONDS_MAX, exchange)
+            .await
+            .unwrap_or_else(|| {
+                Err(Failure::OutOfReach(format!(
+                    "no answer from {} in {LONG_ANSWER_SECONDS_MAX} s; ask for less",
+                    self.url
+                )))
+            })
+    }
+
+    /// Gives an answer to `take` as it comes, until that breaks.
+    pub(super) async fn read(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Failure>,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let silent = || {
+            Failure::OutOfReach(format!(
+                "nothing came from {} in {PIECE_SECONDS_MAX} s; ask again",
+                self.url
+            ))
+        };
+        let sent = self.send(Method::GET, path, None);
+        // The first piece may wait for a list of all accounts.
+        let res = within(PIECE_SECONDS_MAX, sent).await.ok_or_else(silent)??;
+        if !res.status().is_success() {
+            let read = self.whole(res);
+            let answer = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
+            // Something that is no refusal has another gateway's status.
+            return Err(match answer {
+                Ok(_) => Failure::OutOfReach(format!("an unknown answer from {}", self.url)),
+                Err(failure) => failure,
+            });
+        }
+        let mut body = res.into_body();
+        loop {
+            let frame = within(PIECE_SECONDS_MAX, body.frame())
+                .await
+                .ok_or_else(silent)?;
+            let Some(frame) = frame else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let frame = frame.map_err(|error| {
+                let cause = root(&error);
+                Failure::OutOfReach(format!(
+                    "the answer broke off: {cause}; the gateway's log says why; ask again"
+                ))
+            })?;
+            if let Some(piece) = frame.data_ref()
+                && take(piece)?.is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Value, Failure> {
+        let res = self.send(method, path, body).await?;
+        self.whole(res).await?
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Response<Incoming>, Failure> {
         let mut req = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
@@ -71,41 +165,56 @@ impl Client {
         let req = req
             .body(Full::new(body))
             .expect("a checked address, an id and fixed headers");
-        let exchange = async {
-            let res = self
-                .http
-                .request(req)
-                .await
-                .map_err(|error| self.out_of_reach(&error))?;
-            let status = res.status();
-            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
-                .collect()
-                .await;
-            let body = body.map_err(|error| self.out_of_reach(&*error))?;
-            Ok::<_, Failure>((status, body.to_bytes()))
-        };
-        match tokio::time::timeout(Duration::from_secs(ANSWER_SECONDS_MAX), exchange).await {
-            Ok(Ok((status, body))) => read_answer(status, &body),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::OutOfReach(format!(
-                "no answer from {} in {ANSWER_SECONDS_MAX} s; it may have been done: look, and repeat a payment \
-                 with the same --id only",
-                self.url
-            ))),
-        }
+        let sent = self.http.request(req).await;
+        sent.map_err(|error| self.out_of_reach(&error))
+    }
+
+    /// The whole answer, read: what it says, or what was refused.
+    async fn whole(&self, res: Response<Incoming>) -> Result<Result<Value, Failure>, Failure> {
+        let status = res.status();
+        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
+        let body = body.map_err(|error| self.out_of_reach(&*error))?;
+        Ok(read_answer(status, &body.to_bytes()))
     }
 
     fn out_of_reach(&self, error: &(dyn Error + 'static)) -> Failure {
-        let mut cause = error;
-        while let Some(source) = cause.source() {
-            cause = source;
-        }
+        let cause = root(error);
         Failure::OutOfReach(format!(
             "no answer from {}: {cause}; is the gateway running, and is --admin-url (TOLLGATE_ADMIN_URL) its \
              admin.listen?",
             self.url
         ))
     }
+}
+
+/// What comes of it in so many seconds; `None` if nothing does.
+async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(Duration::from_secs(seconds), what)
+        .await
+        .ok()
+}
+
+fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause
+}
+
+/// A value of a parameter: all but RFC 3986's unreserved characters are percent-encoded.
+pub(super) fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
 }
 
 /// An http or https address without a closing slash. What is not one is not repeated: somebody may
@@ -218,6 +327,17 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parameters_are_percent_encoded() {
+        for (value, text) in [
+            ("gpt-5.1_x~", "gpt-5.1_x~"),
+            ("a b&c=d", "a%20b%26c%3Dd"),
+            ("м+%", "%D0%BC%2B%25"),
+        ] {
+            assert_eq!(encoded(value), text);
         }
     }
 

@@ -11,6 +11,8 @@ pub(super) enum Failure {
     Breach,
     /// 64: the command or the configuration is wrong.
     Usage(String),
+    /// 65: what was given to read is not what it should be.
+    Data(String),
     /// 69: the gateway did not answer.
     OutOfReach(String),
 }
@@ -18,7 +20,9 @@ pub(super) enum Failure {
 impl Failure {
     /// Says it, one line for each mistake, and gives the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        if let Self::Refused(text) | Self::Usage(text) | Self::OutOfReach(text) = self {
+        if let Self::Refused(text) | Self::Usage(text) | Self::Data(text) | Self::OutOfReach(text) =
+            self
+        {
             for line in text.lines() {
                 eprintln!("error: {line}");
             }
@@ -30,6 +34,7 @@ impl Failure {
         match self {
             Self::Refused(_) | Self::Breach => 1,
             Self::Usage(_) => USAGE,
+            Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
         }
     }

@@ -1,9 +1,12 @@
 //! The commands. Those for operators talk to a running gateway's admin API and hold no state.
 
+mod audit;
 mod client;
+mod export;
 mod failure;
 mod operate;
 mod show;
+mod usage;
 
 use std::{
     collections::BTreeSet,
@@ -68,8 +71,12 @@ Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
   tollgate topup acme 1000 --id payment-17
   tollgate key create acme --name ci --ceiling 100
 
+Look into it:
+  tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
+  tollgate audit
+
 Exit codes: 0 done, 1 refused by the gateway or a breach found by the audit, 64 wrong use or \
-configuration, 69 gateway out of reach.";
+configuration, 65 what was given to read is no whole export, 69 gateway out of reach.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -188,15 +195,54 @@ enum Command {
         reach: Reach,
     },
 
+    /// Add up what was used and charged, by account, key, model or day
+    ///
+    /// Of calls that were charged; what is counted as of a day was charged on that day, in UTC.
+    #[command(
+        after_help = "Examples:\n  tollgate usage --account acme --by model\n  \
+                            tollgate usage --since 2026-01-01 --until 2026-02-01 --by day,account --format csv"
+    )]
+    Usage {
+        #[command(flatten)]
+        wish: usage::Wish,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
+    /// Write accounts, payments and receipts as lines of JSON
+    ///
+    /// To standard output, or to a file that gets its name once it is whole. Every account comes with its
+    /// keys and open holds as they stood at one moment, then its journal up to that moment; the last line
+    /// counts them all. It holds no key and no prompt.
+    #[command(
+        after_help = "Examples:\n  tollgate export --output books.ndjson && tollgate audit --export books.ndjson\n  \
+                            tollgate export --account acme | jq -r 'select(.kind == \"call\") | [.number, .charged_rub] | @csv'"
+    )]
+    Export {
+        /// This account only
+        #[arg(long)]
+        account: Option<AccountId>,
+        /// Where to; - is standard output
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
     /// Check that the whole ledger adds up; exit 1 on a breach
     ///
-    /// Over every account, key and hold: I1 nothing is held beyond what is free; I2 what is held is the
-    /// sum of the open holds; I3 the balance is what was paid in less what was charged, and each cost is
-    /// charge and loss; I4 what is held lies between nothing and the balance; I5 a hold has ended once.
+    /// Over every account, key, hold and receipt: I2 what is held is the sum of the open holds; I3 the balance
+    /// is what was paid in less what was charged, and each cost is charge and loss; I4 what is held lies
+    /// between nothing and the balance; I5 a hold has ended once. I1, nothing is held beyond what is free, is
+    /// decided when a hold is made and leaves no trace but these.
     #[command(
-        after_help = "Example:\n  tollgate audit || mail -s 'ledger in breach' ops@example.com"
+        after_help = "Examples:\n  tollgate audit || mail -s 'ledger in breach' ops@example.com\n  \
+                            tollgate export | tollgate audit --export -"
     )]
     Audit {
+        /// Check this export instead of asking the gateway; - is standard input
+        #[arg(long, value_name = "FILE")]
+        export: Option<PathBuf>,
         #[command(flatten)]
         reach: Reach,
     },
@@ -415,7 +461,20 @@ impl Command {
             } => operate::adjust(&reach, &account, rubles, &id, &reason).await,
             Self::Key { reach, command } => operate::key(&reach, command).await,
             Self::Receipt { number, reach } => operate::receipt(&reach, number).await,
-            Self::Audit { reach } => operate::audit(&reach).await,
+            Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,
+            Self::Export {
+                account,
+                output,
+                reach,
+            } => export::export(&reach, account.as_ref(), output.as_deref()).await,
+            Self::Audit {
+                export: Some(file),
+                reach,
+            } => audit::of_export(reach.json, &file),
+            Self::Audit {
+                export: None,
+                reach,
+            } => audit::live(&reach).await,
         }
     }
 }
@@ -541,7 +600,15 @@ mod tests {
             "tollgate key delete k1",
             "tollgate key set k1 --no-ceiling --no-expiry --any-model --any-address --any-rate",
             "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
+            "tollgate usage",
+            "tollgate usage --account acme --key k1 --model m --since 2026-01-31 --until 2026-02-01T00:00:00Z \
+             --by day,account,key,model --format csv",
+            "tollgate usage --json",
+            "tollgate export",
+            "tollgate export --account acme --output f --json",
             "tollgate audit",
+            "tollgate audit --export f",
+            "tollgate audit --export -",
         ] {
             assert!(
                 parsed(line).is_ok(),
@@ -578,6 +645,9 @@ mod tests {
             ),
             ("tollgate audit --admin-key secret", "unexpected argument"),
             ("tollgate receipt 17", "17"),
+            ("tollgate usage --by week", "week"),
+            ("tollgate usage --since 31.01.2026", "2027-01-31"),
+            ("tollgate usage --format csv --json", "cannot be used with"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(

@@ -221,43 +221,6 @@ pub(super) async fn receipt(reach: &Reach, number: RequestNumber) -> Result<(), 
     show::print(reach.json, &answer, |answer| facts(RECEIPT, answer))
 }
 
-pub(super) async fn audit(reach: &Reach) -> Result<(), Failure> {
-    let answer = Client::new(reach)?
-        .call(Method::POST, "/admin/v1/audit", None)
-        .await?;
-    show::print(reach.json, &answer, audit_text)?;
-    // An answer without the list proves nothing: it is no clean bill.
-    match answer.get("breaches").and_then(Value::as_array) {
-        Some(breaches) if breaches.is_empty() => Ok(()),
-        _ => Err(Failure::Breach),
-    }
-}
-
-fn audit_text(answer: &Value) -> String {
-    let breaches = rows(answer, "breaches");
-    let count = |field: &str| {
-        answer
-            .get(field)
-            .and_then(Value::as_u64)
-            .unwrap_or_default()
-    };
-    let looked_at = format!(
-        "{} accounts, {} keys, {} open holds",
-        count("accounts"),
-        count("keys"),
-        count("holds_open")
-    );
-    if breaches.is_empty() {
-        return format!("ok: {looked_at}, no breach\n");
-    }
-    let mut text = table(&[Cell::text("breach", "")], breaches);
-    text.push_str(&format!(
-        "{} breaches in {looked_at}: stop selling and look\n",
-        breaches.len()
-    ));
-    text
-}
-
 /// The limits that were named, as the fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
@@ -327,17 +290,6 @@ mod tests {
             Value::Object(given(named)),
             json!({"name": "ci", "ceiling_rub": "0.50", "models": ["m"], "requests_per_second": 5})
         );
-    }
-
-    #[test]
-    fn an_audit_says_what_it_found() {
-        let clean = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": []});
-        assert_eq!(
-            audit_text(&clean),
-            "ok: 2 accounts, 3 keys, 0 open holds, no breach\n"
-        );
-        let breach = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": ["I2: acme holds 5, not 4"]});
-        assert!(audit_text(&breach).contains("\nI2: acme holds 5, not 4\n1 breaches in"));
     }
 
     #[test]

@@ -50,6 +50,23 @@ impl Cell {
         Self { none, ..self }
     }
 
+    /// The value for a program: nothing stands for nothing, and nothing is taken out.
+    pub(super) fn raw(&self, value: &Value) -> String {
+        match value.pointer(self.pointer) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        }
+    }
+
+    /// The label in capitals, and the unit of what stands below it.
+    fn heading(&self) -> String {
+        match self.unit.trim() {
+            "" => self.label.to_uppercase(),
+            unit => format!("{}, {unit}", self.label.to_uppercase()),
+        }
+    }
+
     fn show(&self, value: &Value) -> String {
         match value.pointer(self.pointer) {
             None | Some(Value::Null) => self.none.into(),
@@ -61,14 +78,9 @@ impl Cell {
     }
 }
 
-/// Rows under headings in capitals, columns aligned.
+/// Rows under headings in capitals with their units, columns aligned.
 pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
-    let mut lines = vec![
-        columns
-            .iter()
-            .map(|column| column.label.to_uppercase())
-            .collect::<Vec<_>>(),
-    ];
+    let mut lines = vec![columns.iter().map(Cell::heading).collect::<Vec<_>>()];
     lines.extend(
         rows.iter()
             .map(|row| columns.iter().map(|column| column.show(row)).collect()),
@@ -183,11 +195,11 @@ mod tests {
         ];
         assert_eq!(
             table(CELLS, &rows),
-            "ID   NAME    CEILING  MODELS  INPUT\n\
-             k1   сборка   100.00  any         7\n\
-             k22  -          none  a, b       12\n"
+            "ID   NAME    CEILING, ₽  MODELS  INPUT\n\
+             k1   сборка      100.00  any         7\n\
+             k22  -             none  a, b       12\n"
         );
-        assert_eq!(table(CELLS, &[]), "ID  NAME  CEILING  MODELS  INPUT\n");
+        assert_eq!(table(CELLS, &[]), "ID  NAME  CEILING, ₽  MODELS  INPUT\n");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
     model::{Dialect, OnDisconnect, OutputField, Route, SystemRole, Thinking, Vendor},
+    redis_conn::RedisUrl,
     reserve::HoldMode,
     respond::Language,
 };
@@ -34,7 +35,7 @@ use super::{
     },
     secret::{Env, referred, secret},
 };
-use crate::select_json::Selector;
+use crate::{select_json::Selector, server::ConnectionLimits};
 
 const DAY_SECONDS: u64 = 86_400;
 const TOKENS_MAX: u64 = 1_000_000_000;
@@ -253,6 +254,12 @@ impl Check<'_> {
             1..=BYTES,
         );
         let body_timeout = self.seconds(raw.body_seconds, "limits.body_seconds", 60, 1);
+        let body_rate_min = self.whole(
+            raw.body_bytes_per_second_min,
+            "limits.body_bytes_per_second_min",
+            1024,
+            1..=BYTES,
+        );
         let answer_bytes_max = self.whole(
             raw.answer_bytes_max,
             "limits.answer_bytes_max",
@@ -262,7 +269,9 @@ impl Check<'_> {
         let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
         let call_time_max = self.seconds(raw.call_seconds, "limits.call_seconds", 900, 1);
         let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
+        let connections = self.connections(raw);
         Some(Limits {
+            connections: connections?,
             catalog_requests_per_second: u32::try_from(catalog?).ok()?,
             requests_per_second: match requests? {
                 None => None,
@@ -271,10 +280,48 @@ impl Check<'_> {
             in_flight_max: usize::try_from(in_flight?).ok()?,
             body_bytes_max: body_bytes_max?,
             body_timeout: body_timeout?,
+            body_rate_min: body_rate_min?,
             answer_bytes_max: usize::try_from(answer_bytes_max?).ok()?,
             messages_max: messages_max?,
             call_time_max: call_time_max?,
             drain_timeout: drain_timeout?,
+        })
+    }
+
+    fn connections(&mut self, raw: &RawLimits) -> Option<ConnectionLimits> {
+        let usual = ConnectionLimits::default();
+        let max = self.whole(
+            raw.connections_max,
+            "limits.connections_max",
+            usual.max as u64,
+            1..=10_000_000,
+        );
+        let per_address_max = self.whole(
+            raw.connections_per_address_max,
+            "limits.connections_per_address_max",
+            usual.per_address_max as u64,
+            1..=10_000_000,
+        );
+        let mut seconds = |given, name: &str, usual: Duration| {
+            self.seconds(given, &format!("limits.{name}_seconds"), usual.as_secs(), 1)
+        };
+        let age_max = seconds(raw.connection_age_seconds, "connection_age", usual.age_max);
+        let first_byte = seconds(
+            raw.first_byte_seconds,
+            "first_byte",
+            usual.first_byte_timeout,
+        );
+        let head = seconds(raw.head_seconds, "head", usual.head_timeout);
+        let idle = seconds(raw.idle_seconds, "idle", usual.idle_timeout);
+        let write = seconds(raw.write_seconds, "write", usual.write_timeout);
+        Some(ConnectionLimits {
+            max: usize::try_from(max?).ok()?,
+            per_address_max: usize::try_from(per_address_max?).ok()?,
+            first_byte_timeout: first_byte?,
+            head_timeout: head?,
+            idle_timeout: idle?,
+            age_max: age_max?,
+            write_timeout: write?,
         })
     }
 
@@ -883,37 +930,21 @@ fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
             path => Ok(LedgerUrl::Sqlite(path.into())),
         };
     }
-    if [
-        "redis-sentinel:",
-        "rediss-sentinel:",
-        "redis-cluster:",
-        "rediss-cluster:",
-    ]
-    .iter()
-    .any(|scheme| url.starts_with(scheme))
-    {
+    let schemes = ["redis", "redis-sentinel", "redis-cluster"];
+    let is_redis = url
+        .split_once("://")
+        .map(|(scheme, _)| scheme.replacen("rediss", "redis", 1))
+        .is_some_and(|scheme| schemes.contains(&scheme.as_str()));
+    if !is_redis {
         return Err(
-            "Sentinel and Cluster are not supported yet: use redis:// or rediss:// with one server"
+            "must be memory:, sqlite:PATH, redis://HOST:PORT/DB, redis-sentinel://HOST:PORT,HOST:PORT/MASTER \
+             or redis-cluster://HOST:PORT,HOST:PORT; rediss://, rediss-sentinel:// and rediss-cluster:// \
+             for TLS"
                 .to_owned(),
         );
     }
-    if !url.starts_with("redis://") && !url.starts_with("rediss://") {
-        return Err(
-            "must be memory:, sqlite:PATH, redis://HOST:PORT/DB or rediss://HOST:PORT/DB"
-                .to_owned(),
-        );
-    }
-    let uri: Option<Uri> = url.parse().ok();
-    let Some(authority) = uri
-        .as_ref()
-        .and_then(Uri::authority)
-        .filter(|authority| !authority.host().is_empty())
-    else {
-        return Err(
-            "must name a host, like redis://127.0.0.1:6379/0; percent-encode a password".to_owned(),
-        );
-    };
-    if literal && authority.as_str().contains('@') {
+    let parsed = RedisUrl::parse(&url).map_err(|error| error.to_string())?;
+    if literal && parsed.has_credentials() {
         return Err(
             "has a password in it: put the whole address into the environment and write \"${NAME}\" here".to_owned()
         );

@@ -12,11 +12,12 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 use tollgate_layers::{
     model::{Dialect, Route},
+    redis_conn::RedisUrl,
     reserve::HoldMode,
     respond::Language,
 };
 
-use crate::select_json::Selector;
+use crate::{select_json::Selector, server::ConnectionLimits};
 
 mod check;
 mod error;
@@ -126,7 +127,8 @@ pub enum LedgerUrl {
     Memory,
     /// `sqlite:PATH`.
     Sqlite(PathBuf),
-    /// `redis://` or `rediss://`, whole; it may carry a password.
+    /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or one of them with TLS (`rediss…`), whole;
+    /// it may carry a password.
     Redis(String),
 }
 
@@ -137,13 +139,9 @@ impl fmt::Debug for LedgerUrl {
             Self::Memory => f.write_str("Memory"),
             Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
             Self::Redis(url) => {
-                let host = url
-                    .parse::<Uri>()
-                    .ok()
-                    .and_then(|uri| uri.host().map(str::to_owned));
-                f.debug_tuple("Redis")
-                    .field(&host.as_deref().unwrap_or("…"))
-                    .finish()
+                let hosts =
+                    RedisUrl::parse(url).map_or_else(|_| "…".to_owned(), |url| url.to_string());
+                f.debug_tuple("Redis").field(&hosts).finish()
             }
         }
     }
@@ -162,10 +160,14 @@ pub struct Limits {
     pub body_bytes_max: u64,
     /// Time for a request's body.
     pub body_timeout: Duration,
+    /// Bytes of a request's body that must come each second.
+    pub body_rate_min: u64,
     /// Most bytes of an answer that is kept as a whole.
     pub answer_bytes_max: usize,
     /// Most messages of a request.
     pub messages_max: u64,
+    /// How patient the server is with connections.
+    pub connections: ConnectionLimits,
     /// The longest that a call may take.
     pub call_time_max: Duration,
     /// Time for running calls when the process is told to stop.
@@ -406,8 +408,10 @@ mod tests {
                 in_flight_max: 10_000,
                 body_bytes_max: 33_554_432,
                 body_timeout: Duration::from_secs(60),
+                body_rate_min: 1024,
                 answer_bytes_max: 67_108_864,
                 messages_max: 10_000,
+                connections: ConnectionLimits::default(),
                 call_time_max: Duration::from_secs(900),
                 drain_timeout: Duration::from_secs(30),
             }
@@ -527,15 +531,39 @@ mod tests {
             ),
             (
                 "[admin]",
-                "[ledger]\nurl = \"redis-cluster://a:1,b:2\"\n[admin]",
+                "[ledger]\nurl = \"redis-cluster://a:1,,b:2\"\n[admin]",
                 "ledger.url",
-                "not supported yet",
+                "a:7000,b:7001",
             ),
             (
                 "[admin]",
-                "[ledger]\nurl = \"redis-sentinel://a/m\"\n[admin]",
+                "[ledger]\nurl = \"redis-cluster://a:1/2\"\n[admin]",
                 "ledger.url",
-                "not supported yet",
+                "database 0 only",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-cluster://:hunter2@a:1\"\n[admin]",
+                "ledger.url",
+                "password",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"rediss-sentinel://a,b\"\n[admin]",
+                "ledger.url",
+                "/mymaster",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-ring://a\"\n[admin]",
+                "ledger.url",
+                "redis-cluster://",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis://\"\n[admin]",
+                "ledger.url",
+                "redis://user:password@host:port",
             ),
             (
                 "[admin]",
@@ -826,6 +854,14 @@ mod tests {
                 LedgerUrl::Redis("redis://host:6379/0".into()),
             ),
             ("rediss://host", LedgerUrl::Redis("rediss://host".into())),
+            (
+                "redis-sentinel://a,b:26380/mymaster",
+                LedgerUrl::Redis("redis-sentinel://a,b:26380/mymaster".into()),
+            ),
+            (
+                "rediss-cluster://a:7000,b:7001",
+                LedgerUrl::Redis("rediss-cluster://a:7000,b:7001".into()),
+            ),
             (
                 "${LEDGER_URL}",
                 LedgerUrl::Redis("redis://:hunter2@db:6379/0".into()),

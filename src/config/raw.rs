@@ -64,9 +64,17 @@ pub(super) struct RawLimits {
     pub(super) in_flight_max: Option<u64>,
     pub(super) body_bytes_max: Option<u64>,
     pub(super) body_seconds: Option<u64>,
+    pub(super) body_bytes_per_second_min: Option<u64>,
     pub(super) answer_bytes_max: Option<u64>,
     pub(super) messages_max: Option<u64>,
     pub(super) call_seconds: Option<u64>,
+    pub(super) connections_max: Option<u64>,
+    pub(super) connections_per_address_max: Option<u64>,
+    pub(super) connection_age_seconds: Option<u64>,
+    pub(super) first_byte_seconds: Option<u64>,
+    pub(super) head_seconds: Option<u64>,
+    pub(super) idle_seconds: Option<u64>,
+    pub(super) write_seconds: Option<u64>,
     pub(super) drain_seconds: Option<u64>,
 }
 

@@ -1,11 +1,6 @@
 //! A gateway with a scripted vendor, on free ports, and a client to talk to it.
 
-use std::{
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
-    sync::Mutex,
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -18,6 +13,8 @@ use hyper_util::{
 use serde_json::{Value, json};
 use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
 use tollgate_layers::reserve::Event;
+
+pub use crate::redis_servers::RedisServer;
 
 pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
 pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
@@ -44,9 +41,11 @@ impl Setup {
 
     pub async fn start(self) -> World {
         let vendor = ScriptedVendor::start().await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let text = config_text(
             vendor.address(),
             self.ledger.as_deref().unwrap_or("memory:"),
+            &dir.path().join("outbox.db").to_string_lossy(),
         );
         let text = self.edits.iter().fold(text, |text, (from, to)| {
             assert!(text.contains(from.as_str()), "the config has no {from:?}");
@@ -63,6 +62,7 @@ impl Setup {
             gateway,
             vendor,
             client: client(),
+            dir,
         }
     }
 }
@@ -74,7 +74,7 @@ fn note(event: &Event<'_>) {
 /// Rates that are easy to reckon with: the exchange rate is 100 and the multiplier 1, so `chat` costs
 /// 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write) per million tokens, and `messages`
 /// ten times that.
-fn config_text(vendor: SocketAddr, ledger: &str) -> String {
+fn config_text(vendor: SocketAddr, ledger: &str, outbox: &str) -> String {
     format!(
         r#"
 listen = "127.0.0.1:0"
@@ -84,6 +84,7 @@ listen = "127.0.0.1:0"
 key = "${{ADMIN_KEY}}"
 [ledger]
 url = "{ledger}"
+outbox = "{outbox}"
 [[rate.source]]
 fixed = "100"
 [tariff]
@@ -125,6 +126,8 @@ pub struct World {
     pub gateway: Gateway,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
+    /// Where its outbox is.
+    pub dir: tempfile::TempDir,
 }
 
 /// An answer, read whole. `failed` says that the body broke off.
@@ -385,81 +388,4 @@ pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>
     patience
         .await
         .unwrap_or_else(|_| panic!("five seconds, and it is still not true that {what}"))
-}
-
-/// A redis-server of the test's own, on a free port, without persistence. Stopped when dropped.
-pub struct RedisServer {
-    child: Mutex<Child>,
-    port: u16,
-    _dir: tempfile::TempDir,
-}
-
-impl RedisServer {
-    pub async fn start() -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        Self::start_on(port).await
-    }
-
-    pub async fn start_on(port: u16) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let child = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .args(["--maxmemory-policy", "noeviction", "--dir"])
-            .arg(dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed (tests/run does it)");
-        let server = Self {
-            child: Mutex::new(child),
-            port,
-            _dir: dir,
-        };
-        eventually("redis-server answers", async || {
-            let client = redis::Client::open(server.url()).unwrap();
-            let mut conn = client.get_multiplexed_async_connection().await.ok()?;
-            redis::cmd("PING")
-                .query_async::<String>(&mut conn)
-                .await
-                .ok()
-        })
-        .await;
-        server
-    }
-
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/0", self.port)
-    }
-
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Kills the server, as if the machine had lost power.
-    pub fn kill(&self) {
-        let mut child = self.child.lock().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let child = self.child.get_mut().unwrap();
-        let _ = child.kill();
-        let _ = child.wait();
-    }
 }

@@ -1,4 +1,5 @@
-//! What every ledger promises, over each of the three: memory, a file, a real Redis.
+//! What every ledger promises, over each of the three: memory, a file, a real Redis. That is one server,
+//! one behind Sentinels with a replica, and a Cluster of three primaries.
 //!
 //! A test that shows an invariant names it (I1 to I13, as in `book.rs`). After each test the books are
 //! audited.
@@ -28,7 +29,7 @@ use tollgate_layers::{
 };
 use uuid::Uuid;
 
-use crate::harness::RedisServer;
+use crate::redis_servers::{RedisCluster, RedisSentinels, RedisServer};
 
 /// All that a store of money is to the gateway.
 pub trait Books: Ledger + Bookkeeping + KeyStore + Clone {}
@@ -70,6 +71,33 @@ macro_rules! on_every_store {
                     super::$promise(&ledger).await;
                     super::is_sound(&ledger).await;
                 }
+            )*
+        }
+
+        // Servers that take long to start are shared by all promises, one after the other.
+        #[tokio::test]
+        async fn every_promise_in_a_cluster() {
+            let cluster = RedisCluster::start(3, 0).await;
+            $(
+                println!(stringify!($promise));
+                cluster.flush().await;
+                let ledger = over_url(&cluster.url()).await;
+                $promise(&ledger).await;
+                is_sound(&ledger).await;
+            )*
+        }
+
+        #[tokio::test]
+        async fn every_promise_behind_sentinels() {
+            let primary = RedisServer::start().await;
+            let _replica = RedisServer::replica_of(&primary).await;
+            let sentinels = RedisSentinels::start(&primary).await;
+            $(
+                println!(stringify!($promise));
+                primary.ask::<String>(&["FLUSHALL"]).await.unwrap();
+                let ledger = over_url(&sentinels.url()).await;
+                $promise(&ledger).await;
+                is_sound(&ledger).await;
             )*
         }
     };
@@ -233,7 +261,12 @@ pub fn in_file(folder: &TempDir) -> SqliteLedger {
 }
 
 pub async fn over(server: &RedisServer) -> RedisLedger {
-    RedisLedger::connect(&server.url(), RedisSettings::default())
+    over_url(&server.url()).await
+}
+
+/// A ledger in Redis that knows nothing of what was there before, as after a start.
+pub async fn over_url(url: &str) -> RedisLedger {
+    RedisLedger::connect(url, RedisSettings::default())
         .await
         .unwrap()
 }

@@ -24,8 +24,8 @@ use tollgate_layers::{
 };
 
 use crate::{
-    harness::RedisServer,
-    ledger::{Books, HOUR, folder, in_file, item, micro, number, over, record, topup},
+    ledger::{Books, HOUR, folder, in_file, item, micro, number, over_url, record, topup},
+    redis_servers::{RedisCluster, RedisServer},
 };
 
 /// Two accounts are there from the start; the third is there only once a command opens it.
@@ -76,22 +76,33 @@ fn sqlite_answers_as_the_book_does() {
 #[test]
 fn redis_answers_as_the_book_does() {
     let runtime = runtime();
-    let (server, ledger) = runtime.block_on(async {
-        let server = RedisServer::start().await;
-        let ledger = over(&server).await;
-        (server, ledger)
-    });
-    let client = redis::Client::open(server.url()).unwrap();
-    let connect = client.get_multiplexed_async_connection();
-    let conn = runtime.block_on(connect).unwrap();
+    let server = runtime.block_on(RedisServer::start());
+    let url = server.url();
     run(200, |commands| {
         runtime.block_on(async {
-            let mut conn = conn.clone();
-            redis::cmd("FLUSHALL")
-                .query_async::<String>(&mut conn)
-                .await
-                .unwrap();
-            agree(&ledger, &commands).await
+            server.ask::<String>(&["FLUSHALL"]).await.map_err(failed)?;
+            // As after a start: a ledger that was there before would miss its data.
+            agree(&over_url(&url).await, &commands).await
+        })
+    });
+}
+
+/// The accounts are on different primaries.
+#[test]
+fn a_cluster_answers_as_the_book_does() {
+    let runtime = runtime();
+    let cluster = runtime.block_on(RedisCluster::start(3, 0));
+    let mut primaries: Vec<usize> = (0..ACCOUNTS)
+        .map(|index| cluster.primary_of(&account(index)))
+        .collect();
+    primaries.sort_unstable();
+    primaries.dedup();
+    assert!(primaries.len() > 1, "{primaries:?}");
+    let url = cluster.url();
+    run(100, |commands| {
+        runtime.block_on(async {
+            cluster.flush().await;
+            agree(&over_url(&url).await, &commands).await
         })
     });
 }

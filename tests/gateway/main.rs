@@ -17,8 +17,14 @@ mod harness; // a gateway, its scripted vendor and a client
 mod ops; // both operations alike
 mod replies; // what vendors say
 
+// Redis alone, with replicas, under Sentinels, as a Cluster
+#[path = "../support/redis.rs"]
+mod redis_servers;
+
+mod draining; // what a stop does to running calls
 mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
+mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
 mod holds; // what a call holds while it runs
 mod leaving; // when the client leaves, and how the call ends then
@@ -33,6 +39,7 @@ mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
 mod process; // signals and files of the binary
 mod redis_down; // Redis dead, emptied, standing still
+mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
 mod smoke; // the shortest way through
 mod spec_auth; // who is let in, and what the others are told
 mod spec_catalog; // the price catalog
@@ -43,4 +50,5 @@ mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
 mod translation; // formats put into each other, through the whole gateway
 mod translation_golden; // requests and what they become, file by file
-mod usage; // usage that is not to be trusted
+mod usage;
+mod usage_report; // what was used and charged, summed up // usage that is not to be trusted

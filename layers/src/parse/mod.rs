@@ -18,6 +18,7 @@ use http::{
 };
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout_at};
 use tower::{Layer, Service};
 
 use crate::{
@@ -34,6 +35,8 @@ pub struct ParseLimits {
     pub body_bytes_max: u64,
     /// Time for the whole body.
     pub body_time_max: Duration,
+    /// Bytes that must come each second, on average, once [`SLOW_START`] is over.
+    pub body_rate_min: u64,
     /// Messages of a conversation.
     pub messages_max: u64,
 }
@@ -43,10 +46,14 @@ impl Default for ParseLimits {
         Self {
             body_bytes_max: 32 << 20,
             body_time_max: Duration::from_secs(60),
+            body_rate_min: 1024,
             messages_max: 10_000,
         }
     }
 }
+
+/// How long a body may come as slowly as it likes.
+pub const SLOW_START: Duration = Duration::from_secs(5);
 
 /// JSON may be nested this deep.
 pub const DEPTH_MAX: usize = 64;
@@ -107,10 +114,7 @@ where
             let (parts, body) = req.into_parts();
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
             check_headers(&parts.headers, operation.format(), limits.body_bytes_max)?;
-            let body =
-                tokio::time::timeout(limits.body_time_max, read(body, limits.body_bytes_max))
-                    .await
-                    .map_err(|_| Error::BodyTooSlow)??;
+            let body = read(body, &limits).await?;
             let call = call(operation, &body, limits.messages_max)?;
             inner.call(Request::from_parts(parts, call)).await
         })
@@ -162,14 +166,23 @@ fn check_headers(headers: &HeaderMap, format: Format, bytes_max: u64) -> Result<
     Ok(())
 }
 
-async fn read<B>(body: B, bytes_max: u64) -> Result<Bytes, Error>
+async fn read<B>(body: B, limits: &ParseLimits) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
+    let bytes_max = limits.body_bytes_max;
+    let begin = Instant::now();
     let mut body = std::pin::pin!(body);
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) = body.frame().await {
+    loop {
+        let bytes = (first.len() + rest.len()) as u64;
+        let earned = Duration::from_millis(bytes * 1000 / limits.body_rate_min.max(1));
+        let patience = limits.body_time_max.min(SLOW_START + earned);
+        let next = timeout_at(begin + patience, body.frame()).await;
+        let Some(frame) = next.map_err(|_| Error::BodyTooSlow)? else {
+            break;
+        };
         let Ok(data) = frame
             .map_err(|error| Error::BodyBroken(error.into()))?
             .into_data()
@@ -192,4 +205,45 @@ where
     } else {
         rest.freeze()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A body of so many frames of so many bytes, one each second.
+    fn each_second(frames: usize, bytes: usize) -> impl Body<Data = Bytes, Error = BoxError> {
+        StreamBody::new(futures_util::stream::unfold(0, move |sent| async move {
+            sleep(Duration::from_secs(1)).await;
+            let data = Bytes::from(vec![b' '; bytes]);
+            (sent < frames).then(|| (Ok(Frame::data(data)), sent + 1))
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_must_come_at_a_kilobyte_a_second_once_it_has_begun() {
+        // frames, bytes of each, what becomes of it
+        for (frames, bytes, read_bytes) in [
+            (3, 1, Some(3)),
+            (50, 1, None),
+            (50, 800, None),
+            // Behind by little more than a second, which the slow start allows.
+            (50, 1000, Some(50_000)),
+            // Fast enough, but for too long.
+            (70, 5000, None),
+        ] {
+            let limits = ParseLimits::default();
+            let body = read(each_second(frames, bytes), &limits).await;
+            let length = match body {
+                Ok(body) => Some(body.len()),
+                Err(Error::BodyTooSlow) => None,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(length, read_bytes, "{frames} × {bytes}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 use std::{
     future::poll_fn,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -13,10 +13,14 @@ use tokio::time::timeout;
 use super::{
     Bill,
     ledger::Hold,
-    running::{Entry, Granted},
+    running::{Cut, Entry, Granted},
     settler::{Place, Resolution, Settler},
 };
-use crate::{error::Error, money::MicroRub, usage::Meter};
+use crate::{
+    error::Error,
+    money::MicroRub,
+    usage::{End, Meter},
+};
 
 /// How long the usage of a stream is waited for whose client left behind the last text.
 const USAGE_PATIENCE: Duration = Duration::from_secs(10);
@@ -41,6 +45,7 @@ impl<T: Bill> Guard<T> {
                 held: None,
                 meter,
                 bill,
+                cut: Cut::default(),
             }),
             entry: None,
         })
@@ -59,6 +64,33 @@ impl<T: Bill> Guard<T> {
     /// The ledger said no: there is nothing to end.
     pub(super) fn refused(&mut self) {
         self.place = None;
+    }
+
+    /// Goes on with `work` until the call is told to end.
+    pub(super) async fn unless_cut<R>(
+        &mut self,
+        work: impl Future<Output = Result<R, Error>>,
+    ) -> Result<R, Error> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if self.is_cut(cx) {
+                return Poll::Ready(Err(Error::Draining));
+            }
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Whether the call is told to end, which it then has.
+    fn is_cut(&mut self, cx: &Context<'_>) -> bool {
+        if self.place.is_none() || !self.call.cut.is_told(cx) {
+            return false;
+        }
+        self.call.meter.update(|reading| {
+            reading.end.get_or_insert(End::GatewayStopped);
+        });
+        self.end();
+        true
     }
 
     /// How far the call is, should its client leave now.
@@ -83,6 +115,7 @@ impl<T: Bill> Guard<T> {
             held,
             meter,
             bill,
+            ..
         } = &*self.call;
         let Hold {
             number,
@@ -172,6 +205,9 @@ where
         let Some(mut inner) = self.inner.take() else {
             return Poll::Ready(None);
         };
+        if self.guard.as_mut().is_some_and(|guard| guard.is_cut(cx)) {
+            return Poll::Ready(Some(Err(Error::Draining)));
+        }
         let polled = Pin::new(&mut inner).poll_frame(cx);
         let inner = self.inner.insert(inner);
         let frame = ready!(polled);
@@ -198,7 +234,7 @@ where
     T: Bill,
 {
     fn drop(&mut self) {
-        let (Some(mut inner), Some(guard)) = (self.inner.take(), self.guard.take()) else {
+        let (Some(mut inner), Some(mut guard)) = (self.inner.take(), self.guard.take()) else {
             return;
         };
         let patience = match guard.left_now() {
@@ -210,7 +246,11 @@ where
         };
         self.settler.finish_without_client(Box::pin(async move {
             let rest = async {
-                while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx)).await {}
+                let mut next = async || {
+                    let next = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx).map(Ok));
+                    guard.unless_cut(next).await
+                };
+                while let Ok(Some(Ok(_))) = next().await {}
             };
             let _ = timeout(patience, rest).await;
             drop(guard);

@@ -471,7 +471,8 @@ impl Book {
             .sum()
     }
 
-    /// Checks I1–I5 as far as a state can show them.
+    /// Checks I1–I5 as far as a state can show them. I1 leaves no trace: a key that has used more than
+    /// its ceiling may have had a higher one then.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit {
@@ -526,6 +527,31 @@ impl Account {
     #[must_use]
     pub fn key(&self, id: &KeyId) -> Option<&KeyBook> {
         self.keys.get(id)
+    }
+
+    /// The open holds: number, key, amount, and when each ends by itself.
+    pub fn holds(&self) -> impl Iterator<Item = (RequestNumber, &KeyId, MicroRub, Millis)> {
+        self.open
+            .iter()
+            .map(|(number, open)| (*number, &open.key, open.held, open.due))
+    }
+
+    /// Whether the number holds money now.
+    #[must_use]
+    pub fn is_open(&self, number: RequestNumber) -> bool {
+        self.open.contains_key(&number)
+    }
+
+    /// Whether an entry of this id has been booked.
+    #[must_use]
+    pub fn has_entry(&self, id: &str) -> bool {
+        self.entries.contains_key(id)
+    }
+
+    /// The sum of all entries, in micro-rubles.
+    #[must_use]
+    pub const fn entered(&self) -> i128 {
+        self.entered
     }
 
     /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`.
@@ -681,6 +707,23 @@ impl Account {
                 ));
             }
         }
+        if let Some((number, open)) = self
+            .open
+            .iter()
+            .find(|(_, open)| !self.keys.contains_key(&open.key))
+        {
+            breaches.push(format!(
+                "I2 account {id}: hold {number} is on key {}, which is not there",
+                open.key
+            ));
+        }
+        let entered: i128 = self.entries.values().map(|amount| micro(*amount)).sum();
+        if entered != self.entered {
+            breaches.push(format!(
+                "I3 account {id}: entered {} but its entries sum to {entered} µ₽",
+                self.entered
+            ));
+        }
         let used: i128 = self.keys.values().map(|key| micro(key.used)).sum();
         if micro(self.balance) != self.entered - used {
             let balance = self.balance.micro();
@@ -695,14 +738,20 @@ impl Account {
                 "I4 account {id}: held {held} of a balance of {balance} µ₽"
             ));
         }
-        if let Some(number) = self
-            .open
-            .keys()
-            .find(|number| self.tombstones.contains_key(number))
-        {
+        let ended = |number: &RequestNumber| {
+            self.tombstones.contains_key(number) || self.expired.contains_key(number)
+        };
+        if let Some(number) = self.open.keys().find(|number| ended(number)) {
             breaches.push(format!(
                 "I5 account {id}: hold {number} is both open and ended"
             ));
+        }
+        if let Some((number, _)) = self
+            .open
+            .iter()
+            .find(|(number, open)| !self.due.contains(&(open.due, **number)))
+        {
+            breaches.push(format!("I8 account {id}: hold {number} would never expire"));
         }
     }
 }

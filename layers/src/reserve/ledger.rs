@@ -174,6 +174,92 @@ pub struct Receipt {
     pub item: Item,
 }
 
+/// One line of an account's journal: what moved its money, and what was disputed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum JournalLine {
+    /// A payment or a correction.
+    Entry {
+        /// The operator's id for it.
+        id: String,
+        /// Unix time in milliseconds when it was booked.
+        at_ms: u64,
+        /// Whose it is.
+        account: AccountId,
+        /// How much, signed.
+        amount_rub: MicroRub,
+        /// Why, for a correction.
+        reason: Option<String>,
+    },
+    /// A call.
+    Call(Receipt),
+}
+
+impl JournalLine {
+    /// Unix time in milliseconds when it was booked.
+    #[must_use]
+    pub const fn at_ms(&self) -> u64 {
+        match self {
+            Self::Entry { at_ms, .. } => *at_ms,
+            Self::Call(receipt) => receipt.at_ms,
+        }
+    }
+}
+
+/// How many lines a page of a journal has at most.
+pub const JOURNAL_LINES_MAX: usize = 1000;
+
+/// Which part of an account's journal is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalPart<'a> {
+    /// From this time on, in Unix milliseconds.
+    pub since_ms: u64,
+    /// Before this time.
+    pub until_ms: u64,
+    /// Behind what a page called [`JournalPage::next`].
+    pub after: Option<&'a str>,
+    /// Nothing that came later than these books: their [`AccountBooks::journal_end`].
+    pub end: Option<&'a str>,
+    /// How many lines at most; no more than [`JOURNAL_LINES_MAX`] come.
+    pub limit: usize,
+}
+
+impl JournalPart<'_> {
+    /// All of it, in pages as large as they get.
+    #[must_use]
+    pub const fn whole() -> Self {
+        Self {
+            since_ms: 0,
+            until_ms: u64::MAX,
+            after: None,
+            end: None,
+            limit: JOURNAL_LINES_MAX,
+        }
+    }
+}
+
+/// Lines of a journal, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalPage {
+    /// The lines.
+    pub lines: Vec<JournalLine>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// A hold that stands, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenHold {
+    /// The call's number.
+    pub number: RequestNumber,
+    /// On which key.
+    pub key: KeyId,
+    /// How much.
+    pub held_rub: MicroRub,
+    /// Unix time in milliseconds when it ends by itself; `None` would be never (a breach of I8).
+    pub due_ms: Option<u64>,
+}
+
 /// What a call needs of a ledger. Every operation is idempotent by the call's number.
 pub trait Ledger: Send + Sync + 'static {
     /// Holds money: one atomic step over the account and the key.
@@ -299,6 +385,24 @@ pub struct KeyView {
     pub held_rub: MicroRub,
     /// What it can spend now: the less of the account's free money and the rest of its ceiling.
     pub free_rub: MicroRub,
+}
+
+/// An account with all that belongs to it, at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountBooks {
+    /// Its money.
+    #[serde(flatten)]
+    pub view: AccountView,
+    /// The sum of all its entries, those among them that the journal may have forgotten.
+    pub entered_rub: MicroRub,
+    /// Its keys, by id; deleted ones too.
+    pub keys: Vec<KeyView>,
+    /// Its holds, by number.
+    pub holds: Vec<OpenHold>,
+    /// How far the journal went at that moment.
+    pub journal_end: String,
+    /// The journal has forgotten nothing: its sums are those of the books.
+    pub journal_complete: bool,
 }
 
 /// A change of a key. `None` leaves a field alone.
@@ -484,6 +588,26 @@ pub trait Bookkeeping: Send + Sync + 'static {
         &self,
         number: RequestNumber,
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
+
+    /// Part of an account's journal, oldest first. Pages that follow each other by their `next` have
+    /// every line once, whatever is booked in between.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> impl Future<Output = Result<JournalPage, BookError>> + Send;
+
+    /// An account with its keys and holds, at one moment, and how far its journal went then.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn books(
+        &self,
+        account: &AccountId,
+    ) -> impl Future<Output = Result<AccountBooks, BookError>> + Send;
 
     /// The tariff's version: a new one if `fingerprint` differs from that of the version in force.
     ///

@@ -4,16 +4,19 @@
 //! alone.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map},
+    collections::{BTreeMap, HashMap, VecDeque},
     fmt,
+    ops::Bound,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use super::{
+    audit::{AccountAudit, Snapshot},
     ledger::{
-        AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, KeyChange, KeyView,
-        Ledger, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold,
+        JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, KeyChange, KeyView, Ledger,
+        LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     state::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
 };
@@ -36,7 +39,7 @@ pub struct MemoryLedger {
 #[derive(Default)]
 struct Inner {
     state: State,
-    receipts: Receipts,
+    journal: Journal,
 }
 
 impl MemoryLedger {
@@ -76,17 +79,17 @@ impl Ledger for MemoryLedger {
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let mut inner = self.for_call()?;
-        let Inner { state, receipts } = &mut *inner;
+        let Inner { state, journal } = &mut *inner;
         let now = now_ms();
         let (settled, record) = match state.settle(settlement, now) {
             Ok(booked) => booked,
-            Err(UnknownNumber) => match receipts.by_number.get(&settlement.number) {
+            Err(UnknownNumber) => match journal.receipt(settlement.number) {
                 Some(first) if first.booked != Booked::Stale => return Ok(first_result(first)),
                 _ => state.settle_unknown(settlement, now),
             },
         };
         if let Some(Record::Settled { receipt, .. }) = record {
-            receipts.keep(receipt);
+            journal.call(receipt);
         }
         Ok(settled)
     }
@@ -156,10 +159,25 @@ impl Bookkeeping for MemoryLedger {
     }
 
     async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
-        self.for_books()?
-            .state
-            .enter(account, entry, now_ms())
-            .map(answer)
+        let mut inner = self.for_books()?;
+        let Inner { state, journal } = &mut *inner;
+        let known = state
+            .book
+            .account(account)
+            .is_some_and(|account| account.has_entry(&entry.id));
+        let (view, record) = state.enter(account, entry, now_ms())?;
+        if let (false, Some(Record::Entry { at_ms, .. })) = (known, record) {
+            let Entry { id, amount, reason } = entry.clone();
+            let line = JournalLine::Entry {
+                id,
+                at_ms,
+                account: account.clone(),
+                amount_rub: amount,
+                reason,
+            };
+            journal.add(account, line);
+        }
+        Ok(view)
     }
 
     async fn create_key(
@@ -187,11 +205,24 @@ impl Bookkeeping for MemoryLedger {
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
         self.for_books()?
-            .receipts
-            .by_number
-            .get(&number)
+            .journal
+            .receipt(number)
             .cloned()
             .ok_or(BookError::NotFound)
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        let inner = self.for_books()?;
+        inner.state.account(account)?;
+        inner.journal.page(account, part)
+    }
+
+    async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        self.for_books()?.books(account)
     }
 
     async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
@@ -203,7 +234,18 @@ impl Bookkeeping for MemoryLedger {
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        Ok(self.for_books()?.state.book.audit())
+        let mut inner = self.for_books()?;
+        let mut audit = inner.state.book.audit();
+        for view in inner.state.accounts() {
+            let found = inner.journal_breaches(&view.id)?;
+            for breach in found {
+                // What the book shows by itself is known already.
+                if !audit.breaches.contains(&breach) {
+                    audit.breaches.push(breach);
+                }
+            }
+        }
+        Ok(audit)
     }
 }
 
@@ -218,35 +260,114 @@ fn answer<T>((answer, _): Journaled<T>) -> T {
     answer
 }
 
-/// The newest receipts.
-#[derive(Debug, Default)]
-struct Receipts {
-    by_number: HashMap<RequestNumber, Receipt>,
-    by_age: VecDeque<RequestNumber>,
+impl Inner {
+    fn books(&mut self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        let books = self.state.books(account, now_ms())?;
+        Ok(AccountBooks {
+            // More exact than a time.
+            journal_end: self.journal.last.to_string(),
+            journal_complete: !self.journal.has_forgotten,
+            ..books
+        })
+    }
+
+    fn journal_breaches(&mut self, account: &AccountId) -> Result<Vec<String>, BookError> {
+        let books = self.books(account)?;
+        let mut audit = AccountAudit::new(Snapshot::from(&books));
+        for line in self.journal.lines.get(account).into_iter().flatten() {
+            audit.line(line.1);
+        }
+        Ok(audit.finish())
+    }
 }
 
-impl Receipts {
-    fn keep(&mut self, receipt: Receipt) {
-        let number = receipt.number;
-        match self.by_number.entry(number) {
-            hash_map::Entry::Vacant(place) => {
-                place.insert(receipt);
-            }
-            // A dispute moved nothing: what is booked later takes its place.
-            hash_map::Entry::Occupied(mut place) => {
-                if place.get().booked == Booked::Stale && receipt.booked != Booked::Stale {
-                    place.insert(receipt);
-                }
-                return;
-            }
-        }
-        self.by_age.push_back(number);
-        if self.by_age.len() > RECEIPTS_MAX
-            && let Some(oldest) = self.by_age.pop_front()
-        {
-            self.by_number.remove(&oldest);
+/// All entries, and the newest receipts.
+#[derive(Debug, Default)]
+struct Journal {
+    lines: HashMap<AccountId, BTreeMap<Place, JournalLine>>,
+    calls: HashMap<RequestNumber, (AccountId, Place)>,
+    calls_by_age: VecDeque<RequestNumber>,
+    last: Place,
+    has_forgotten: bool,
+}
+
+/// A line's place: lines are counted, over all accounts.
+type Place = u64;
+
+impl Journal {
+    fn receipt(&self, number: RequestNumber) -> Option<&Receipt> {
+        let (account, place) = self.calls.get(&number)?;
+        match self.lines.get(account)?.get(place)? {
+            JournalLine::Call(receipt) => Some(receipt),
+            JournalLine::Entry { .. } => None,
         }
     }
+
+    fn call(&mut self, receipt: Receipt) {
+        let number = receipt.number;
+        match self.receipt(number) {
+            None => self.calls_by_age.push_back(number),
+            // A dispute moved nothing: what is booked later takes its place.
+            Some(first) if first.booked == Booked::Stale && receipt.booked != Booked::Stale => {
+                self.forget(number);
+            }
+            Some(_) => return,
+        }
+        let account = receipt.account.clone();
+        let place = self.add(&account, JournalLine::Call(receipt));
+        self.calls.insert(number, (account, place));
+        if self.calls_by_age.len() > RECEIPTS_MAX
+            && let Some(oldest) = self.calls_by_age.pop_front()
+        {
+            self.forget(oldest);
+            self.has_forgotten = true;
+        }
+    }
+
+    fn add(&mut self, account: &AccountId, line: JournalLine) -> Place {
+        self.last += 1;
+        self.lines
+            .entry(account.clone())
+            .or_default()
+            .insert(self.last, line);
+        self.last
+    }
+
+    fn forget(&mut self, number: RequestNumber) {
+        if let Some((account, place)) = self.calls.remove(&number)
+            && let Some(lines) = self.lines.get_mut(&account)
+        {
+            lines.remove(&place);
+        }
+    }
+
+    fn page(&self, account: &AccountId, part: &JournalPart<'_>) -> Result<JournalPage, BookError> {
+        let after = part.after.map_or(Ok(0), place)?;
+        let end = part.end.map_or(Ok(Place::MAX), place)?;
+        let Some(lines) = self.lines.get(account).filter(|_| after < end) else {
+            return Ok(JournalPage::default());
+        };
+        let limit = part.limit.clamp(1, JOURNAL_LINES_MAX);
+        let times = part.since_ms..part.until_ms;
+        let page: Vec<(&Place, &JournalLine)> = lines
+            .range((Bound::Excluded(after), Bound::Included(end)))
+            .filter(|(_, line)| times.contains(&line.at_ms()))
+            .take(limit)
+            .collect();
+        let next = match page.last() {
+            Some((place, _)) if page.len() == limit => Some(place.to_string()),
+            _ => None,
+        };
+        Ok(JournalPage {
+            lines: page.into_iter().map(|(_, line)| line.clone()).collect(),
+            next,
+        })
+    }
+}
+
+fn place(text: &str) -> Result<Place, BookError> {
+    text.parse()
+        .map_err(|_| BookError::Unavailable(format!("{text:?} is no place in a journal").into()))
 }
 
 #[cfg(test)]
@@ -486,18 +607,34 @@ mod tests {
             panic!("no receipt")
         };
 
-        let mut receipts = Receipts::default();
+        let mut journal = Journal::default();
         let numbered = |number| RequestNumber::from_uuid(Uuid::from_u128(number));
         for number in 0..=RECEIPTS_MAX as u128 {
-            receipts.keep(Receipt {
+            assert!(!journal.has_forgotten);
+            journal.call(Receipt {
                 number: numbered(number),
                 ..receipt.clone()
             });
         }
-        assert_eq!(receipts.by_number.len(), RECEIPTS_MAX);
-        assert!(
-            !receipts.by_number.contains_key(&numbered(0))
-                && receipts.by_number.contains_key(&numbered(1))
+        assert!(journal.has_forgotten);
+        assert_eq!(journal.calls.len(), RECEIPTS_MAX);
+        assert_eq!(journal.lines[&account()].len(), RECEIPTS_MAX);
+        assert!(journal.receipt(numbered(0)).is_none() && journal.receipt(numbered(1)).is_some());
+    }
+
+    #[tokio::test]
+    async fn the_audit_reads_the_journal_too() {
+        let ledger = funded().await;
+        ledger.reserve(&hold(1, 100)).await.unwrap();
+        ledger.settle(&settlement(1, 70, true)).await.unwrap();
+        let sound = ledger.audit().await.unwrap();
+        assert_eq!(sound.breaches, Vec::<String>::new());
+
+        let forgotten = hold(1, 100).number;
+        ledger.inner.lock().unwrap().journal.forget(forgotten);
+        assert_eq!(
+            ledger.audit().await.unwrap().breaches,
+            ["I3 key k1: used 70, but its receipts sum to 0 µ₽"]
         );
     }
 }

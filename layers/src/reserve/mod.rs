@@ -10,16 +10,21 @@
 
 #![warn(clippy::float_arithmetic)]
 
+pub mod audit;
 mod body;
 pub mod book;
 pub mod ledger;
 pub mod memory;
+#[cfg(feature = "outbox")]
+pub mod outbox;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod running;
 mod settler;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "sqlite")]
+mod sqlite_file;
 mod state;
 pub mod tokens;
 
@@ -250,7 +255,7 @@ where
         }
         Err(error) => return Err(refusal(error, hold.least)),
     }
-    let res = inner.call(req).await?;
+    let res = guard.unless_cut(inner.call(req)).await?;
     let settler = shared.settler.clone();
     Ok(res.map(|inner| ResponseBody::new(inner, guard, settler, finish_without_client)))
 }

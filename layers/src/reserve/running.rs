@@ -1,13 +1,18 @@
-//! The holds of running calls: what must be extended, and what must be noted down should this process
-//! die.
+//! The holds of running calls: what must be extended, what must be noted down should this process die,
+//! and what is cut when it has to stop.
 //!
 //! A hold is here from its grant until its owner ends it, so what is tended is exactly what lives.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Context,
     time::Duration,
 };
 
+use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::{
@@ -15,6 +20,7 @@ use super::{
     ledger::{Hold, Settlement},
 };
 use crate::{
+    facts::RequestNumber,
     money::MicroRub,
     usage::{End, Meter, Usage},
 };
@@ -27,6 +33,27 @@ pub(super) struct Granted<T> {
     pub(super) held: Option<MicroRub>,
     pub(super) meter: Meter,
     pub(super) bill: T,
+    pub(super) cut: Cut,
+}
+
+/// Whether a call is told to end now.
+#[derive(Debug, Default)]
+pub(super) struct Cut {
+    told: AtomicBool,
+    owner: AtomicWaker,
+}
+
+impl Cut {
+    fn tell(&self) {
+        self.told.store(true, Ordering::Release);
+        self.owner.wake();
+    }
+
+    /// Whoever asks is woken when it becomes true.
+    pub(super) fn is_told(&self, cx: &Context<'_>) -> bool {
+        self.owner.register(cx.waker());
+        self.told.load(Ordering::Acquire)
+    }
 }
 
 trait Call: Send + Sync {
@@ -37,8 +64,11 @@ trait Call: Send + Sync {
 
     /// Its end, were it now; `None` while it costs nothing.
     fn settlement(&self) -> Option<Settlement>;
+
+    fn cut(&self);
 }
 
+/// Text seen, and usage told.
 type Progress = (u64, Option<Usage>);
 
 impl<T: Bill> Call for Granted<T> {
@@ -65,6 +95,10 @@ impl<T: Bill> Call for Granted<T> {
             item,
         })
     }
+
+    fn cut(&self) {
+        self.cut.tell();
+    }
 }
 
 /// All running calls of one settler. Clones share them.
@@ -76,6 +110,8 @@ struct Calls {
     places: Vec<Option<Tended>>,
     /// Places that are empty.
     spare: Vec<usize>,
+    /// Whatever comes now is cut at once.
+    cut: bool,
 }
 
 struct Tended {
@@ -90,15 +126,6 @@ pub(super) struct Entry {
     place: usize,
 }
 
-/// What is to be done for the running calls now.
-#[derive(Debug, Default)]
-pub(super) struct Round {
-    /// Calls whose cost has changed since the last round.
-    pub(super) notes: Vec<Settlement>,
-    /// Holds that have lived half their time.
-    pub(super) extensions: Vec<Hold>,
-}
-
 impl Running {
     pub(super) fn enter<T: Bill>(&self, call: Arc<Granted<T>>) -> Entry {
         let tended = Tended {
@@ -107,6 +134,9 @@ impl Running {
             noted: Progress::default(),
         };
         let mut calls = self.lock();
+        if calls.cut {
+            tended.call.cut();
+        }
         let place = calls.spare.pop().unwrap_or_else(|| {
             calls.places.push(None);
             calls.places.len() - 1
@@ -118,34 +148,53 @@ impl Running {
         }
     }
 
-    /// What is to be done now. A hold is asked to be extended again only after half its time, or
-    /// after [`Running::not_extended`].
-    pub(super) fn round(&self) -> Round {
-        let now = Instant::now();
-        let mut round = Round::default();
+    /// Calls whose cost has changed since they were noted last, as if they ended now.
+    pub(super) fn notes(&self) -> Vec<Settlement> {
+        let mut notes = Vec::new();
         for tended in self.lock().places.iter_mut().flatten() {
             let progress = tended.call.progress();
             if progress != tended.noted {
-                round.notes.extend(tended.call.settlement());
+                notes.extend(tended.call.settlement());
                 tended.noted = progress;
             }
+        }
+        notes
+    }
+
+    /// Holds that have lived half their time. They are due again after half of it, or after
+    /// [`Running::not_extended`].
+    pub(super) fn due_extensions(&self) -> Vec<Hold> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for tended in self.lock().places.iter_mut().flatten() {
             let hold = tended.call.hold();
             if tended.extend_at <= now {
                 tended.extend_at = half_time(hold.ttl);
-                round.extensions.push(hold.clone());
+                due.push(hold.clone());
             }
         }
-        round
+        due
     }
 
-    /// The ledger could not be asked: these holds are due again in the next round.
-    pub(super) fn not_extended(&self, holds: &[Hold]) {
+    /// The ledger could not be asked: these are due again in the next round.
+    pub(super) fn not_extended(&self, numbers: &[RequestNumber]) {
+        if numbers.is_empty() {
+            return;
+        }
         let now = Instant::now();
         for tended in self.lock().places.iter_mut().flatten() {
-            let number = tended.call.hold().number;
-            if holds.iter().any(|hold| hold.number == number) {
+            if numbers.contains(&tended.call.hold().number) {
                 tended.extend_at = now;
             }
+        }
+    }
+
+    /// Ends all calls now, and those that come later.
+    pub(super) fn cut(&self) {
+        let mut calls = self.lock();
+        calls.cut = true;
+        for tended in calls.places.iter().flatten() {
+            tended.call.cut();
         }
     }
 
@@ -185,11 +234,10 @@ fn half_time(ttl: Duration) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{task::JoinHandle, time::advance};
+    use tokio::{task::JoinSet, time::advance};
 
     use super::*;
     use crate::{
-        facts::RequestNumber,
         key::{AccountId, KeyId},
         reserve::{
             Settler, SettlerSettings,
@@ -277,10 +325,12 @@ mod tests {
         }
     }
 
-    fn started() -> (Recorder, Settler, JoinHandle<()>) {
+    fn started() -> (Recorder, Settler, JoinSet<()>) {
         let ledger = Recorder::default();
         let (settler, task) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
-        (ledger, settler, tokio::spawn(task.run()))
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run());
+        (ledger, settler, tasks)
     }
 
     fn granted() -> (Meter, Arc<Granted<ByText>>) {
@@ -297,6 +347,7 @@ mod tests {
             held: Some(MicroRub::new(100)),
             meter: meter.clone(),
             bill: ByText,
+            cut: Cut::default(),
         };
         (meter, Arc::new(call))
     }
@@ -313,7 +364,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hold_is_extended_at_half_its_time_for_as_long_as_its_call_runs() {
-        let (ledger, settler, _task) = started();
+        let (ledger, settler, _tasks) = started();
         let entry = settler.tend(granted().1);
         let extended = || ledger.0.lock().unwrap().extended.len();
         pass(29).await;
@@ -338,7 +389,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_call_has_cost_is_noted_when_it_has_changed() {
-        let (ledger, settler, _task) = started();
+        let (ledger, settler, _tasks) = started();
         let noted = || ledger.0.lock().unwrap().noted.clone();
         let (meter, call) = granted();
         let entry = settler.tend(call);
@@ -362,10 +413,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tending_ends_with_the_last_settler() {
-        let (_, settler, task) = started();
+        let (_, settler, mut tasks) = started();
         pass(1).await;
         drop(settler);
         pass(1).await;
-        assert!(task.is_finished());
+        assert!(tasks.try_join_next().is_some());
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     Bill,
     ledger::{Hold, Item, Ledger, LedgerError, Settled, Settlement},
-    running::{Entry, Granted, Round, Running},
+    running::{Entry, Granted, Running},
 };
 use crate::{
     error::BoxError,
@@ -136,6 +136,13 @@ impl Settler {
         self.running.enter(call)
     }
 
+    /// Ends all running calls now, and those that come later: each answers
+    /// [`Error::Draining`](crate::error::Error::Draining), inside its answer where that has begun, and pays for what
+    /// was delivered.
+    pub fn cut_running(&self) {
+        self.running.cut();
+    }
+
     /// Calls that hold money now.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -234,7 +241,7 @@ impl<L: Ledger> SettlerTask<L> {
     pub async fn run(mut self) {
         let mut under_way = FuturesUnordered::new();
         let mut without_client = FuturesUnordered::new();
-        let mut tending = FuturesUnordered::new();
+        let (mut noting, mut extending) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -248,8 +255,15 @@ impl<L: Ledger> SettlerTask<L> {
             tokio::select! {
                 biased;
                 // Seldom ready, so first: a busy queue must not keep them waiting.
-                Some(()) = tending.next(), if !tending.is_empty() => {}
-                _ = round.tick(), if tending.is_empty() => tending.push(self.tend()),
+                Some(()) = noting.next(), if !noting.is_empty() => {}
+                Some(()) = extending.next(), if !extending.is_empty() => {}
+                _ = round.tick(), if noting.is_empty() => {
+                    noting.push(self.note());
+                    // A ledger that is away holds these up, and must not hold up the notes.
+                    if extending.is_empty() {
+                        extending.push(self.extend());
+                    }
+                }
                 Some(()) = under_way.next(), if !under_way.is_empty() => {}
                 resolution = self.resolutions.recv(), if takes_more => match resolution {
                     Some(resolution) => under_way.push(self.resolve(resolution)),
@@ -265,8 +279,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// One round over the running calls.
-    fn tend(&self) -> impl Future<Output = ()> + use<L> {
+    /// Notes what running calls have cost.
+    fn note(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
             Arc::clone(&self.report),
@@ -275,7 +289,7 @@ impl<L: Ledger> SettlerTask<L> {
         async move {
             // What is noted is looked up and handed to the ledger in one step: a call that ends from
             // here on is settled by this same task, thus after its note.
-            let Round { notes, extensions } = running.round();
+            let notes = running.notes();
             if !notes.is_empty()
                 && let Err(error) = ledger.checkpoint(&notes).await
             {
@@ -283,8 +297,20 @@ impl<L: Ledger> SettlerTask<L> {
                     cause: &cause_of(error),
                 });
             }
+        }
+    }
+
+    /// Extends holds that have lived half their time.
+    fn extend(&self) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, running) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.running.clone(),
+        );
+        async move {
             let mut failed = Vec::new();
-            for some in extensions.chunks(EXTENSIONS_AT_ONCE) {
+            let mut cause = None;
+            for some in running.due_extensions().chunks(EXTENSIONS_AT_ONCE) {
                 let asked = some.iter().map(|hold| {
                     let Hold {
                         number,
@@ -297,16 +323,14 @@ impl<L: Ledger> SettlerTask<L> {
                 for (hold, answer) in some.iter().zip(join_all(asked).await) {
                     // A hold that stands no more is settled late or by force: nothing to do here.
                     if let Err(error) = answer {
-                        failed.push((hold.clone(), error));
+                        failed.push(hold.number);
+                        cause = Some(cause_of(error));
                     }
                 }
             }
-            let holds: Vec<Hold> = failed.iter().map(|(hold, _)| hold.clone()).collect();
-            running.not_extended(&holds);
-            if let Some((_, error)) = failed.pop() {
-                report(&Event::Untended {
-                    cause: &cause_of(error),
-                });
+            running.not_extended(&failed);
+            if let Some(cause) = cause {
+                report(&Event::Untended { cause: &cause });
             }
         }
     }

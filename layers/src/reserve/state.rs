@@ -2,7 +2,7 @@
 //! names and keys. Each step says what a durable store must write down before it is answered.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -10,17 +10,22 @@ use std::{
 use super::{
     book::{Account, Book, KeyBook, Millis},
     ledger::{
-        AccountView, BookError, Booked, Entry, KeyChange, KeyView, Receipt, Settled, Settlement,
-        TariffVersion,
+        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
+        Settled, Settlement, TariffVersion,
     },
 };
 use crate::{
+    facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
 };
 
 /// How many due holds of each account one EXPIRE ends, so that the lock is not kept for long.
 pub(super) const EXPIRE_MAX: usize = 256;
+
+/// How far ahead of the clock journals may be.
+#[cfg(feature = "sqlite")]
+const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
 /// A panic under the lock may have left half a step in the book: money is not moved on a guess.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -82,7 +87,13 @@ pub(super) enum Record {
         balance: MicroRub,
         loss: MicroRub,
         used: Option<MicroRub>,
+        /// It was noted while it ran.
+        noted: bool,
     },
+    /// What running calls have cost so far.
+    Noted(Vec<Settlement>),
+    /// A call that was noted ended without a charge.
+    Forgotten(RequestNumber),
     Tariff {
         version: TariffVersion,
         fingerprint: String,
@@ -102,6 +113,10 @@ pub(super) struct State {
     keys: HashMap<KeyId, Arc<KeyRecord>>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>>,
     tariff: Option<(TariffVersion, String)>,
+    /// Running calls that are noted in the store.
+    noted: HashSet<RequestNumber>,
+    /// The latest time that a line of any journal has.
+    newest: Millis,
 }
 
 #[derive(Debug)]
@@ -142,7 +157,13 @@ impl State {
         self.journaled(call, settled, now)
     }
 
-    fn journaled(&self, call: &Settlement, settled: Settled, now: Millis) -> Journaled<Settled> {
+    fn journaled(
+        &mut self,
+        call: &Settlement,
+        settled: Settled,
+        now: Millis,
+    ) -> Journaled<Settled> {
+        let at_ms = self.journal_time(now);
         let account = match self.book.account(&call.account) {
             Some(account) if !settled.repeated => account,
             // Nothing has moved.
@@ -150,7 +171,7 @@ impl State {
         };
         let receipt = Receipt {
             number: call.number,
-            at_ms: now,
+            at_ms,
             account: call.account.clone(),
             key: call.key.clone(),
             held_rub: call.held,
@@ -166,8 +187,42 @@ impl State {
             balance: account.balance,
             loss: account.loss,
             used,
+            noted: self.noted.remove(&call.number),
         };
         (settled, Some(record))
+    }
+
+    /// Remembers what running calls have cost.
+    pub(super) fn note(&mut self, running: &[Settlement]) -> Journaled<()> {
+        self.noted.extend(running.iter().map(|call| call.number));
+        ((), Some(Record::Noted(running.to_vec())))
+    }
+
+    /// Ends a hold without a charge. Most leave nothing to write down.
+    pub(super) fn release(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        now: Millis,
+    ) -> Option<Record> {
+        self.book.release(number, account, now);
+        self.noted
+            .remove(&number)
+            .then_some(Record::Forgotten(number))
+    }
+
+    /// The time of a call that is written into a journal now. It never falls behind that of an earlier
+    /// line, whatever the clock does: what is later in a journal is later by its time too.
+    fn journal_time(&mut self, now: Millis) -> Millis {
+        self.newest = self.newest.max(now);
+        self.newest
+    }
+
+    /// The same for an entry. Within a millisecond entries stand before calls, and by their ids: so it
+    /// gets one in which there is nothing yet.
+    fn entry_time(&mut self, now: Millis) -> Millis {
+        self.newest = now.max(self.newest.saturating_add(1));
+        self.newest
     }
 
     pub(super) fn create_account(
@@ -233,7 +288,7 @@ impl State {
         let record = Record::Entry {
             account,
             entry,
-            at_ms: now,
+            at_ms: self.entry_time(now),
             balance: view.balance_rub,
         };
         Ok((view, Some(record)))
@@ -297,6 +352,34 @@ impl State {
             .iter()
             .filter_map(|id| self.key_view(id))
             .collect())
+    }
+
+    /// An account with its keys and holds. `journal_end` is the time of its journal's last line at the
+    /// latest; all lines that come will be later.
+    pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
+        let view = self.account(id)?;
+        let keys = self.keys_of(id)?;
+        let end = self.journal_time(now);
+        self.newest = end.saturating_add(1);
+        let account = self.book.account(id).ok_or(BookError::NotFound)?;
+        let mut holds: Vec<OpenHold> = account
+            .holds()
+            .map(|(number, key, held_rub, due)| OpenHold {
+                number,
+                key: key.clone(),
+                held_rub,
+                due_ms: Some(due),
+            })
+            .collect();
+        holds.sort_unstable_by_key(|hold| hold.number);
+        Ok(AccountBooks {
+            view,
+            entered_rub: capped(account.entered()),
+            keys,
+            holds,
+            journal_end: end.to_string(),
+            journal_complete: true,
+        })
     }
 
     pub(super) fn find_key(&self, digest: &KeyDigest) -> Option<Arc<KeyRecord>> {
@@ -366,6 +449,15 @@ impl State {
         self.tariff = Some((version, fingerprint));
     }
 
+    /// Takes in the time of the newest line as a store remembers it. One that lies far ahead was written
+    /// by a clock that was wrong, and is not followed.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_newest(&mut self, at_ms: Millis, now: Millis) {
+        if at_ms <= now.saturating_add(CLOCK_AHEAD_MAX_MS) {
+            self.newest = at_ms;
+        }
+    }
+
     /// A deleted key stays in every table, so that whoever shows it is told so.
     fn put_key(&mut self, record: Arc<KeyRecord>, ceiling: Option<MicroRub>) {
         if let Some(account) = self.book.account_mut(&record.account) {
@@ -408,4 +500,11 @@ impl State {
             free_rub: account.free(id),
         })
     }
+}
+
+/// A sum of amounts, held within ±[`MicroRub::MAX`].
+fn capped(sum: i128) -> MicroRub {
+    let max = i128::from(MicroRub::MAX.micro());
+    let held = i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³");
+    MicroRub::new(held)
 }

@@ -1,8 +1,10 @@
 #!lua flags=no-writes
--- Which of the numbers ARGV are open holds although their tombstones, KEYS[2] and on, are there.
+-- Which of the numbers ARGV are open holds although they have ended. KEYS[2] = expired holds, then the
+-- numbers' tombstones.
 local both = {}
 for i, number in ipairs(ARGV) do
-  if redis.call('EXISTS', KEYS[i + 1]) == 1 and redis.call('HEXISTS', KEYS[1], 'o:' .. number) == 1 then
+  local ended = redis.call('EXISTS', KEYS[i + 2]) == 1 or redis.call('HEXISTS', KEYS[2], number) == 1
+  if ended and redis.call('HEXISTS', KEYS[1], 'o:' .. number) == 1 then
     both[#both + 1] = number
   end
 end

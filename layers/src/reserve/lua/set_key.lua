@@ -13,6 +13,10 @@ end
 if (redis.call('HGET', KEYS[2], key) or '') ~= before then
   return {'changed', 0}
 end
+-- A deleted key stays deleted, whatever a gateway had in mind.
+if before ~= '' and cjson.decode(before).status == 'deleted' and cjson.decode(after).status ~= 'deleted' then
+  return {'deleted', 0}
+end
 if ceiling == '' then
   redis.call('HDEL', KEYS[1], key .. '.l')
 elseif ceiling ~= '=' then

@@ -14,8 +14,8 @@ use crate::{
     money::MicroRub,
     redis_conn::{OPERATOR_TIMEOUT, RedisFault},
     reserve::ledger::{
-        AccountView, Audit, BookError, Bookkeeping, Entry, KeyChange, KeyView, Receipt,
-        TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Bookkeeping, Entry, JournalPage, JournalPart,
+        KeyChange, KeyView, Receipt, TariffVersion,
     },
 };
 
@@ -23,11 +23,11 @@ use crate::{
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// A key as it stands in the ledger.
-struct StoredKey {
+pub(super) struct StoredKey {
     /// The record's very text: a change is written over this and nothing else.
     json: String,
     version: i64,
-    view: KeyView,
+    pub(super) view: KeyView,
 }
 
 /// How a key's ceiling is written.
@@ -42,11 +42,11 @@ impl Bookkeeping for RedisLedger {
         let _: i64 = self
             .0
             .conn
-            .command(&["SADD", "tg:accounts", id], OPERATOR_TIMEOUT)
+            .command_durably(&["SADD", "tg:accounts", id], OPERATOR_TIMEOUT)
             .await?;
         let keys = [account_key(id, "")];
         let word: String = self
-            .ask_patiently(&self.0.scripts.create_account, &keys, &[name.to_owned()])
+            .ask_durably(&self.0.scripts.create_account, &keys, &[name.to_owned()])
             .await?;
         done(&word)?;
         self.account(id).await
@@ -67,7 +67,7 @@ impl Bookkeeping for RedisLedger {
         }
         let keys = [account_key(id, "")];
         let word: String = self
-            .ask_patiently(&self.0.scripts.change_account, &keys, &args)
+            .ask_durably(&self.0.scripts.change_account, &keys, &args)
             .await?;
         done(&word)?;
         self.account(id).await
@@ -117,7 +117,7 @@ impl Bookkeeping for RedisLedger {
             retention_ms(),
         ];
         let word: String = self
-            .ask_patiently(&self.0.scripts.enter, &keys, &args)
+            .ask_durably(&self.0.scripts.enter, &keys, &args)
             .await?;
         done(&word)?;
         self.account(account).await
@@ -182,15 +182,27 @@ impl Bookkeeping for RedisLedger {
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        // The number does not tell the account: each one is asked.
-        for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
-            for receipt in join_all(ids.iter().map(|id| self.receipt_in(id, number))).await {
-                if let Some(receipt) = receipt? {
-                    return Ok(receipt);
-                }
-            }
+        // The number does not tell the account, only the day: those are asked first, then all.
+        let of_day = self.accounts_of_day(number).await?;
+        if let Some(receipt) = self.receipt_among(&of_day, number).await? {
+            return Ok(receipt);
         }
-        Err(BookError::NotFound)
+        let all = self.account_ids().await?;
+        let found = self.receipt_among(&all, number).await?;
+        found.ok_or(BookError::NotFound)
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        self.journal_page(account, part).await
+    }
+
+    async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        let stored = self.stored_books(account).await?;
+        Ok(stored.ok_or(BookError::NotFound)?.books(account)?)
     }
 
     async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
@@ -230,7 +242,7 @@ impl RedisLedger {
         let conn = &self.0.conn;
         let by_id = id_key(&record.id);
         let _: i64 = conn
-            .command(&["SETNX", &by_id, &record.account], OPERATOR_TIMEOUT)
+            .command_durably(&["SETNX", &by_id, &record.account], OPERATOR_TIMEOUT)
             .await?;
         let account: Option<String> = conn.command(&["GET", &by_id], OPERATOR_TIMEOUT).await?;
         if account.as_deref() != Some(&*record.account) {
@@ -238,7 +250,7 @@ impl RedisLedger {
         }
         let by_digest = digest_key(&record.digest);
         let _: i64 = conn
-            .command(&["HSETNX", &by_digest, "id", &record.id], OPERATOR_TIMEOUT)
+            .command_durably(&["HSETNX", &by_digest, "id", &record.id], OPERATOR_TIMEOUT)
             .await?;
         let id: Option<String> = conn
             .command(&["HGET", &by_digest, "id"], OPERATOR_TIMEOUT)
@@ -277,7 +289,7 @@ impl RedisLedger {
             ceiling,
         ];
         let (word, version): (String, i64) = self
-            .ask_patiently(&self.0.scripts.set_key, &keys, &args)
+            .ask_durably(&self.0.scripts.set_key, &keys, &args)
             .await?;
         if word == "changed" {
             return Ok(None);
@@ -299,7 +311,7 @@ impl RedisLedger {
             json,
         ];
         let ours: bool = self
-            .ask_patiently(&self.0.scripts.publish_key, &keys, &args)
+            .ask_durably(&self.0.scripts.publish_key, &keys, &args)
             .await?;
         self.0.keys.remove(&record.digest);
         if ours { Ok(()) } else { Err(BookError::Exists) }
@@ -343,6 +355,21 @@ impl RedisLedger {
         ))
     }
 
+    async fn receipt_among(
+        &self,
+        accounts: &[AccountId],
+        number: RequestNumber,
+    ) -> Result<Option<Receipt>, RedisFault> {
+        for ids in accounts.chunks(ACCOUNTS_AT_ONCE) {
+            for receipt in join_all(ids.iter().map(|id| self.receipt_in(id, number))).await {
+                if let Some(receipt) = receipt? {
+                    return Ok(Some(receipt));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     async fn receipt_in(
         &self,
         account: &AccountId,
@@ -363,9 +390,9 @@ impl RedisLedger {
 }
 
 /// Record, ceiling, used, held, version.
-type KeyRow = (String, Option<i64>, i64, i64, i64);
+pub(super) type KeyRow = (String, Option<i64>, i64, i64, i64);
 
-fn stored(
+pub(super) fn stored(
     (json, ceiling, used, held, version): KeyRow,
     account_free: MicroRub,
 ) -> Result<StoredKey, RedisFault> {
@@ -389,7 +416,7 @@ fn stored(
     })
 }
 
-fn receipt_of(
+pub(super) fn receipt_of(
     account: &AccountId,
     number: RequestNumber,
     entry: &HashMap<String, String>,

@@ -1,95 +1,113 @@
-//! Whether the server is set up to keep money.
+//! Whether the servers are set up to keep money.
 
 use std::collections::HashMap;
 
 use super::RedisLedger;
 use crate::{
-    redis_conn::{OPERATOR_TIMEOUT, RedisFault},
+    redis_conn::{OPERATOR_TIMEOUT, Primary, RedisFault},
     reserve::ledger::LedgerError,
 };
 
 impl RedisLedger {
-    /// Looks at the server's settings: answers what could lose the newest entries.
+    /// Looks at the settings of every primary: answers what could lose the newest entries, each time with
+    /// the server's name where there are several.
     ///
     /// # Errors
-    /// The server is out of reach, or would throw away a part of the books when its memory is full.
+    /// A server would throw away a part of the books when its memory is full, or none can be reached.
     pub async fn check_server(&self) -> Result<Vec<String>, LedgerError> {
+        let conn = &self.0.conn;
+        let primaries = conn.look().await;
         let mut warnings = Vec::new();
-        match self.setting("maxmemory-policy").await? {
-            Some(policy) if policy != "noeviction" => {
-                let text = format!(
-                    "maxmemory-policy is {policy}: the server would evict balances or results. \
-                     Set it to noeviction"
+        let (mut silent, mut somebody_answered) = (None, false);
+        for primary in &primaries {
+            let name = if conn.is_replicated() {
+                format!("{}: ", primary.address())
+            } else {
+                String::new()
+            };
+            match check(primary, conn.is_replicated()).await {
+                Ok(found) => {
+                    somebody_answered = true;
+                    warnings.extend(found.into_iter().map(|warning| format!("{name}{warning}")));
+                }
+                Err(RedisFault::Unexpected(text)) => {
+                    return Err(RedisFault::Unexpected(format!("{name}{text}")).into());
+                }
+                Err(fault) => {
+                    warnings.push(format!("{fault}: its settings are not known"));
+                    silent = Some(fault);
+                }
+            }
+        }
+        match silent {
+            Some(fault) if !somebody_answered => Err(fault.into()),
+            _ => Ok(warnings),
+        }
+    }
+}
+
+/// One server's warnings. Where `replicas_expected`, that it has none is one.
+async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
+    let mut warnings = Vec::new();
+    match setting(primary, "maxmemory-policy").await? {
+        Some(policy) if policy != "noeviction" => {
+            return Err(RedisFault::Unexpected(format!(
+                "maxmemory-policy is {policy}: the server would evict balances or results. \
+                 Set it to noeviction"
+            )));
+        }
+        Some(_) => {}
+        None => warnings.push(
+            "the server does not show its settings: see to it that maxmemory-policy is noeviction \
+             and appendonly is yes"
+                .to_owned(),
+        ),
+    }
+    if let Some(value) = setting(primary, "appendonly").await? {
+        if value != "yes" {
+            warnings.push(format!(
+                "appendonly is {value}: a restart of the server loses entries. Set it to yes"
+            ));
+        } else if let Some(value) = setting(primary, "appendfsync").await?
+            && value != "always"
+        {
+            let lost = if value == "everysec" {
+                "up to a second"
+            } else {
+                "an unknown time"
+            };
+            warnings.push(format!(
+                "appendfsync is {value}: a crash of the server loses {lost} of entries"
+            ));
+        }
+    }
+    let replicas = primary.info(OPERATOR_TIMEOUT).await?;
+    match replicas.map(|info| info.replicas) {
+        Some(0) if replicas_expected => warnings.push(
+            "no replica is in touch with it: nobody takes its place when it is gone".to_owned(),
+        ),
+        None | Some(0) => {}
+        Some(_) => {
+            if setting(primary, "min-replicas-to-write").await?.as_deref() == Some("0") {
+                warnings.push(
+                    "min-replicas-to-write is 0: a primary cut off from its replicas goes on taking \
+                     entries that a failover loses. Set it to 1"
+                        .to_owned(),
                 );
-                return Err(RedisFault::Unexpected(text).into());
-            }
-            Some(_) => {}
-            None => warnings.push(
-                "the server does not show its settings: see to it that maxmemory-policy is noeviction \
-                 and appendonly is yes"
-                    .to_owned(),
-            ),
-        }
-        if let Some(value) = self.setting("appendonly").await? {
-            if value != "yes" {
-                warnings.push(format!(
-                    "appendonly is {value}: a restart of the server loses entries. Set it to yes"
-                ));
-            } else if let Some(value) = self.setting("appendfsync").await?
-                && value != "always"
-            {
-                let lost = if value == "everysec" {
-                    "up to a second"
-                } else {
-                    "an unknown time"
-                };
-                warnings.push(format!(
-                    "appendfsync is {value}: a crash of the server loses {lost} of entries"
-                ));
             }
         }
-        if let Some(value) = self.setting("min-replicas-to-write").await?
-            && value == "0"
-            && self.replicas().await? > 0
-        {
-            warnings.push(
-                "min-replicas-to-write is 0: a primary cut off from its replicas goes on taking entries \
-                 that a failover loses. Set it to 1"
-                    .to_owned(),
-            );
-        }
-        Ok(warnings)
     }
+    Ok(warnings)
+}
 
-    /// A setting; `None` where the host forbids to look.
-    async fn setting(&self, name: &str) -> Result<Option<String>, RedisFault> {
-        match self
-            .0
-            .conn
-            .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)
-            .await
-        {
-            Ok(mut found) => Ok(found.remove(name)),
-            Err(RedisFault::Refused { .. }) => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    async fn replicas(&self) -> Result<u32, RedisFault> {
-        let info: String = match self
-            .0
-            .conn
-            .command(&["INFO", "replication"], OPERATOR_TIMEOUT)
-            .await
-        {
-            Err(RedisFault::Refused { .. }) => return Ok(0),
-            info => info?,
-        };
-        let count = info
-            .lines()
-            .find_map(|line| line.strip_prefix("connected_slaves:"));
-        Ok(count
-            .and_then(|count| count.trim().parse().ok())
-            .unwrap_or(0))
+/// A setting; `None` where the host forbids to look.
+async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
+    match primary
+        .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)
+        .await
+    {
+        Ok(mut found) => Ok(found.remove(name)),
+        Err(RedisFault::Refused { .. }) => Ok(None),
+        Err(fault) => Err(fault),
     }
 }

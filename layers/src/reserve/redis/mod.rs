@@ -15,7 +15,10 @@
 //! tg:id:<key>       STRING  the key's account
 //! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
 //! tg:accounts       SET     all accounts
-//! tg:sys            HASH    the version of this layout; the tariff's version
+//! tg:day:<day>      SET     accounts that settled a call of that day, to look for its receipt there first
+//! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
+//! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
+//! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
 //! ```
 //!
 //! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
@@ -23,7 +26,10 @@
 mod audit;
 mod books;
 mod check;
+mod days;
+mod journal;
 mod scripts;
+mod watch;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,7 +37,8 @@ use futures_util::future::join_all;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use self::scripts::Scripts;
+pub use self::watch::Watch;
+use self::{days::Days, scripts::Scripts, watch::DataSet};
 use super::ledger::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
 };
@@ -43,7 +50,7 @@ use crate::{
     redis_conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply},
 };
 
-pub use crate::redis_conn::RedisSettings;
+pub use crate::redis_conn::{RedisSettings, RedisUrl};
 
 /// The version of the layout of keys and scripts.
 const SCHEMA: &str = "1";
@@ -51,6 +58,10 @@ const SCHEMA: &str = "1";
 pub const RECEIPT_DAYS: u64 = 400;
 /// How many due holds one EXPIRE ends, so that a script stays short.
 const EXPIRE_MAX: usize = 100;
+/// How many accounts one sweep goes through, so that many are gone through in turn.
+const SWEPT_MAX: usize = 1_000;
+/// How many of them are fetched at a time, more or less.
+const SWEPT_AT_ONCE: &str = "250";
 /// How many accounts are asked at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
 /// How long a key that was found is remembered. What it may hold is asked of the server each time.
@@ -70,6 +81,10 @@ struct Inner {
     conn: RedisConn,
     scripts: Scripts,
     keys: Cache<KeyDigest, CachedKey>,
+    data: DataSet,
+    days: Days,
+    /// Where the next sweep goes on in `tg:accounts`.
+    sweep: tokio::sync::Mutex<u64>,
 }
 
 #[derive(Clone)]
@@ -79,8 +94,9 @@ struct CachedKey {
 }
 
 impl RedisLedger {
-    /// Connects, and marks an empty server as a ledger of this version. Gives up within a few
-    /// seconds when the server is out of reach.
+    /// Connects, and marks an empty server as a ledger of this version. The address is a
+    /// [`RedisUrl`]: one server, one behind Sentinels, or a Cluster. Gives up within a few seconds when
+    /// the server is out of reach.
     ///
     /// # Errors
     /// The server is out of reach, too old, or holds a ledger of another version.
@@ -114,10 +130,14 @@ impl RedisLedger {
             }
         }
         let scripts = Scripts::new(&conn);
+        let data = DataSet::begin(&conn).await?;
         Ok(Self(Arc::new(Inner {
             conn,
             scripts,
             keys: Cache::new(KEYS_CACHED_MAX),
+            data,
+            days: Days::new(),
+            sweep: tokio::sync::Mutex::new(0),
         })))
     }
 
@@ -150,22 +170,21 @@ impl RedisLedger {
         self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
     }
 
+    /// A script that writes for an operator: answered when a replica has it, where there are replicas.
+    async fn ask_durably<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, RedisFault> {
+        let conn = &self.0.conn;
+        conn.eval_durably(script, keys, args, OPERATOR_TIMEOUT)
+            .await
+    }
+
     /// All accounts, by id.
     async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
-        let ids: Vec<String> = self
-            .0
-            .conn
-            .command(&["SMEMBERS", "tg:accounts"], OPERATOR_TIMEOUT)
-            .await?;
-        let mut ids = ids
-            .iter()
-            .map(|id| {
-                id.parse::<AccountId>()
-                    .map_err(|error| RedisFault::Unexpected(format!("account {id:?}: {error}")))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        ids.sort_unstable();
-        Ok(ids)
+        self.ids_in("tg:accounts").await
     }
 
     async fn expire_in(&self, account: &AccountId) -> Result<usize, RedisFault> {
@@ -185,6 +204,7 @@ impl fmt::Debug for RedisLedger {
 
 impl Ledger for RedisLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.0.data.present()?;
         let keys = call_keys(&hold.account, hold.number);
         let args = [
             hold.number.to_string(),
@@ -205,11 +225,16 @@ impl Ledger for RedisLedger {
                 free: first,
                 held: second,
             })),
+            "unknown" => {
+                self.missing_account().await?;
+                Err(refused("unknown"))
+            }
             word => Err(refused(word)),
         }
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.0.data.present()?;
         let Settlement {
             number,
             account,
@@ -235,8 +260,14 @@ impl Ledger for RedisLedger {
         let (booked, charged, loss, repeated): (String, i64, i64, bool) =
             self.ask(&self.0.scripts.settle, &keys, &args).await?;
         let (charged, loss) = (MicroRub::new(charged), MicroRub::new(loss));
+        let booked = booked_of(&booked)?;
+        if booked == Booked::NoAccount {
+            self.missing_account().await?;
+        } else {
+            self.note_day(*number, account).await;
+        }
         Ok(Settled {
-            booked: booked_of(&booked)?,
+            booked,
             charged,
             loss,
             repeated,
@@ -249,6 +280,7 @@ impl Ledger for RedisLedger {
         account: &AccountId,
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
+        self.0.data.present()?;
         let keys = call_keys(account, number);
         let _: i64 = self
             .ask(&self.0.scripts.release, &keys, &[number.to_string()])
@@ -262,6 +294,7 @@ impl Ledger for RedisLedger {
         account: &AccountId,
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
+        self.0.data.present()?;
         let keys = [account_key(account, ""), account_key(account, ":x")];
         Ok(self
             .ask(
@@ -273,30 +306,69 @@ impl Ledger for RedisLedger {
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.0.data.present()?;
         let keys = [account_key(account, "")];
         let word: String = self
             .ask(&self.0.scripts.probe, &keys, &[key.to_string()])
             .await?;
-        if word == "ok" {
-            Ok(())
-        } else {
-            Err(refused(&word))
+        match word.as_str() {
+            "ok" => Ok(()),
+            "unknown" => {
+                self.missing_account().await?;
+                Err(refused("unknown"))
+            }
+            word => Err(refused(word)),
         }
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
-        let mut count = 0;
-        for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
-            for ended in join_all(ids.iter().map(|id| self.expire_in(id))).await {
-                count += ended?;
+        let mut cursor = self.0.sweep.lock().await;
+        let (mut swept, mut count) = (0, 0);
+        let (mut silent, mut somebody_answered) = (None, false);
+        loop {
+            let (next, ids): (u64, Vec<String>) = self
+                .0
+                .conn
+                .command(
+                    &[
+                        "SSCAN",
+                        "tg:accounts",
+                        &cursor.to_string(),
+                        "COUNT",
+                        SWEPT_AT_ONCE,
+                    ],
+                    OPERATOR_TIMEOUT,
+                )
+                .await?;
+            let ids = days::parsed(&ids)?;
+            for ids in ids.chunks(ACCOUNTS_AT_ONCE) {
+                for ended in join_all(ids.iter().map(|id| self.expire_in(id))).await {
+                    match ended {
+                        Ok(ended) => {
+                            somebody_answered = true;
+                            count += ended;
+                        }
+                        // One primary that is gone keeps no hold of another's alive.
+                        Err(fault) => silent = Some(fault),
+                    }
+                }
+            }
+            *cursor = next;
+            swept += ids.len();
+            if next == 0 || swept >= SWEPT_MAX {
+                break;
             }
         }
-        Ok(count)
+        match silent {
+            Some(fault) if !somebody_answered => Err(fault.into()),
+            _ => Ok(count),
+        }
     }
 }
 
 impl KeyStore for RedisLedger {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+        self.0.data.present()?;
         if let Some(known) = self.0.keys.get(digest)
             && Instant::now() < known.until
         {
@@ -315,6 +387,9 @@ impl KeyStore for RedisLedger {
             .map(|json| serde_json::from_str(&json))
             .transpose()?
             .map(Arc::new);
+        if record.is_none() {
+            self.missing_key().await?;
+        }
         let until = asked
             + if record.is_some() {
                 KEY_CACHED

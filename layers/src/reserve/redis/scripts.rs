@@ -21,9 +21,9 @@ macro_rules! scripts {
 
 scripts! {
     // What a call needs.
-    reserve, settle, release, extend, probe, expire,
+    reserve, settle, release, extend, probe, expire, note_day,
     // What an operator needs.
     create_account, change_account, account, enter, set_key, publish_key, keys, receipt, tariff,
-    // What an audit needs.
-    audit, open_and_ended,
+    // What an audit and an export need.
+    books, open_and_ended,
 }

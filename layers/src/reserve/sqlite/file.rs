@@ -11,39 +11,40 @@
 
 use std::{
     collections::HashMap,
-    ffi::OsString,
-    fs::{File, OpenOptions, TryLockError},
+    fs::File,
     io,
     path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
 };
 
 use rusqlite::{
-    Connection, ErrorCode, MAIN_DB, OpenFlags, OptionalExtension, Row, Transaction,
-    TransactionBehavior, params, types::Type,
+    Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord},
     money::MicroRub,
     reserve::{
         book::Account,
-        ledger::{Item, Receipt, TariffVersion},
-        state::{Record, State},
+        ledger::{Item, Receipt, Settlement, TariffVersion},
+        sqlite_file::{
+            BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, to_json, unreadable,
+        },
+        state::{Record, State, now_ms},
     },
     usage::Usage,
 };
 
-/// `tgl1`: what `file(1)` and we know a ledger by.
-const APPLICATION_ID: i64 = 0x7467_6c31;
-const SCHEMA_VERSION: i64 = 1;
+pub(super) use crate::reserve::sqlite_file::{count, integer};
 
-/// How long a statement waits for somebody else's lock, a backup's or a console's.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// `tgl1`, version 1.
+const LEDGER: Kind = Kind {
+    application_id: 0x7467_6c31,
+    schema_version: 1,
+    schema: SCHEMA,
+    pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;",
+};
 
 const SCHEMA: &str = "
 CREATE TABLE accounts (
@@ -96,6 +97,21 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
+/// For journals, and what running calls have cost so far. A file that an earlier version made gets
+/// them when it is opened.
+const ADDITIONS: &str = "
+CREATE TABLE IF NOT EXISTS running (
+    number TEXT PRIMARY KEY NOT NULL,
+    settlement TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
+CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
+";
+
+/// The columns of a receipt, as [`read_receipt`] takes them.
+pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
+    output, held, cost, charged, loss, ended, booked, estimated, price";
+
 /// Receipts may be trimmed by age one day, so their sums bound the books from below.
 const BREACHES: &str = "
 WITH by_key AS MATERIALIZED (
@@ -131,6 +147,22 @@ SELECT format('I4 account %s: balance %d, loss %d µ₽', id, balance, loss)
 FROM accounts WHERE balance < 0 OR loss < 0
 UNION ALL
 SELECT format('I4 key %s: used %d µ₽', id, used) FROM keys WHERE used < 0
+LIMIT 100
+";
+
+/// What receipts should be there and are not: nothing trims them yet. No reason to refuse to run, for
+/// what they say has been charged.
+const MISSING: &str = "
+WITH by_key AS MATERIALIZED (
+         SELECT account, key, sum(charged) AS charged_sum, sum(loss) AS loss_sum
+         FROM receipts GROUP BY account, key),
+     lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account)
+SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽', k.id, k.used, coalesce(by_key.charged_sum, 0))
+FROM keys k LEFT JOIN by_key ON by_key.key = k.id AND by_key.account = k.account
+WHERE k.used > coalesce(by_key.charged_sum, 0)
+UNION ALL
+SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, coalesce(lost.total, 0))
+FROM accounts a LEFT JOIN lost ON lost.account = a.id WHERE a.loss > coalesce(lost.total, 0)
 LIMIT 100
 ";
 
@@ -202,6 +234,19 @@ pub enum OpenError {
     },
 }
 
+impl From<NotOpened> for OpenError {
+    fn from(why: NotOpened) -> Self {
+        match why {
+            NotOpened::InUse { path } => Self::InUse { path },
+            NotOpened::Io { path, source } => Self::Io { path, source },
+            NotOpened::Foreign { path } => Self::NotALedger { path },
+            NotOpened::Version { path, found, known } => Self::Version { path, found, known },
+            NotOpened::ReadOnly { path } => Self::ReadOnly { path },
+            NotOpened::Sqlite { path, source } => Self::Sqlite { path, source },
+        }
+    }
+}
+
 /// An open file and what stood in it.
 pub(super) struct Opened {
     pub(super) path: PathBuf,
@@ -213,46 +258,16 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
-    // An absolute path is never one of SQLite's special names, and a link leads to one lock.
-    let path = std::path::absolute(path).map_err(|source| OpenError::Io {
-        path: path.to_owned(),
+    let SqliteFile {
+        path,
+        conn: mut writer,
+        lock,
+    } = LEDGER.open(path)?;
+    let failed = |source: rusqlite::Error| OpenError::Sqlite {
+        path: path.clone(),
         source,
-    })?;
-    let path = path.canonicalize().unwrap_or(path);
-    let lock = lock(&path)?;
-
-    let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => OpenError::NotALedger { path: path.clone() },
-        _ => OpenError::Sqlite {
-            path: path.clone(),
-            source,
-        },
     };
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    // SQLite would make it readable for everybody; what it makes beside it takes the file's own mode.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        drop(
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path),
-        );
-    }
-    let mut writer = Connection::open_with_flags(&path, flags).map_err(failed)?;
-    writer.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-    let fresh = is_fresh(&writer, &path, failed)?;
-    // SQLite falls back to reading alone without a word.
-    if writer.is_readonly(MAIN_DB).map_err(failed)? {
-        return Err(OpenError::ReadOnly { path });
-    }
-    prepare(&mut writer, fresh).map_err(failed)?;
-
+    writer.execute_batch(ADDITIONS).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
     let breaches = breaches(&books).map_err(failed)?;
     if !breaches.is_empty() {
@@ -261,7 +276,8 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
             breaches,
         });
     }
-    let state = load(&books).map_err(failed)?;
+    let mut state = load(&books).map_err(failed)?;
+    settle_left(&books, &mut state).map_err(failed)?;
     books.commit().map_err(failed)?;
 
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -276,81 +292,41 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     })
 }
 
-/// Takes the lock that keeps a second gateway away. It is a file of its own: SQLite's exclusive mode
-/// would keep our reader and the operator's backup away too, and a lock on the file itself would be
-/// let go when any other handle on it is closed.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut lock_path = OsString::from(path);
-    lock_path.push(".lock");
-    let failed = |source| OpenError::Io {
-        path: PathBuf::from(&lock_path),
-        source,
-    };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&lock_path)
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse {
-            path: path.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
-    }
-}
-
-/// Whether nothing has been written to the file yet; an error if what was written is not ours.
-fn is_fresh(
-    conn: &Connection,
-    path: &Path,
-    failed: impl Fn(rusqlite::Error) -> OpenError + Copy,
-) -> Result<bool, OpenError> {
-    let number = |sql: &str| {
-        conn.query_row(sql, [], |row| row.get::<_, i64>(0))
-            .map_err(failed)
-    };
-    let application = number("PRAGMA application_id")?;
-    let found = number("PRAGMA user_version")?;
-    match (application, found) {
-        (APPLICATION_ID, SCHEMA_VERSION) => Ok(false),
-        (APPLICATION_ID, _) => Err(OpenError::Version {
-            path: path.to_owned(),
-            found,
-            known: SCHEMA_VERSION,
-        }),
-        (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(true),
-        _ => Err(OpenError::NotALedger {
-            path: path.to_owned(),
-        }),
-    }
-}
-
-fn prepare(conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
-    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    if mode != "wal" {
-        // What is acknowledged must be in the log; no other mode is tested.
-        let why = format!("the file system allows no write-ahead log (journal mode {mode})");
-        return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
-    }
-    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")?;
-    if fresh {
-        let schema = conn.transaction()?;
-        schema.execute_batch(SCHEMA)?;
-        schema.pragma_update(None, "application_id", APPLICATION_ID)?;
-        schema.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-        schema.commit()?;
-    }
-    Ok(())
-}
-
 /// Breaches of the invariants in the file, in words that begin with the invariant's name.
 pub(super) fn breaches(conn: &Connection) -> rusqlite::Result<Vec<String>> {
     conn.prepare(BREACHES)?
         .query_map([], |row| row.get(0))?
         .collect()
+}
+
+/// Receipts that should be there and are not, in the same words.
+pub(super) fn missing(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    conn.prepare(MISSING)?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Settles the calls that ran when an earlier process died, by what it had noted last.
+fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
+    let left: Vec<Settlement> = books
+        .prepare("SELECT settlement FROM running ORDER BY number")?
+        .query_map([], |row| from_json(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for settlement in &left {
+        // The book is new: its hold died with the process.
+        let (settled, record) = state.settle_unknown(settlement, now_ms());
+        if let Some(record) = record {
+            write(books, &record)?;
+        }
+        tracing::warn!(
+            number = %settlement.number,
+            charged_rub = %settled.charged,
+            loss_rub = %settled.loss,
+            "a call that ran when the gateway was killed is charged as far as it had come"
+        );
+    }
+    books.execute("DELETE FROM running", [])?;
+    Ok(())
 }
 
 fn load(conn: &Connection) -> rusqlite::Result<State> {
@@ -388,6 +364,11 @@ fn load(conn: &Connection) -> rusqlite::Result<State> {
             .transpose()?;
         state.restore_key(record, ceiling, amount(row, 4)?);
     }
+
+    let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
+                             (SELECT coalesce(max(at_ms), 0) FROM receipts))";
+    let newest = conn.query_row(select, [], |row| count(row, 0))?;
+    state.restore_newest(newest, now_ms());
 
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {
@@ -473,8 +454,12 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
             balance,
             loss,
             used,
+            noted,
         } => {
             write_receipt(batch, receipt)?;
+            if *noted {
+                forget(batch, receipt.number)?;
+            }
             let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";
             let row = params![&*receipt.account, balance.micro(), loss.micro()];
             one(batch.prepare_cached(sql)?.execute(row)?)?;
@@ -484,6 +469,16 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
                 .prepare_cached(sql)?
                 .execute(params![&*receipt.key, used.micro()])?)
         }
+        Record::Noted(running) => {
+            let sql = "INSERT INTO running (number, settlement) VALUES (?1, ?2)
+                       ON CONFLICT (number) DO UPDATE SET settlement = excluded.settlement";
+            let mut insert = batch.prepare_cached(sql)?;
+            for call in running {
+                one(insert.execute(params![call.number.to_string(), to_json(call)?])?)?;
+            }
+            Ok(())
+        }
+        Record::Forgotten(number) => forget(batch, *number),
         Record::Tariff {
             version,
             fingerprint,
@@ -497,6 +492,12 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
             one(batch.prepare_cached(sql)?.execute(row)?)
         }
     }
+}
+
+fn forget(batch: &Transaction<'_>, number: RequestNumber) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM running WHERE number = ?1";
+    batch.prepare_cached(sql)?.execute([number.to_string()])?;
+    Ok(())
 }
 
 fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
@@ -549,15 +550,13 @@ pub(super) fn receipt(
     conn: &Connection,
     number: RequestNumber,
 ) -> rusqlite::Result<Option<Receipt>> {
-    let sql = "SELECT number, at_ms, account, key, model, vendor, input, cached_input, cache_write, output,
-                      held, cost, charged, loss, ended, booked, estimated, price
-               FROM receipts WHERE number = ?1";
-    conn.prepare_cached(sql)?
+    let sql = format!("SELECT {RECEIPT} FROM receipts WHERE number = ?1");
+    conn.prepare_cached(&sql)?
         .query_row([number.to_string()], read_receipt)
         .optional()
 }
 
-fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
+pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
     let price = row
         .get::<_, Option<String>>(17)?
         .map(|_| from_json(row, 17))
@@ -597,17 +596,7 @@ fn one(changed: usize) -> rusqlite::Result<()> {
     }
 }
 
-/// Counts beyond 2⁶³ cannot be stored and mean nothing more.
-fn integer(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
-    let stored: i64 = row.get(index)?;
-    u64::try_from(stored).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, stored))
-}
-
-fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
+pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
     let stored: i64 = row.get(index)?;
     let amount = MicroRub::new(stored);
     if amount.micro() == stored {
@@ -615,26 +604,6 @@ fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
     } else {
         Err(rusqlite::Error::IntegralValueOutOfRange(index, stored))
     }
-}
-
-fn parsed<T>(row: &Row<'_>, index: usize) -> rusqlite::Result<T>
-where
-    T: FromStr,
-    T::Err: Into<BoxError>,
-{
-    row.get::<_, String>(index)?
-        .parse()
-        .map_err(|error: T::Err| unreadable(index, error.into()))
-}
-
-fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
-    serde_json::to_string(value)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
-}
-
-fn from_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let json: String = row.get(index)?;
-    serde_json::from_str(&json).map_err(|error| unreadable(index, error.into()))
 }
 
 /// A variant's name, as JSON has it, without the quotes.
@@ -645,8 +614,4 @@ fn word<T: Serialize>(variant: &T) -> rusqlite::Result<String> {
 fn from_word<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
     let word = serde_json::Value::String(row.get(index)?);
     serde_json::from_value(word).map_err(|error| unreadable(index, error.into()))
-}
-
-fn unreadable(index: usize, why: BoxError) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(index, Type::Text, why)
 }

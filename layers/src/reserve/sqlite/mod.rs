@@ -12,10 +12,11 @@
 //! When a commit fails (disk full, file system read-only), those waiting for it get
 //! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request,
 //! until the gateway is started anew: the book in memory is ahead of the file by then, and nothing
-//! more may be sold on it. What had been acknowledged is in the file. Charges of calls that were
-//! running are lost, at most what they held.
+//! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
+//! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
 
 mod file;
+mod journal;
 mod writer;
 
 use std::{
@@ -30,11 +31,15 @@ use std::{
 use rusqlite::Connection;
 
 pub use self::file::OpenError;
-use self::writer::{Committed, Fault, Haste, Shared};
+use self::{
+    journal::Stretch,
+    writer::{Committed, Fault, Haste, Shared},
+};
 use super::{
     ledger::{
-        AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, KeyChange, KeyView,
-        Ledger, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold, JournalPage,
+        JournalPart, KeyChange, KeyView, Ledger, LedgerError, Receipt, Reserved, Settled,
+        Settlement, TariffVersion,
     },
     state::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result},
 };
@@ -105,6 +110,14 @@ impl SqliteLedger {
         if !matches!(closing.await, Ok(None | Some(Ok(())))) {
             tracing::error!("the thread that writes the ledger file panicked");
         }
+    }
+
+    /// Whether calls may be sold on it.
+    ///
+    /// # Errors
+    /// It is closed, or its file could not be written.
+    pub fn check(&self) -> Result<(), BoxError> {
+        self.inner.shared.look(|_| ())
     }
 
     fn queue<T>(
@@ -212,11 +225,34 @@ impl Ledger for SqliteLedger {
         account: &AccountId,
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
-        let released = self
-            .inner
-            .shared
-            .wind_down(|state, now| state.book.release(number, account, now));
-        released.map_err(LedgerError::Unavailable)
+        let shared = &self.inner.shared;
+        let record = shared
+            .wind_down(|state, now| state.release(number, account, now))
+            .map_err(LedgerError::Unavailable)?;
+        let Some(record) = record else { return Ok(()) };
+        // What was noted must be gone before the release is: it would be charged at the next start.
+        let Ok((_, committed)) = shared
+            .queue(Haste::Gather, |_, _| {
+                Ok::<_, Infallible>(((), Some(record)))
+            })
+            .map_err(LedgerError::Unavailable)?;
+        shared
+            .committed(committed)
+            .await
+            .map_err(LedgerError::Unavailable)
+    }
+
+    async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
+        let shared = &self.inner.shared;
+        let Ok((_, committed)) = shared
+            .queue(Haste::Gather, |state, _| {
+                Ok::<_, Infallible>(state.note(running))
+            })
+            .map_err(LedgerError::Unavailable)?;
+        shared
+            .committed(committed)
+            .await
+            .map_err(LedgerError::Unavailable)
     }
 
     async fn extend(
@@ -309,6 +345,24 @@ impl Bookkeeping for SqliteLedger {
             .ok_or(BookError::NotFound)
     }
 
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        self.look(|state| state.account(account))??;
+        let stretch = Stretch::of(account, part)?;
+        self.read(move |conn| stretch.read(conn))
+            .await
+            .map_err(BookError::Unavailable)
+    }
+
+    /// Answered once the file has all that the books show: whoever goes on to the journal finds it.
+    async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        self.durable(self.queue(|state, now| Ok((state.books(account, now)?, None))))
+            .await
+    }
+
     async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
         self.durable(self.queue(|state, now| Ok(state.tariff_version(fingerprint, now))))
             .await
@@ -316,14 +370,50 @@ impl Bookkeeping for SqliteLedger {
 
     /// The book in memory, then the file.
     async fn audit(&self) -> Result<Audit, BookError> {
-        let mut audit = self.look(|state| state.book.audit())?;
-        audit.breaches.extend(
-            self.read(file::breaches)
-                .await
-                .map_err(BookError::Unavailable)?,
-        );
+        let (mut audit, open) = self.look(|state| (state.book.audit(), open_holds(state)))?;
+        let numbers = open.iter().map(|(_, number)| *number).collect::<Vec<_>>();
+        let (breaches, missing, settled) = self
+            .read(move |conn| {
+                Ok((
+                    file::breaches(conn)?,
+                    file::missing(conn)?,
+                    journal::settled_among(conn, &numbers)?,
+                ))
+            })
+            .await
+            .map_err(BookError::Unavailable)?;
+        audit.breaches.extend(breaches);
+        audit.breaches.extend(missing);
+        // A hold ends before its receipt is in the file: what is both was not just settled.
+        let both = self.look(|state| {
+            open.into_iter()
+                .filter(|(_, number)| settled.contains(number))
+                .find(|(id, number)| {
+                    state
+                        .book
+                        .account(id)
+                        .is_some_and(|account| account.is_open(*number))
+                })
+        })?;
+        if let Some((id, number)) = both {
+            audit.breaches.push(format!(
+                "I5 account {id}: hold {number} is both open and ended"
+            ));
+        }
         Ok(audit)
     }
+}
+
+fn open_holds(state: &State) -> Vec<(AccountId, RequestNumber)> {
+    state
+        .book
+        .accounts()
+        .flat_map(|(id, account)| {
+            account
+                .holds()
+                .map(move |(number, ..)| (id.clone(), number))
+        })
+        .collect()
 }
 
 impl KeyStore for SqliteLedger {

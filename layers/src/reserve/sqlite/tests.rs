@@ -10,7 +10,7 @@ use crate::{
     key::KeyStatus,
     price::{Price, Rate},
     reserve::{
-        ledger::{Booked, Item, Refusal},
+        ledger::{Booked, Item, JournalLine, Refusal},
         memory::MemoryLedger,
     },
     usage::{End, Usage},
@@ -289,6 +289,100 @@ async fn books_that_do_not_balance_are_not_opened() {
         }
     }
     SqliteLedger::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn the_audit_finds_what_the_start_lets_pass() {
+    for (tampering, breach) in [
+        (
+            "DELETE FROM receipts",
+            "I3 key k0: used 70, but its receipts sum to 0",
+        ),
+        (
+            "UPDATE accounts SET loss = loss + 1",
+            "I3 account a0: loss 1, but its receipts sum to 0",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, path) = used(&dir).await;
+        ledger.close().await;
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch(tampering)
+            .unwrap();
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let breaches = ledger.audit().await.unwrap().breaches;
+        assert!(
+            breaches.iter().any(|found| found.starts_with(breach)),
+            "{tampering}: {breaches:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_audit_finds_a_hold_whose_call_was_charged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    // Its tombstone died with the process: nothing but the receipt knows.
+    let ledger = SqliteLedger::open(&path).unwrap();
+    ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
+    let breaches = ledger.audit().await.unwrap().breaches;
+    let number = number(0);
+    assert_eq!(
+        breaches,
+        [format!(
+            "I5 account a0: hold {number} is both open and ended"
+        )]
+    );
+}
+
+#[tokio::test]
+async fn journals_never_go_back_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    // The clock was an hour ahead when this was written, and two years when that was.
+    for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
+        let ahead = crate::reserve::state::now_ms() + ahead_ms;
+        Connection::open(&path)
+            .unwrap()
+            .execute("UPDATE receipts SET at_ms = ?1", [ahead.cast_signed()])
+            .unwrap();
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let id = format!("after-{ahead_ms}");
+        ledger.enter(&account(0), &topup(&id, 1)).await.unwrap();
+        let page = ledger.journal(&account(0), &JournalPart::whole()).await;
+        let entered = page.unwrap().lines.into_iter().find_map(|line| match line {
+            JournalLine::Entry {
+                id: found, at_ms, ..
+            } if found == id => Some(at_ms),
+            _ => None,
+        });
+        assert_eq!(entered.unwrap() >= ahead, followed, "{ahead_ms}");
+        ledger.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_an_earlier_version_gets_its_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("DROP INDEX entries_by_time; DROP INDEX receipts_by_time")
+        .unwrap();
+    drop(raw);
+    SqliteLedger::open(&path).unwrap().close().await;
+    let raw = Connection::open(&path).unwrap();
+    let indexes: i64 = raw
+        .query_row(
+            "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name LIKE '%_by_time'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(indexes, 2);
 }
 
 #[tokio::test]

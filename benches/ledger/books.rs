@@ -1,0 +1,425 @@
+//! Ledgers with funded keys, and calls on them.
+
+use std::{
+    any::Any,
+    hint::black_box,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use clap::ValueEnum;
+use futures_util::{StreamExt, stream};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyDigest, KeyId},
+    money::MicroRub,
+    price::{Price, Rate},
+    reserve::{
+        ledger::{
+            BookError, Bookkeeping, Entry, Hold, Item, Ledger, LedgerError, Reserved, Settled,
+            Settlement,
+        },
+        memory::MemoryLedger,
+        outbox::{Outbox, OutboxSettings, sqlite::SqliteLog},
+        redis::{RedisLedger, RedisSettings},
+        sqlite::SqliteLedger,
+    },
+    usage::{End, Usage},
+};
+
+use crate::{
+    fixtures::{
+        directory, key_record,
+        redis_server::{self, RedisServer},
+    },
+    redis_servers::RedisCluster,
+};
+
+/// Calls that are under way together, where they are not one after another.
+pub(crate) const AT_A_TIME: usize = 64;
+
+const PRIMARIES: usize = 3;
+/// As the one server has it; a rewrite in the middle of a round would be noise.
+const AS_FOR_MONEY: [&str; 6] = [
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "everysec",
+    "--auto-aof-rewrite-percentage",
+    "0",
+];
+const HELD: MicroRub = MicroRub::new(200_000);
+const COST: MicroRub = MicroRub::new(100);
+/// How long a call's hold lives.
+const TTL: Duration = Duration::from_secs(960);
+/// Holds that stand during a whole run.
+const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
+/// A stall of the server is measured, not refused.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Filling says how far it has come so often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// The ledgers that are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Memory,
+    Sqlite,
+    /// One server.
+    Redis,
+    /// The same behind an outbox, as a gateway has it.
+    Outbox,
+    /// Three primaries.
+    Cluster,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
+            Self::Outbox => "outbox",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// The program that it needs and that is not there.
+    pub(crate) fn missing(self) -> Option<&'static str> {
+        let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
+        if redis && !redis_server::is_installed() {
+            return Some("redis-server");
+        }
+        let cli = || {
+            Command::new("redis-cli")
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+        };
+        (self == Self::Cluster && !cli()).then_some("redis-cli")
+    }
+
+    /// How many accounts are filled together. SQLite commits them together; more than 16 384 changes may
+    /// not wait for its file.
+    const fn filled_at_a_time(self) -> usize {
+        match self {
+            Self::Memory => 1,
+            Self::Sqlite => 4096,
+            Self::Redis | Self::Outbox | Self::Cluster => 512,
+        }
+    }
+}
+
+/// A ledger with funded keys, each on an account of its own.
+pub(crate) struct Books {
+    kind: Kind,
+    ledger: Kept,
+    keys: Arc<[(AccountId, KeyId)]>,
+    turn: AtomicUsize,
+    price: Arc<Price>,
+    /// Go after the ledger.
+    places: Vec<Place>,
+}
+
+enum Kept {
+    Memory(MemoryLedger),
+    Sqlite(SqliteLedger),
+    Redis(RedisLedger),
+    Outbox(Outbox<RedisLedger, SqliteLog>),
+}
+
+/// A server, or a folder with a file: kept for as long as its ledger.
+type Place = Arc<dyn Any + Send + Sync>;
+
+/// One call from its hold to its end.
+pub(crate) struct Call {
+    pub(crate) hold: Hold,
+    pub(crate) settlement: Settlement,
+}
+
+/// The same call on whichever ledger it is.
+macro_rules! ask {
+    ($kept:expr, $ledger:ident => $call:expr) => {
+        match $kept {
+            Kept::Memory($ledger) => $call,
+            Kept::Sqlite($ledger) => $call,
+            Kept::Redis($ledger) => $call,
+            Kept::Outbox($ledger) => $call,
+        }
+    };
+}
+
+impl Books {
+    /// So many keys, on as many accounts.
+    pub(crate) async fn open(kind: Kind, keys: usize) -> Self {
+        let (ledger, place) = match kind {
+            Kind::Memory => (Kept::Memory(MemoryLedger::new()), place(())),
+            Kind::Sqlite => {
+                let dir = new_directory();
+                let ledger = SqliteLedger::open(&dir.path().join("ledger.db"));
+                let ledger = ledger.expect("a new file opens");
+                (Kept::Sqlite(ledger), place(dir))
+            }
+            Kind::Redis | Kind::Outbox => {
+                let server = RedisServer::start().expect("redis-server starts");
+                (connected(&server.url()).await, place(server))
+            }
+            Kind::Cluster => {
+                let cluster = RedisCluster::start_with(PRIMARIES, 0, &AS_FOR_MONEY).await;
+                (connected(&cluster.url()).await, place(cluster))
+            }
+        };
+        let mut books = Self {
+            kind,
+            ledger,
+            keys: Arc::new([]),
+            turn: AtomicUsize::new(0),
+            price: price(),
+            places: vec![place],
+        };
+        books.fill(keys).await;
+        books.reopen().await;
+        if kind == Kind::Outbox {
+            books.through_outbox().await
+        } else {
+            books
+        }
+    }
+
+    /// The same books in Redis, behind an outbox.
+    pub(crate) async fn through_outbox(&self) -> Self {
+        let Kept::Redis(ledger) = &self.ledger else {
+            panic!("an outbox is for books in Redis");
+        };
+        let dir = new_directory();
+        let log = SqliteLog::open(&dir.path().join("outbox.db")).expect("a new file opens");
+        let outbox = Outbox::open(ledger.clone(), log, OutboxSettings::default()).await;
+        let mut places = self.places.clone();
+        places.push(place(dir));
+        Self {
+            kind: Kind::Outbox,
+            ledger: Kept::Outbox(outbox.expect("a new file is read")),
+            keys: Arc::clone(&self.keys),
+            turn: AtomicUsize::new(0),
+            price: Arc::clone(&self.price),
+            places,
+        }
+    }
+
+    async fn fill(&mut self, keys: usize) {
+        let ids: Vec<(AccountId, KeyId)> = (0..keys)
+            .map(|index| ids(&format!("account-{index}"), &format!("key-{index}")))
+            .collect();
+        let mut progress = Progress::new(format!("{}, {keys} keys", self.kind.name()));
+        let books = &*self;
+        let mut filled = stream::iter(&ids)
+            .map(|(account, key)| books.fund(account, key))
+            .buffer_unordered(self.kind.filled_at_a_time());
+        while let Some(funded) = filled.next().await {
+            funded.expect("a new ledger takes accounts and keys");
+            progress.step();
+        }
+        drop(filled);
+        self.keys = ids.into();
+    }
+
+    /// A file is read anew, as a gateway reads it at its start.
+    async fn reopen(&mut self) {
+        let Kept::Sqlite(ledger) = &self.ledger else {
+            return;
+        };
+        ledger.close().await;
+        let dir = self.places[0].downcast_ref::<TempDir>();
+        let path = dir.expect("the file's place").path().join("ledger.db");
+        let began = Instant::now();
+        self.ledger = Kept::Sqlite(SqliteLedger::open(&path).expect("a closed file opens again"));
+        if PROGRESS_EVERY < began.elapsed() {
+            let (keys, seconds) = (self.keys.len(), began.elapsed().as_secs_f64());
+            eprintln!("ledger: sqlite, {keys} keys: opened in {seconds:.1} s");
+        }
+    }
+
+    /// An account with funds and one key.
+    async fn fund(&self, account: &AccountId, key: &KeyId) -> Result<(), BookError> {
+        match &self.ledger {
+            Kept::Memory(ledger) => fund(ledger, account, key).await,
+            Kept::Sqlite(ledger) => fund(ledger, account, key).await,
+            Kept::Redis(ledger) => fund(ledger, account, key).await,
+            Kept::Outbox(outbox) => fund(outbox.ledger(), account, key).await,
+        }
+    }
+
+    /// One more account, with so many holds that stand until the end.
+    pub(crate) async fn account_with_holds(&self, holds: usize) -> (AccountId, KeyId) {
+        let name = format!("{}-holds-{holds}", self.kind.name());
+        let (account, key) = ids(&name, &name);
+        let funded = self.fund(&account, &key).await;
+        funded.expect("the ledger takes one account more");
+        let mut held = stream::iter(0..holds)
+            .map(|_| {
+                let mut hold = self.call_on(&account, &key).hold;
+                hold.ttl = LONG_TTL;
+                async move { self.reserve(&hold).await }
+            })
+            .buffer_unordered(AT_A_TIME);
+        while let Some(reserved) = held.next().await {
+            reserved.expect("the account has funds");
+        }
+        drop(held);
+        (account, key)
+    }
+
+    /// What a gateway does once a second: its server is still the same one.
+    pub(crate) fn looked_at(&self) {
+        if let Kept::Outbox(outbox) = &self.ledger {
+            outbox.confirmed();
+        }
+    }
+
+    pub(crate) async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        ask!(&self.ledger, ledger => ledger.reserve(hold).await)
+    }
+
+    pub(crate) async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        ask!(&self.ledger, ledger => ledger.settle(settlement).await)
+    }
+
+    pub(crate) async fn reserve_and_settle(&self) {
+        let call = self.call();
+        let reserved = self.reserve(&call.hold).await;
+        black_box(reserved.expect("the key has funds"));
+        let settled = self.settle(&call.settlement).await;
+        black_box(settled.expect("the ledger is there"));
+    }
+
+    /// A call on the next key.
+    pub(crate) fn call(&self) -> Call {
+        // A prime step: neighbours in time are not neighbours in the books.
+        let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
+        let (account, key) = &self.keys[turn % self.keys.len()];
+        self.call_on(account, key)
+    }
+
+    pub(crate) fn call_on(&self, account: &AccountId, key: &KeyId) -> Call {
+        let number = RequestNumber::now_v7();
+        let hold = Hold {
+            number,
+            account: account.clone(),
+            key: key.clone(),
+            want: HELD,
+            least: HELD,
+            ttl: TTL,
+        };
+        let settlement = Settlement {
+            number,
+            account: account.clone(),
+            key: key.clone(),
+            held: HELD,
+            cost: COST,
+            fresh: true,
+            item: Item {
+                model: "plain".into(),
+                vendor: "plain-vendor".into(),
+                usage: Usage {
+                    input: 31,
+                    output: 40,
+                    ..Usage::default()
+                },
+                price: Some(Arc::clone(&self.price)),
+                estimated: false,
+                end: End::Finished,
+            },
+        };
+        Call { hold, settlement }
+    }
+}
+
+async fn connected(url: &str) -> Kept {
+    let settings = RedisSettings {
+        response_timeout: PATIENCE,
+        ..RedisSettings::default()
+    };
+    Kept::Redis(
+        RedisLedger::connect(url, settings)
+            .await
+            .expect("the server is there"),
+    )
+}
+
+async fn fund(
+    ledger: &impl Bookkeeping,
+    account: &AccountId,
+    key: &KeyId,
+) -> Result<(), BookError> {
+    ledger.create_account(account, "Bench").await?;
+    let funds = Entry {
+        id: "funds".into(),
+        amount: MicroRub::rubles(1_000_000),
+        reason: None,
+    };
+    ledger.enter(account, &funds).await?;
+    // No secret has it, but no other key either.
+    let mut digest = [0; 32];
+    digest[..key.len()].copy_from_slice(key.as_bytes());
+    let record = key_record(account, key, KeyDigest::new(digest));
+    ledger.create_key(&record, None).await?;
+    Ok(())
+}
+
+fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
+    let why = "the benches' ids are ids";
+    (account.parse().expect(why), key.parse().expect(why))
+}
+
+fn price() -> Arc<Price> {
+    let rate = Rate::new(100_000_000);
+    Arc::new(Price {
+        input: rate,
+        cached_input: rate,
+        output: rate,
+        cache_write: rate,
+        version: 1,
+        exchange_rate: "90.50".into(),
+    })
+}
+
+fn place(place: impl Any + Send + Sync) -> Place {
+    Arc::new(place)
+}
+
+fn new_directory() -> TempDir {
+    let place = directory().expect("target/bench can be made");
+    TempDir::new_in(place).expect("target/bench is writable")
+}
+
+/// Says on the standard error how far a long filling has come.
+struct Progress {
+    what: String,
+    done: usize,
+    say_at: Instant,
+}
+
+impl Progress {
+    fn new(what: String) -> Self {
+        Self {
+            what,
+            done: 0,
+            say_at: Instant::now() + PROGRESS_EVERY,
+        }
+    }
+
+    fn step(&mut self) {
+        self.done += 1;
+        if self.say_at <= Instant::now() {
+            eprintln!("ledger: {}: {} filled", self.what, self.done);
+            self.say_at = Instant::now() + PROGRESS_EVERY;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Does a hold cost more with more keys and accounts, or beside more holds?
+//!
+//! All sizes of a ledger are open at once and measured in turn, so that a slow moment of the machine
+//! hits all alike.
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use clap::Parser;
+use futures_util::future::join_all;
+use tokio::{runtime::Runtime, time::Instant};
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    reserve::ledger::Booked,
+};
+
+use crate::{
+    books::{AT_A_TIME, Books, Call, Kind},
+    report::{Place, Report, Round},
+};
+
+/// Keys, on as many accounts.
+const KEYS: [usize; 4] = [10, 1_000, 100_000, 1_000_000];
+/// Open holds of one account, in the books with the fewest keys.
+const HOLDS: [usize; 3] = [0, 100, 10_000];
+/// Ledgers that are measured side by side: what stands on one server is filled once.
+const GROUPS: [&[Kind]; 4] = [
+    &[Kind::Memory],
+    &[Kind::Sqlite],
+    &[Kind::Redis, Kind::Outbox],
+    &[Kind::Cluster],
+];
+/// How often [`AT_A_TIME`] calls are held and settled in a round.
+const CHUNKS: u32 = 32;
+
+/// Measures holds in small books and in large ones.
+#[derive(Debug, Parser)]
+pub(crate) struct Options {
+    /// The most keys and accounts.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    max: u32,
+    /// Ledgers; all that can be measured here when none is named.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    stores: Vec<Kind>,
+    /// Rounds; the figures are medians over them.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// The word `growth`, which led here.
+    #[arg(hide = true)]
+    _growth: String,
+    /// What cargo says to every bench.
+    #[arg(long = "bench", hide = true)]
+    _bench: bool,
+}
+
+impl Options {
+    fn keys(&self) -> impl Iterator<Item = usize> {
+        let max = self.max as usize;
+        KEYS.into_iter().filter(move |keys| *keys <= max)
+    }
+
+    fn asks_for(&self, kind: Kind) -> bool {
+        self.stores.is_empty() || self.stores.contains(&kind)
+    }
+}
+
+/// Books, and which calls are made on them.
+struct Point {
+    place: Place,
+    books: Arc<Books>,
+    /// `None`: on all keys in turn.
+    only: Option<(AccountId, KeyId)>,
+}
+
+impl Point {
+    fn call(&self) -> Call {
+        match &self.only {
+            Some((account, key)) => self.books.call_on(account, key),
+            None => self.books.call(),
+        }
+    }
+}
+
+pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
+    let mut report = Report::new(options.rounds);
+    for group in GROUPS {
+        let mut kinds = group.to_vec();
+        kinds.retain(|kind| options.asks_for(*kind));
+        let missing = kinds.iter().find_map(|kind| kind.missing());
+        if let Some(program) = missing {
+            eprintln!("ledger: no {program} on the PATH, so no lines for {kinds:?}");
+        } else if !kinds.is_empty() {
+            runtime.block_on(measure_group(&kinds, options, &mut report));
+        }
+    }
+    report.finish()
+}
+
+async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
+    let points = open(kinds, options).await;
+    let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); points.len()];
+    // The first round warms up and does not count.
+    for number in 0..=options.rounds as usize {
+        eprintln!("ledger: {kinds:?}: round {number} of {}", options.rounds);
+        for turn in 0..points.len() {
+            // Another one begins each time.
+            let index = (turn + number) % points.len();
+            let round = measure(&points[index]).await;
+            if number > 0 {
+                rounds[index].push(round);
+            }
+        }
+    }
+    for (point, rounds) in points.iter().zip(rounds) {
+        report.add(point.place, rounds);
+    }
+}
+
+/// All that is measured side by side, each ledger's points in the order of the table.
+async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut opened: Vec<Arc<Books>> = Vec::new();
+    for kind in kinds {
+        let mut of_kind = Vec::new();
+        for (index, keys) in options.keys().enumerate() {
+            let books = match opened.get(index) {
+                Some(redis) if *kind == Kind::Outbox => redis.through_outbox().await,
+                _ => Books::open(*kind, keys).await,
+            };
+            of_kind.push(Arc::new(books));
+        }
+        for (books, keys) in of_kind.iter().zip(options.keys()) {
+            points.push(Point {
+                place: Place::Keys(kind.name(), keys),
+                books: Arc::clone(books),
+                only: None,
+            });
+        }
+        for holds in HOLDS {
+            let smallest = &of_kind[0];
+            points.push(Point {
+                place: Place::Holds(kind.name(), holds),
+                books: Arc::clone(smallest),
+                only: Some(smallest.account_with_holds(holds).await),
+            });
+        }
+        opened = of_kind;
+    }
+    points
+}
+
+/// Holds are asked for one after another, as a call waits for its own; then they are settled together,
+/// as the settler does it.
+async fn measure(point: &Point) -> Round {
+    let (mut reserving, mut settling) = (Duration::ZERO, Duration::ZERO);
+    let books = &point.books;
+    books.looked_at();
+    for _ in 0..CHUNKS {
+        let calls: Vec<Call> = (0..AT_A_TIME).map(|_| point.call()).collect();
+        let began = Instant::now();
+        for call in &calls {
+            let reserved = books.reserve(&call.hold).await;
+            black_box(reserved.expect("the key has funds"));
+        }
+        reserving += began.elapsed();
+
+        let began = Instant::now();
+        let settled = join_all(calls.iter().map(|call| books.settle(&call.settlement))).await;
+        settling += began.elapsed();
+        for settled in settled {
+            let settled = settled.expect("the ledger is there");
+            assert_eq!(
+                settled.booked,
+                Booked::Held,
+                "each hold stood until it was settled"
+            );
+        }
+    }
+    let calls = f64::from(CHUNKS) * AT_A_TIME as f64;
+    let each_us = |time: Duration| time.as_secs_f64() * 1e6 / calls;
+    Round {
+        reserve_us: each_us(reserving),
+        both_us: each_us(reserving + settling),
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether a server is worth asking.
+
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// How often a server that is down is asked again.
+pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// So many calls in a row without an answer mean that the server is down.
+const TIMEOUTS_MAX: u32 = 3;
+
+/// Refuses at once while the server is down; lets one call through every [`PROBE_EVERY`].
+#[derive(Debug)]
+pub(super) struct Breaker {
+    begin: Instant,
+    /// In milliseconds since `begin`, when the next call may try; 0 while all may.
+    next_probe_ms: AtomicU64,
+    timeouts: AtomicU32,
+}
+
+impl Breaker {
+    pub(super) fn new() -> Self {
+        Self {
+            begin: Instant::now(),
+            next_probe_ms: AtomicU64::new(0),
+            timeouts: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn admits(&self) -> bool {
+        let due = self.next_probe_ms.load(Ordering::Relaxed);
+        if due == 0 {
+            return true;
+        }
+        let now = self.now_ms();
+        // Of all that find the probe due, one moves it on and goes.
+        now >= due
+            && self
+                .next_probe_ms
+                .compare_exchange(
+                    due,
+                    now + probe_every_ms(),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    pub(super) fn answered(&self) {
+        // Read first: in good times nothing is written to a line that all cores share.
+        if self.timeouts.load(Ordering::Relaxed) != 0 {
+            self.timeouts.store(0, Ordering::Relaxed);
+        }
+        if self.next_probe_ms.load(Ordering::Relaxed) != 0 {
+            self.next_probe_ms.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn open(&self) {
+        self.next_probe_ms
+            .store(self.now_ms() + probe_every_ms(), Ordering::Relaxed);
+    }
+
+    /// Says whether it is open now. One late answer is no reason to refuse everybody.
+    pub(super) fn timed_out(&self) -> bool {
+        let count = self
+            .timeouts
+            .fetch_add(1, Ordering::Relaxed)
+            .saturating_add(1);
+        let down = count >= TIMEOUTS_MAX || self.next_probe_ms.load(Ordering::Relaxed) != 0;
+        if down {
+            self.open();
+        }
+        down
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX / 2)
+    }
+}
+
+fn probe_every_ms() -> u64 {
+    u64::try_from(PROBE_EVERY.as_millis()).unwrap_or(u64::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_down_is_asked_once_every_quarter_second() {
+        let breaker = Breaker::new();
+        assert!(breaker.admits() && breaker.admits());
+        breaker.open();
+        assert!(!breaker.admits());
+        tokio::time::advance(PROBE_EVERY).await;
+        assert_eq!([(); 3].map(|()| breaker.admits()), [true, false, false]);
+        breaker.answered();
+        assert_eq!([(); 3].map(|()| breaker.admits()), [true; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_late_answers_in_a_row_mean_down() {
+        let breaker = Breaker::new();
+        assert!(!breaker.timed_out() && !breaker.timed_out());
+        breaker.answered();
+        assert_eq!([(); 3].map(|()| breaker.timed_out()), [false, false, true]);
+        assert!(!breaker.admits());
+    }
+}

@@ -1,0 +1,421 @@
+//! Who the primaries are: fixed, as the Sentinels say, or as the nodes of a Cluster say.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::{RedisError, Value};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    RedisFault,
+    map::{Map, Range},
+    node::{Failure, Lane, Limit, Node, Parcel},
+    url::{Address, Kind, RedisUrl},
+};
+
+/// How often it is looked who the primaries are while calls fail.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long it is waited for those who have not said so yet.
+const LOOK_LIMIT: Duration = Duration::from_millis(300);
+
+/// Knows the primaries, and whom to ask for them.
+pub(super) struct Directory {
+    url: RedisUrl,
+    connections: usize,
+    map: RwLock<Arc<Map>>,
+    /// All servers that are known, so that none gets two sets of connections.
+    nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    sentinels: Vec<Sentinel>,
+    /// Held while somebody looks; when that was.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+}
+
+/// One Sentinel: without a password, and with that of the servers.
+struct Sentinel {
+    plain: Node,
+    known: Node,
+}
+
+/// First and last slot, and who has them.
+type Slots = Vec<(u16, u16, Address)>;
+
+/// What a look costs those who come while somebody looks already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// They wait for what he finds.
+    Wait,
+    /// They go on with what is known.
+    None,
+}
+
+impl Directory {
+    /// Looks for the first time.
+    ///
+    /// # Errors
+    /// Nobody told who the primaries are, within the limit.
+    pub(super) async fn begin(
+        url: RedisUrl,
+        connections: usize,
+        limit: Duration,
+    ) -> Result<Self, RedisFault> {
+        let sentinels = match url.kind {
+            Kind::Sentinel(_) => url
+                .hosts
+                .iter()
+                .map(|address| {
+                    let node = |with| Node::new(address.clone(), url.sentinel(address, with), 1);
+                    Ok(Sentinel {
+                        plain: node(false)?,
+                        known: node(true)?,
+                    })
+                })
+                .collect::<Result<Vec<_>, RedisFault>>()?,
+            Kind::Single | Kind::Cluster => Vec::new(),
+        };
+        let directory = Self {
+            url,
+            connections,
+            map: RwLock::new(Arc::new(Map::new(Vec::new()))),
+            nodes: Mutex::new(HashMap::new()),
+            sentinels,
+            looked: tokio::sync::Mutex::new(None),
+        };
+        if directory.is_single() {
+            let node = directory.node(&directory.url.hosts[0])?;
+            directory.put(Map::whole(node));
+        } else {
+            match directory.find(None, limit).await {
+                Some(found) => directory.accept(found)?,
+                None => return Err(directory.why_nobody_told(limit).await),
+            }
+        }
+        Ok(directory)
+    }
+
+    /// The primaries as they were when it was last looked.
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether keys are spread over servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.url.kind == Kind::Cluster
+    }
+
+    /// Whether there is one server and nobody to ask for another.
+    pub(super) fn is_single(&self) -> bool {
+        self.url.kind == Kind::Single
+    }
+
+    /// Looks who the primaries are now, unless that has been done since `seen`, or a moment ago. Does not
+    /// ask `except`, if others can be asked: it has just failed, and may be the one that does not know.
+    pub(super) async fn look(
+        &self,
+        seen: &Arc<Map>,
+        except: Option<&Arc<Node>>,
+        patience: Patience,
+    ) -> Arc<Map> {
+        if self.is_single() {
+            return self.map();
+        }
+        let mut looked = match patience {
+            Patience::Wait => self.looked.lock().await,
+            Patience::None => match self.looked.try_lock() {
+                Ok(looked) => looked,
+                Err(_) => return self.map(),
+            },
+        };
+        let (now, map) = (Instant::now(), self.map());
+        let recently = looked.is_some_and(|last| now < last + LOOK_EVERY);
+        if recently || !Arc::ptr_eq(&map, seen) {
+            return map;
+        }
+        *looked = Some(now);
+        if let Some(found) = self.find(except, LOOK_LIMIT).await {
+            // An address that cannot be used leaves things as they were.
+            let _ = self.accept(found);
+        }
+        self.map()
+    }
+
+    /// The server at an address that another one named.
+    pub(super) fn named(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
+        self.node(&Address::told(address, by.address())?).ok()
+    }
+
+    fn node(&self, address: &Address) -> Result<Arc<Node>, RedisFault> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = nodes.get(address) {
+            return Ok(Arc::clone(node));
+        }
+        let info = self.url.server(address);
+        let node = Arc::new(Node::new(address.clone(), info, self.connections)?);
+        nodes.insert(address.clone(), Arc::clone(&node));
+        Ok(node)
+    }
+
+    fn put(&self, map: Map) {
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+    }
+
+    /// Makes what was found the map, unless it is already.
+    fn accept(&self, found: Slots) -> Result<(), RedisFault> {
+        let map = self.map();
+        let known = map
+            .ranges()
+            .iter()
+            .map(|range| (range.first, range.last, range.node.address()));
+        if known.eq(found
+            .iter()
+            .map(|(first, last, address)| (*first, *last, address)))
+        {
+            return Ok(());
+        }
+        let ranges = found
+            .into_iter()
+            .map(|(first, last, address)| {
+                let node = self.node(&address)?;
+                Ok(Range { first, last, node })
+            })
+            .collect::<Result<Vec<_>, RedisFault>>()?;
+        let map = Map::new(ranges);
+        let primaries = map.primaries();
+        self.nodes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|address, node| {
+                self.url.hosts.contains(address)
+                    || primaries.iter().any(|primary| Arc::ptr_eq(primary, node))
+            });
+        self.put(map);
+        Ok(())
+    }
+
+    /// Asks all who may know.
+    async fn find(&self, except: Option<&Arc<Node>>, limit: Duration) -> Option<Slots> {
+        match &self.url.kind {
+            Kind::Single => None,
+            Kind::Sentinel(name) => {
+                let asked = self.sentinels.iter().map(|sentinel| sentinel.primary(name));
+                let primary = most_say(asked, limit).await?;
+                Some(vec![(0, u16::MAX, primary)])
+            }
+            Kind::Cluster => {
+                let mut nodes = self.map().primaries();
+                for host in &self.url.hosts {
+                    let node = self.node(host).ok()?;
+                    if !nodes.iter().any(|known| Arc::ptr_eq(known, &node)) {
+                        nodes.push(node);
+                    }
+                }
+                if let Some(except) = except
+                    && nodes.len() > 1
+                {
+                    nodes.retain(|node| !Arc::ptr_eq(node, except));
+                }
+                most_say(nodes.iter().map(|node| slots_as_seen_by(node)), limit).await
+            }
+        }
+    }
+
+    /// What the first of those to be asked has against it.
+    async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
+        let told = |cause: &str, address: &Node| RedisFault::OutOfReach {
+            address: Arc::clone(address.shown()),
+            cause: cause.into(),
+        };
+        let limit = Limit::begin(limit);
+        if let (Kind::Sentinel(name), Some(Sentinel { plain, known })) =
+            (&self.url.kind, self.sentinels.first())
+        {
+            let question = question(name);
+            let answer = match plain.send(&question, Lane::Shared, limit).await {
+                Err(Failure::Reply(_, error)) if wants_password(&error) => {
+                    known.send(&question, Lane::Shared, limit).await
+                }
+                answer => answer,
+            };
+            return match answer {
+                Err(failure) => failure.into(),
+                Ok(_) => told("the Sentinels know no primary of this name", plain),
+            };
+        }
+        match self.node(&self.url.hosts[0]) {
+            Err(fault) => fault,
+            Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
+                Err(failure) => failure.into(),
+                Ok(_) => told("it is in no Cluster that has slots", &node),
+            },
+        }
+    }
+}
+
+impl Sentinel {
+    async fn primary(&self, name: &str) -> Option<Address> {
+        let question = question(name);
+        let answer = match self.plain.ask_anyway(&question).await {
+            Err(error) if wants_password(&error) => self.known.ask_anyway(&question).await,
+            answer => answer,
+        };
+        // Nil, and no pair, where the name is not known.
+        let (host, port) = redis::from_redis_value(answer.ok()?.pop()?).ok()?;
+        Some(Address { host, port })
+    }
+}
+
+fn question(name: &str) -> Parcel {
+    Parcel::words(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])
+}
+
+fn wants_password(error: &RedisError) -> bool {
+    matches!(error.code(), Some("NOAUTH" | "NOPERM"))
+}
+
+fn slots_question() -> Parcel {
+    Parcel::words(&["CLUSTER", "SLOTS"])
+}
+
+async fn slots_as_seen_by(node: &Node) -> Option<Slots> {
+    let answer = node.ask_anyway(&slots_question()).await.ok()?.pop()?;
+    slots_of(answer, node.address())
+}
+
+/// Reads `CLUSTER SLOTS`; `None` if it is something else, or of a node that is in no cluster yet.
+fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
+    let Value::Array(rows) = answer else {
+        return None;
+    };
+    let mut slots = Slots::new();
+    for row in rows {
+        // First and last slot, the primary, its replicas; of each of those host, port and more.
+        let Value::Array(fields) = row else {
+            return None;
+        };
+        let [
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(primary),
+            ..,
+        ] = fields.as_slice()
+        else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = primary.as_slice() else {
+            return None;
+        };
+        let host: Option<String> = redis::from_redis_value_ref(host).ok()?;
+        let host = match host.as_deref() {
+            None | Some("" | "?") => by.host.clone(),
+            Some(host) => host.to_owned(),
+        };
+        let port = u16::try_from(*port).ok()?;
+        let [first, last] = [first, last].map(|slot| u16::try_from(*slot));
+        slots.push((first.ok()?, last.ok()?, Address { host, port }));
+    }
+    slots.sort_unstable();
+    (!slots.is_empty()).then_some(slots)
+}
+
+/// What most of them answer: at once when more than half say the same, else when all have answered or
+/// the time is up. One that does not know any more, because it is cut off, is so outvoted.
+async fn most_say<T: PartialEq>(
+    asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
+    limit: Duration,
+) -> Option<T> {
+    let until = Instant::now() + limit;
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let half = asked.len() / 2;
+    let mut answers: Vec<(T, usize)> = Vec::new();
+    while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
+        let Some(answer) = answer else { continue };
+        let index = match answers.iter().position(|(known, _)| *known == answer) {
+            Some(index) => index,
+            None => {
+                answers.push((answer, 0));
+                answers.len() - 1
+            }
+        };
+        answers[index].1 += 1;
+        if answers[index].1 > half {
+            break;
+        }
+    }
+    // Of answers that as many give, the first.
+    let best = answers.into_iter().rev().max_by_key(|(_, count)| *count);
+    best.map(|(answer, _)| answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn most_are_believed_and_nobody_is_waited_for_in_vain() {
+        let limit = LOOK_LIMIT;
+        let say = |answers: &[Option<u8>]| {
+            let answers = answers.to_vec();
+            most_say(answers.into_iter().map(ready), limit)
+        };
+        assert_eq!(say(&[Some(1), Some(2), Some(2)]).await, Some(2));
+        assert_eq!(say(&[None, Some(2), None]).await, Some(2));
+        assert_eq!(say(&[Some(1), Some(2)]).await, Some(1));
+        assert_eq!(say(&[None, None]).await, None);
+        assert_eq!(say(&[]).await, None);
+
+        let begin = Instant::now();
+        let two_of_three = [
+            ready(Some(1)).boxed(),
+            pending().boxed(),
+            ready(Some(1)).boxed(),
+        ];
+        assert_eq!(most_say(two_of_three.into_iter(), limit).await, Some(1));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        let one_of_three = [ready(Some(1)).boxed(), pending().boxed(), pending().boxed()];
+        assert_eq!(most_say(one_of_three.into_iter(), limit).await, Some(1));
+        assert_eq!(begin.elapsed(), limit);
+    }
+
+    #[test]
+    fn slots_are_read_as_servers_write_them() {
+        let by = Address {
+            host: "me".into(),
+            port: 1,
+        };
+        let text = |text: &str| Value::BulkString(text.into());
+        let server = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
+        let row =
+            |first, last, server| Value::Array(vec![Value::Int(first), Value::Int(last), server]);
+        let answer = Value::Array(vec![
+            row(100, 16_383, server(text("b"), 7001)),
+            row(0, 99, server(Value::Nil, 7000)),
+        ]);
+        let address = |host: &str, port| Address {
+            host: host.into(),
+            port,
+        };
+        assert_eq!(
+            slots_of(answer, &by).unwrap(),
+            [
+                (0, 99, address("me", 7000)),
+                (100, 16_383, address("b", 7001))
+            ]
+        );
+        for nothing in [
+            Value::Array(Vec::new()),
+            Value::Nil,
+            Value::Array(vec![row(0, 16_384 * 4, server(text("b"), 7001))]),
+            Value::Array(vec![row(0, 9, text("b"))]),
+        ] {
+            assert_eq!(slots_of(nothing.clone(), &by), None, "{nothing:?}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! One server: a few multiplexed connections used in turn, a deadline on each call, and a breaker.
+
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    Client, Cmd, ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+    aio::{ConnectionManager, ConnectionManagerConfig},
+    io::tcp::TcpSettings,
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::{OPERATOR_TIMEOUT, RedisFault, breaker::Breaker, url::Address};
+
+/// For one attempt to connect.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Commands that wait for the socket, each connection. The crate's 50 queues callers in a burst.
+const PIPELINE_MAX: usize = 4096;
+
+/// One server.
+pub(super) struct Node {
+    address: Address,
+    shown: Arc<str>,
+    client: Client,
+    config: ConnectionManagerConfig,
+    /// Those that are shared, and the last for what waits on the server.
+    links: Box<[RwLock<Link>]>,
+    turn: AtomicUsize,
+    breaker: Breaker,
+    /// [`UNKNOWN`] before it has told.
+    replicas: AtomicU32,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// A connection and how often it has been replaced.
+#[derive(Clone)]
+struct Link {
+    generation: u64,
+    manager: ConnectionManager,
+}
+
+/// Which connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// One of those that all share.
+    Shared,
+    /// The one for commands that hold up what comes behind them.
+    Waiting,
+}
+
+/// Until when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    pub(super) at: Instant,
+    whole: Duration,
+}
+
+impl Limit {
+    /// From now on.
+    pub(super) fn begin(whole: Duration) -> Self {
+        Self {
+            at: Instant::now() + whole,
+            whole,
+        }
+    }
+}
+
+/// What came of a call, before it has words.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// An error that the server answered, and who it is.
+    Reply(Arc<str>, RedisError),
+    Fault(RedisFault),
+}
+
+impl From<Failure> for RedisFault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Reply(address, error) => Self::Refused {
+                address,
+                cause: error.into(),
+            },
+            Failure::Fault(fault) => fault,
+        }
+    }
+}
+
+/// Commands that go out together on one connection, nothing between them.
+#[derive(Debug)]
+pub(super) struct Parcel(Vec<Cmd>);
+
+impl Parcel {
+    pub(super) fn one(command: Cmd) -> Self {
+        Self(vec![command])
+    }
+
+    pub(super) fn words(words: &[&str]) -> Self {
+        Self::one(command(words))
+    }
+
+    pub(super) fn several(commands: Vec<Cmd>) -> Self {
+        Self(commands)
+    }
+
+    /// Each with ASKING before it, for a slot that the server is taking over.
+    pub(super) fn asking(&self) -> Self {
+        let both = |command: &Cmd| [redis::cmd("ASKING"), command.clone()];
+        Self(self.0.iter().flat_map(both).collect())
+    }
+
+    async fn over(&self, manager: &mut ConnectionManager) -> RedisResult<Vec<Value>> {
+        let values = match self.0.as_slice() {
+            [command] => vec![manager.send_packed_command(command).await?],
+            commands => {
+                let mut pipeline = redis::pipe();
+                for command in commands {
+                    pipeline.add_command(command.clone());
+                }
+                manager
+                    .send_packed_commands(&pipeline, 0, commands.len())
+                    .await?
+            }
+        };
+        values.into_iter().map(Value::extract_error).collect()
+    }
+}
+
+pub(super) fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(*word);
+    }
+    command
+}
+
+/// What a server tells about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerInfo {
+    pub(crate) version: (u32, u32),
+    /// The same for as long as it is the same process with the same line of data.
+    pub(crate) identity: String,
+    /// How many replicas are in touch with it.
+    pub(crate) replicas: u32,
+    /// Whether it is a node of a Cluster.
+    pub(crate) in_cluster: bool,
+}
+
+impl ServerInfo {
+    /// From the sections `server` and `replication` of INFO.
+    fn read(info: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let mut lines = info.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        let mut numbers = field("redis_version")?.trim().split('.').map(str::parse);
+        Some(Self {
+            version: (numbers.next()?.ok()?, numbers.next()?.ok()?),
+            identity: format!(
+                "{} {}",
+                field("run_id").unwrap_or_default().trim(),
+                field("master_replid").unwrap_or_default().trim()
+            ),
+            replicas: field("connected_slaves")
+                .and_then(|count| count.trim().parse().ok())
+                .unwrap_or(0),
+            in_cluster: field("redis_mode").is_some_and(|mode| mode.trim() == "cluster"),
+        })
+    }
+}
+
+impl Node {
+    /// Connects when it is first asked.
+    pub(super) fn new(
+        address: Address,
+        info: ConnectionInfo,
+        connections: usize,
+    ) -> Result<Self, RedisFault> {
+        let shown: Arc<str> = address.to_string().into();
+        let unusable = |error: RedisError| RedisFault::OutOfReach {
+            address: Arc::clone(&shown),
+            cause: error.into(),
+        };
+        let tcp = TcpSettings::default().set_nodelay(true);
+        // A peer that vanished without a word is noticed by what it does not acknowledge.
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(OPERATOR_TIMEOUT);
+        let client = Client::open(info.set_tcp_settings(tcp)).map_err(unusable)?;
+        let config = ConnectionManagerConfig::new()
+            // One attempt at a time: with the crate's own series every call waits for its end.
+            .set_number_of_retries(0)
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(OPERATOR_TIMEOUT))
+            .set_pipeline_buffer_size(PIPELINE_MAX);
+        let links = (0..=connections.max(1))
+            .map(|_| {
+                let manager =
+                    ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
+                Ok(RwLock::new(Link {
+                    generation: 0,
+                    manager,
+                }))
+            })
+            .collect::<RedisResult<_>>()
+            .map_err(unusable)?;
+        Ok(Self {
+            address,
+            shown,
+            client,
+            config,
+            links,
+            turn: AtomicUsize::new(0),
+            breaker: Breaker::new(),
+            replicas: AtomicU32::new(UNKNOWN),
+        })
+    }
+
+    pub(super) const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The address as text.
+    pub(super) const fn shown(&self) -> &Arc<str> {
+        &self.shown
+    }
+
+    /// How many replicas it had when it last told about itself; `None` before it has.
+    pub(super) fn replicas(&self) -> Option<u32> {
+        Some(self.replicas.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
+    }
+
+    /// Sends a parcel that may run twice: where the connection broke, it is sent once more.
+    pub(super) async fn send(
+        &self,
+        parcel: &Parcel,
+        lane: Lane,
+        limit: Limit,
+    ) -> Result<Vec<Value>, Failure> {
+        let address = || Arc::clone(&self.shown);
+        if !self.breaker.admits() {
+            return Err(Failure::Fault(RedisFault::Down { address: address() }));
+        }
+        let place = self.place(lane);
+        let link = self.link(place);
+        let generation = link.generation;
+        match timeout_at(limit.at, self.attempt(parcel, place, link)).await {
+            Ok(Ok(values)) => {
+                self.breaker.answered();
+                Ok(values)
+            }
+            Ok(Err(error)) if is_reply(&error) => {
+                self.breaker.answered();
+                Err(Failure::Reply(address(), error))
+            }
+            Ok(Err(error)) => {
+                self.breaker.open();
+                self.replace(place, generation);
+                Err(Failure::Fault(RedisFault::OutOfReach {
+                    address: address(),
+                    cause: error.into(),
+                }))
+            }
+            Err(_) => {
+                // Whoever waits for replicas learns nothing about the server.
+                if lane == Lane::Waiting || self.breaker.timed_out() {
+                    self.replace(place, generation);
+                }
+                Err(Failure::Fault(RedisFault::TooSlow {
+                    address: address(),
+                    limit: limit.whole,
+                }))
+            }
+        }
+    }
+
+    /// Asks whether or not the breaker is open, and tells it nothing: for questions about the servers,
+    /// which are put to several of them at once.
+    pub(super) async fn ask_anyway(&self, parcel: &Parcel) -> RedisResult<Vec<Value>> {
+        let place = self.place(Lane::Shared);
+        let link = self.link(place);
+        let generation = link.generation;
+        let answer = self.attempt(parcel, place, link).await;
+        if answer.as_ref().is_err_and(|error| !is_reply(error)) {
+            self.replace(place, generation);
+        }
+        answer
+    }
+
+    /// What it tells about itself; `None` where the host forbids to ask.
+    pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
+        let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
+        let parcel = Parcel::several(sections.into());
+        let values = match self.send(&parcel, Lane::Shared, Limit::begin(limit)).await {
+            Err(Failure::Reply(..)) => return Ok(None),
+            values => values?,
+        };
+        let sections = values
+            .into_iter()
+            .map(redis::from_redis_value)
+            .collect::<Result<Vec<String>, _>>()
+            .map_err(|error| RedisFault::Unexpected(error.to_string()))?;
+        let info = ServerInfo::read(&sections.join("\n"))
+            .ok_or_else(|| RedisFault::Unexpected("INFO without a version".into()))?;
+        self.replicas.store(info.replicas, Ordering::Relaxed);
+        Ok(Some(info))
+    }
+
+    async fn attempt(&self, parcel: &Parcel, place: usize, link: Link) -> RedisResult<Vec<Value>> {
+        let Link {
+            generation,
+            mut manager,
+        } = link;
+        match parcel.over(&mut manager).await {
+            // An idle connection was closed, or the server is back, or another one stands behind the
+            // name. After a drop the manager connects again by itself; other failures of connecting
+            // (TLS, AUTH, LOADING) it would keep for ever.
+            Err(error) if !is_reply(&error) => {
+                if !error.is_connection_dropped() {
+                    self.replace(place, generation);
+                    manager = self.link(place).manager;
+                }
+                parcel.over(&mut manager).await
+            }
+            answer => answer,
+        }
+    }
+
+    fn place(&self, lane: Lane) -> usize {
+        let shared = self.links.len() - 1;
+        match lane {
+            Lane::Shared => self.turn.fetch_add(1, Ordering::Relaxed) % shared,
+            Lane::Waiting => shared,
+        }
+    }
+
+    fn link(&self, place: usize) -> Link {
+        self.links[place]
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Puts a fresh connection in the place of a failed one, unless somebody else has.
+    fn replace(&self, place: usize, failed: u64) {
+        let mut link = self.links[place]
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if link.generation != failed {
+            return;
+        }
+        if let Ok(fresh) =
+            ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone())
+        {
+            *link = Link {
+                generation: failed + 1,
+                manager: fresh,
+            };
+        }
+    }
+}
+
+/// Whether the server answered, and can answer others: an error in a script, out of memory.
+fn is_reply(error: &RedisError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
+    match error.kind() {
+        // It cannot serve anybody now, and after a failover another server may stand behind the name.
+        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => false,
+        ErrorKind::Server(_) | ErrorKind::Extension => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_known_by_its_run_and_its_line_of_data() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:aa\r\n\
+                    # Replication\r\nrole:master\r\nconnected_slaves:2\r\nmaster_replid:bb\r\n\
+                    master_replid2:cc\r\n";
+        let read = ServerInfo::read(info).unwrap();
+        let expected = ServerInfo {
+            version: (7, 0),
+            identity: "aa bb".into(),
+            replicas: 2,
+            in_cluster: true,
+        };
+        assert_eq!(read, expected);
+        let other = ServerInfo::read(&info.replace("run_id:aa", "run_id:dd")).unwrap();
+        assert_ne!(other.identity, read.identity);
+        assert_eq!(ServerInfo::read("# Server\r\n"), None);
+    }
+
+    #[test]
+    fn asking_goes_before_each_command() {
+        let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
+        let names: Vec<String> = parcel
+            .asking()
+            .0
+            .iter()
+            .map(|command| {
+                let mut args = command.args_iter();
+                match args.next() {
+                    Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
+                    _ => String::new(),
+                }
+            })
+            .collect();
+        assert_eq!(names, ["ASKING", "GET", "ASKING", "WAIT"]);
+    }
+}

@@ -1,0 +1,395 @@
+//! Addresses of a Redis: one server, behind Sentinels, or a Cluster.
+
+use std::fmt;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use super::RedisFault;
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26_379;
+
+/// A Redis URL, read. Shown without user and password.
+///
+/// ```text
+/// redis://[user:password@]host[:6379][/database]
+/// redis-sentinel://[user:password@]host[:26379],host,.../master[/database]
+/// redis-cluster://[user:password@]host[:6379],host,...
+/// ```
+///
+/// `rediss`, `rediss-sentinel` and `rediss-cluster` for TLS. User and password are those of the servers;
+/// Sentinels are shown them only if they ask.
+#[derive(Clone)]
+pub struct RedisUrl {
+    pub(super) kind: Kind,
+    /// At least one: the server, the Sentinels, or nodes to begin with.
+    pub(super) hosts: Vec<Address>,
+    /// How to connect to the first of them; the others differ in the address only.
+    info: ConnectionInfo,
+    has_credentials: bool,
+}
+
+/// How many servers there are, and who says which of them to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Single,
+    /// The name that the Sentinels know the primary by.
+    Sentinel(String),
+    Cluster,
+}
+
+/// Host and port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl RedisUrl {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`RedisFault::Url`], which says what is wrong without repeating the text.
+    pub fn parse(text: &str) -> Result<Self, RedisFault> {
+        let (scheme, rest) = text.split_once("://").ok_or(RedisFault::Url(FORM))?;
+        let (scheme, kind) = match scheme {
+            "redis" | "rediss" => return Self::single(text),
+            "redis-sentinel" => ("redis", Kind::Sentinel(String::new())),
+            "rediss-sentinel" => ("rediss", Kind::Sentinel(String::new())),
+            "redis-cluster" => ("redis", Kind::Cluster),
+            "rediss-cluster" => ("rediss", Kind::Cluster),
+            _ => return Err(RedisFault::Url(FORM)),
+        };
+        if rest.contains(['?', '#']) {
+            return Err(RedisFault::Url(
+                "it has a '?' or a '#': percent-encode it in a password, leave it away elsewhere",
+            ));
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (Some(credentials), hosts),
+            None => (None, authority),
+        };
+        let (kind, port, database) = match kind {
+            Kind::Cluster if !matches!(path, "" | "0" | "0/") => {
+                return Err(RedisFault::Url(
+                    "a Cluster has database 0 only: nothing goes behind the hosts, and a '/' in a password is \
+                     percent-encoded",
+                ));
+            }
+            Kind::Sentinel(_) => {
+                let (name, database) = path.split_once('/').unwrap_or((path, ""));
+                let name = master_name(name)?;
+                (Kind::Sentinel(name), SENTINEL_PORT, database_of(database)?)
+            }
+            kind => (kind, PORT, 0),
+        };
+        let hosts = hosts
+            .split(',')
+            .map(|host| Address::parse(host, port))
+            .collect::<Option<Vec<_>>>()
+            .ok_or(RedisFault::Url(
+                "the hosts must be like a:7000,b:7001 or [::1]:7000; percent-encode a password",
+            ))?;
+        // The crate reads user, password and database; it knows one host only.
+        let mut one = format!("{scheme}://");
+        if let Some(credentials) = credentials {
+            one = format!("{one}{credentials}@");
+        }
+        let one = format!("{one}{}/{database}", hosts[0]);
+        let info = one.into_connection_info().map_err(|_| {
+            RedisFault::Url("user and password must be like user:password@, percent-encoded")
+        })?;
+        Ok(Self {
+            kind,
+            hosts,
+            info,
+            has_credentials: credentials.is_some(),
+        })
+    }
+
+    /// Whether it carries a user or a password.
+    #[must_use]
+    pub const fn has_credentials(&self) -> bool {
+        self.has_credentials
+    }
+
+    fn single(text: &str) -> Result<Self, RedisFault> {
+        let info = text
+            .into_connection_info()
+            .map_err(|_| RedisFault::Url(FORM))?;
+        let (host, port) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host.clone(), *port)
+            }
+            _ => return Err(RedisFault::Url(FORM)),
+        };
+        let settings = info.redis_settings();
+        let has_credentials = settings.username().is_some() || settings.password().is_some();
+        Ok(Self {
+            kind: Kind::Single,
+            hosts: vec![Address { host, port }],
+            info,
+            has_credentials,
+        })
+    }
+
+    /// How to connect to a server at this address.
+    pub(super) fn server(&self, address: &Address) -> ConnectionInfo {
+        let Address { host, port } = address.clone();
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.info.clone().set_addr(addr)
+    }
+
+    /// How to connect to a Sentinel: it has no databases, and often no password.
+    pub(super) fn sentinel(&self, address: &Address, with_credentials: bool) -> ConnectionInfo {
+        let info = self.server(address);
+        let settings = if with_credentials {
+            info.redis_settings().clone().set_db(0)
+        } else {
+            redis::RedisConnectionInfo::default()
+        };
+        info.set_redis_settings(settings)
+    }
+}
+
+/// Hosts and ports.
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, host) in self.hosts.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{host}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({:?} {self})", self.kind)
+    }
+}
+
+const FORM: &str = "write redis://user:password@host:port/database, rediss:// for TLS, \
+                    redis-sentinel://host:port,host:port/master or redis-cluster://host:port,host:port";
+
+fn master_name(name: &str) -> Result<String, RedisFault> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if !name.is_empty() && name.bytes().all(good) {
+        Ok(name.to_owned())
+    } else {
+        Err(RedisFault::Url(
+            "behind the Sentinels must stand the name that they know the primary by, like /mymaster",
+        ))
+    }
+}
+
+fn database_of(text: &str) -> Result<u32, RedisFault> {
+    match text {
+        "" => Ok(0),
+        text => text.parse().map_err(|_| {
+            RedisFault::Url("behind the primary's name stands a database's number, if anything")
+        }),
+    }
+}
+
+impl Address {
+    /// `host`, `host:port`, `[v6]` or `[v6]:port`.
+    fn parse(text: &str, default_port: u16) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, rest) = rest.split_once(']')?;
+                host.parse::<std::net::Ipv6Addr>().ok()?;
+                let port = match rest {
+                    "" => None,
+                    rest => Some(rest.strip_prefix(':')?),
+                };
+                (host, port)
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
+        if host.is_empty() || !host.bytes().all(good) {
+            return None;
+        }
+        let port = match port {
+            None => default_port,
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        };
+        Some(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    /// As servers write it in a redirection: `host:port`, an IPv6 host without brackets. Without a host
+    /// it is the one that said so.
+    pub(super) fn told(text: &str, by: &Self) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = match host {
+            "" | "?" => &by.host,
+            host => host,
+        };
+        Some(Self {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user_and_password(url: &RedisUrl) -> (Option<&str>, Option<&str>) {
+        let settings = url.info.redis_settings();
+        (settings.username(), settings.password())
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let sentinel = || Kind::Sentinel("mymaster".to_owned());
+        for (text, kind, hosts, credentials, database, tls) in [
+            ("redis://h", Kind::Single, "h:6379", (None, None), 0, false),
+            (
+                "rediss://u:p@h:7000/2",
+                Kind::Single,
+                "h:7000",
+                (Some("u"), Some("p")),
+                2,
+                true,
+            ),
+            (
+                "redis-cluster://a:7000,b:7001",
+                Kind::Cluster,
+                "a:7000,b:7001",
+                (None, None),
+                0,
+                false,
+            ),
+            (
+                "rediss-cluster://:p%40%2f@a,[::1]:7001,10.0.0.3/0",
+                Kind::Cluster,
+                "a:6379,[::1]:7001,10.0.0.3:6379",
+                (None, Some("p@/")),
+                0,
+                true,
+            ),
+            (
+                "redis-sentinel://s1,s2:26380/mymaster",
+                sentinel(),
+                "s1:26379,s2:26380",
+                (None, None),
+                0,
+                false,
+            ),
+            (
+                "rediss-sentinel://u:p@s1:5000/mymaster/3",
+                sentinel(),
+                "s1:5000",
+                (Some("u"), Some("p")),
+                3,
+                true,
+            ),
+        ] {
+            let url = RedisUrl::parse(text).expect(text);
+            assert_eq!(url.kind, kind, "{text}");
+            assert_eq!(url.to_string(), hosts, "{text}");
+            assert_eq!(user_and_password(&url), credentials, "{text}");
+            assert_eq!(url.has_credentials(), credentials != (None, None), "{text}");
+            let server = url.server(&url.hosts[0]);
+            assert_eq!(server.redis_settings().db(), database, "{text}");
+            let is_tls = matches!(server.addr(), ConnectionAddr::TcpTls { .. });
+            assert_eq!(is_tls, tls, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for (text, said) in [
+            ("postgres://u:hunter2@h/1", "redis-cluster://"),
+            ("hunter2", "redis-cluster://"),
+            ("redis://u:hunter2@h/x", "redis://user"),
+            ("redis://:hunter2@", "redis://user"),
+            ("redis-cluster://", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@a,,b", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@a:x", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@a:0", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@::1:7000", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@[::1:7000", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@[a]:7000", "a:7000,b:7001"),
+            ("redis-cluster://:hunter2@a:1/2", "database 0"),
+            ("redis-cluster://:hun?ter2@a:1", "percent-encode"),
+            ("redis-cluster://:hunter2@a:1#insecure", "'#'"),
+            ("redis-cluster://:hunter2/@a:1", "percent-encode"),
+            ("redis-sentinel://:hunter2@a:1", "/mymaster"),
+            ("redis-sentinel://:hunter2@a:1/", "/mymaster"),
+            ("redis-sentinel://:hunter2@a:1/my master", "/mymaster"),
+            ("redis-sentinel://:hunter2@a:1/m/x", "database's number"),
+            ("redis-sentinel:///mymaster", "a:7000,b:7001"),
+        ] {
+            let error = RedisUrl::parse(text).expect_err(text).to_string();
+            assert!(error.contains(said), "{text}: {error}");
+            assert!(!error.contains("hun"), "{text}: {error}");
+        }
+        let url = RedisUrl::parse("redis-cluster://root:hunter2@a:1,b:2").unwrap();
+        let shown = format!("{url:?} {url}");
+        assert_eq!(shown, "RedisUrl(Cluster a:1,b:2) a:1,b:2");
+    }
+
+    #[test]
+    fn a_sentinel_is_told_no_password_unless_it_asks() {
+        let url = RedisUrl::parse("redis-sentinel://u:p@s1/m/3").unwrap();
+        for (with, user, password) in [(false, None, None), (true, Some("u"), Some("p"))] {
+            let info = url.sentinel(&url.hosts[0], with);
+            let settings = info.redis_settings();
+            assert_eq!(
+                (settings.username(), settings.password(), settings.db()),
+                (user, password, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_means_the_one_that_sent_it() {
+        let by = Address::parse("h:1", PORT).unwrap();
+        for (text, told) in [
+            ("10.0.0.1:7000", Some("10.0.0.1:7000")),
+            (":7000", Some("h:7000")),
+            ("?:7000", Some("h:7000")),
+            ("::1:7000", Some("[::1]:7000")),
+            ("h", None),
+            ("h:x", None),
+        ] {
+            let address = Address::told(text, &by).map(|address| address.to_string());
+            assert_eq!(address.as_deref(), told, "{text}");
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! An outbox's lines in one SQLite file, one row for each call.
+//!
+//! One thread writes. Lines that come while it is busy wait for it together, and those of one call
+//! come to one row, or to nothing when the call is over before the thread gets to it: what waits is
+//! bounded by the calls that run. The end of a call wakes the thread at once; anything else may
+//! linger for some milliseconds. A commit outlives the process, not a power cut (write-ahead log,
+//! `synchronous = NORMAL`); [`Log::sync`] makes everything outlive that too.
+//!
+//! A full disk or a locked file is a fault that passes: what could not be written waits, and is tried
+//! again each second. Any other fault lasts until the gateway is started anew.
+
+mod queue;
+mod rows;
+
+use std::{
+    fmt,
+    fs::File,
+    mem,
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::oneshot;
+
+use self::queue::Queue;
+pub use self::rows::LogError;
+use super::log::{Line, Log, Pending};
+use crate::{error::BoxError, reserve::state::now_ms};
+
+/// How long a line may wait for others to share its commit, unless it ends a call.
+const LINGER: Duration = Duration::from_millis(5);
+/// How often a fault that may pass is tried.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Lines in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last of them.
+#[derive(Clone)]
+pub struct SqliteLog {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// Until they are loaded.
+    left: Mutex<Vec<Pending>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Why nothing is written.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Fault {
+    #[error("{0}; it is tried again each second")]
+    Passing(Arc<str>),
+    #[error("{0}; nothing more is written until a restart")]
+    Broken(Arc<str>),
+    #[error("the thread that writes it has stopped; nothing more is written until a restart")]
+    Stopped,
+    #[error("it is closed")]
+    Closed,
+}
+
+impl SqliteLog {
+    /// Opens a file, or makes an empty one. Blocks while what an earlier process left is read and
+    /// checked.
+    ///
+    /// # Errors
+    /// See [`LogError`].
+    pub fn open(path: &Path) -> Result<Self, LogError> {
+        let (file, left) = rows::open(path)?;
+        let shared = Arc::new(Shared::default());
+        let for_writer = Arc::clone(&shared);
+        let writer = thread::Builder::new()
+            .name("outbox-writer".into())
+            .spawn(move || run(&for_writer, file.conn, file.lock))
+            .map_err(|source| LogError::Io {
+                path: file.path.clone(),
+                source,
+            })?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path: file.path,
+                shared,
+                left: Mutex::new(left),
+                writer: Mutex::new(Some(writer)),
+            }),
+        })
+    }
+
+    /// Writes what waits and lets go of the file. What is appended later is not written. When it is
+    /// called twice, the first call alone waits.
+    pub async fn close(&self) {
+        self.inner.shared.close();
+        let writer = self
+            .inner
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let closing = tokio::task::spawn_blocking(move || writer.map(JoinHandle::join));
+        if !matches!(closing.await, Ok(None | Some(Ok(())))) {
+            tracing::error!("the thread that writes the outbox panicked");
+        }
+    }
+}
+
+impl Log for SqliteLog {
+    fn append(&self, line: Line) {
+        self.inner.shared.append(line);
+    }
+
+    async fn sync(&self) -> Result<(), BoxError> {
+        self.inner.shared.sync().await
+    }
+
+    /// The first call gets them.
+    async fn load(&self) -> Result<Vec<Pending>, BoxError> {
+        let mut left = self
+            .inner
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(mem::take(&mut *left))
+    }
+
+    fn fault(&self) -> Option<String> {
+        let fault = &self.inner.shared.lock().fault;
+        fault.as_ref().map(ToString::to_string)
+    }
+
+    fn forget(&self, until_ms: u64) {
+        self.inner.shared.forget(until_ms);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Not joined: a drop may stand on an async thread. The thread writes what waits, and ends.
+        self.shared.close();
+    }
+}
+
+impl fmt::Debug for SqliteLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteLog")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the log's handles and its writer share.
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Desk {
+    work: Work,
+    /// Something in it does not linger.
+    hurry: bool,
+    closing: bool,
+    fault: Option<Fault>,
+    /// The file may grow to so many pages from now on.
+    #[cfg(test)]
+    pages_max: Option<u32>,
+}
+
+/// What one commit is to do.
+#[derive(Default)]
+struct Work {
+    queue: Queue,
+    /// They wait for a commit that survives a power cut. On a fault they are told by its loss.
+    syncs: Vec<oneshot::Sender<()>>,
+    forget_until_ms: Option<u64>,
+}
+
+impl Shared {
+    fn append(&self, line: Line) {
+        let hurry = matches!(line, Line::Settle(..));
+        let mut desk = self.lock();
+        if !desk.takes_lines() {
+            return;
+        }
+        let news = desk.work.is_empty() || (hurry && !desk.hurry);
+        desk.work.queue.add(line, now_ms());
+        desk.hurry |= hurry;
+        drop(desk);
+        if news {
+            self.news.notify_one();
+        }
+    }
+
+    async fn sync(&self) -> Result<(), BoxError> {
+        let synced = {
+            let mut desk = self.lock();
+            if !desk.takes_lines() {
+                return Err(desk.fault.clone().unwrap_or(Fault::Stopped).into());
+            }
+            let (sender, synced) = oneshot::channel();
+            desk.work.syncs.push(sender);
+            desk.hurry = true;
+            synced
+        };
+        self.news.notify_one();
+        match synced.await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.lock().fault.clone().unwrap_or(Fault::Stopped).into()),
+        }
+    }
+
+    fn forget(&self, until_ms: u64) {
+        let mut desk = self.lock();
+        if desk.takes_lines() {
+            let until = &mut desk.work.forget_until_ms;
+            *until = (*until).max(Some(until_ms));
+            self.news.notify_one();
+        }
+    }
+
+    /// Takes no more; the writer ends once what waits is written.
+    fn close(&self) {
+        {
+            let mut desk = self.lock();
+            desk.closing = true;
+            desk.fault.get_or_insert(Fault::Closed);
+        }
+        self.news.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        // A panic under this lock leaves at most a line out, and the guard below tells of it.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that waits, or `None` once there will be no more. There may be nothing in it while a fault
+    /// is to be tried.
+    fn next_work(&self) -> Option<Work> {
+        let mut desk = self.lock();
+        if desk.fault.is_some() {
+            (desk, _) = self
+                .news
+                .wait_timeout_while(desk, RETRY, |desk| !desk.closing)
+                .unwrap_or_else(PoisonError::into_inner);
+        } else {
+            desk = self
+                .news
+                .wait_while(desk, |desk| desk.work.is_empty() && !desk.closing)
+                .unwrap_or_else(PoisonError::into_inner);
+            (desk, _) = self
+                .news
+                .wait_timeout_while(desk, LINGER, |desk| !desk.hurry && !desk.closing)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        desk.hurry = false;
+        let work = mem::take(&mut desk.work);
+        (!(work.is_empty() && desk.closing)).then_some(work)
+    }
+
+    /// It was written. Where there was more to forget than one commit takes, that is still to be done.
+    fn written(&self, forget_until_ms: Option<u64>) {
+        let mut desk = self.lock();
+        if matches!(desk.fault, Some(Fault::Passing(_))) {
+            desk.fault = None;
+            tracing::info!("the outbox is written again");
+        }
+        if !desk.closing {
+            let until = &mut desk.work.forget_until_ms;
+            *until = (*until).max(forget_until_ms);
+        }
+    }
+
+    /// It was not written, but may be yet. Says whether it will be tried again.
+    fn put_back(&self, work: Work, cause: &rusqlite::Error) -> bool {
+        let mut desk = self.lock();
+        if desk.closing {
+            return false;
+        }
+        if desk.fault.is_none() {
+            tracing::error!(%cause, "the outbox cannot be written; no call is admitted until it can");
+        }
+        desk.fault = Some(Fault::Passing(cause.to_string().into()));
+        desk.work.queue.put_back(work.queue);
+        let until = &mut desk.work.forget_until_ms;
+        *until = (*until).max(work.forget_until_ms);
+        true
+    }
+
+    /// Lets the file grow so far from the next commit on.
+    #[cfg(test)]
+    fn limit_pages(&self, conn: &Connection) {
+        if let Some(pages_max) = self.lock().pages_max.take() {
+            conn.pragma_update_and_check(None, "max_page_count", pages_max, |_| Ok(()))
+                .expect("a limit of pages");
+        }
+    }
+
+    fn break_down(&self, fault: Fault) {
+        let waiting = {
+            let mut desk = self.lock();
+            desk.fault = Some(fault);
+            mem::take(&mut desk.work)
+        };
+        // Those who wait for a sync are told by the loss of their senders.
+        drop(waiting);
+    }
+}
+
+impl Desk {
+    fn takes_lines(&self) -> bool {
+        matches!(self.fault, None | Some(Fault::Passing(_)))
+    }
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.syncs.is_empty() && self.forget_until_ms.is_none()
+    }
+}
+
+fn run(shared: &Shared, mut conn: Connection, lock: File) {
+    // A panic too must stop the serving.
+    let stopped = StopGuard(shared);
+    let mut unsynced = false;
+    while let Some(work) = shared.next_work() {
+        #[cfg(test)]
+        shared.limit_pages(&conn);
+        match write(&mut conn, &work, unsynced) {
+            Ok(forget_until_ms) => {
+                unsynced = work.syncs.is_empty() && !work.is_empty();
+                shared.written(forget_until_ms);
+                for synced in work.syncs {
+                    // Nobody may be waiting any more; it is done all the same.
+                    let _ = synced.send(());
+                }
+            }
+            Err(cause) => {
+                unsynced = true;
+                if passes(&cause) && shared.put_back(work, &cause) {
+                    continue;
+                }
+                tracing::error!(%cause, "the outbox could not be written; no call is admitted any more");
+                shared.break_down(Fault::Broken(cause.to_string().into()));
+                break;
+            }
+        }
+    }
+    drop(stopped);
+    if let Err((_, cause)) = conn.close() {
+        tracing::warn!(%cause, "the outbox was not closed cleanly");
+    }
+    // Last, or the next gateway would meet an open file.
+    drop(lock);
+}
+
+/// One commit. Says what is still to be forgotten.
+fn write(conn: &mut Connection, work: &Work, unsynced: bool) -> rusqlite::Result<Option<u64>> {
+    let Work {
+        queue,
+        syncs,
+        forget_until_ms,
+    } = work;
+    if syncs.is_empty() && !work.is_empty() {
+        rows::commit(conn, queue, *forget_until_ms)
+    } else if queue.is_empty() && !unsynced {
+        Ok(*forget_until_ms)
+    } else {
+        rows::commit_durably(conn, queue, *forget_until_ms)
+    }
+}
+
+/// Whether it may be gone the next time.
+fn passes(cause: &rusqlite::Error) -> bool {
+    matches!(
+        cause.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+struct StopGuard<'a>(&'a Shared);
+
+impl Drop for StopGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() || self.0.lock().fault.is_none() {
+            self.0.break_down(Fault::Stopped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

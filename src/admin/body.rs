@@ -1,0 +1,102 @@
+//! The body of an answer: whole, or made while it is read.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use tollgate_layers::error::BoxError;
+
+/// A body of the admin API.
+pub struct AnswerBody(Kind);
+
+enum Kind {
+    Whole(Full<Bytes>),
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
+}
+
+impl AnswerBody {
+    /// A body that is made piece by piece, each when the one before has been taken. An error breaks
+    /// the answer off.
+    pub(super) fn stream(
+        pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
+    ) -> Self {
+        Self(Kind::Stream(Box::pin(pieces)))
+    }
+}
+
+impl From<Bytes> for AnswerBody {
+    fn from(whole: Bytes) -> Self {
+        Self(Kind::Whole(Full::new(whole)))
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.get_mut().0 {
+            Kind::Whole(whole) => {
+                let frame = ready!(Pin::new(whole).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
+            }
+            Kind::Stream(pieces) => {
+                let piece = ready!(pieces.as_mut().poll_next(cx));
+                Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(whole) => whole.is_end_stream(),
+            Kind::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(whole) => whole.size_hint(),
+            Kind::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl fmt::Debug for AnswerBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerBody").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_whole_body_says_its_length_and_a_stream_ends_with_its_error() {
+        let whole = AnswerBody::from(Bytes::from_static(b"abc"));
+        assert_eq!(whole.size_hint().exact(), Some(3));
+        assert_eq!(whole.collect().await.unwrap().to_bytes(), "abc");
+
+        let pieces = || [Ok(Bytes::from_static(b"a")), Ok(Bytes::from_static(b"b"))];
+        let good = AnswerBody::stream(stream::iter(pieces()));
+        assert_eq!(good.size_hint().exact(), None);
+        assert_eq!(good.collect().await.unwrap().to_bytes(), "ab");
+
+        let broken = pieces().into_iter().chain([Err("disk".into())]);
+        let broken = AnswerBody::stream(stream::iter(broken));
+        assert_eq!(broken.collect().await.unwrap_err().to_string(), "disk");
+    }
+}

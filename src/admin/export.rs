@@ -1,0 +1,272 @@
+//! The whole ledger as lines of JSON, written while they are read: nothing grows with the number of
+//! receipts. Each account is exported as it stood at one moment of its own.
+//!
+//! ```text
+//! {"kind":"header","format":"tollgate-export","version":1,"made_at":…}
+//! {"kind":"account",…}         an account with its keys and holds, at one moment
+//! {"kind":"entry"|"call",…}    its journal up to that moment, oldest first
+//! {"kind":"end","accounts":…,"lines":…}      lines counts all, this one too
+//! ```
+
+use std::vec;
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use serde::Serialize;
+use tollgate_layers::{
+    error::BoxError,
+    key::AccountId,
+    money::MicroRub,
+    reserve::ledger::{AccountBooks, AccountView, BookError, Bookkeeping, JournalPart, OpenHold},
+};
+
+use super::answer::KeyAnswer;
+use crate::{store::Store, time_text::rfc3339};
+
+/// The version of the lines.
+pub(crate) const VERSION: u64 = 1;
+/// What the header's `format` says.
+pub(crate) const FORMAT: &str = "tollgate-export";
+
+/// A piece of the answer is sent when it has grown to this.
+const PIECE_BYTES: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Export {
+    store: Store,
+    stage: Stage,
+    accounts: vec::IntoIter<AccountId>,
+    accounts_done: u64,
+    lines: u64,
+    piece: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Header { made_at_ms: u64 },
+    Account,
+    Journal(Reading),
+    Done,
+}
+
+/// An account's journal, read so far.
+#[derive(Debug)]
+struct Reading {
+    account: AccountId,
+    end: String,
+    after: Option<String>,
+}
+
+impl Export {
+    pub(super) fn new(store: Store, accounts: Vec<AccountId>, now_ms: u64) -> Self {
+        Self {
+            store,
+            stage: Stage::Header { made_at_ms: now_ms },
+            accounts: accounts.into_iter(),
+            accounts_done: 0,
+            lines: 0,
+            piece: Vec::new(),
+        }
+    }
+
+    /// The lines in pieces. Where the ledger cannot be read on, the last item is the error.
+    pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
+        stream::unfold(self, |mut export| async move {
+            match export.next_piece().await {
+                Ok(None) => None,
+                Ok(Some(piece)) => Some((Ok(piece), export)),
+                Err(error) => {
+                    tracing::error!(%error, lines = export.lines, "export broken off");
+                    export.stage = Stage::Done;
+                    export.piece.clear();
+                    Some((Err(error), export))
+                }
+            }
+        })
+    }
+
+    async fn next_piece(&mut self) -> Result<Option<Bytes>, BoxError> {
+        while self.piece.len() < PIECE_BYTES && !matches!(self.stage, Stage::Done) {
+            self.step().await?;
+        }
+        if self.piece.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(&mut self.piece).into()))
+    }
+
+    async fn step(&mut self) -> Result<(), BoxError> {
+        match &mut self.stage {
+            Stage::Header { made_at_ms } => {
+                let header = Header {
+                    kind: "header",
+                    format: FORMAT,
+                    version: VERSION,
+                    made_at: rfc3339(*made_at_ms),
+                };
+                self.stage = Stage::Account;
+                self.write(&header)
+            }
+            Stage::Account => match self.accounts.next() {
+                Some(account) => self.begin(account).await,
+                None => {
+                    let end = End {
+                        kind: "end",
+                        accounts: self.accounts_done,
+                        lines: self.lines + 1,
+                    };
+                    self.stage = Stage::Done;
+                    self.write(&end)
+                }
+            },
+            Stage::Journal(reading) => {
+                let part = JournalPart {
+                    after: reading.after.as_deref(),
+                    end: Some(&reading.end),
+                    ..JournalPart::whole()
+                };
+                let page = self.store.journal(&reading.account, &part).await?;
+                reading.after = page.next;
+                if reading.after.is_none() {
+                    self.stage = Stage::Account;
+                }
+                page.lines.iter().try_for_each(|line| self.write(line))
+            }
+            Stage::Done => Ok(()),
+        }
+    }
+
+    async fn begin(&mut self, account: AccountId) -> Result<(), BoxError> {
+        let books = match self.store.books(&account).await {
+            Ok(books) => books,
+            // An id that was taken for an account that was never made.
+            Err(BookError::NotFound) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        self.write(&AccountLine::from(&books))?;
+        self.accounts_done += 1;
+        self.stage = Stage::Journal(Reading {
+            account,
+            end: books.journal_end,
+            after: None,
+        });
+        Ok(())
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<(), BoxError> {
+        serde_json::to_writer(&mut self.piece, line)?;
+        self.piece.push(b'\n');
+        self.lines += 1;
+        Ok(())
+    }
+}
+
+#[derive(Serialize)]
+struct Header {
+    kind: &'static str,
+    format: &'static str,
+    version: u64,
+    made_at: String,
+}
+
+#[derive(Serialize)]
+struct End {
+    kind: &'static str,
+    accounts: u64,
+    lines: u64,
+}
+
+/// An account's books with its keys as the API shows them: without their digests.
+#[derive(Serialize)]
+struct AccountLine<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    view: &'a AccountView,
+    entered_rub: MicroRub,
+    keys: Vec<KeyAnswer<'a>>,
+    holds: &'a [OpenHold],
+    journal_end: &'a str,
+    journal_complete: bool,
+}
+
+impl<'a> From<&'a AccountBooks> for AccountLine<'a> {
+    fn from(books: &'a AccountBooks) -> Self {
+        Self {
+            kind: "account",
+            view: &books.view,
+            entered_rub: books.entered_rub,
+            keys: books.keys.iter().map(KeyAnswer::from).collect(),
+            holds: &books.holds,
+            journal_end: &books.journal_end,
+            journal_complete: books.journal_complete,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use serde_json::{Value, json};
+    use tollgate_layers::reserve::{ledger::Entry, memory::MemoryLedger};
+
+    use super::*;
+
+    async fn text(store: &Store, accounts: Vec<AccountId>) -> Vec<Value> {
+        let export = Export::new(store.clone(), accounts, 0);
+        let pieces: Vec<_> = export.pieces().collect().await;
+        let bytes: Vec<u8> = pieces.into_iter().flat_map(Result::unwrap).collect();
+        String::from_utf8(bytes)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn an_export_is_framed_and_counted() {
+        let store = Store::Memory(MemoryLedger::new());
+        let header = json!({
+            "kind": "header", "format": "tollgate-export", "version": 1, "made_at": "1970-01-01T00:00:00Z",
+        });
+        assert_eq!(
+            text(&store, Vec::new()).await,
+            [
+                header.clone(),
+                json!({"kind": "end", "accounts": 0, "lines": 2})
+            ]
+        );
+
+        let acme: AccountId = "acme".parse().unwrap();
+        store.create_account(&acme, "Acme").await.unwrap();
+        // More than one page.
+        for n in 0..2500 {
+            let entry = Entry {
+                id: format!("p{n}"),
+                amount: MicroRub::rubles(1),
+                reason: None,
+            };
+            store.enter(&acme, &entry).await.unwrap();
+        }
+        let lines = text(&store, vec![acme, "gone".parse().unwrap()]).await;
+        assert_eq!(lines[0], header);
+        assert_eq!(
+            (
+                &lines[1]["kind"],
+                &lines[1]["balance_rub"],
+                &lines[1]["journal_complete"]
+            ),
+            (&json!("account"), &json!("2500.00"), &json!(true))
+        );
+        for (n, line) in lines[2..2502].iter().enumerate() {
+            assert_eq!(
+                (&line["kind"], &line["id"]),
+                (&json!("entry"), &json!(format!("p{n}")))
+            );
+        }
+        assert_eq!(
+            lines[2502],
+            json!({"kind": "end", "accounts": 1, "lines": 2503})
+        );
+        assert_eq!(lines.len(), 2503);
+    }
+}

@@ -1,0 +1,150 @@
+//! Parameters of the admin API, read one by one, so that every error names its parameter and nothing
+//! is ignored.
+
+use super::refusal::Refusal;
+use crate::time_text::parse_rfc3339_ms;
+
+/// The parameters of a request that have not been read yet.
+#[derive(Debug)]
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads a query that has no other parameters than the `known` ones, and none of them twice.
+    pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
+        let mut parameters: Vec<(String, String)> = Vec::new();
+        for pair in query.unwrap_or_default().split('&') {
+            if pair.is_empty() {
+                continue;
+            }
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decoded(name).unwrap_or_else(|| name.to_owned());
+            if !known.contains(&name.as_str()) {
+                let name: String = name.chars().take(64).collect();
+                let takes = if known.is_empty() {
+                    "none".into()
+                } else {
+                    known.join(", ")
+                };
+                return Err(Refusal::invalid(
+                    name,
+                    format!("unknown parameter; this call takes {takes}"),
+                ));
+            }
+            if parameters.iter().any(|(earlier, _)| *earlier == name) {
+                return Err(Refusal::invalid(name, "stands there twice; send it once"));
+            }
+            match decoded(value) {
+                Some(value) if !value.is_empty() => parameters.push((name, value)),
+                Some(_) => {
+                    return Err(Refusal::invalid(name, "is empty; leave it out instead"));
+                }
+                None => {
+                    return Err(Refusal::invalid(name, "is not percent-encoded UTF-8"));
+                }
+            }
+        }
+        Ok(Self(parameters))
+    }
+
+    /// A parameter that may be left out.
+    pub(super) fn optional<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(index) = self.0.iter().position(|(given, _)| given == name) else {
+            return Ok(None);
+        };
+        let (_, value) = self.0.swap_remove(index);
+        match read(&value) {
+            Ok(value) => Ok(Some(value)),
+            Err(problem) => Err(Refusal::invalid(name, problem)),
+        }
+    }
+}
+
+/// One of our own id types.
+pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse::<T>().map_err(|error| error.to_string())
+}
+
+/// A time, in Unix milliseconds.
+pub(super) fn time(text: &str) -> Result<u64, String> {
+    parse_rfc3339_ms(text)
+        .ok_or_else(|| "must be a date like 2026-01-31, or a time like 2026-01-31T12:00:00Z".into())
+}
+
+/// RFC 3986: a plus is a plus, not a space as in forms, so that a time zone may be written plainly.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        if *first == b'%' {
+            let (digits, behind) = behind.split_at_checked(2)?;
+            if !digits.iter().all(u8::is_ascii_hexdigit) {
+                return None;
+            }
+            let digits = std::str::from_utf8(digits).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = behind;
+        } else {
+            bytes.push(*first);
+            rest = behind;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::key::AccountId;
+
+    use super::*;
+
+    const KNOWN: &[&str] = &["account", "model", "since"];
+
+    fn read(query: &str) -> Result<(Option<AccountId>, Option<String>, Option<u64>), Refusal> {
+        let mut query = Query::parse(Some(query), KNOWN)?;
+        Ok((
+            query.optional("account", id)?,
+            query.optional("model", |text| Ok(text.to_owned()))?,
+            query.optional("since", time)?,
+        ))
+    }
+
+    #[test]
+    fn every_error_names_its_parameter() {
+        for (query, begins) in [
+            (
+                "acount=a",
+                "acount: unknown parameter; this call takes account, model, since",
+            ),
+            ("account=a&account=b", "account: stands there twice"),
+            ("account=a&%61ccount=b", "account: stands there twice"),
+            ("account=", "account: is empty"),
+            ("account", "account: is empty"),
+            ("account=a/b", "account: an id is"),
+            ("model=%zz", "model: is not percent-encoded"),
+            ("model=%2", "model: is not percent-encoded"),
+            ("model=%+1", "model: is not percent-encoded"),
+            ("model=%ff", "model: is not percent-encoded"),
+            ("since=soon", "since: must be a date"),
+        ] {
+            let message = read(query).unwrap_err().message();
+            assert!(message.starts_with(begins), "{query}: {message}");
+        }
+        let none = Query::parse(Some("x=1"), &[]).unwrap_err().message();
+        assert_eq!(none, "x: unknown parameter; this call takes none");
+        assert!(Query::parse(None, &[]).is_ok() && Query::parse(Some(""), &[]).is_ok());
+    }
+
+    #[test]
+    fn what_is_right_is_taken() {
+        let (account, model, since) =
+            read("account=acme&&model=%D0%BC%20a+b&since=1970-01-01T03:00:01+03:00").unwrap();
+        assert_eq!(account.as_deref(), Some("acme"));
+        assert_eq!(model.as_deref(), Some("м a+b"));
+        assert_eq!(since, Some(1000));
+        assert_eq!(read("").unwrap(), (None, None, None));
+    }
+}

@@ -1,0 +1,431 @@
+//! What was used and charged in a time: receipts added up by account, key, model or day.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Serialize, Serializer};
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    reserve::ledger::{BookError, Booked, Bookkeeping, JournalLine, JournalPart, Receipt},
+    usage::Usage,
+};
+
+use super::{
+    query::{self, Query},
+    refusal::Refusal,
+};
+use crate::{store::Store, time_text::rfc3339};
+
+/// How many rows an answer has at most.
+const ROWS_MAX: usize = 100_000;
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) struct Wish {
+    account: Option<AccountId>,
+    key: Option<KeyId>,
+    model: Option<String>,
+    since_ms: Option<u64>,
+    until_ms: Option<u64>,
+    group: Vec<Group>,
+}
+
+/// What a row stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Group {
+    Account,
+    Key,
+    Model,
+    Day,
+}
+
+impl Wish {
+    /// Reads the parameters `account`, `key`, `model`, `since`, `until` and `group`.
+    pub(super) fn parse(query: Option<&str>) -> Result<Self, Refusal> {
+        const KNOWN: &[&str] = &["account", "key", "model", "since", "until", "group"];
+        let mut query = Query::parse(query, KNOWN)?;
+        let wish = Self {
+            account: query.optional("account", query::id)?,
+            key: query.optional("key", query::id)?,
+            model: query.optional("model", |text| Ok(text.to_owned()))?,
+            since_ms: query.optional("since", query::time)?,
+            until_ms: query.optional("until", query::time)?,
+            group: query
+                .optional("group", groups)?
+                .unwrap_or_else(|| vec![Group::Account, Group::Key, Group::Model]),
+        };
+        match (wish.since_ms, wish.until_ms) {
+            (Some(since), Some(until)) if until <= since => {
+                Err(Refusal::invalid("until", "must lie after since"))
+            }
+            _ => Ok(wish),
+        }
+    }
+
+    /// Adds up what the ledger has.
+    pub(super) async fn fulfil(self, store: &Store) -> Result<Report, Refusal> {
+        let mut report = Report::of(&self);
+        for account in self.accounts(store).await? {
+            self.add(store, &account, &mut report).await?;
+        }
+        Ok(report)
+    }
+
+    async fn accounts(&self, store: &Store) -> Result<Vec<AccountId>, Refusal> {
+        if let Some(key) = &self.key {
+            let view = store.key(key).await;
+            let owner = view
+                .map_err(|error| Refusal::of_ledger(&error, &format!("key {key}")))?
+                .record
+                .account;
+            return match &self.account {
+                Some(account) if *account != owner => Err(Refusal::invalid(
+                    "key",
+                    format!("is a key of another account than {account}"),
+                )),
+                _ => Ok(vec![owner]),
+            };
+        }
+        if let Some(account) = &self.account {
+            let view = store.account(account).await;
+            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+            return Ok(vec![account.clone()]);
+        }
+        let views = store.accounts().await;
+        let views = views.map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+        Ok(views.into_iter().map(|view| view.id).collect())
+    }
+
+    async fn add(
+        &self,
+        store: &Store,
+        account: &AccountId,
+        report: &mut Report,
+    ) -> Result<(), Refusal> {
+        let mut after: Option<String> = None;
+        loop {
+            let part = JournalPart {
+                since_ms: self.since_ms.unwrap_or(0),
+                until_ms: self.until_ms.unwrap_or(u64::MAX),
+                after: after.as_deref(),
+                ..JournalPart::whole()
+            };
+            let page = match store.journal(account, &part).await {
+                Ok(page) => page,
+                Err(BookError::NotFound) => return Ok(()),
+                Err(error) => {
+                    return Err(Refusal::of_ledger(&error, &format!("account {account}")));
+                }
+            };
+            for line in &page.lines {
+                if let JournalLine::Call(receipt) = line
+                    && self.asks_for(receipt)
+                {
+                    report.add(receipt)?;
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+            // The embedded ledgers answer at once: others want to be served too.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A dispute moved nothing and may be of a call that was charged.
+    fn asks_for(&self, receipt: &Receipt) -> bool {
+        receipt.booked != Booked::Stale
+            && self.key.as_ref().is_none_or(|key| *key == receipt.key)
+            && self
+                .model
+                .as_ref()
+                .is_none_or(|model| *model == receipt.item.model)
+    }
+}
+
+fn groups(text: &str) -> Result<Vec<Group>, String> {
+    let mut groups = Vec::new();
+    for word in text.split(',') {
+        let group = match word {
+            "account" => Group::Account,
+            "key" => Group::Key,
+            "model" => Group::Model,
+            "day" => Group::Day,
+            _ => {
+                return Err(
+                    "must be words out of account, key, model, day, with commas between".into(),
+                );
+            }
+        };
+        if groups.contains(&group) {
+            return Err(format!("has {word} twice"));
+        }
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    since: Option<String>,
+    until: Option<String>,
+    group: Vec<Group>,
+    #[serde(serialize_with = "rows")]
+    rows: Rows,
+    total: Sums,
+}
+
+/// Sums by the words of the group, in its order.
+type Rows = BTreeMap<Vec<(Group, String)>, Sums>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Sums {
+    calls: u64,
+    usage: Usage,
+    charged_rub: Rubles,
+    loss_rub: Rubles,
+    /// Of the calls, those whose usage is an estimate.
+    estimated_calls: u64,
+}
+
+/// Micro-rubles of many accounts: their sum may exceed the largest amount of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rubles(i128);
+
+impl Report {
+    fn of(wish: &Wish) -> Self {
+        Self {
+            since: wish.since_ms.map(rfc3339),
+            until: wish.until_ms.map(rfc3339),
+            group: wish.group.clone(),
+            rows: Rows::new(),
+            total: Sums::default(),
+        }
+    }
+
+    fn add(&mut self, receipt: &Receipt) -> Result<(), Refusal> {
+        let words = self.group.iter().map(|group| {
+            let word = match group {
+                Group::Account => receipt.account.to_string(),
+                Group::Key => receipt.key.to_string(),
+                Group::Model => receipt.item.model.clone(),
+                Group::Day => day(receipt.at_ms),
+            };
+            (*group, word)
+        });
+        self.rows.entry(words.collect()).or_default().add(receipt);
+        self.total.add(receipt);
+        if self.rows.len() > ROWS_MAX {
+            return Err(Refusal::invalid(
+                "group",
+                format!(
+                    "gives more than {ROWS_MAX} rows; ask for fewer words, one account or a shorter time"
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Sums {
+    fn add(&mut self, receipt: &Receipt) {
+        let used = receipt.item.usage;
+        let Usage {
+            input,
+            cached_input,
+            cache_write,
+            output,
+        } = self.usage;
+        self.usage = Usage {
+            input: input.saturating_add(used.input),
+            cached_input: cached_input.saturating_add(used.cached_input),
+            cache_write: cache_write.saturating_add(used.cache_write),
+            output: output.saturating_add(used.output),
+        };
+        self.calls += 1;
+        self.charged_rub.0 += i128::from(receipt.charged_rub.micro());
+        self.loss_rub.0 += i128::from(receipt.loss_rub.micro());
+        self.estimated_calls += u64::from(receipt.item.estimated);
+    }
+}
+
+/// The day in UTC.
+fn day(ms: u64) -> String {
+    let mut text = rfc3339(ms);
+    text.truncate("2026-01-31".len());
+    text
+}
+
+/// A row has a field for each word of the group, and the sums.
+fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Default, Serialize)]
+    struct Row<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        account: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        model: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        day: Option<&'a str>,
+        #[serde(flatten)]
+        sums: Sums,
+    }
+
+    serializer.collect_seq(rows.iter().map(|(words, sums)| {
+        let mut row = Row {
+            sums: sums.clone(),
+            ..Row::default()
+        };
+        for (group, word) in words {
+            let place = match group {
+                Group::Account => &mut row.account,
+                Group::Key => &mut row.key,
+                Group::Model => &mut row.model,
+                Group::Day => &mut row.day,
+            };
+            *place = Some(word.as_str());
+        }
+        row
+    }))
+}
+
+/// As amounts are written: two to six digits behind the point.
+impl fmt::Display for Rubles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, micro) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());
+        let fraction = format!("{:06}", micro % 1_000_000);
+        let coarse = fraction.trim_end_matches('0');
+        let fraction = &fraction[..coarse.len().max(2)];
+        write!(f, "{sign}{}.{fraction}", micro / 1_000_000)
+    }
+}
+
+impl Serialize for Rubles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tollgate_layers::{
+        facts::RequestNumber, money::MicroRub, reserve::ledger::Item, usage::End,
+    };
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_and_mistakes_named() {
+        let wish = Wish::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
+        assert_eq!(wish.group, [Group::Day, Group::Model]);
+        assert_eq!(wish.until_ms.unwrap() - wish.since_ms.unwrap(), 86_400_000);
+        let wish = Wish::parse(None).unwrap();
+        assert_eq!(wish.group, [Group::Account, Group::Key, Group::Model]);
+        for (query, begins) in [
+            (
+                "groups=day",
+                "groups: unknown parameter; this call takes account, key,",
+            ),
+            (
+                "group=week",
+                "group: must be words out of account, key, model, day",
+            ),
+            ("group=day,", "group: must be words"),
+            ("group=day,day", "group: has day twice"),
+            ("account=a/b", "account: an id is"),
+            ("since=31.01.2026", "since: must be a date"),
+            (
+                "since=2026-02-01&until=2026-02-01",
+                "until: must lie after since",
+            ),
+        ] {
+            let message = Wish::parse(Some(query)).unwrap_err().message();
+            assert!(message.starts_with(begins), "{query}: {message}");
+        }
+    }
+
+    #[test]
+    fn sums_are_written_as_amounts_are() {
+        for micro in [
+            0,
+            1,
+            10,
+            100_000,
+            1_230_000,
+            -1_500_000,
+            MicroRub::MAX.micro(),
+        ] {
+            assert_eq!(
+                Rubles(i128::from(micro)).to_string(),
+                MicroRub::new(micro).to_string()
+            );
+        }
+        let max = i128::from(MicroRub::MAX.micro());
+        assert_eq!(Rubles(3 * max).to_string(), "27021597764.222973");
+    }
+
+    #[test]
+    fn rows_are_sorted_by_the_words_of_the_group() {
+        let mut report = Report::of(&Wish::parse(Some("group=day,model")).unwrap());
+        for (at_ms, model, charged, estimated) in [
+            (86_400_000, "a", 5, false),
+            (0, "b", 1_000_000, true),
+            (86_399_999, "a", 2, false),
+            (86_400_001, "a", 3, true),
+        ] {
+            let receipt = Receipt {
+                number: RequestNumber::now_v7(),
+                at_ms,
+                account: "acme".parse().unwrap(),
+                key: "k1".parse().unwrap(),
+                held_rub: MicroRub::ZERO,
+                cost_rub: MicroRub::ZERO,
+                charged_rub: MicroRub::new(charged),
+                loss_rub: MicroRub::new(1),
+                booked: Booked::Held,
+                item: Item {
+                    model: model.into(),
+                    vendor: "v".into(),
+                    usage: Usage {
+                        input: 1,
+                        cached_input: 2,
+                        cache_write: 3,
+                        output: 4,
+                    },
+                    price: None,
+                    estimated,
+                    end: End::Finished,
+                },
+            };
+            report.add(&receipt).unwrap();
+        }
+        let sums = |calls: u64, charged: &str, loss: &str, estimated: u64| {
+            json!({
+                "calls": calls,
+                "usage": {"input": calls, "cached_input": 2 * calls, "cache_write": 3 * calls, "output": 4 * calls},
+                "charged_rub": charged, "loss_rub": loss, "estimated_calls": estimated,
+            })
+        };
+        let row = |day: &str, model: &str, mut sums: Value| {
+            sums["day"] = day.into();
+            sums["model"] = model.into();
+            sums
+        };
+        assert_eq!(
+            serde_json::to_value(&report).unwrap(),
+            json!({
+                "since": null, "until": null, "group": ["day", "model"],
+                "rows": [
+                    row("1970-01-01", "a", sums(1, "0.000002", "0.000001", 0)),
+                    row("1970-01-01", "b", sums(1, "1.00", "0.000001", 1)),
+                    row("1970-01-02", "a", sums(2, "0.000008", "0.000002", 1)),
+                ],
+                "total": sums(4, "1.00001", "0.000004", 2),
+            })
+        );
+    }
+}

@@ -1,0 +1,528 @@
+//! `tollgate audit`: over the running gateway's ledger, or over an export without asking anybody.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::AccountId,
+    money::MicroRub,
+    reserve::{
+        audit::{AccountAudit, Snapshot},
+        ledger::{Audit, Booked, Receipt},
+    },
+};
+
+use super::{
+    Reach,
+    client::Client,
+    failure::Failure,
+    show::{self, Cell, table},
+};
+use crate::admin::export::{FORMAT, VERSION};
+
+/// No line of an export is longer: an account with a million keys fits.
+const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Of the ledger of a running gateway.
+pub(super) async fn live(reach: &Reach) -> Result<(), Failure> {
+    let answer = Client::new(reach)?
+        .call_patiently(Method::POST, "/admin/v1/audit")
+        .await?;
+    report(reach.json, &answer)
+}
+
+/// Of an export: a file, or standard input for `-`.
+pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
+    let audited = if path.as_os_str() == "-" {
+        audit(&mut io::stdin().lock())
+    } else {
+        let file = File::open(path)
+            .map_err(|error| Failure::Usage(format!("--export {}: {error}", path.display())))?;
+        audit(&mut BufReader::with_capacity(1024 * 1024, file))
+    };
+    let audit = audited.map_err(|why| match why {
+        Unread::Io(error) => Failure::Refused(format!("{}: {error}", path.display())),
+        Unread::NotAnExport { line, problem } => {
+            Failure::Data(format!("{}: line {line}: {problem}", path.display()))
+        }
+    })?;
+    report(json, &json!(audit))
+}
+
+fn report(json: bool, answer: &Value) -> Result<(), Failure> {
+    show::print(json, answer, audit_text)?;
+    // An answer without the list proves nothing: it is no clean bill.
+    match answer.get("breaches").and_then(Value::as_array) {
+        Some(breaches) if breaches.is_empty() => Ok(()),
+        _ => Err(Failure::Breach),
+    }
+}
+
+fn audit_text(answer: &Value) -> String {
+    let breaches = answer
+        .get("breaches")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let count = |field: &str| {
+        answer
+            .get(field)
+            .and_then(Value::as_u64)
+            .unwrap_or_default()
+    };
+    let looked_at = format!(
+        "{} accounts, {} keys, {} open holds",
+        count("accounts"),
+        count("keys"),
+        count("holds_open")
+    );
+    if breaches.is_empty() {
+        return format!("ok: {looked_at}, no breach\n");
+    }
+    let mut text = table(&[Cell::text("breach", "")], breaches);
+    text.push_str(&format!(
+        "{} breaches in {looked_at}: stop selling and look\n",
+        breaches.len()
+    ));
+    text
+}
+
+/// Why there is no audit.
+#[derive(Debug)]
+enum Unread {
+    Io(io::Error),
+    NotAnExport { line: u64, problem: String },
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NotAnExport { line, problem } => write!(f, "line {line}: {problem}"),
+        }
+    }
+}
+
+/// A line of an export, as far as an audit needs it.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Line {
+    Header {
+        format: String,
+        version: u64,
+    },
+    Account(Box<Snapshot>),
+    Entry {
+        id: String,
+        account: AccountId,
+        amount_rub: MicroRub,
+    },
+    Call(Box<Receipt>),
+    End {
+        accounts: u64,
+        lines: u64,
+    },
+}
+
+/// Reads an export to its end. Of an account's calls nothing but their numbers is kept, 16 bytes each.
+fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
+    let mut auditor = Auditor::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        export
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut line)
+            .map_err(Unread::Io)?;
+        if line.is_empty() {
+            break;
+        }
+        auditor.lines += 1;
+        auditor.line(&line).map_err(|problem| Unread::NotAnExport {
+            line: auditor.lines,
+            problem,
+        })?;
+    }
+    if auditor.stage == Stage::End {
+        return Ok(auditor.audit);
+    }
+    Err(Unread::NotAnExport {
+        line: auditor.lines + 1,
+        problem: "the end is missing: the export was cut off; export again".into(),
+    })
+}
+
+#[derive(Debug, Default)]
+struct Auditor {
+    stage: Stage,
+    lines: u64,
+    audit: Audit,
+    account: Option<OneAccount>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Header,
+    Accounts,
+    End,
+}
+
+#[derive(Debug)]
+struct OneAccount {
+    id: AccountId,
+    audit: AccountAudit,
+    settled: HashSet<RequestNumber>,
+}
+
+impl Auditor {
+    fn line(&mut self, line: &[u8]) -> Result<(), String> {
+        if self.stage == Stage::End {
+            return Err("there is more behind the end: take one export at a time".into());
+        }
+        let line: Line = serde_json::from_slice(line).map_err(|error| {
+            // Its own line number is always 1.
+            let text = error.to_string();
+            let what = text.split(" at line ").next().unwrap_or_default();
+            format!("not a line of an export: {what}")
+        })?;
+        if (self.stage == Stage::Header) != matches!(line, Line::Header { .. }) {
+            return Err("an export begins with its header, and has no other".into());
+        }
+        match line {
+            Line::Header { format, version } => {
+                if format != FORMAT || version != VERSION {
+                    return Err(format!(
+                        "an export of format {format:?}, version {version}; this program reads {FORMAT:?}, \
+                         version {VERSION}"
+                    ));
+                }
+                self.stage = Stage::Accounts;
+            }
+            Line::Account(books) => self.begin(*books)?,
+            Line::Entry {
+                id,
+                account,
+                amount_rub,
+            } => self.of(&account)?.audit.entry(&id, amount_rub),
+            Line::Call(receipt) => {
+                let account = self.of(&receipt.account)?;
+                account.audit.call(&receipt);
+                if receipt.booked != Booked::Stale && !account.settled.insert(receipt.number) {
+                    account.audit.settled_twice(receipt.number);
+                }
+            }
+            Line::End { accounts, lines } => {
+                self.close();
+                if (accounts, lines) != (self.audit.accounts, self.lines) {
+                    return Err(format!(
+                        "the end counts {accounts} accounts and {lines} lines, but there are {} and {}: \
+                         lines were lost or added",
+                        self.audit.accounts, self.lines
+                    ));
+                }
+                self.stage = Stage::End;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, books: Snapshot) -> Result<(), String> {
+        if let Some(OneAccount { id: before, .. }) = &self.account
+            && *before >= books.id
+        {
+            return Err(format!(
+                "account {} stands behind {before}: the accounts of an export are in order, each once",
+                books.id
+            ));
+        }
+        self.close();
+        self.audit.accounts += 1;
+        self.audit.keys += books.keys.len() as u64;
+        self.audit.holds_open += books.holds.len() as u64;
+        self.account = Some(OneAccount {
+            id: books.id.clone(),
+            audit: AccountAudit::new(books),
+            settled: HashSet::new(),
+        });
+        Ok(())
+    }
+
+    /// The account whose journal is being read, which must be this one.
+    fn of(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
+        match &mut self.account {
+            Some(account) if account.id == *id => Ok(account),
+            _ => Err(format!(
+                "a line of account {id} stands outside of its journal"
+            )),
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(account) = self.account.take() {
+            self.audit.breaches.extend(account.audit.finish());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMBERS: [&str; 3] = [
+        "01a1f9e6-bc69-7767-a285-af3e6bb9c9e1",
+        "01a1f9e6-bc69-7767-a285-af3e6bb9c9e2",
+        "01a1f9e6-bc69-7767-a285-af3e6bb9c9e3",
+    ];
+
+    /// Two accounts: 150 entered, 9 charged, 1 lost, 30 held; and an empty one.
+    fn export() -> Vec<Value> {
+        let call = |number: &str, cost: &str, charged: &str, loss: &str, booked: &str| {
+            json!({
+                "kind": "call", "number": number, "at_ms": 5, "account": "acme", "key": "k1", "held_rub": "20.00",
+                "cost_rub": cost, "charged_rub": charged, "loss_rub": loss, "booked": booked, "model": "m",
+                "vendor": "v", "usage": {"input": 1, "cached_input": 0, "cache_write": 0, "output": 2},
+                "price": null, "estimated": false, "end": "finished",
+            })
+        };
+        let entry = |id: &str, amount: &str| {
+            json!({
+                "kind": "entry", "id": id, "at_ms": 1, "account": "acme", "amount_rub": amount, "reason": null,
+            })
+        };
+        vec![
+            json!({"kind": "header", "format": "tollgate-export", "version": 1, "made_at": "2026-01-31T00:00:00Z"}),
+            json!({
+                "kind": "account", "id": "acme", "name": "Acme", "status": "active", "balance_rub": "141.00",
+                "held_rub": "30.00", "free_rub": "111.00", "spent_rub": "9.00", "loss_rub": "1.00",
+                "entered_rub": "150.00",
+                "keys": [
+                    {"id": "k1", "spent_rub": "9.00", "held_rub": "30.00", "ceiling_rub": null},
+                    {"id": "k2", "spent_rub": "0.00", "held_rub": "0.00", "ceiling_rub": "5.00"},
+                ],
+                "holds": [{"number": NUMBERS[2], "key": "k1", "held_rub": "30.00", "due_ms": 9}],
+                "journal_end": "9", "journal_complete": true,
+            }),
+            entry("p1", "200.00"),
+            call(NUMBERS[0], "7.00", "6.00", "1.00", "held"),
+            call(NUMBERS[1], "3.00", "0.00", "0.00", "stale"),
+            entry("c1", "-50.00"),
+            call(NUMBERS[1], "3.00", "3.00", "0.00", "forced"),
+            json!({
+                "kind": "account", "id": "beta", "balance_rub": "0.00", "held_rub": "0.00", "spent_rub": "0.00",
+                "loss_rub": "0.00", "entered_rub": "0.00", "keys": [], "holds": [], "journal_complete": true,
+            }),
+            json!({"kind": "end", "accounts": 2, "lines": 9}),
+        ]
+    }
+
+    fn text(lines: &[Value]) -> String {
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn audited(text: &str) -> Result<Audit, Unread> {
+        audit(&mut text.as_bytes())
+    }
+
+    #[test]
+    fn a_sound_export_has_no_breach() {
+        let audit = audited(&text(&export())).unwrap();
+        assert_eq!(
+            audit,
+            Audit {
+                accounts: 2,
+                keys: 2,
+                holds_open: 1,
+                breaches: Vec::new()
+            }
+        );
+    }
+
+    #[test]
+    fn one_edit_that_breaks_an_invariant_is_found_by_its_name() {
+        type Edit = fn(&mut Vec<Value>);
+        let add: fn(&mut Vec<Value>, Value) = |lines, line| {
+            lines.insert(7, line);
+            lines[9]["lines"] = json!(10);
+        };
+        let cases: [(Edit, &str); 16] = [
+            (
+                |lines| lines[1]["held_rub"] = json!("29.00"),
+                "I2 account acme: held",
+            ),
+            (
+                |lines| lines[1]["keys"][0]["held_rub"] = json!("31.00"),
+                "I2 key k1: held",
+            ),
+            (
+                |lines| lines[1]["holds"][0]["key"] = json!("k2"),
+                "I2 key k1: held",
+            ),
+            (
+                |lines| lines[1]["holds"][0]["held_rub"] = json!("31.00"),
+                "I2 account acme: held",
+            ),
+            (
+                |lines| lines[1]["balance_rub"] = json!("141.000001"),
+                "I3 account acme: balance",
+            ),
+            (
+                |lines| lines[1]["keys"][0]["spent_rub"] = json!("8.00"),
+                "I3 key k1: used",
+            ),
+            (
+                |lines| lines[1]["spent_rub"] = json!("8.00"),
+                "I3 account acme: spent",
+            ),
+            (
+                |lines| lines[1]["loss_rub"] = json!("0.00"),
+                "I3 account acme: loss",
+            ),
+            (
+                |lines| lines[3]["cost_rub"] = json!("8.00"),
+                "I3 key k1: call",
+            ),
+            (
+                |lines| lines[3]["key"] = json!("k9"),
+                "I3 key k9: account acme has no such key",
+            ),
+            (
+                |lines| lines[4]["charged_rub"] = json!("3.00"),
+                "I3 key k1: call",
+            ),
+            (
+                |lines| lines[2]["amount_rub"] = json!("201.00"),
+                "I3 account acme: entered",
+            ),
+            (
+                |lines| lines[1]["held_rub"] = json!("142.00"),
+                "I4 account acme: held",
+            ),
+            (
+                |lines| lines[6]["number"] = json!(NUMBERS[0]),
+                "I5 account acme: call",
+            ),
+            (
+                |lines| lines[1]["holds"][0]["number"] = json!(NUMBERS[0]),
+                "I5 account acme: hold",
+            ),
+            (
+                |lines| lines[5]["id"] = json!("p1"),
+                "I10 account acme: entry \"p1\"",
+            ),
+        ];
+        for (index, (edit, says)) in cases.into_iter().enumerate() {
+            let mut lines = export();
+            edit(&mut lines);
+            let breaches = audited(&text(&lines)).unwrap().breaches;
+            assert!(
+                breaches.iter().any(|breach| breach.starts_with(says)),
+                "{index}: {says}: {breaches:?}"
+            );
+        }
+
+        // A call that was left out, and one that was written twice, with the count put right.
+        let mut lines = export();
+        lines.remove(6);
+        lines[7]["lines"] = json!(8);
+        let breaches = audited(&text(&lines)).unwrap().breaches;
+        assert!(
+            breaches[0].starts_with("I3 key k1: used 9000000"),
+            "{breaches:?}"
+        );
+        let mut lines = export();
+        let call = lines[3].clone();
+        add(&mut lines, call);
+        let breaches = audited(&text(&lines)).unwrap().breaches;
+        assert!(
+            breaches[0].starts_with("I5 account acme: call"),
+            "{breaches:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_export_or_was_cut_is_told_with_its_line() {
+        let good = text(&export());
+        let lines: Vec<&str> = good.lines().collect();
+        let joined = |lines: &[&str]| lines.join("\n");
+        for (text, line, says) in [
+            (String::new(), 1, "the end is missing"),
+            (joined(&lines[..8]), 9, "the end is missing"),
+            (joined(&lines[..4]), 5, "the end is missing"),
+            (
+                joined(&[lines[0], &lines[1][..100]]),
+                2,
+                "not a line of an export",
+            ),
+            (joined(&lines[1..]), 1, "begins with its header"),
+            (joined(&[lines[0], lines[0]]), 2, "begins with its header"),
+            (format!("{good}{}", lines[0]), 10, "more behind the end"),
+            (joined(&[lines[0], lines[2]]), 2, "outside of its journal"),
+            (
+                joined(&[lines[0], lines[1], lines[1]]),
+                3,
+                "stands behind acme",
+            ),
+            (
+                joined(&[&lines[..4], &lines[5..]].concat()),
+                8,
+                "counts 2 accounts and 9 lines",
+            ),
+            (
+                good.replace("\"version\":1", "\"version\":2"),
+                1,
+                "version 2",
+            ),
+            (
+                good.replace("\"entered_rub\":\"150.00\",", ""),
+                2,
+                "missing field `entered_rub`",
+            ),
+            (
+                good.replace("\"stale\"", "\"lent\""),
+                5,
+                "unknown variant `lent`",
+            ),
+            (
+                good.replace("\"kind\":\"end\"", "\"kind\":\"fin\""),
+                9,
+                "unknown variant `fin`",
+            ),
+            ("PK\u{3}\u{4}\u{0}\n".into(), 1, "not a line of an export"),
+            ("\n".into(), 1, "not a line of an export"),
+        ] {
+            let error = audited(&text).unwrap_err();
+            let Unread::NotAnExport {
+                line: found,
+                problem,
+            } = error
+            else {
+                panic!("{error}")
+            };
+            assert!(
+                found == line && problem.contains(says),
+                "{says}: line {found}: {problem}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_audit_says_what_it_found() {
+        let clean = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": []});
+        assert_eq!(
+            audit_text(&clean),
+            "ok: 2 accounts, 3 keys, 0 open holds, no breach\n"
+        );
+        let breach = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": ["I2: acme holds 5, not 4"]});
+        assert!(audit_text(&breach).contains("\nI2: acme holds 5, not 4\n1 breaches in"));
+    }
+}

@@ -1,0 +1,310 @@
+//! `tollgate export`: the whole ledger as lines of JSON, to standard output or a file.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, ErrorKind, IsTerminal, Write},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+use tollgate_layers::key::AccountId;
+
+use super::{Reach, client::Client, failure::Failure, show};
+
+/// An export that takes longer says on a terminal how far it is, this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// No line of the frame is longer.
+const FRAME_BYTES_MAX: usize = 256;
+
+pub(super) async fn export(
+    reach: &Reach,
+    account: Option<&AccountId>,
+    output: Option<&Path>,
+) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    let path = match account {
+        Some(account) => format!("/admin/v1/export?account={account}"),
+        None => "/admin/v1/export".into(),
+    };
+    let output = output.filter(|path| path.as_os_str() != "-");
+    let mut target = match output {
+        None => Target::Stdout(BufWriter::new(io::stdout())),
+        Some(path) => Target::open(path)?,
+    };
+    let mut seen = Seen::new(!target.is_terminal() && io::stderr().is_terminal());
+    let read = client
+        .read(&path, |piece| {
+            seen.count(piece);
+            target.write(piece)
+        })
+        .await;
+    seen.wipe();
+    match read {
+        Ok(ControlFlow::Break(())) => return Ok(()),
+        Ok(ControlFlow::Continue(())) => {}
+        Err(failure) => {
+            target.drop_part();
+            return Err(failure);
+        }
+    }
+    let Some(end) = seen.end() else {
+        target.drop_part();
+        return Err(Failure::OutOfReach(format!(
+            "the export broke off after {} lines; the gateway's log says why; export again",
+            seen.lines
+        )));
+    };
+    target.finish()?;
+    let Some(output) = output else {
+        return Ok(());
+    };
+    let report = json!({
+        "file": output.display().to_string(), "accounts": end.accounts, "lines": end.lines, "bytes": seen.bytes,
+    });
+    show::print(reach.json, &report, |_| {
+        format!(
+            "{}: {} accounts, {} lines\n",
+            output.display(),
+            end.accounts,
+            end.lines
+        )
+    })
+}
+
+/// Where the lines go. A file gets its name once it is whole.
+enum Target {
+    Stdout(BufWriter<io::Stdout>),
+    /// Something that is there and no file: a pipe, a device.
+    Special {
+        path: PathBuf,
+        out: BufWriter<File>,
+    },
+    File {
+        path: PathBuf,
+        part: PathBuf,
+        out: BufWriter<File>,
+    },
+}
+
+impl Target {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let cannot =
+            |error: io::Error| Failure::Usage(format!("--output {}: {error}", path.display()));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            let out = BufWriter::new(options.open(path).map_err(cannot)?);
+            return Ok(Self::Special {
+                path: path.to_owned(),
+                out,
+            });
+        }
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        // What everybody paid is not for everybody.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let out = BufWriter::new(options.open(&part).map_err(cannot)?);
+        Ok(Self::File {
+            path: path.to_owned(),
+            part,
+            out,
+        })
+    }
+
+    fn is_terminal(&self) -> bool {
+        matches!(self, Self::Stdout(out) if out.get_ref().is_terminal())
+    }
+
+    /// Breaks where nobody reads on.
+    fn write(&mut self, piece: &[u8]) -> Result<ControlFlow<()>, Failure> {
+        let written = match self {
+            Self::Stdout(out) => out.write_all(piece),
+            Self::Special { out, .. } | Self::File { out, .. } => out.write_all(piece),
+        };
+        match written {
+            Ok(()) => Ok(ControlFlow::Continue(())),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            Err(error) => Err(self.not_written(&error)),
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let written = match &mut self {
+            Self::Stdout(out) => match out.flush() {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                flushed => flushed,
+            },
+            Self::Special { out, .. } => out.flush(),
+            Self::File { path, part, out } => out
+                .flush()
+                .and_then(|()| out.get_ref().sync_all())
+                .and_then(|()| fs::rename(part, path)),
+        };
+        written.map_err(|error| {
+            self.drop_part();
+            self.not_written(&error)
+        })
+    }
+
+    fn drop_part(&self) {
+        if let Self::File { part, .. } = self {
+            // It may be gone already; a part that stays has a name that says so.
+            let _ = fs::remove_file(part);
+        }
+    }
+
+    fn not_written(&self, error: &io::Error) -> Failure {
+        let name = match self {
+            Self::Stdout(_) => "standard output".into(),
+            Self::Special { path, .. } | Self::File { path, .. } => path.display().to_string(),
+        };
+        Failure::Refused(format!("{name}: {error}"))
+    }
+}
+
+/// What has come so far.
+#[derive(Debug)]
+struct Seen {
+    lines: u64,
+    bytes: u64,
+    /// The first bytes of the line that is coming, and of the last whole one.
+    coming: Vec<u8>,
+    last: Vec<u8>,
+    progress: Option<Instant>,
+    shown: bool,
+}
+
+/// The last line of an export.
+#[derive(Debug, Deserialize)]
+struct End {
+    kind: String,
+    accounts: u64,
+    lines: u64,
+}
+
+impl Seen {
+    fn new(progress: bool) -> Self {
+        Self {
+            lines: 0,
+            bytes: 0,
+            coming: Vec::new(),
+            last: Vec::new(),
+            progress: progress.then(|| Instant::now() + PROGRESS_EVERY),
+            shown: false,
+        }
+    }
+
+    fn count(&mut self, piece: &[u8]) {
+        self.bytes += piece.len() as u64;
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            let room = FRAME_BYTES_MAX.saturating_sub(self.coming.len());
+            self.coming.extend_from_slice(&part[..part.len().min(room)]);
+            if part.ends_with(b"\n") {
+                self.lines += 1;
+                self.last = std::mem::take(&mut self.coming);
+            }
+        }
+        if let Some(next) = self.progress
+            && Instant::now() >= next
+        {
+            self.progress = Some(Instant::now() + PROGRESS_EVERY);
+            self.shown = true;
+            eprint!("\r{} lines, {} MB", self.lines, self.bytes / 1_000_000);
+        }
+    }
+
+    /// Takes the progress off the terminal.
+    fn wipe(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    /// The last line, if it is one and counts what has come.
+    fn end(&self) -> Option<End> {
+        if !self.coming.is_empty() {
+            return None;
+        }
+        let end: End = serde_json::from_slice(&self.last).ok()?;
+        (end.kind == "end" && end.lines == self.lines).then_some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pieces: &[&str]) -> Seen {
+        let mut seen = Seen::new(false);
+        pieces.iter().for_each(|piece| seen.count(piece.as_bytes()));
+        seen
+    }
+
+    #[test]
+    fn an_export_has_ended_when_its_last_line_counts_all() {
+        let long = format!(
+            "{{\"kind\":\"account\",\"name\":\"{}\"}}\n",
+            "x".repeat(1000)
+        );
+        for (pieces, whole) in [
+            (
+                vec![
+                    long.as_str(),
+                    "{\"kind\":\"end\",\"accounts\":1,\"lines\":2}\n",
+                ],
+                true,
+            ),
+            (
+                vec![
+                    long.as_str(),
+                    "{\"kind\":\"e",
+                    "nd\",\"accounts\":1,\"lines\":2}",
+                    "\n",
+                ],
+                true,
+            ),
+            (
+                vec![
+                    long.as_str(),
+                    "{\"kind\":\"end\",\"accounts\":1,\"lines\":2}",
+                ],
+                false,
+            ),
+            (
+                vec![
+                    long.as_str(),
+                    "{\"kind\":\"end\",\"accounts\":1,\"lines\":3}\n",
+                ],
+                false,
+            ),
+            (vec![long.as_str()], false),
+            (vec![], false),
+        ] {
+            assert_eq!(seen(&pieces).end().is_some(), whole, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_gets_its_name_once_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("export.ndjson");
+        let mut target = Target::open(&path).unwrap();
+        assert_eq!(target.write(b"a\n").unwrap(), ControlFlow::Continue(()));
+        assert!(!path.exists());
+        target.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"a\n");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        let target = Target::open(&path).unwrap();
+        target.drop_part();
+        assert_eq!(fs::read(&path).unwrap(), b"a\n", "the earlier one stays");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(Target::open(&path.join("x")).err().unwrap().code(), 64);
+    }
+}

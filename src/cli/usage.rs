@@ -1,0 +1,273 @@
+//! `tollgate usage`: what was used and charged, as a table, CSV or JSON.
+
+use clap::{Args, ValueEnum};
+use http::Method;
+use serde_json::Value;
+use tollgate_layers::key::{AccountId, KeyId};
+
+use super::{
+    Reach,
+    client::{Client, encoded},
+    failure::Failure,
+    show::{self, Cell, table},
+    time,
+};
+
+/// What to add up.
+#[derive(Debug, Args)]
+pub(super) struct Wish {
+    /// Of this account only
+    #[arg(long)]
+    account: Option<AccountId>,
+    /// Of the key with this id only
+    #[arg(long)]
+    key: Option<KeyId>,
+    /// Of this model only, by its catalog name
+    #[arg(long)]
+    model: Option<String>,
+    /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00
+    #[arg(long, value_name = "DATE", value_parser = time)]
+    since: Option<String>,
+    /// Before this date or time
+    #[arg(long, value_name = "DATE", value_parser = time)]
+    until: Option<String>,
+    /// A row for each of these, in this order
+    #[arg(
+        long,
+        value_name = "WORDS",
+        value_enum,
+        value_delimiter = ',',
+        default_values = ["account", "key", "model"]
+    )]
+    by: Vec<By>,
+    /// How to print it
+    #[arg(long, value_enum, conflicts_with = "json")]
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// The account
+    Account,
+    /// The key's id
+    Key,
+    /// The model's catalog name
+    Model,
+    /// The day, in UTC
+    Day,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Columns for people, with a row for the total
+    Table,
+    /// For a spreadsheet: a line of names, then the rows, no total
+    Csv,
+    /// The API's answer
+    Json,
+}
+
+const SUMS: &[Cell] = &[
+    Cell::number("calls", "/calls"),
+    Cell::number("input tokens", "/usage/input"),
+    Cell::number("cached tokens", "/usage/cached_input"),
+    Cell::number("cache write tokens", "/usage/cache_write"),
+    Cell::number("output tokens", "/usage/output"),
+    Cell::rubles("charged", "/charged_rub"),
+    Cell::rubles("loss", "/loss_rub"),
+    Cell::number("estimated calls", "/estimated_calls"),
+];
+
+/// The names of the same columns where programs read them.
+const SUM_NAMES: &[&str] = &[
+    "calls",
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "charged_rub",
+    "loss_rub",
+    "estimated_calls",
+];
+
+pub(super) async fn usage(reach: &Reach, wish: &Wish) -> Result<(), Failure> {
+    let answer = Client::new(reach)?
+        .call_patiently(Method::GET, &wish.path())
+        .await?;
+    let format = if reach.json {
+        Format::Json
+    } else {
+        wish.format.unwrap_or(Format::Table)
+    };
+    show::write(&match format {
+        Format::Json => format!("{answer:#}\n"),
+        Format::Csv => csv(&wish.by, &answer),
+        Format::Table => text(&wish.by, &answer),
+    })
+}
+
+impl Wish {
+    fn path(&self) -> String {
+        let words: Vec<&str> = self.by.iter().map(|by| by.name()).collect();
+        let mut path = format!("/admin/v1/usage?group={}", words.join(","));
+        for (name, value) in [
+            ("account", self.account.as_ref().map(ToString::to_string)),
+            ("key", self.key.as_ref().map(ToString::to_string)),
+            ("model", self.model.clone()),
+            ("since", self.since.clone()),
+            ("until", self.until.clone()),
+        ] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", encoded(&value)));
+            }
+        }
+        path
+    }
+}
+
+impl By {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Account => "account",
+            Self::Key => "key",
+            Self::Model => "model",
+            Self::Day => "day",
+        }
+    }
+
+    const fn cell(self) -> Cell {
+        let cell = match self {
+            Self::Account => Cell::text("account", "/account"),
+            Self::Key => Cell::text("key", "/key"),
+            Self::Model => Cell::text("model", "/model"),
+            Self::Day => Cell::text("day (UTC)", "/day"),
+        };
+        // Empty in the row of the total.
+        cell.or("")
+    }
+}
+
+fn columns(by: &[By]) -> Vec<Cell> {
+    by.iter()
+        .map(|by| by.cell())
+        .chain(SUMS.iter().copied())
+        .collect()
+}
+
+fn rows(answer: &Value) -> &[Value] {
+    answer
+        .get("rows")
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+fn text(by: &[By], answer: &Value) -> String {
+    let mut rows = rows(answer).to_vec();
+    if rows.is_empty() {
+        return "no call was charged there and then; --since and --until are in UTC unless they name a zone\n"
+            .into();
+    }
+    let mut total = answer.get("total").cloned().unwrap_or_default();
+    if let (Some(first), Some(total)) = (by.first(), total.as_object_mut()) {
+        total.insert(first.name().into(), "total".into());
+    }
+    rows.push(total);
+    table(&columns(by), &rows)
+}
+
+/// RFC 4180, with plain line ends.
+fn csv(by: &[By], answer: &Value) -> String {
+    let names = by
+        .iter()
+        .map(|by| by.name())
+        .chain(SUM_NAMES.iter().copied());
+    let mut text = names.collect::<Vec<_>>().join(",");
+    text.push('\n');
+    let columns = columns(by);
+    for row in rows(answer) {
+        let cells = columns.iter().map(|column| quoted(&column.raw(row)));
+        text.push_str(&cells.collect::<Vec<_>>().join(","));
+        text.push('\n');
+    }
+    text
+}
+
+fn quoted(cell: &str) -> String {
+    if cell.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer() -> Value {
+        let row = |model: &str, calls: u64, charged: &str| {
+            json!({
+                "account": "acme", "model": model, "calls": calls,
+                "usage": {"input": 10, "cached_input": 2, "cache_write": 0, "output": 31},
+                "charged_rub": charged, "loss_rub": "0.00", "estimated_calls": 1,
+            })
+        };
+        json!({
+            "rows": [row("a \"b\", c", 12, "1.50"), row("модель", 3, "0.000001")],
+            "total": {
+                "calls": 15, "usage": {"input": 20, "cached_input": 4, "cache_write": 0, "output": 62},
+                "charged_rub": "1.500001", "loss_rub": "0.00", "estimated_calls": 2,
+            },
+        })
+    }
+
+    #[test]
+    fn csv_is_exact() {
+        assert_eq!(
+            csv(&[By::Model, By::Account], &answer()),
+            "model,account,calls,input_tokens,cached_input_tokens,cache_write_tokens,output_tokens,\
+             charged_rub,loss_rub,estimated_calls\n\
+             \"a \"\"b\"\", c\",acme,12,10,2,0,31,1.50,0.00,1\n\
+             модель,acme,3,10,2,0,31,0.000001,0.00,1\n"
+        );
+        let names_only = csv(&[By::Day], &json!({"rows": []}));
+        assert!(names_only.starts_with("day,calls,") && names_only.lines().count() == 1);
+    }
+
+    #[test]
+    fn a_table_ends_with_its_total() {
+        let text = text(&[By::Model], &answer());
+        assert_eq!(
+            text,
+            "MODEL     CALLS  INPUT TOKENS  CACHED TOKENS  CACHE WRITE TOKENS  OUTPUT TOKENS  CHARGED, ₽  LOSS, ₽  ESTIMATED CALLS\n\
+             a \"b\", c     12            10              2                   0             31        1.50     0.00                1\n\
+             модель        3            10              2                   0             31    0.000001     0.00                1\n\
+             total        15            20              4                   0             62    1.500001     0.00                2\n"
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_nothing() {
+        let text = text(&[By::Model], &json!({"rows": [], "total": {"calls": 0}}));
+        assert!(text.starts_with("no call was charged"), "{text}");
+    }
+
+    #[test]
+    fn a_wish_becomes_parameters() {
+        let wish = Wish {
+            account: Some("acme".parse().unwrap()),
+            key: None,
+            model: Some("m 1&2".into()),
+            since: Some("2026-01-31T00:00:00+03:00".into()),
+            until: None,
+            by: vec![By::Day, By::Key],
+            format: None,
+        };
+        assert_eq!(
+            wish.path(),
+            "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&since=2026-01-31T00%3A00%3A00%2B03%3A00"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Who the client is: the socket's address, or what a trusted proxy says.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use ipnet::IpNet;
+
+/// The socket's address, unless the peer is a trusted proxy: then the rightmost entry of
+/// `x-forwarded-for` that is not one.
+pub(super) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
+    let peer = peer.to_canonical();
+    if trusted.is_empty() || !is_trusted(&peer) {
+        return peer;
+    }
+    let lines: Vec<&str> = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .collect();
+    let mut nearest = peer;
+    for entry in lines.iter().rev().flat_map(|line| line.rsplit(',')) {
+        // What stands left of something that is no address is hearsay.
+        let Some(address) = parse_address(entry.trim()) else {
+            return nearest;
+        };
+        if !is_trusted(&address) {
+            return address;
+        }
+        nearest = address;
+    }
+    nearest
+}
+
+/// An address, with or without a port.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse().ok().or_else(|| {
+        text.parse()
+            .ok()
+            .map(|socket: std::net::SocketAddr| socket.ip())
+    });
+    address.map(|address: IpAddr| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_trusted_proxies_are_believed_about_the_client() {
+        let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
+        for (peer, forwarded, client) in [
+            ("192.0.2.1", &["203.0.113.9"][..], "192.0.2.1"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.9"], "203.0.113.9"),
+            ("10.0.0.1", &["1.1.1.1, 203.0.113.9"], "203.0.113.9"),
+            ("10.0.0.1", &["203.0.113.9, 10.0.0.2"], "203.0.113.9"),
+            ("10.0.0.1", &["1.1.1.1", "203.0.113.9:4711"], "203.0.113.9"),
+            ("10.0.0.1", &["1.1.1.1, nonsense, 10.0.0.3"], "10.0.0.3"),
+            ("10.0.0.1", &["nonsense"], "10.0.0.1"),
+            ("::ffff:10.0.0.1", &["[2001:db8::1]:80"], "2001:db8::1"),
+            ("::1", &["2001:db8::2"], "2001:db8::2"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in forwarded {
+                headers.append("x-forwarded-for", line.parse().unwrap());
+            }
+            let found = client_address(peer.parse().unwrap(), &headers, &trusted);
+            assert_eq!(found.to_string(), client, "{peer} {forwarded:?}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Sees a connection to its end: it must say something soon, must not idle long, and ends gently when
+//! it is old or the server drains.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Connection,
+};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tollgate_layers::error::BoxError;
+
+use super::{ConnectionLimits, socket::Socket};
+
+/// After a gentle end was asked for, a connection without running answers has so long to be gone.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What happens on a connection. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Activity(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    began: Instant,
+    read: AtomicBool,
+    requests: Mutex<Requests>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Requests {
+    running: usize,
+    seen: bool,
+    /// When the last one ended.
+    idle_since: Instant,
+}
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        let began = Instant::now();
+        let requests = Requests {
+            running: 0,
+            seen: false,
+            idle_since: began,
+        };
+        Self(Arc::new(Inner {
+            began,
+            read: AtomicBool::new(false),
+            requests: Mutex::new(requests),
+        }))
+    }
+
+    /// Bytes have come.
+    pub(super) fn has_read(&self) {
+        if !self.0.read.load(Ordering::Relaxed) {
+            self.0.read.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A request begins; it runs until what is returned is dropped.
+    pub(super) fn begin(&self) -> Running {
+        let mut requests = self.lock();
+        requests.running += 1;
+        requests.seen = true;
+        Running(self.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when no answer runs, and for how long that may stay so; `None` while one does.
+    fn idle(&self, limits: &ConnectionLimits) -> Option<(Instant, Duration)> {
+        let requests = *self.lock();
+        if requests.running > 0 {
+            return None;
+        }
+        let patience = match (requests.seen, self.0.read.load(Ordering::Relaxed)) {
+            (true, _) => limits.idle_timeout,
+            (false, true) => limits.first_byte_timeout + limits.head_timeout,
+            (false, false) => limits.first_byte_timeout,
+        };
+        Some((requests.idle_since, patience))
+    }
+}
+
+/// A running request.
+#[derive(Debug)]
+pub(super) struct Running(Activity);
+
+impl Running {
+    /// Keeps it until the answer's body has ended.
+    pub(super) fn until_end_of<A>(self, res: Response<A>) -> Response<Attended<A>> {
+        res.map(|inner| Attended {
+            inner,
+            running: self,
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut requests = self.0.lock();
+        requests.running -= 1;
+        requests.idle_since = Instant::now();
+    }
+}
+
+pin_project! {
+    /// An answer's body; its request runs until it is dropped.
+    #[derive(Debug)]
+    pub(super) struct Attended<A> {
+        #[pin]
+        inner: A,
+        running: Running,
+    }
+}
+
+impl<A: Body<Data = Bytes>> Body for Attended<A> {
+    type Data = Bytes;
+    type Error = A::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
+        self.project().inner.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Runs the connection; asks it to end when its time is up, or when `draining` resolves.
+pub(super) async fn attend<S, A>(
+    mut connection: Pin<&mut Connection<'_, TokioIo<Socket>, S, TokioExecutor>>,
+    activity: &Activity,
+    limits: ConnectionLimits,
+    draining: impl Future<Output = ()>,
+) -> Result<(), BoxError>
+where
+    S: hyper::service::Service<Request<Incoming>, Response = Response<A>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    A: Body<Data = Bytes> + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    let mut draining = std::pin::pin!(draining);
+    let old = activity.0.began + jittered(limits.age_max, activity);
+    let mut ending: Option<Instant> = None;
+    let mut drains = false;
+    loop {
+        let look_again = match (ending, activity.idle(&limits)) {
+            // Answers run: whether they have ended is looked at now and then.
+            (_, None) => Instant::now() + FAREWELL,
+            (Some(asked), Some((since, _))) => asked.max(since) + FAREWELL,
+            (None, Some((since, patience))) => old.min(since + patience),
+        };
+        tokio::select! {
+            biased;
+            served = connection.as_mut() => return served,
+            () = draining.as_mut(), if !drains => {
+                drains = true;
+                connection.as_mut().graceful_shutdown();
+                ending.get_or_insert_with(Instant::now);
+            }
+            () = tokio::time::sleep_until(look_again) => {
+                let now = Instant::now();
+                match (ending, activity.idle(&limits)) {
+                    // It was asked and has nothing to do: whoever is there does not listen.
+                    (Some(asked), Some((since, _))) if asked.max(since) + FAREWELL <= now => {
+                        return Ok(());
+                    }
+                    (None, idle)
+                        if old <= now
+                            || idle.is_some_and(|(since, patience)| since + patience <= now) =>
+                    {
+                        connection.as_mut().graceful_shutdown();
+                        ending = Some(now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Up to a tenth more, so that connections that began together do not end together.
+fn jittered(age: Duration, activity: &Activity) -> Duration {
+    let random = Arc::as_ptr(&activity.0) as usize / 64 % 256;
+    age + age / 10 * u32::try_from(random).unwrap_or_default() / 256
+}

@@ -1,0 +1,545 @@
+//! Journals and books over each store: what an export is made of, and what an audit finds in it.
+
+use std::{
+    collections::HashSet,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyStatus},
+    reserve::{
+        audit::{AccountAudit, Snapshot},
+        ledger::{
+            AccountBooks, BookError, Booked, Bookkeeping, Entry, Hold, JournalLine, JournalPart,
+            KeyChange, Ledger, Settlement,
+        },
+        memory::MemoryLedger,
+    },
+};
+
+use crate::{
+    harness::RedisServer,
+    ledger::{
+        Books, acme, folder, hold, in_file, is_sound, item, micro, number, open, over, record,
+        settlement, topup,
+    },
+};
+
+macro_rules! on_every_store {
+    ($($promise:ident)*) => {
+        mod in_memory {
+            $(
+                #[tokio::test]
+                async fn $promise() {
+                    let ledger = super::MemoryLedger::new();
+                    super::$promise(&ledger).await;
+                    super::is_sound(&ledger).await;
+                }
+            )*
+        }
+
+        mod in_sqlite {
+            $(
+                #[tokio::test]
+                async fn $promise() {
+                    let folder = super::folder();
+                    let ledger = super::in_file(&folder);
+                    super::$promise(&ledger).await;
+                    super::is_sound(&ledger).await;
+                    ledger.close().await;
+                }
+            )*
+        }
+
+        mod in_redis {
+            $(
+                #[tokio::test]
+                async fn $promise() {
+                    let server = super::RedisServer::start().await;
+                    let ledger = super::over(&server).await;
+                    super::$promise(&ledger).await;
+                    super::is_sound(&ledger).await;
+                }
+            )*
+        }
+    };
+}
+
+on_every_store! {
+    a_journal_has_what_moved_money_in_its_order
+    pages_have_every_line_once_whatever_is_booked_in_between
+    a_part_of_a_journal_is_cut_by_time
+    a_dispute_is_in_the_journal_and_moves_nothing
+    books_show_keys_holds_and_all_that_was_entered
+    books_and_the_journal_up_to_them_agree_while_calls_are_booked
+    an_account_without_a_line_has_an_empty_journal_and_none_is_not_found
+    a_deleted_key_is_not_brought_back_by_a_change_on_its_way
+}
+
+/// Books a call of so much on this key.
+async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
+    ledger.reserve(&hold(n, id, cost)).await.unwrap();
+    let settled = ledger.settle(&settlement(n, id, cost)).await.unwrap();
+    assert_eq!(
+        (settled.booked, settled.charged),
+        (Booked::Held, micro(cost))
+    );
+}
+
+/// All lines of a part, page by page.
+async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> {
+    let mut lines = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            ..part
+        };
+        let page = ledger.journal(&acme(), &part).await.unwrap();
+        assert!(page.lines.len() <= part.limit, "{part:?}");
+        lines.extend(page.lines);
+        after = page.next;
+        if after.is_none() {
+            return lines;
+        }
+    }
+}
+
+/// Entries by id, calls by number.
+fn names(lines: &[JournalLine]) -> Vec<String> {
+    lines
+        .iter()
+        .map(|line| match line {
+            JournalLine::Entry { id, .. } => id.clone(),
+            JournalLine::Call(receipt) => receipt.number.to_string(),
+        })
+        .collect()
+}
+
+fn audited(books: &AccountBooks, lines: &[JournalLine]) -> Vec<String> {
+    let mut audit = AccountAudit::new(Snapshot::from(books));
+    lines.iter().for_each(|line| audit.line(line));
+    audit.finish()
+}
+
+/// Until the millisecond is over, and the next: what comes then has another time.
+async fn next_ms() {
+    let now = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.unwrap().as_millis()
+    };
+    let begun = now();
+    while now() <= begun + 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn breaches<L: Books>(ledger: &L) -> Vec<String> {
+    ledger.audit().await.unwrap().breaches
+}
+
+async fn a_journal_has_what_moved_money_in_its_order<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    call(ledger, 1, "k1", 70).await;
+    let correction = Entry {
+        reason: Some("paid twice".into()),
+        ..topup("c1", -30)
+    };
+    ledger.enter(&acme(), &correction).await.unwrap();
+    ledger.enter(&acme(), &correction).await.unwrap();
+    ledger.enter(&acme(), &topup("first", 1000)).await.unwrap();
+    call(ledger, 2, "k2", 0).await;
+    ledger.settle(&settlement(2, "k2", 0)).await.unwrap();
+    ledger.reserve(&hold(3, "k1", 5)).await.unwrap();
+    ledger
+        .release(number(3), &acme(), &"k1".parse().unwrap())
+        .await
+        .unwrap();
+
+    let lines = lines(ledger, JournalPart::whole()).await;
+    let (one, two) = (number(1).to_string(), number(2).to_string());
+    assert_eq!(names(&lines), ["first", &one, "c1", &two]);
+    assert!(lines.is_sorted_by_key(JournalLine::at_ms));
+    let receipt = ledger.receipt(number(1)).await.unwrap();
+    assert_eq!(receipt.item, item());
+    assert_eq!(lines[1], JournalLine::Call(receipt));
+    let entries: Vec<_> = lines
+        .iter()
+        .filter_map(|line| match line {
+            JournalLine::Entry {
+                account,
+                amount_rub,
+                reason,
+                ..
+            } => Some((account.clone(), *amount_rub, reason.as_deref())),
+            JournalLine::Call(_) => None,
+        })
+        .collect();
+    assert_eq!(
+        entries,
+        [
+            (acme(), micro(1000), None),
+            (acme(), micro(-30), Some("paid twice"))
+        ]
+    );
+}
+
+async fn pages_have_every_line_once_whatever_is_booked_in_between<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    for n in 0..25 {
+        call(ledger, n, "k1", 3).await;
+        let id = format!("p{n}");
+        ledger.enter(&acme(), &topup(&id, 1)).await.unwrap();
+    }
+    for limit in [1, 7, 51, 1000, 0, usize::MAX] {
+        let part = JournalPart {
+            limit,
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&acme(), &part).await.unwrap();
+        assert_eq!(page.lines.len(), limit.clamp(1, 51), "{limit}");
+        assert_eq!(page.next.is_some(), limit <= 51, "{limit}");
+    }
+
+    let (mut seen, mut after): (Vec<String>, Option<String>) = (Vec::new(), None);
+    for n in 100.. {
+        let part = JournalPart {
+            limit: 7,
+            after: after.as_deref(),
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&acme(), &part).await.unwrap();
+        seen.extend(names(&page.lines));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+        if n < 110 {
+            call(ledger, n, "k2", 3).await;
+        }
+    }
+    let all = lines(ledger, JournalPart::whole()).await;
+    assert_eq!(all.len(), 51 + 8);
+    let end: HashSet<&String> = seen.iter().collect();
+    assert_eq!(end.len(), seen.len(), "none twice");
+    let all = names(&all);
+    assert_eq!(
+        seen,
+        all[..seen.len()],
+        "in the same order, and none left out"
+    );
+    assert!(seen.len() >= 51, "{seen:?}");
+}
+
+async fn a_part_of_a_journal_is_cut_by_time<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    for n in 1..=5 {
+        next_ms().await;
+        call(ledger, n, "k1", 1).await;
+    }
+    let all = lines(ledger, JournalPart::whole()).await;
+    let third = all[3].at_ms();
+    let part = |since_ms, until_ms| JournalPart {
+        since_ms,
+        until_ms,
+        limit: 2,
+        ..JournalPart::whole()
+    };
+    for (part, expected) in [
+        (part(third, u64::MAX), &all[3..]),
+        (part(0, third), &all[..3]),
+        (part(third, third + 1), &all[3..4]),
+        (part(all[1].at_ms(), third), &all[1..3]),
+        (part(third, third), &all[..0]),
+        (part(third + 1_000_000, u64::MAX), &all[..0]),
+        (part(0, 1), &all[..0]),
+        (part(u64::MAX, 0), &all[..0]),
+    ] {
+        assert_eq!(lines(ledger, part).await, expected, "{part:?}");
+    }
+}
+
+async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    let stale = Settlement {
+        fresh: false,
+        ..settlement(1, "k1", 70)
+    };
+    let settled = ledger.settle(&stale).await.unwrap();
+    assert_eq!(settled.booked, Booked::Stale);
+    let books = ledger.books(&acme()).await.unwrap();
+    let journal = lines(ledger, JournalPart::whole()).await;
+    assert_eq!(names(&journal), ["first", &number(1).to_string()]);
+    assert_eq!(audited(&books, &journal), Vec::<String>::new());
+
+    // It was fresh after all: what is booked now counts.
+    let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    assert_eq!(settled.booked, Booked::Forced);
+    let books = ledger.books(&acme()).await.unwrap();
+    let journal = lines(ledger, JournalPart::whole()).await;
+    let Some(JournalLine::Call(last)) = journal.last() else {
+        panic!("{journal:?}")
+    };
+    assert_eq!((last.booked, last.charged_rub), (Booked::Forced, micro(70)));
+    assert_eq!(audited(&books, &journal), Vec::<String>::new());
+}
+
+async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    ledger.enter(&acme(), &topup("c", -100)).await.unwrap();
+    call(ledger, 1, "k1", 70).await;
+    let long = Hold {
+        want: micro(500),
+        least: micro(5),
+        ..hold(3, "k2", 0)
+    };
+    ledger.reserve(&hold(2, "k1", 20)).await.unwrap();
+    ledger.reserve(&long).await.unwrap();
+
+    let books = ledger.books(&acme()).await.unwrap();
+    assert_eq!(books.view, ledger.account(&acme()).await.unwrap());
+    assert_eq!(books.keys, ledger.keys(&acme()).await.unwrap());
+    assert_eq!(books.entered_rub, micro(900));
+    assert!(books.journal_complete);
+    let holds: Vec<_> = books
+        .holds
+        .iter()
+        .map(|hold| (hold.number, &*hold.key, hold.held_rub))
+        .collect();
+    assert_eq!(
+        holds,
+        [(number(2), "k1", micro(20)), (number(3), "k2", micro(500))]
+    );
+    let made = ledger.receipt(number(1)).await.unwrap().at_ms;
+    for hold in &books.holds {
+        let lives_ms = hold.due_ms.unwrap() - made;
+        assert!((3_590_000..3_660_000).contains(&lives_ms), "{hold:?}");
+    }
+
+    // What comes later is not up to these books.
+    call(ledger, 4, "k1", 1).await;
+    let part = JournalPart {
+        end: Some(&books.journal_end),
+        limit: 2,
+        ..JournalPart::whole()
+    };
+    let lines = lines(ledger, part).await;
+    assert_eq!(lines.len(), 3);
+    assert_eq!(audited(&books, &lines), Vec::<String>::new());
+    for n in [2, 3] {
+        ledger
+            .release(number(n), &acme(), &"k1".parse().unwrap())
+            .await
+            .unwrap();
+    }
+}
+
+/// I2, I3 and I5, at each moment.
+async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    let booking = async {
+        for n in 0..200 {
+            let key = if n % 3 == 0 { "k1" } else { "k2" };
+            ledger.reserve(&hold(n, key, 50)).await.unwrap();
+            tokio::task::yield_now().await;
+            // Now and then more than was held, or nothing.
+            let cost = i64::try_from(n % 7 * 11).unwrap();
+            ledger.settle(&settlement(n, key, cost)).await.unwrap();
+            if n % 10 == 0 {
+                let id = format!("p{n}");
+                ledger.enter(&acme(), &topup(&id, 5)).await.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let reading = async {
+        let mut read = 0;
+        while read < 200 {
+            let books = ledger.books(&acme()).await.unwrap();
+            tokio::task::yield_now().await;
+            let part = JournalPart {
+                end: Some(&books.journal_end),
+                limit: 9,
+                ..JournalPart::whole()
+            };
+            let lines = lines(ledger, part).await;
+            assert_eq!(audited(&books, &lines), Vec::<String>::new(), "{books:?}");
+            assert!(books.journal_complete);
+            read = lines
+                .iter()
+                .filter(|line| matches!(line, JournalLine::Call(_)))
+                .count();
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::join!(booking, reading);
+}
+
+async fn an_account_without_a_line_has_an_empty_journal_and_none_is_not_found<L: Books>(
+    ledger: &L,
+) {
+    open(ledger, 0).await;
+    let nobody: AccountId = "nobody".parse().unwrap();
+    assert!(lines(ledger, JournalPart::whole()).await.is_empty());
+    let books = ledger.books(&acme()).await.unwrap();
+    assert!(books.journal_complete && books.holds.is_empty());
+    let part = JournalPart {
+        end: Some(&books.journal_end),
+        ..JournalPart::whole()
+    };
+    assert!(lines(ledger, part).await.is_empty());
+    let journal = ledger.journal(&nobody, &JournalPart::whole()).await;
+    assert!(matches!(journal, Err(BookError::NotFound)), "{journal:?}");
+    let books = ledger.books(&nobody).await;
+    assert!(matches!(books, Err(BookError::NotFound)), "{books:?}");
+    for nonsense in ["x", "1:2", "-"] {
+        let part = JournalPart {
+            after: Some(nonsense),
+            ..JournalPart::whole()
+        };
+        let answer = ledger.journal(&acme(), &part).await;
+        assert!(answer.is_err(), "{nonsense}");
+    }
+}
+
+/// I12.
+async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    for digest in 10..30 {
+        let key = record(&acme(), &format!("x{digest}"), digest);
+        ledger.create_key(&key, None).await.unwrap();
+        let change = |status: Option<KeyStatus>| KeyChange {
+            status,
+            name: status.is_none().then(|| "renamed".into()),
+            ..KeyChange::default()
+        };
+        let [deleted, disabled, enabled, renamed] = [
+            Some(KeyStatus::Deleted),
+            Some(KeyStatus::Disabled),
+            Some(KeyStatus::Active),
+            None,
+        ]
+        .map(change);
+        let (a, b, c, d) = tokio::join!(
+            ledger.change_key(&key.id, &disabled),
+            ledger.change_key(&key.id, &deleted),
+            ledger.change_key(&key.id, &enabled),
+            ledger.change_key(&key.id, &renamed),
+        );
+        for changed in [a, b, c, d] {
+            changed.unwrap();
+        }
+        let view = ledger.key(&key.id).await.unwrap();
+        assert_eq!(view.record.status, KeyStatus::Deleted);
+        assert_eq!(view.record.name, "renamed");
+        let found = ledger.find_key(&key.digest).await.unwrap().unwrap();
+        assert_eq!(found.status, KeyStatus::Deleted);
+        let hold = Hold {
+            key: key.id.clone(),
+            number: RequestNumber::now_v7(),
+            ..hold(0, "k1", 1)
+        };
+        ledger.reserve(&hold).await.unwrap_err();
+    }
+}
+
+/// The live audit finds in Redis what the offline one finds in an export.
+#[tokio::test]
+async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() {
+    for (edit, says) in [
+        (
+            vec!["HINCRBY", "tg:{acme}", "h", "1"],
+            "I2 account acme: held",
+        ),
+        (vec!["HINCRBY", "tg:{acme}", "k1.h", "1"], "I2 key k1: held"),
+        (
+            vec!["HINCRBY", "tg:{acme}", "b", "1"],
+            "I3 account acme: balance",
+        ),
+        (
+            vec!["HINCRBY", "tg:{acme}", "k1.u", "-1"],
+            "I3 key k1: used 69",
+        ),
+        (
+            vec!["HINCRBY", "tg:{acme}", "loss", "1"],
+            "I3 account acme: loss 1",
+        ),
+        (
+            vec!["HSET", "tg:{acme}:t", "first", "999"],
+            "I3 account acme: balance",
+        ),
+        (vec!["DEL", "tg:{acme}:j"], "I3 key k1: used 70"),
+        (
+            vec!["HSET", "tg:{acme}", "b", "19"],
+            "I4 account acme: held",
+        ),
+        (vec!["DEL", "tg:{acme}:x"], "I8 account acme: hold"),
+    ] {
+        let server = RedisServer::start().await;
+        let ledger = over(&server).await;
+        open(&ledger, 1000).await;
+        call(&ledger, 1, "k1", 70).await;
+        ledger.reserve(&hold(2, "k1", 20)).await.unwrap();
+        is_sound(&ledger).await;
+        server.ask::<i64>(&edit).await.unwrap();
+        let found = breaches(&ledger).await;
+        assert!(
+            found.iter().any(|breach| breach.starts_with(says)),
+            "{edit:?}: {found:?}"
+        );
+    }
+}
+
+/// I5.
+#[tokio::test]
+async fn a_number_that_was_charged_twice_or_stands_open_though_it_ended_is_found() {
+    let server = RedisServer::start().await;
+    let ledger = over(&server).await;
+    open(&ledger, 1000).await;
+    call(&ledger, 1, "k1", 70).await;
+    // The tombstone is forgotten too early: the number can be held and charged again.
+    let tombstone = format!("tg:{{acme}}:d:{}", number(1));
+    server.ask::<i64>(&["DEL", &tombstone]).await.unwrap();
+    ledger.reserve(&hold(1, "k1", 70)).await.unwrap();
+    let both = format!("I5 account acme: hold {} is both open and ended", number(1));
+    assert_eq!(breaches(&ledger).await, [both]);
+
+    ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    let twice = format!("I5 account acme: call {} was settled twice", number(1));
+    assert_eq!(breaches(&ledger).await, [twice]);
+}
+
+/// Where the oldest lines were trimmed, the sums bound the books from below.
+#[tokio::test]
+async fn a_trimmed_journal_is_no_breach_and_says_that_it_was_trimmed() {
+    let server = RedisServer::start().await;
+    let ledger = over(&server).await;
+    open(&ledger, 1000).await;
+    for n in 1..=3 {
+        call(&ledger, n, "k1", 70).await;
+    }
+    let trimmed: i64 = server
+        .ask(&["XTRIM", "tg:{acme}:j", "MAXLEN", "2"])
+        .await
+        .unwrap();
+    assert_eq!(trimmed, 2);
+    is_sound(&ledger).await;
+    let books = ledger.books(&acme()).await.unwrap();
+    assert!(!books.journal_complete);
+    assert_eq!(books.entered_rub, micro(1000));
+    let lines = lines(&ledger, JournalPart::whole()).await;
+    assert_eq!(audited(&books, &lines), Vec::<String>::new());
+    // More than what was used is a breach all the same.
+    server
+        .ask::<i64>(&["HINCRBY", "tg:{acme}", "k1.u", "-100"])
+        .await
+        .unwrap();
+    let found = breaches(&ledger).await;
+    assert!(
+        found
+            .iter()
+            .any(|breach| breach.starts_with("I3 key k1: used 110")),
+        "{found:?}"
+    );
+}

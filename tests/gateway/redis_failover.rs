@@ -1,0 +1,557 @@
+//! Redis with replicas, under Sentinels, as a Cluster: who is asked, who is waited for, what is lost.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tokio::time::Instant;
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyDigest, KeyStore},
+    reserve::{
+        ledger::{
+            BookError, Booked, Bookkeeping, Hold, KeyChange, Ledger, LedgerError, Settlement,
+        },
+        redis::{RedisLedger, RedisSettings, Watch},
+    },
+};
+
+use crate::{
+    ledger::{
+        HOUR, acme, hold, is_sound, micro, number, open, over, over_url, record, settlement, topup,
+    },
+    redis_servers::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
+};
+
+/// What a call takes that waits for nobody, on a busy machine; less than it would wait for a server that
+/// stands still.
+const AT_ONCE: Duration = Duration::from_millis(400);
+/// What a call takes at most to hear that its server is away.
+const IN_TIME: Duration = Duration::from_secs(1);
+/// How long after a failover calls are served again.
+const SOON: Duration = Duration::from_millis(1500);
+
+/// An account of its own key, `key-<account>`, with 1000 µ₽.
+async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
+    let id: AccountId = account.parse().unwrap();
+    ledger.create_account(&id, account).await.unwrap();
+    let key = record(&id, &format!("key-{account}"), digest);
+    ledger.create_key(&key, None).await.unwrap();
+    ledger.enter(&id, &topup("first", 1000)).await.unwrap();
+    id
+}
+
+/// A hold of 1 µ₽ in such an account.
+fn hold_in(account: &AccountId, n: u128) -> Hold {
+    Hold {
+        account: account.clone(),
+        ..hold(n, &format!("key-{account}"), 1)
+    }
+}
+
+/// What came of a hold, and how long that took: `Ok`, or that the ledger is away.
+async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Duration) {
+    let begin = Instant::now();
+    let answer = match ledger.reserve(hold).await {
+        Ok(_) => Ok(()),
+        Err(LedgerError::Unavailable(cause)) => Err(cause.to_string()),
+        Err(error) => panic!("{error}"),
+    };
+    (answer, begin.elapsed())
+}
+
+/// Why the ledger could not do it.
+fn away<T: std::fmt::Debug>(answer: Result<T, LedgerError>) -> String {
+    match answer {
+        Err(LedgerError::Unavailable(cause)) => cause.to_string(),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+async fn watched(ledger: &RedisLedger) -> Watch {
+    eventually("the servers are looked at", async || {
+        ledger.watch().await.ok()
+    })
+    .await
+}
+
+/// I10: what an operator is told is paid outlives the primary.
+#[tokio::test]
+async fn a_payment_is_acknowledged_when_a_replica_has_it() {
+    let primary = RedisServer::start().await;
+    let replica = RedisServer::replica_of(&primary).await;
+    let ledger = over(&primary).await;
+    open(&ledger, 1000).await;
+    let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
+
+    replica.stop_signal();
+    // Asked again it writes nothing, and still no replica has the first.
+    for _ in 0..2 {
+        match pay().await {
+            Err(BookError::Unavailable(cause)) => {
+                let cause = cause.to_string();
+                assert!(cause.contains("no replica has it yet"), "{cause}");
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+    // Callers do not wait behind the operator.
+    let calls = async {
+        for n in 1..=20 {
+            let (answer, took) = timed(&ledger, &hold(n, "k1", 1)).await;
+            assert_eq!(answer, Ok(()));
+            assert!(took < AT_ONCE, "{took:?}");
+        }
+    };
+    let (paid, ()) = join(pay(), calls).await;
+    assert!(matches!(paid, Err(BookError::Unavailable(_))), "{paid:?}");
+
+    replica.continue_signal();
+    let view = eventually("the payment is acknowledged", async || pay().await.ok()).await;
+    assert_eq!(view.balance_rub, micro(1500));
+
+    // Without replicas there is nobody to wait for.
+    replica.kill();
+    eventually("the primary has no replica", async || {
+        let info: String = primary.ask(&["INFO", "replication"]).await.ok()?;
+        info.contains("connected_slaves:0").then_some(())
+    })
+    .await;
+    assert_eq!(watched(&ledger).await, Watch::Same);
+    let begin = Instant::now();
+    ledger.enter(&acme(), &topup("third", 1)).await.unwrap();
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    is_sound(&ledger).await;
+}
+
+#[tokio::test]
+async fn a_look_tells_a_restart_from_a_loss() {
+    let server = RedisServer::start_durable().await;
+    let ledger = over(&server).await;
+    open(&ledger, 1000).await;
+    assert_eq!(watched(&ledger).await, Watch::Same);
+
+    server.restart().await;
+    for _ in 0..2 {
+        assert_eq!(watched(&ledger).await, Watch::Changed);
+    }
+    ledger.known();
+    assert_eq!(watched(&ledger).await, Watch::Same);
+    ledger.reserve(&hold(1, "k1", 10)).await.unwrap();
+
+    server.ask::<String>(&["FLUSHALL"]).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(watched(&ledger).await, Watch::Lost);
+    }
+    // Another gateway may begin there from nothing. This one may not.
+    let newcomer = over(&server).await;
+    assert_eq!(watched(&newcomer).await, Watch::Same);
+    assert_eq!(watched(&ledger).await, Watch::Lost);
+    let found = ledger.find_key(&KeyDigest::new([1; 32])).await;
+    for answer in [
+        away(ledger.reserve(&hold(2, "k1", 10)).await),
+        away(ledger.settle(&settlement(1, "k1", 5)).await),
+        away(
+            ledger
+                .release(number(1), &acme(), &hold(1, "k1", 1).key)
+                .await,
+        ),
+        away(ledger.extend(number(1), &acme(), HOUR).await),
+        away(ledger.probe(&acme(), &hold(1, "k1", 1).key).await),
+        found.unwrap_err().to_string(),
+    ] {
+        assert!(
+            answer.contains("not the one this gateway began with"),
+            "{answer}"
+        );
+    }
+}
+
+/// Not even until the next look is anybody told that a key is unknown, or that there is nobody to charge.
+#[tokio::test]
+async fn a_loss_is_noticed_by_the_call_that_meets_it() {
+    let server = RedisServer::start().await;
+    open(&over(&server).await, 1000).await;
+    for meets in 0..4 {
+        // Each a gateway that knows of no loss yet.
+        let ledger = over(&server).await;
+        let sys: Vec<String> = server.ask(&["HGETALL", "tg:sys"]).await.unwrap();
+        server
+            .ask::<i64>(&["DEL", "tg:sys", "tg:{acme}"])
+            .await
+            .unwrap();
+        let k1 = hold(1, "k1", 1).key;
+        let said = match meets {
+            0 => away(ledger.reserve(&hold(1, "k1", 10)).await),
+            1 => away(ledger.settle(&settlement(1, "k1", 5)).await),
+            2 => away(ledger.probe(&acme(), &k1).await),
+            _ => {
+                let found = ledger.find_key(&KeyDigest::new([9; 32])).await;
+                found.unwrap_err().to_string()
+            }
+        };
+        assert!(said.contains("not the one"), "{meets}: {said}");
+        let mut words = vec!["HSET", "tg:sys"];
+        words.extend(sys.iter().map(String::as_str));
+        server.ask::<i64>(&words).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_lost_its_data_is_a_loss() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let ledger = over_url(&cluster.url()).await;
+    let sys = cluster.primary_of("tg:sys");
+    assert_eq!(watched(&ledger).await, Watch::Same);
+    let shard = &cluster.nodes()[(sys + 1) % 3];
+    shard.ask::<String>(&["FLUSHALL"]).await.unwrap();
+    assert_eq!(watched(&ledger).await, Watch::Lost);
+}
+
+#[tokio::test]
+async fn a_replica_that_sentinels_promote_for_a_dead_primary_is_found() {
+    fails_over(RedisServer::kill).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_sentinels_promote_for_one_that_stands_still_is_found() {
+    fails_over(RedisServer::stop_signal).await;
+}
+
+async fn fails_over(gone: fn(&RedisServer)) {
+    let primary = RedisServer::start().await;
+    let replica = RedisServer::replica_of(&primary).await;
+    let sentinels = RedisSentinels::start(&primary).await;
+    let ledger = over_url(&sentinels.url()).await;
+    open(&ledger, 1000).await;
+    ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+    // What is acknowledged has all before it behind it.
+    ledger.enter(&acme(), &topup("second", 500)).await.unwrap();
+    assert_eq!(watched(&ledger).await, Watch::Same);
+
+    gone(&primary);
+    for n in 2..5 {
+        let (answer, took) = timed(&ledger, &hold(n, "k1", 1)).await;
+        assert!(answer.is_err(), "{n}");
+        assert!(took < IN_TIME, "{took:?}");
+    }
+    eventually("the replica is promoted", async || {
+        // Calls go on coming, as they do.
+        let _ = ledger.reserve(&hold(2, "k1", 1)).await;
+        (sentinels.primary().await == replica.port()).then_some(())
+    })
+    .await;
+    let begin = Instant::now();
+    eventually("calls are served again", async || {
+        ledger.reserve(&hold(2, "k1", 1)).await.ok()
+    })
+    .await;
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_eq!(watched(&ledger).await, Watch::Changed);
+    ledger.known();
+    assert_eq!(watched(&ledger).await, Watch::Same);
+
+    let paid = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    assert_eq!(paid.booked, Booked::Held);
+    let view = ledger.account(&acme()).await.unwrap();
+    assert_eq!(view.balance_rub, micro(1500 - 70));
+    is_sound(&ledger).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_stands_still_holds_up_its_own_accounts_only() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let ledger = over_url(&cluster.url()).await;
+    let mut accounts = Vec::new();
+    for (index, digest) in [(0, 1), (1, 2), (2, 3)] {
+        let account = cluster.account_on(index);
+        accounts.push(opened(&ledger, &account, digest).await);
+    }
+    let gone = &cluster.nodes()[2];
+    gone.stop_signal();
+    // For longer than the others take to give it up.
+    let begin = Instant::now();
+    let mut n = 0;
+    while begin.elapsed() < Duration::from_secs(3) {
+        let holds: Vec<Hold> = accounts
+            .iter()
+            .map(|account| {
+                n += 1;
+                hold_in(account, n)
+            })
+            .collect();
+        let answers = join_all(holds.iter().map(|hold| timed(&ledger, hold))).await;
+        for (index, (answer, took)) in answers.into_iter().enumerate() {
+            if index == 2 {
+                assert!(answer.is_err() && took < IN_TIME, "{answer:?} {took:?}");
+            } else {
+                assert!(answer.is_ok() && took < AT_ONCE, "{answer:?} {took:?}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The data set is the same, as far as it answers.
+    assert_eq!(watched(&ledger).await, Watch::Same);
+
+    gone.continue_signal();
+    eventually("its accounts are served again", async || {
+        ledger.reserve(&hold_in(&accounts[2], 1_000_000)).await.ok()
+    })
+    .await;
+    is_sound(&ledger).await;
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
+    let cluster = RedisCluster::start(3, 1).await;
+    let ledger = over_url(&cluster.url()).await;
+    let account = opened(&ledger, &cluster.account_on(1), 1).await;
+    ledger.reserve(&hold_in(&account, 1)).await.unwrap();
+    ledger.enter(&account, &topup("second", 500)).await.unwrap();
+    assert_eq!(watched(&ledger).await, Watch::Same);
+
+    cluster.nodes()[1].kill();
+    let slot = slot_of(&account);
+    eventually("a replica is promoted", async || {
+        let _ = ledger.reserve(&hold_in(&account, 2)).await;
+        cluster.primary_of_slot(slot).filter(|index| *index != 1)
+    })
+    .await;
+    let begin = Instant::now();
+    eventually("calls are served again", async || {
+        ledger.reserve(&hold_in(&account, 2)).await.ok()
+    })
+    .await;
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_eq!(watched(&ledger).await, Watch::Changed);
+
+    let call = Settlement {
+        account: account.clone(),
+        ..settlement(1, &format!("key-{account}"), 1)
+    };
+    let paid = ledger.settle(&call).await.unwrap();
+    assert_eq!(paid.booked, Booked::Held);
+    let view = ledger.account(&account).await.unwrap();
+    assert_eq!(view.balance_rub, micro(1500 - 1));
+    is_sound(&ledger).await;
+}
+
+/// MOVED, ASK and TRYAGAIN.
+#[tokio::test]
+async fn an_account_whose_slot_moves_is_served_before_and_after_and_not_wrongly_between() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let ledger = over_url(&cluster.url()).await;
+    open(&ledger, 1000).await;
+    ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+
+    let slot = slot_of("acme").to_string();
+    let nodes = cluster.nodes();
+    let source = cluster.primary_of("acme");
+    let (source, target, third) = (
+        &nodes[source],
+        &nodes[(source + 1) % 3],
+        &nodes[(source + 2) % 3],
+    );
+    let [from, to] = [
+        source.ask::<String>(&["CLUSTER", "MYID"]).await.unwrap(),
+        target.ask::<String>(&["CLUSTER", "MYID"]).await.unwrap(),
+    ];
+    for (node, how, whom) in [(target, "IMPORTING", &from), (source, "MIGRATING", &to)] {
+        let words = ["CLUSTER", "SETSLOT", &slot, how, whom];
+        node.ask::<String>(&words).await.unwrap();
+    }
+    let keys: Vec<String> = source
+        .ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"])
+        .await
+        .unwrap();
+    assert!(keys.len() > 3, "{keys:?}");
+    let port = target.port().to_string();
+    let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    words.extend(keys.iter().map(String::as_str));
+    source.ask::<String>(&words).await.unwrap();
+
+    // What needs one key finds it where it is.
+    let key = hold(1, "k1", 1).key;
+    ledger.probe(&acme(), &key).await.unwrap();
+    // What names keys that never were there cannot be told apart from what is still on its way.
+    let (answer, took) = timed(&ledger, &hold(2, "k1", 50)).await;
+    assert!(answer.is_err() && took < IN_TIME, "{answer:?} {took:?}");
+
+    let end = async {
+        for node in [target, source, third] {
+            let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &to];
+            node.ask::<String>(&words).await.unwrap();
+        }
+    };
+    // A patient one comes through: it is asked again until the move ends.
+    let (expired, ()) = join(ledger.expire(), end).await;
+    assert_eq!(expired.unwrap(), 0);
+    assert_eq!(cluster.primary_of("acme"), {
+        let port = target.port();
+        nodes.iter().position(|node| node.port() == port).unwrap()
+    });
+    for n in [1, 2] {
+        let wish = if n == 1 {
+            hold(1, "k1", 100)
+        } else {
+            hold(2, "k1", 50)
+        };
+        ledger.reserve(&wish).await.unwrap();
+        let paid = ledger.settle(&settlement(n, "k1", 30)).await.unwrap();
+        assert_eq!(paid.booked, Booked::Held, "{n}");
+    }
+    let view = ledger.account(&acme()).await.unwrap();
+    assert_eq!(view.balance_rub, micro(1000 - 60));
+    is_sound(&ledger).await;
+}
+
+/// A receipt is looked for in the accounts of its day, and, should one be missing there, in all.
+#[tokio::test]
+async fn accounts_are_noted_under_the_day_of_their_calls() {
+    let server = RedisServer::start().await;
+    let ledger = over(&server).await;
+    open(&ledger, 1000).await;
+    let settle = async || {
+        let number = RequestNumber::now_v7();
+        let call = Settlement {
+            number,
+            ..settlement(1, "k1", 1)
+        };
+        ledger.settle(&call).await.unwrap();
+        number
+    };
+    let first = settle().await;
+    let days: Vec<String> = server.ask(&["KEYS", "tg:day:*"]).await.unwrap();
+    let [day] = days.as_slice() else {
+        panic!("{days:?}");
+    };
+    let noted: Vec<String> = server.ask(&["SMEMBERS", day]).await.unwrap();
+    assert_eq!(noted, ["acme"]);
+    let ttl: i64 = server.ask(&["TTL", day]).await.unwrap();
+    assert!(ttl > 399 * 24 * 3600, "{ttl}");
+
+    // Once is enough: it is not written with every call.
+    server.ask::<i64>(&["DEL", day]).await.unwrap();
+    let second = settle().await;
+    assert_eq!(server.ask::<i64>(&["EXISTS", day]).await.unwrap(), 0);
+    for number in [first, second] {
+        assert_eq!(ledger.receipt(number).await.unwrap().number, number);
+    }
+}
+
+#[tokio::test]
+async fn settings_of_every_primary_are_looked_at() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let ledger = over_url(&cluster.url()).await;
+    let warnings = ledger.check_server().await.unwrap();
+    for node in cluster.nodes() {
+        for said in ["appendonly is no", "no replica is in touch with it"] {
+            let begins = format!("{}: {said}", node.address());
+            let of_node = warnings
+                .iter()
+                .filter(|warning| warning.starts_with(&begins));
+            assert_eq!(of_node.count(), 1, "{begins}: {warnings:?}");
+        }
+    }
+    let third = &cluster.nodes()[2];
+    let words = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+    third.ask::<String>(&words).await.unwrap();
+    let refused = away(ledger.check_server().await);
+    assert!(
+        refused.contains(&third.address()) && refused.contains("noeviction"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn an_address_of_the_wrong_kind_is_refused_with_the_right_one() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let single = RedisServer::start().await;
+    let one = cluster.nodes()[0].address();
+    for (url, said) in [
+        (format!("redis://{one}"), "write redis-cluster://"),
+        (
+            format!("redis-cluster://{}", single.address()),
+            "answered an error",
+        ),
+        (
+            format!("redis-sentinel://{}/mymaster", single.address()),
+            "answered an error",
+        ),
+    ] {
+        let opened = RedisLedger::connect(&url, RedisSettings::default()).await;
+        let why = away(opened.map(drop));
+        assert!(why.contains(said), "{url}: {why}");
+    }
+}
+
+/// What `deploy/README.md` lets the gateway's user do; all of it, and nothing else.
+const RIGHTS: &str = "~tg:* +eval +evalsha +wait +info +config|get +cluster|slots +asking +select +time \
+    +get +set +setnx +mget +exists +pexpire \
+    +hget +hset +hsetnx +hmget +hdel +hexists +hgetall +hkeys +hvals +hincrby \
+    +sadd +smembers +sscan \
+    +zadd +zrem +zrange +zrangebyscore \
+    +xadd +xrange +xinfo|stream";
+
+#[tokio::test]
+async fn a_user_with_the_documented_rights_can_do_all() {
+    let primary = RedisServer::start().await;
+    let replica = RedisServer::replica_of(&primary).await;
+    let cluster = RedisCluster::start(3, 0).await;
+    for server in cluster.nodes().iter().chain([&primary]) {
+        let mut words = vec!["ACL", "SETUSER", "tollgate", "on", ">password-of-the-tests"];
+        words.extend(RIGHTS.split_whitespace());
+        server.ask::<String>(&words).await.unwrap();
+    }
+    let user = "tollgate:password-of-the-tests@";
+    for url in [
+        primary.url().replace("//", &format!("//{user}")),
+        cluster.url().replace("//", &format!("//{user}")),
+    ] {
+        let ledger = over_url(&url).await;
+        does_everything(&ledger).await;
+        let warnings = ledger.check_server().await.unwrap();
+        assert!(
+            !warnings
+                .iter()
+                .any(|warning| warning.contains("does not show")),
+            "{warnings:?}"
+        );
+    }
+    drop(replica);
+}
+
+async fn does_everything(ledger: &RedisLedger) {
+    open(ledger, 1000).await;
+    let key = hold(1, "k1", 1).key;
+    ledger.find_key(&KeyDigest::new([1; 32])).await.unwrap();
+    ledger.probe(&acme(), &key).await.unwrap();
+    ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+    assert!(ledger.extend(number(1), &acme(), HOUR).await.unwrap());
+    ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    let due = Hold {
+        ttl: Duration::ZERO,
+        ..hold(2, "k1", 100)
+    };
+    ledger.reserve(&due).await.unwrap();
+    assert_eq!(ledger.expire().await.unwrap(), 1);
+    ledger.release(number(2), &acme(), &key).await.unwrap();
+    let change = KeyChange {
+        ceiling: Some(Some(micro(500))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key, &change).await.unwrap();
+    let change = KeyChange {
+        ceiling: Some(None),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key, &change).await.unwrap();
+    ledger.reserve(&hold(3, "k1", 10)).await.unwrap();
+    ledger
+        .change_account(&acme(), None, Some(true))
+        .await
+        .unwrap();
+    ledger.receipt(number(1)).await.unwrap();
+    ledger.tariff_version("a").await.unwrap();
+    assert_eq!(watched(ledger).await, Watch::Same);
+    is_sound(ledger).await;
+}

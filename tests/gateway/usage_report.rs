@@ -1,0 +1,517 @@
+//! What operators learn of the past: usage, exports, audits, by the admin API and by the commands.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::micro,
+    harness::{ADMIN_KEY, Key, Setup, World},
+    ledger::folder,
+    ops::{BOTH, Op},
+    replies::Running,
+};
+
+/// Runs the binary against this gateway. The gateway runs on this thread, so the wait is on another.
+async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let address = world.gateway.admin_address().unwrap();
+    command
+        .args(args)
+        .env("TOLLGATE_ADMIN_URL", format!("http://{address}"))
+        .env("TOLLGATE_ADMIN_KEY", ADMIN_KEY)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let input = input.to_owned();
+    let run = move || {
+        let mut child = command.spawn().unwrap();
+        // A command that does not read its input may have ended.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// What a command printed, and that it ended with this code.
+fn said(output: &Output, code: i32) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The error that a command printed.
+fn complained(output: &Output, code: i32) -> String {
+    assert_eq!(said(output, code), "");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Calls of two accounts on three keys, by receipts.
+async fn busy(world: &World) -> (Vec<Key>, Vec<Value>) {
+    let keys = vec![
+        world.key_with("acme", "1000", json!({})).await,
+        world.another_key("acme", json!({})).await,
+        world.key_with("beta", "1000", json!({})).await,
+    ];
+    let mut receipts = Vec::new();
+    for (calls, key) in keys.iter().enumerate() {
+        for op in BOTH {
+            for _ in 0..=calls {
+                let answer = op.call(world, key, &op.body("Привет")).await;
+                receipts.push(world.receipt(&answer.number()).await);
+            }
+        }
+    }
+    (keys, receipts)
+}
+
+async fn usage(world: &World, query: &str) -> Value {
+    let path = format!("/admin/v1/usage{query}");
+    let answer = world.admin(Method::GET, &path, None).await;
+    assert_eq!(answer.status, 200, "{query}: {answer:?}");
+    answer.json()
+}
+
+/// Calls, input, output and charge by the words of a group, from receipts.
+fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
+    let mut sums = BTreeMap::new();
+    for receipt in receipts {
+        let words = group.iter().map(|word| match *word {
+            "day" => receipt["at"].as_str().unwrap()[..10].to_owned(),
+            word => receipt[word].as_str().unwrap().to_owned(),
+        });
+        let row: &mut [i64; 4] = sums.entry(words.collect()).or_default();
+        let tokens = |class: &str| receipt["usage"][class].as_i64().unwrap();
+        row[0] += 1;
+        row[1] += tokens("input");
+        row[2] += tokens("output");
+        row[3] += micro(&receipt["charged_rub"]);
+    }
+    sums
+}
+
+/// The same from an answer, in its order.
+fn rows(answer: &Value, group: &[&str]) -> Vec<(Vec<String>, [i64; 4])> {
+    let rows = answer["rows"].as_array().unwrap().iter();
+    rows.map(|row| {
+        let words = group
+            .iter()
+            .map(|word| row[*word].as_str().unwrap().to_owned());
+        (words.collect(), row_sums(row))
+    })
+    .collect()
+}
+
+fn row_sums(row: &Value) -> [i64; 4] {
+    [
+        row["calls"].as_i64().unwrap(),
+        row["usage"]["input"].as_i64().unwrap(),
+        row["usage"]["output"].as_i64().unwrap(),
+        micro(&row["charged_rub"]),
+    ]
+}
+
+#[tokio::test]
+async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
+    let world = World::start().await;
+    let (_, receipts) = busy(&world).await;
+    assert_eq!(receipts.len(), 12);
+    for group in [
+        vec!["account", "key", "model"],
+        vec!["model"],
+        vec!["account"],
+        vec!["model", "account"],
+        vec!["day"],
+        vec!["key", "day", "account", "model"],
+    ] {
+        let answer = usage(&world, &format!("?group={}", group.join(","))).await;
+        let expected: Vec<_> = sums(&receipts, &group).into_iter().collect();
+        assert_eq!(rows(&answer, &group), expected, "{group:?}");
+        let total = expected.iter().fold([0; 4], |mut total, (_, row)| {
+            total
+                .iter_mut()
+                .zip(row)
+                .for_each(|(sum, part)| *sum += part);
+            total
+        });
+        assert_eq!(row_sums(&answer["total"]), total, "{group:?}");
+        assert_eq!(answer["total"]["estimated_calls"], 0);
+        assert_eq!(answer["group"], json!(group));
+    }
+    let unnamed = usage(&world, "").await;
+    assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
+}
+
+#[tokio::test]
+async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
+    let world = World::start().await;
+    let (keys, receipts) = busy(&world).await;
+    let (second, beta) = (&keys[1].id, &keys[2].id);
+    let of = |query: String, field: &'static str, value: &str| {
+        let value = value.to_owned();
+        let receipts: Vec<Value> = receipts
+            .iter()
+            .filter(|receipt| receipt[field] == value.as_str())
+            .cloned()
+            .collect();
+        (query, receipts)
+    };
+    let none = Vec::new();
+    for (query, receipts) in [
+        of("account=acme".into(), "account", "acme"),
+        of(format!("key={second}"), "key", second),
+        of(format!("account=beta&key={beta}"), "key", beta),
+        of("model=messages".into(), "model", "messages"),
+        of("model=m%65ssages".into(), "model", "messages"),
+        ("since=2026-01-31".into(), receipts.clone()),
+        (
+            "since=2026-01-31&until=9999-12-31T23:59:59%2B03:00".into(),
+            receipts.clone(),
+        ),
+        ("until=2026-01-31".into(), none.clone()),
+        ("since=9999-01-01".into(), none.clone()),
+        ("model=no-such-model".into(), none),
+    ] {
+        let answer = usage(&world, &format!("?{query}&group=account,key,model")).await;
+        let group = ["account", "key", "model"];
+        let expected: Vec<_> = sums(&receipts, &group).into_iter().collect();
+        assert_eq!(rows(&answer, &group), expected, "{query}");
+    }
+    let of_another = format!("account=acme&key={beta}");
+    for (query, status, says) in [
+        ("account=nobody", 404, "no account nobody"),
+        ("key=nothing", 404, "no key nothing"),
+        (of_another.as_str(), 400, "key: is a key of another account"),
+        (
+            "acount=acme",
+            400,
+            "acount: unknown parameter; this call takes account, key, model,",
+        ),
+        ("group=week", 400, "group: must be words"),
+        ("since=yesterday", 400, "since: must be a date"),
+        (
+            "since=2026-01-31&until=2026-01-31",
+            400,
+            "until: must lie after since",
+        ),
+    ] {
+        let path = format!("/admin/v1/usage?{query}");
+        let answer = world.admin(Method::GET, &path, None).await;
+        let text = answer.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert_eq!(answer.status, status, "{query}: {text}");
+        assert!(text.starts_with(says), "{query}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_take_no_parameters_refuse_them() {
+    let world = World::start().await;
+    world.key().await;
+    for path in [
+        "/admin/v1/accounts?limit=5",
+        "/admin/v1/accounts/acme?x",
+        "/admin/v1/export?acount=acme",
+    ] {
+        let answer = world.admin(Method::GET, path, None).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let text = answer.text();
+        assert!(
+            text.contains("unknown parameter; this call takes "),
+            "{path}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_estimate_is_counted_as_one() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    let number = running.number.clone();
+    drop(running);
+    let receipt = world.receipt(&number).await;
+    assert_eq!(receipt["estimated"], true);
+    let answer = usage(&world, "").await;
+    assert_eq!(answer["rows"][0]["estimated_calls"], 1);
+    assert_eq!(answer["total"]["estimated_calls"], 1);
+}
+
+#[tokio::test]
+async fn the_usage_command_prints_exact_csv_and_says_when_there_is_nothing() {
+    let world = World::start().await;
+    let nothing = tollgate(&world, &["usage"], "").await;
+    assert!(said(&nothing, 0).starts_with("no call was charged"));
+
+    let (_, receipts) = busy(&world).await;
+    let args = [
+        "usage",
+        "--by",
+        "account,model",
+        "--format",
+        "csv",
+        "--since",
+        "2026-01-31",
+    ];
+    let mut expected = String::from(
+        "account,model,calls,input_tokens,cached_input_tokens,cache_write_tokens,output_tokens,\
+         charged_rub,loss_rub,estimated_calls\n",
+    );
+    for (words, [calls, input, output, charged]) in sums(&receipts, &["account", "model"]) {
+        let charged = tollgate_layers::money::MicroRub::new(charged);
+        expected.push_str(&format!(
+            "{},{calls},{input},0,0,{output},{charged},0.00,0\n",
+            words.join(",")
+        ));
+    }
+    assert_eq!(said(&tollgate(&world, &args, "").await, 0), expected);
+    let answer = usage(&world, "?group=account,model&since=2026-01-31").await;
+    for json in [
+        &[
+            "usage",
+            "--by",
+            "account,model",
+            "--since",
+            "2026-01-31",
+            "--json",
+        ][..],
+        &[
+            "usage",
+            "--by",
+            "account,model",
+            "--since",
+            "2026-01-31",
+            "--format",
+            "json",
+        ],
+    ] {
+        let printed: Value =
+            serde_json::from_str(&said(&tollgate(&world, json, "").await, 0)).unwrap();
+        assert_eq!(printed, answer);
+    }
+
+    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(
+        lines[0].starts_with("MODEL ") && lines[0].contains("CHARGED, ₽"),
+        "{table}"
+    );
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(
+        lines[3].starts_with("total ") && lines[3].contains("12"),
+        "{table}"
+    );
+
+    let nobody = tollgate(&world, &["usage", "--account", "nobody"], "").await;
+    assert_eq!(complained(&nobody, 1), "error: no account nobody\n");
+}
+
+/// The lines of an export by the API.
+async fn exported(world: &World, query: &str) -> Vec<Value> {
+    let path = format!("/admin/v1/export{query}");
+    let answer = world.admin(Method::GET, &path, None).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.headers["content-type"], "application/x-ndjson");
+    assert!(!answer.failed);
+    let lines = answer.text();
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn an_export_has_each_account_with_its_receipts_and_no_key() {
+    let world = World::start().await;
+    let (keys, receipts) = busy(&world).await;
+    let path = "/admin/v1/accounts/acme/adjustments";
+    let body = json!({ "id": "a1", "amount_rub": "-1.5", "reason": "a mistake" });
+    world.admin(Method::POST, path, Some(body)).await;
+
+    let lines = exported(&world, "").await;
+    let kinds = |lines: &[Value], kind: &str| -> Vec<Value> {
+        lines
+            .iter()
+            .filter(|line| line["kind"] == kind)
+            .cloned()
+            .collect()
+    };
+    assert_eq!(lines[0]["version"], 1);
+    assert_eq!(
+        lines.last().unwrap(),
+        &json!({"kind": "end", "accounts": 2, "lines": lines.len()})
+    );
+    let accounts = kinds(&lines, "account");
+    let ids: Vec<_> = accounts
+        .iter()
+        .map(|account| account["id"].clone())
+        .collect();
+    assert_eq!(ids, ["acme", "beta"]);
+    for (account, keys) in accounts.iter().zip([2, 1]) {
+        assert_eq!(account["keys"].as_array().unwrap().len(), keys);
+        let path = format!("/admin/v1/accounts/{}", account["id"].as_str().unwrap());
+        let shown = world.admin(Method::GET, &path, None).await.json();
+        for (field, value) in shown.as_object().unwrap() {
+            assert_eq!(&account[field], value, "{field}");
+        }
+    }
+    let mut numbers: Vec<_> = kinds(&lines, "call")
+        .iter()
+        .map(|call| call["number"].clone())
+        .collect();
+    let mut expected: Vec<_> = receipts
+        .iter()
+        .map(|receipt| receipt["number"].clone())
+        .collect();
+    numbers.sort_by_key(Value::to_string);
+    expected.sort_by_key(Value::to_string);
+    assert_eq!(numbers, expected);
+    let entries = kinds(&lines, "entry");
+    let adjusted = entries.iter().find(|entry| entry["id"] == "a1").unwrap();
+    assert_eq!(adjusted["amount_rub"], "-1.50");
+    assert_eq!(adjusted["reason"], "a mistake");
+
+    let text = lines.iter().map(Value::to_string).collect::<String>();
+    for key in &keys {
+        assert!(!text.contains(&key.secret), "a secret is exported");
+    }
+    assert!(!text.contains("digest") && !text.contains("Привет"));
+
+    let of_beta = exported(&world, "?account=beta").await;
+    assert_eq!(kinds(&of_beta, "account").len(), 1);
+    assert!(
+        kinds(&of_beta, "call")
+            .iter()
+            .all(|call| call["account"] == "beta")
+    );
+    let nobody = world.admin(Method::GET, "/admin/v1/export?account=nobody", None);
+    assert_eq!(nobody.await.status, 404);
+}
+
+/// An export by the command, to this file.
+async fn export_to(world: &World, file: &Path) -> String {
+    let args = ["export", "--output", file.to_str().unwrap()];
+    let output = tollgate(world, &args, "").await;
+    said(&output, 0);
+    std::fs::read_to_string(file).unwrap()
+}
+
+#[tokio::test]
+async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
+    let folder = folder();
+    let ledger = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &ledger] {
+        let world = Setup::default().ledger(ledger).start().await;
+        let (keys, receipts) = busy(&world).await;
+        let running = Running::start(&world, Op::Chat, &keys[0], &Op::Chat.body("x")).await;
+        let file = folder.path().join("export.ndjson");
+        let export = export_to(&world, &file).await;
+        let file = file.to_str().unwrap();
+
+        let sound = tollgate(&world, &["audit", "--export", file], "").await;
+        assert_eq!(
+            said(&sound, 0),
+            "ok: 2 accounts, 3 keys, 1 open holds, no breach\n"
+        );
+        let sound = tollgate(&world, &["audit", "--export", "-", "--json"], &export).await;
+        let report: Value = serde_json::from_str(&said(&sound, 0)).unwrap();
+        assert_eq!(
+            report,
+            json!({"accounts": 2, "keys": 3, "holds_open": 1, "breaches": []})
+        );
+        let to_stdout = said(&tollgate(&world, &["export"], "").await, 0);
+        assert_eq!(to_stdout.lines().count(), export.lines().count());
+
+        // One receipt charges a micro-ruble more than it cost.
+        let charged = receipts[0]["charged_rub"].as_str().unwrap();
+        let number = receipts[0]["number"].as_str().unwrap();
+        let more = tollgate_layers::money::MicroRub::new(micro(&receipts[0]["charged_rub"]) + 1);
+        let tampered: String = export
+            .lines()
+            .map(|line| {
+                let line = if line.contains(number) {
+                    let (from, to) = (
+                        format!("\"charged_rub\":\"{charged}\""),
+                        format!("\"charged_rub\":\"{more}\""),
+                    );
+                    assert!(line.contains(&from), "{line}");
+                    line.replace(&from, &to)
+                } else {
+                    line.to_owned()
+                };
+                line + "\n"
+            })
+            .collect();
+        let found = tollgate(&world, &["audit", "--export", "-"], &tampered).await;
+        let text = said(&found, 1);
+        assert!(
+            text.contains("\nI3 key ") && text.contains("stop selling"),
+            "{text}"
+        );
+
+        // Cut off at whatever line.
+        let lines: Vec<&str> = export.lines().collect();
+        let cut = lines[..lines.len() - 1].join("\n");
+        let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;
+        let text = complained(&found, 65);
+        let line = lines.len();
+        assert!(
+            text.starts_with(&format!("error: -: line {line}: the end is missing")),
+            "{text}"
+        );
+
+        let live = tollgate(&world, &["audit"], "").await;
+        assert_eq!(
+            said(&live, 0),
+            "ok: 2 accounts, 3 keys, 1 open holds, no breach\n"
+        );
+        running.finish().await;
+        world.settled(&keys[0]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_export_goes_to_a_file_that_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let world = World::start().await;
+    world.key().await;
+    let folder = folder();
+    let file = folder.path().join("export.ndjson");
+    let args = [
+        "export",
+        "--account",
+        "acme",
+        "--json",
+        "--output",
+        file.to_str().unwrap(),
+    ];
+    let report: Value = serde_json::from_str(&said(&tollgate(&world, &args, "").await, 0)).unwrap();
+    let text = std::fs::read(&file).unwrap();
+    assert_eq!(report["accounts"], 1);
+    assert_eq!(report["bytes"], text.len());
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let args = [
+        "export",
+        "--account",
+        "nobody",
+        "--output",
+        file.to_str().unwrap(),
+    ];
+    assert_eq!(
+        complained(&tollgate(&world, &args, "").await, 1),
+        "error: no account nobody\n"
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), text, "the earlier one stays");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

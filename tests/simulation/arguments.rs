@@ -1,0 +1,108 @@
+//! The command line: our own flags, and those of the usual test harness, which `cargo test` hands to
+//! every test binary.
+
+use std::{num::NonZero, thread::available_parallelism};
+
+use crate::{plan::Kind, world::Sabotage};
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) mode: Mode,
+    pub(crate) from: u64,
+    pub(crate) seeds: Option<u64>,
+    pub(crate) threads: usize,
+    pub(crate) trace: bool,
+    pub(crate) sabotage: Option<Sabotage>,
+    /// Seeds of this kind alone.
+    pub(crate) kind: Option<Kind>,
+}
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Other tests were named, or none are to run.
+    Nothing,
+    One(u64),
+    Many,
+}
+
+/// Flags of the usual harness that take a value.
+const VALUED: [&str; 7] = [
+    "--test-threads",
+    "--format",
+    "--color",
+    "--logfile",
+    "--skip",
+    "--shuffle-seed",
+    "-Z",
+];
+
+impl Arguments {
+    pub(crate) fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut read = Self {
+            mode: Mode::Many,
+            from: 0,
+            seeds: None,
+            threads: available_parallelism().map_or(1, NonZero::get),
+            trace: false,
+            sabotage: None,
+            kind: None,
+        };
+        let (mut filters, mut nothing) = (Vec::new(), false);
+        let mut arguments = arguments;
+        while let Some(argument) = arguments.next() {
+            let (flag, attached) = match argument.split_once('=') {
+                Some((flag, value)) if flag.starts_with('-') => (flag, Some(value.to_owned())),
+                _ => (argument.as_str(), None),
+            };
+            let mut value = || {
+                attached
+                    .clone()
+                    .or_else(|| arguments.next())
+                    .ok_or_else(|| format!("{flag} wants a value"))
+            };
+            match flag {
+                "--seed" => read.mode = Mode::One(number(flag, &value()?)?),
+                "--seeds" => read.seeds = Some(number(flag, &value()?)?),
+                "--from" => read.from = number(flag, &value()?)?,
+                "--threads" => {
+                    let threads = number(flag, &value()?)?;
+                    read.threads = usize::try_from(threads).unwrap_or(1).max(1);
+                }
+                "--trace" => read.trace = true,
+                "--sabotage" => {
+                    let name = value()?;
+                    let named = Sabotage::ALL.into_iter().find(|one| one.name() == name);
+                    let all = Sabotage::ALL.map(Sabotage::name).join(", ");
+                    read.sabotage =
+                        Some(named.ok_or(format!("{flag} is one of {all}, not {name:?}"))?);
+                }
+                "--kind" => {
+                    let name = value()?;
+                    let named = Kind::ALL.into_iter().find(|one| one.name() == name);
+                    let all = Kind::ALL.map(Kind::name).join(", ");
+                    read.kind = Some(named.ok_or(format!("{flag} is one of {all}, not {name:?}"))?);
+                }
+                "--list" | "--ignored" => nothing = true,
+                flag if VALUED.contains(&flag) => drop(value()?),
+                flag if flag.starts_with('-') => {}
+                filter => filters.push(filter.to_owned()),
+            }
+        }
+        let named = filters.is_empty()
+            || filters
+                .iter()
+                .any(|filter| "simulation".contains(filter.as_str()));
+        if nothing || !named {
+            read.mode = Mode::Nothing;
+        }
+        Ok(read)
+    }
+}
+
+fn number(flag: &str, value: &str) -> Result<u64, String> {
+    value
+        .parse()
+        .map_err(|_| format!("{flag} wants a whole number, not {value:?}"))
+}

@@ -1,0 +1,192 @@
+//! The disks that the gateways' outboxes write to. A line is in memory, then with the system, then on the
+//! disk; a crash keeps what the system has, a power cut what is on the disk. Lines are whole or gone.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tollgate_layers::{
+    error::BoxError,
+    facts::RequestNumber,
+    reserve::outbox::{Line, Log, Pending, log::pending},
+};
+
+use crate::{
+    plan::{Ms, bits_of},
+    random::Random,
+    vendor::Short,
+    world::{Sim, lock},
+};
+
+/// The disk of one gateway's machine.
+#[derive(Debug, Default)]
+pub(crate) struct Disk(Mutex<Platter>);
+
+#[derive(Debug, Default)]
+struct Platter {
+    /// The process that may write now: earlier ones are dead.
+    process: u32,
+    lines: Vec<Stored>,
+    /// So many of them survive a power cut.
+    synced: usize,
+    /// What was done until then need not be kept.
+    forgotten_ms: u64,
+    syncs: u64,
+}
+
+#[derive(Debug)]
+struct Stored {
+    line: Line,
+    /// When the system has it.
+    written: Ms,
+}
+
+impl Disk {
+    /// The process is gone, at `now`; the next one reads what it left.
+    pub(crate) fn crash(&self, now: Ms, power: bool, fate: &mut Random) {
+        let mut platter = lock(&self.0);
+        let written = platter
+            .lines
+            .iter()
+            .take_while(|stored| stored.written <= now)
+            .count();
+        let kept = if power {
+            let synced = platter.synced.min(written);
+            synced + fate.index(written - synced + 1)
+        } else {
+            written
+        };
+        platter.lines.truncate(kept);
+        platter.synced = if power {
+            kept
+        } else {
+            platter.synced.min(kept)
+        };
+        platter.process += 1;
+    }
+
+    /// The number of the process that may write now.
+    pub(crate) fn process(&self) -> u32 {
+        lock(&self.0).process
+    }
+}
+
+/// An outbox's log on its machine's disk.
+pub(crate) struct SimLog {
+    pub(crate) sim: Arc<Sim>,
+    pub(crate) gateway: usize,
+    pub(crate) process: u32,
+}
+
+impl SimLog {
+    fn disk(&self) -> &Disk {
+        &self.sim.disks[self.gateway]
+    }
+
+    /// How long a line takes to reach the system.
+    fn delay(&self, line: &Line) -> Ms {
+        let (slowest, kind) = match line {
+            Line::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
+            Line::Checkpoint(_) => (self.sim.plan.disk.write_ms_max, 1),
+            Line::Settle(..) | Line::Release { .. } => (self.sim.plan.disk.ending_ms_max, 2),
+            Line::Done { .. } => (self.sim.plan.disk.write_ms_max, 3),
+        };
+        let number = bits_of(number_of(line));
+        Random::of(self.sim.plan.seed, &[4, kind, number]).between(0, slowest)
+    }
+}
+
+impl Log for SimLog {
+    fn append(&self, line: Line) {
+        if self.fault().is_some() {
+            return;
+        }
+        let written = self.sim.now() + self.delay(&line);
+        self.sim.note(|| {
+            let (gateway, number) = (self.gateway, Short(number_of(&line)));
+            let word = match &line {
+                Line::Intent { .. } => "intent".to_owned(),
+                Line::Checkpoint(settlement) => format!("checkpoint {}", settlement.cost),
+                Line::Settle(settlement, _) => format!("settle {}", settlement.cost),
+                Line::Release { .. } => "release".to_owned(),
+                Line::Done { .. } => "done".to_owned(),
+            };
+            format!("disk{gateway}    {number} {word}")
+        });
+        let mut platter = lock(&self.disk().0);
+        if platter.process != self.process {
+            return;
+        }
+        // One after the other.
+        let before = platter.lines.last().map_or(0, |stored| stored.written);
+        platter.lines.push(Stored {
+            line,
+            written: written.max(before),
+        });
+    }
+
+    async fn sync(&self) -> Result<(), BoxError> {
+        if let Some(fault) = self.fault() {
+            return Err(fault.into());
+        }
+        let (lines, last, times) = {
+            let mut platter = lock(&self.disk().0);
+            platter.syncs += 1;
+            let last = platter.lines.last().map_or(0, |stored| stored.written);
+            (platter.lines.len(), last, platter.syncs)
+        };
+        let slowest = self.sim.plan.disk.sync_ms_max;
+        let fate = &mut Random::of(self.sim.plan.seed, &[5, self.gateway as u64, times]);
+        let wait = last.saturating_sub(self.sim.now()) + fate.between(1, slowest);
+        sleep(Duration::from_millis(wait)).await;
+        let mut platter = lock(&self.disk().0);
+        if platter.process == self.process {
+            platter.synced = platter.synced.max(lines);
+        }
+        Ok(())
+    }
+
+    async fn load(&self) -> Result<Vec<Pending>, BoxError> {
+        let platter = lock(&self.disk().0);
+        let forgotten = platter.forgotten_ms;
+        let done_long_ago = platter
+            .lines
+            .iter()
+            .filter_map(|stored| match &stored.line {
+                Line::Done { number, at_ms } if *at_ms <= forgotten => Some(*number),
+                _ => None,
+            });
+        let gone: Vec<RequestNumber> = done_long_ago.collect();
+        let lines = platter
+            .lines
+            .iter()
+            .map(|stored| &stored.line)
+            .filter(|line| !gone.contains(&number_of(line)))
+            .cloned();
+        Ok(pending(lines))
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.sim
+            .disk_is_broken(self.gateway)
+            .then(|| "no space left on device".into())
+    }
+
+    fn forget(&self, until_ms: u64) {
+        let mut platter = lock(&self.disk().0);
+        if platter.process == self.process {
+            platter.forgotten_ms = platter.forgotten_ms.max(until_ms);
+        }
+    }
+}
+
+fn number_of(line: &Line) -> RequestNumber {
+    match line {
+        Line::Intent { number, .. } | Line::Release { number, .. } | Line::Done { number, .. } => {
+            *number
+        }
+        Line::Checkpoint(settlement) | Line::Settle(settlement, _) => settlement.number,
+    }
+}

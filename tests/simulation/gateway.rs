@@ -1,0 +1,283 @@
+//! One process of a gateway: the real layer, settler and outbox over a simulated ledger, disk and vendor,
+//! and the loops that the runtime has around them.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::Request;
+use http_body::Body;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tollgate_layers::{
+    error::Error,
+    reserve::{
+        Event, Reserve, ReserveLayer, Settler, SettlerSettings,
+        ledger::Ledger,
+        outbox::{Outbox, OutboxSettings},
+    },
+};
+use tower::{Layer, ServiceExt};
+
+use crate::{
+    disk::SimLog,
+    ledger::SimLedger,
+    net::{Name, ms},
+    plan::{CallPlan, EPOCH_MS, TTL},
+    vendor::{ByTheToken, Order, Short, Vendor},
+    world::{Life, Sabotage, Sim},
+};
+
+/// How often the ledger is asked whether it is still the same.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// How often holds past their time are looked for.
+pub(crate) const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+
+type Front = Reserve<Vendor, Outbox<SimLedger, SimLog>, ByTheToken>;
+
+/// A running gateway.
+pub(crate) struct Process {
+    pub(crate) number: u32,
+    gateway: usize,
+    sim: Arc<Sim>,
+    life: Life,
+    tasks: JoinSet<()>,
+    outbox: Outbox<SimLedger, SimLog>,
+    settler: Settler,
+    front: Front,
+    status: Arc<Status>,
+}
+
+#[derive(Default)]
+struct Status {
+    recovered: AtomicBool,
+    /// The server that was seen last.
+    epoch: AtomicU64,
+}
+
+impl Process {
+    /// Starts where the last one left its outbox. The ledger is within reach.
+    pub(crate) async fn start(sim: &Arc<Sim>, gateway: usize) -> Self {
+        let number = sim.disks[gateway].process();
+        let life = Life::default();
+        let status = Arc::new(Status::default());
+        status.epoch.store(sim.epoch(gateway), Ordering::Relaxed);
+
+        let ledger = SimLedger {
+            sim: Arc::clone(sim),
+            gateway,
+        };
+        let log = SimLog {
+            sim: Arc::clone(sim),
+            gateway,
+            process: number,
+        };
+        let settings = OutboxSettings {
+            calls_max: sim.plan.outbox_calls_max,
+            ..OutboxSettings::default()
+        };
+        let clock = {
+            let sim = Arc::clone(sim);
+            move || EPOCH_MS + sim.now()
+        };
+        let outbox = Outbox::open_by_clock(ledger, log, settings, clock)
+            .await
+            .expect("the simulated log can be read");
+        let (settler, settler_task) = Settler::new(
+            outbox.clone(),
+            SettlerSettings::default(),
+            reporter(Arc::clone(sim)),
+        );
+        let vendor = Vendor {
+            sim: Arc::clone(sim),
+            life: life.clone(),
+        };
+        let tariff = ByTheToken {
+            sim: Arc::clone(sim),
+        };
+        let front = ReserveLayer::new(outbox.clone(), tariff, settler.clone(), TTL).layer(vendor);
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(settler_task.run());
+        tasks.spawn(recover(
+            Arc::clone(sim),
+            outbox.clone(),
+            Arc::clone(&status),
+        ));
+        tasks.spawn(watch(
+            Arc::clone(sim),
+            gateway,
+            outbox.clone(),
+            Arc::clone(&status),
+        ));
+        tasks.spawn(expire(outbox.clone()));
+        sim.note(|| format!("{} starts", Name(gateway)));
+        Self {
+            number,
+            gateway,
+            sim: Arc::clone(sim),
+            life,
+            tasks,
+            outbox,
+            settler,
+            front,
+            status,
+        }
+    }
+
+    /// A client calls.
+    pub(crate) fn call(&mut self, plan: CallPlan) {
+        self.tasks
+            .spawn(client(Arc::clone(&self.sim), self.front.clone(), plan));
+    }
+
+    /// It is gone at once: no task of it goes on, and what its tasks do while they are dropped reaches
+    /// nobody.
+    pub(crate) fn crash(mut self) {
+        self.find_panics();
+        self.life.end();
+        self.tasks.abort_all();
+    }
+
+    /// All calls are settled, at the ledger that is there now.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.settler.running() == 0
+            && self.outbox.backlog().calls == 0
+            && self.status.recovered.load(Ordering::Relaxed)
+            && self.status.epoch.load(Ordering::Relaxed) == self.sim.epoch(self.gateway)
+    }
+
+    /// A task that panicked is a breach.
+    pub(crate) fn find_panics(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Err(error) = ended {
+                self.sim
+                    .breach(format!("a task of {} died: {error}", Name(self.gateway)));
+            }
+        }
+    }
+}
+
+fn reporter(sim: Arc<Sim>) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+    move |event| match event {
+        Event::Settled {
+            settlement,
+            settled,
+        } => {
+            let number = settlement.number;
+            sim.note(|| format!("settled  {} {settled:?}", Short(number)));
+            sim.reported(number);
+        }
+        Event::Released { number } => {
+            sim.note(|| format!("released {}", Short(*number)));
+            sim.reported(*number);
+        }
+        _ => {}
+    }
+}
+
+async fn recover(sim: Arc<Sim>, outbox: Outbox<SimLedger, SimLog>, status: Arc<Status>) {
+    outbox.recover(&reporter(sim)).await;
+    status.recovered.store(true, Ordering::Relaxed);
+}
+
+async fn watch(
+    sim: Arc<Sim>,
+    gateway: usize,
+    outbox: Outbox<SimLedger, SimLog>,
+    status: Arc<Status>,
+) {
+    loop {
+        sleep(WATCH_EVERY).await;
+        if !sim.reaches(gateway) {
+            continue;
+        }
+        let epoch = sim.epoch(gateway);
+        if epoch == status.epoch.load(Ordering::Relaxed) {
+            outbox.confirmed();
+        } else if sim.sabotage == Some(Sabotage::NoReplay) || outbox.replay().await.is_ok() {
+            sim.note(|| format!("{} has told ledger {epoch} again", Name(gateway)));
+            status.epoch.store(epoch, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn expire(outbox: Outbox<SimLedger, SimLog>) {
+    loop {
+        sleep(EXPIRE_EVERY).await;
+        // It is asked again in any case.
+        drop(outbox.expire().await);
+    }
+}
+
+/// A client, and what the gateway does for it.
+async fn client(sim: Arc<Sim>, front: Front, plan: CallPlan) {
+    let number = plan.number;
+    let leaves_at = plan.leaves_after.map(|after| Instant::now() + ms(after));
+    let mut req = Request::new(Order::new(plan));
+    req.extensions_mut().insert(number);
+    let mut answer = pin!(front.oneshot(req));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        () = at(leaves_at) => {
+            sim.note(|| format!("client   {} leaves before the answer", Short(number)));
+            return;
+        }
+    };
+    let body = match answer {
+        Ok(answer) => answer.into_body(),
+        Err(error) => {
+            sim.note(|| format!("client   {} is told: {error}", Short(number)));
+            if holds_nothing(&error) {
+                sim.log(number, |call| call.refused = true);
+            }
+            return;
+        }
+    };
+    let mut body = pin!(body);
+    loop {
+        tokio::select! {
+            biased;
+            frame = poll_fn(|cx| body.as_mut().poll_frame(cx)) => {
+                if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+                    return;
+                }
+            }
+            () = at(leaves_at) => {
+                sim.note(|| format!("client   {} leaves", Short(number)));
+                return;
+            }
+        }
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The ledger has refused the hold, or was not asked: nobody has to end anything.
+const fn holds_nothing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::KeyUnknown
+            | Error::KeyDisabled
+            | Error::AccountSuspended
+            | Error::AccountEmpty
+            | Error::CeilingUsedUp
+            | Error::DoesNotFit { .. }
+            | Error::Internal(_)
+            | Error::Overloaded
+    )
+}

@@ -1,0 +1,180 @@
+//! Gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The
+//! layer, the settler and the outbox are the real ones; the ledger's server is the book.
+//!
+//! ```text
+//! cargo test --test simulation                              10 000 seeds
+//! cargo test --test simulation -- --seeds 100000 --from 1   more, others
+//! cargo test --test simulation -- --seed 17 --trace         what happens in one of them
+//! cargo test --test simulation -- --sabotage no-replay      until a fault that was put in is found
+//! ```
+
+mod arguments; // of the command line
+mod disk; // what survives a crash, and what a power cut
+mod gateway; // one process, and its clients
+mod ledger; // the way to the server
+mod net; // messages, late, lost and twice
+mod plan; // what a seed stands for, and what its faults may cost
+mod random; // from the seed alone
+mod server; // the book, its replica, its clock
+mod sweep; // many seeds on several threads
+mod trace; // what happened
+mod vendor; // what is served, and the log of it
+mod verdict; // the vendor's log against the books
+mod world; // one run
+
+use std::process::ExitCode;
+
+use tokio::time::Instant;
+
+use crate::{
+    arguments::{Arguments, Mode},
+    plan::Kind,
+    sweep::{Sweep, sweep},
+    trace::Tracing,
+    world::{Sabotage, play},
+};
+
+/// A fault that was put in is found within so many seeds.
+const SABOTAGE_SEEDS: u64 = 2_000;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::read(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(problem) => {
+            eprintln!("simulation: {problem}");
+            return ExitCode::from(64);
+        }
+    };
+    let good = match arguments.mode {
+        Mode::Nothing => true,
+        Mode::One(seed) => one(seed, &arguments),
+        Mode::Many => match arguments.sabotage {
+            Some(sabotage) => finds(sabotage, &arguments),
+            None => {
+                reproduces(&arguments)
+                    && Sabotage::ALL
+                        .into_iter()
+                        .all(|sabotage| finds(sabotage, &arguments))
+                    && many(&arguments)
+            }
+        },
+    };
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// One seed, looked at.
+fn one(seed: u64, arguments: &Arguments) -> bool {
+    let tracing = if arguments.trace {
+        Tracing::Printed
+    } else {
+        Tracing::Off
+    };
+    let verdict = play(seed, tracing, arguments.sabotage);
+    println!("seed {seed}, {}: {verdict:#?}", verdict.kind);
+    verdict.breaches.is_empty()
+}
+
+/// The same seed twice is the same run, line by line.
+fn reproduces(arguments: &Arguments) -> bool {
+    let differing: Vec<u64> = (0..2 * Kind::ALL.len() as u64)
+        .map(|seed| arguments.from + seed)
+        .filter(|seed| {
+            let hash = || play(*seed, Tracing::Hashed, None).hash;
+            hash() != hash()
+        })
+        .collect();
+    if !differing.is_empty() {
+        println!("simulation: these seeds do not reproduce their runs: {differing:?}");
+    }
+    differing.is_empty()
+}
+
+/// A fault that was put in is found.
+fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
+    let seeds = arguments.seeds.unwrap_or(SABOTAGE_SEEDS);
+    let found = sweep(arguments, seeds, Some(sabotage), 1);
+    match found.failures.first() {
+        Some((seed, breaches)) => {
+            let breach = breaches.first().map_or("", String::as_str);
+            println!(
+                "sabotage {}: found, seed {seed}: {}",
+                sabotage.name(),
+                short(breach)
+            );
+            true
+        }
+        None => {
+            println!("sabotage {}: not found in {seeds} seeds", sabotage.name());
+            false
+        }
+    }
+}
+
+/// Many seeds, and the table of what they came to.
+fn many(arguments: &Arguments) -> bool {
+    let began = Instant::now();
+    let seeds = arguments.seeds.unwrap_or(10_000);
+    let done = sweep(arguments, seeds, None, 5);
+    print_table(&done);
+    println!(
+        "{} of {seeds} seeds from {} in {} s on {} threads",
+        done.runs(),
+        arguments.from,
+        began.elapsed().as_secs(),
+        arguments.threads
+    );
+    for (seed, breaches) in &done.failures {
+        println!("\nseed {seed}, {}:", Kind::of(*seed));
+        for breach in breaches.iter().take(5) {
+            println!("  {breach}");
+        }
+        println!("  cargo test --test simulation -- --seed {seed} --trace");
+    }
+    done.failures.is_empty()
+}
+
+fn print_table(done: &Sweep) {
+    println!(
+        "{:<22}{:>7}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
+        "fault",
+        "runs",
+        "calls",
+        "served",
+        "late",
+        "forced",
+        "short, ₽",
+        "lost, ₽",
+        "double",
+        "negative"
+    );
+    for (kind, row) in &done.rows {
+        println!(
+            "{kind:<22}{:>7}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
+            row.runs,
+            row.calls,
+            row.served,
+            row.late,
+            row.forced,
+            rubles(row.short),
+            rubles(row.lost),
+            row.double,
+            row.negative
+        );
+    }
+}
+
+fn rubles(micro: i64) -> String {
+    format!("{}.{:03}", micro / 1_000_000, micro / 1_000 % 1_000)
+}
+
+fn short(text: &str) -> &str {
+    let end = text
+        .char_indices()
+        .nth(120)
+        .map_or(text.len(), |(at, _)| at);
+    &text[..end]
+}

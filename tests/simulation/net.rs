@@ -1,0 +1,317 @@
+//! The network between gateways, operators and the ledger's server. Messages take their time, overtake
+//! each other, get lost and come twice, by the seed.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Mutex,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{sleep_until, timeout},
+};
+use tollgate_layers::reserve::{
+    book::{Command, Outcome},
+    ledger::LedgerError,
+};
+
+use crate::{
+    plan::{ASK_TIMEOUT, Ms, about, bits_of},
+    random::Random,
+    server::Ask,
+    world::{Sabotage, Sim, lock},
+};
+
+/// Who asks, where it is no gateway.
+pub(crate) const OPERATOR: usize = usize::MAX;
+/// For how long a lost message keeps its sender waiting.
+const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
+
+/// All that is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Net {
+    queue: Mutex<Queue>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// By time, then in the order of sending.
+    events: BTreeMap<(Ms, u64), Event>,
+    sent: u64,
+    requests: usize,
+    /// How often each question was asked: each time has a fate of its own.
+    asked: HashMap<(u64, u64), u64>,
+}
+
+type Back = oneshot::Sender<Outcome>;
+
+#[derive(Debug)]
+enum Event {
+    Request {
+        from: usize,
+        ask: Ask,
+        fate: Random,
+        /// None for the second of two.
+        back: Option<Back>,
+    },
+    Answer {
+        from: usize,
+        outcome: Outcome,
+        back: Back,
+        /// It is given by this server alone.
+        epoch: Option<u64>,
+    },
+    /// Nothing comes back, and nobody says so.
+    Silence(Back),
+    /// The second half of a step that was taken apart.
+    Act(Command),
+}
+
+impl Sim {
+    /// Asks the server, as `from`.
+    pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Outcome, LedgerError> {
+        let (back, answer) = oneshot::channel();
+        self.send(from, ask, back);
+        match timeout(ASK_TIMEOUT, answer).await {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(_)) => Err(LedgerError::Unavailable("the connection broke".into())),
+            Err(_) => Err(LedgerError::Unavailable("no answer in time".into())),
+        }
+    }
+
+    /// Whether messages get through between `from` and the server now.
+    pub(crate) fn reaches(&self, from: usize) -> bool {
+        let (plan, now) = (&self.plan, self.now());
+        let away = plan.away.iter().any(|window| window.contains(now));
+        let cut = plan
+            .partitions
+            .iter()
+            .any(|(gateway, window)| *gateway == from && window.contains(now));
+        !away && !cut
+    }
+
+    /// Nothing is on its way to the server.
+    pub(crate) fn net_is_idle(&self) -> bool {
+        lock(&self.net.queue).requests == 0
+    }
+
+    /// Delivers, for ever.
+    pub(crate) async fn deliver(&self) {
+        loop {
+            let next = lock(&self.net.queue)
+                .events
+                .first_key_value()
+                .map(|(at, _)| *at);
+            match next {
+                None => self.net.changed.notified().await,
+                Some((at, _)) if at > self.now() => {
+                    tokio::select! {
+                        biased;
+                        () = self.net.changed.notified() => {}
+                        () = sleep_until(self.moment(at)) => {}
+                    }
+                }
+                Some(_) => self.deliver_next(),
+            }
+        }
+    }
+
+    fn deliver_next(&self) {
+        let event = {
+            let mut queue = lock(&self.net.queue);
+            let event = queue.events.pop_first().map(|(_, event)| event);
+            if let Some(Event::Request { .. } | Event::Act(_)) = &event {
+                queue.requests -= 1;
+            }
+            event
+        };
+        match event {
+            None => {}
+            // Long after its sender has given up.
+            Some(Event::Silence(back)) => drop(back),
+            Some(Event::Act(command)) => {
+                let ask = Ask::Step(command);
+                let now = self.now();
+                lock(&self.server).carry_out(now, OPERATOR, &ask, self.sabotage);
+            }
+            Some(Event::Request {
+                from,
+                ask,
+                fate,
+                back,
+            }) => self.arrive(from, &ask, fate, back),
+            Some(Event::Answer {
+                from,
+                outcome,
+                back,
+                epoch,
+            }) => {
+                let changed =
+                    epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
+                if !changed && self.reaches(from) {
+                    // Whoever asked may have given up.
+                    drop(back.send(outcome));
+                }
+            }
+        }
+    }
+
+    fn send(&self, from: usize, ask: Ask, back: Back) {
+        let mut fate = self.fate(from, &ask);
+        self.note(|| format!("{} asks: {ask}", Name(from)));
+        let operator = from == OPERATOR;
+        if !self.reaches(from) || (!operator && self.loses(&mut fate)) {
+            self.note(|| format!("{} asks in vain: {ask}", Name(from)));
+            self.lose(&mut fate, back);
+            return;
+        }
+        let network = self.plan.network;
+        if !operator && self.faulty() && fate.chance(network.twice) {
+            let delay = fate.between(0, 1_500);
+            self.request(delay, from, ask.clone(), fate.clone(), None);
+        }
+        let delay = self.delay(&mut fate, operator);
+        self.request(delay, from, ask, fate, Some(back));
+    }
+
+    fn arrive(&self, from: usize, ask: &Ask, mut fate: Random, back: Option<Back>) {
+        if !self.reaches(from) {
+            if let Some(back) = back {
+                self.lose(&mut fate, back);
+            }
+            return;
+        }
+        let now = self.now();
+        let (outcome, lag, epoch) = {
+            let mut server = lock(&self.server);
+            let outcome = match ask {
+                // Looks first and takes afterwards: in between, others look too.
+                Ask::Step(command @ Command::Reserve(_))
+                    if self.sabotage == Some(Sabotage::SkipAtomicity) =>
+                {
+                    self.push(fate.between(1, 60), Event::Act(command.clone()));
+                    server.only_look(now, command)
+                }
+                _ => server.carry_out(now, from, ask, self.sabotage),
+            };
+            (outcome, server.replica_lag(), server.epoch(from, now))
+        };
+        self.note(|| format!("ledger   {ask} of {}: {outcome:?}", Name(from)));
+        let Some(back) = back else { return };
+        let operator = from == OPERATOR;
+        if !operator && self.loses(&mut fate) {
+            self.note(|| format!("{} does not hear of it", Name(from)));
+            self.lose(&mut fate, back);
+            return;
+        }
+        // Operators are answered when a replica has it.
+        let durable = match lag {
+            Some(lag) if operator && now < self.plan.heal => lag,
+            _ => 0,
+        };
+        let answer = Event::Answer {
+            from,
+            outcome,
+            back,
+            epoch: (durable > 0).then_some(epoch),
+        };
+        let delay = durable + self.delay(&mut fate, operator);
+        self.push(delay, answer);
+    }
+
+    fn faulty(&self) -> bool {
+        self.now() < self.plan.heal
+    }
+
+    fn loses(&self, fate: &mut Random) -> bool {
+        self.faulty() && fate.chance(self.plan.network.lost)
+    }
+
+    fn delay(&self, fate: &mut Random, operator: bool) -> Ms {
+        let network = self.plan.network;
+        if !operator && self.faulty() && fate.chance(network.slow) {
+            fate.between(0, network.slow_ms_max)
+        } else {
+            fate.between(0, 4)
+        }
+    }
+
+    /// The sender hears that the connection broke, or nothing at all.
+    fn lose(&self, fate: &mut Random, back: Back) {
+        if fate.chance(400) {
+            self.push(SILENCE_MS, Event::Silence(back));
+        }
+    }
+
+    fn request(&self, delay: Ms, from: usize, ask: Ask, fate: Random, back: Option<Back>) {
+        let request = Event::Request {
+            from,
+            ask,
+            fate,
+            back,
+        };
+        self.push(delay, request);
+    }
+
+    fn push(&self, delay: Ms, event: Event) {
+        let at = self.now() + delay;
+        let mut queue = lock(&self.net.queue);
+        if matches!(event, Event::Request { .. } | Event::Act(_)) {
+            queue.requests += 1;
+        }
+        queue.sent += 1;
+        let sent = queue.sent;
+        queue.events.insert((at, sent), event);
+        drop(queue);
+        self.net.changed.notify_one();
+    }
+
+    /// What becomes of a message depends on what it is, not on what else is on its way.
+    fn fate(&self, from: usize, ask: &Ask) -> Random {
+        let (step, about) = match ask {
+            Ask::Expire => (0, from as u64),
+            Ask::Step(command) => match about(command) {
+                (_, Some(number)) => (1 + order_of(command), bits_of(number)),
+                (_, None) => (1 + order_of(command), from as u64),
+            },
+        };
+        let mut queue = lock(&self.net.queue);
+        let times = queue.asked.entry((step, about)).or_insert(0);
+        *times += 1;
+        Random::of(self.plan.seed, &[3, step, about, *times])
+    }
+}
+
+const fn order_of(command: &Command) -> u64 {
+    match command {
+        Command::SetAccount { .. } => 0,
+        Command::SetKey { .. } => 1,
+        Command::Enter { .. } => 2,
+        Command::Reserve(_) => 3,
+        Command::Settle { .. } => 4,
+        Command::Release { .. } => 5,
+        Command::Extend { .. } => 6,
+        Command::Probe { .. } => 7,
+        Command::Expire { .. } => 8,
+    }
+}
+
+/// Who asks, as the trace shows it.
+pub(crate) struct Name(pub(crate) usize);
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == OPERATOR {
+            f.write_str("operator")
+        } else {
+            write!(f, "gateway{}", self.0)
+        }
+    }
+}
+
+/// So long after now.
+pub(crate) const fn ms(millis: Ms) -> Duration {
+    Duration::from_millis(millis)
+}

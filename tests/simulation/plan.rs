@@ -1,0 +1,672 @@
+//! What a seed stands for: who calls when, what operators do, which faults come, and what those may cost.
+
+use std::{fmt, time::Duration};
+
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    reserve::{
+        book::Command,
+        ledger::{Entry, Hold},
+    },
+};
+use uuid::Uuid;
+
+use crate::{
+    random::Random,
+    vendor::{Finish, OrderPlan, Script, cost},
+};
+
+/// Milliseconds since the run began.
+pub(crate) type Ms = u64;
+
+/// How long a hold lives. Some calls run for longer.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+/// How long a gateway waits for the ledger's answer.
+pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Unix time when a run begins, by every clock that nobody has set.
+pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
+/// How far the ledger's clock is set, either way.
+const CLOCK_JUMP_MS: i64 = 3_600_000;
+
+/// The faults of a run. A seed's rest by division decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Calm,
+    Leaving,
+    Lossy,
+    Away,
+    LongAway,
+    Partition,
+    Failover,
+    Clock,
+    Crash,
+    PowerCut,
+    SlowDisk,
+    BrokenDisk,
+    CrashAndFailover,
+    Storm,
+}
+
+/// What the faults of a kind may do to money. Nothing may ever be charged twice, and no balance may fall
+/// below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allows {
+    /// A charge from what is free, since the hold has expired.
+    pub(crate) late: bool,
+    /// A charge from what is free, since the ledger has lost the hold.
+    pub(crate) forced: bool,
+    /// A loss that stands in the books: others have spent what an expired or lost hold had kept.
+    pub(crate) short: bool,
+    /// What a gateway that died leaves unbooked of its calls.
+    pub(crate) lost: Lost,
+}
+
+/// What may be left unbooked of a dead gateway's calls. Of a living one's: nothing, ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// Nobody dies.
+    Nothing,
+    /// What was served since the last checkpoint reached the system, which keeps it.
+    SinceCheckpoint,
+    /// Running calls, and those that ended so lately that no sync was due.
+    Unsynced,
+    /// Several faults at once took both records of an end, or the only one.
+    OfTheDead,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Calm,
+        Self::Leaving,
+        Self::Lossy,
+        Self::Away,
+        Self::LongAway,
+        Self::Partition,
+        Self::Failover,
+        Self::Clock,
+        Self::Crash,
+        Self::PowerCut,
+        Self::SlowDisk,
+        Self::BrokenDisk,
+        Self::CrashAndFailover,
+        Self::Storm,
+    ];
+
+    pub(crate) const fn of(seed: u64) -> Self {
+        Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Calm => "calm",
+            Self::Leaving => "clients-leave",
+            Self::Lossy => "lossy-network",
+            Self::Away => "ledger-away",
+            Self::LongAway => "ledger-away-past-ttl",
+            Self::Partition => "partition",
+            Self::Failover => "failover",
+            Self::Clock => "clock",
+            Self::Crash => "crash",
+            Self::PowerCut => "power-cut",
+            Self::SlowDisk => "slow-disk-and-crash",
+            Self::BrokenDisk => "broken-disk",
+            Self::CrashAndFailover => "crash-and-failover",
+            Self::Storm => "storm",
+        }
+    }
+
+    /// The table of what may be lost.
+    pub(crate) const fn allows(self) -> Allows {
+        let (late, forced, short, lost) = match self {
+            // All holds live for as long as their calls: every call is charged from its own.
+            Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
+                (false, false, false, Lost::Nothing)
+            }
+            // Nobody could extend or settle in time.
+            Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
+            // The newest holds and charges are gone, and are booked again by the replay.
+            Self::Failover => (true, true, true, Lost::Nothing),
+            // The dead cannot extend.
+            Self::Crash | Self::SlowDisk => (true, false, true, Lost::SinceCheckpoint),
+            Self::PowerCut => (true, false, true, Lost::Unsynced),
+            Self::CrashAndFailover => (true, true, true, Lost::SinceCheckpoint),
+            Self::Storm => (true, true, true, Lost::OfTheDead),
+        };
+        Allows {
+            late,
+            forced,
+            short,
+            lost,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) kind: Kind,
+    pub(crate) gateways: usize,
+    pub(crate) outbox_calls_max: usize,
+    /// What the books hold before the first call.
+    pub(crate) opening: Vec<Command>,
+    pub(crate) calls: Vec<CallPlan>,
+    pub(crate) operator: Vec<(Ms, Command)>,
+    pub(crate) network: Network,
+    pub(crate) disk: DiskPlan,
+    /// When the ledger does not answer.
+    pub(crate) away: Vec<Window>,
+    /// When a gateway does not reach the ledger.
+    pub(crate) partitions: Vec<(usize, Window)>,
+    /// How far behind the replica is.
+    pub(crate) replica_lag: Ms,
+    pub(crate) failovers: Vec<(Ms, Failover)>,
+    pub(crate) clock_jumps: Vec<(Ms, i64)>,
+    pub(crate) crashes: Vec<(Ms, Crash)>,
+    /// From here on there are no more faults.
+    pub(crate) heal: Ms,
+}
+
+/// From the one moment until the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) from: Ms,
+    pub(crate) until: Ms,
+}
+
+impl Window {
+    pub(crate) const fn contains(&self, at: Ms) -> bool {
+        self.from <= at && at < self.until
+    }
+}
+
+/// A call.
+#[derive(Clone, Debug)]
+pub(crate) struct CallPlan {
+    pub(crate) at: Ms,
+    pub(crate) gateway: usize,
+    pub(crate) number: RequestNumber,
+    pub(crate) account: AccountId,
+    pub(crate) key: KeyId,
+    pub(crate) order: OrderPlan,
+    /// When its client leaves.
+    pub(crate) leaves_after: Option<Ms>,
+}
+
+/// Faults of messages between gateways and ledger, each in so many of a thousand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Network {
+    pub(crate) lost: u64,
+    pub(crate) twice: u64,
+    pub(crate) slow: u64,
+    pub(crate) slow_ms_max: Ms,
+}
+
+/// The gateways' disks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskPlan {
+    /// How long a line that ends a call takes to reach the system.
+    pub(crate) ending_ms_max: Ms,
+    /// Any other line.
+    pub(crate) write_ms_max: Ms,
+    pub(crate) sync_ms_max: Ms,
+    /// When which gateway's disk takes nothing more.
+    pub(crate) breaks: Option<(usize, Ms)>,
+}
+
+/// The replica becomes the ledger.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failover {
+    /// What the old one did in this time before is gone, as far as the replica had not got it.
+    pub(crate) drops: Ms,
+    /// A gateway that still talks to the old one, and for how long.
+    pub(crate) split: Option<(usize, Ms)>,
+}
+
+/// A gateway's process ends at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crash {
+    pub(crate) gateway: usize,
+    /// With its machine: what the system had not synced is gone too.
+    pub(crate) power: bool,
+    pub(crate) restart: Ms,
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let kind = Kind::of(seed);
+        let random = &mut Random::of(seed, &[0]);
+        let gateways = 1 + random.index(3);
+        let load = random.between(6_000, 18_000);
+        let accounts = accounts(random);
+        let opening = opening(&accounts);
+        let operator = operator(random, &accounts, load);
+        let leaving = match kind {
+            Kind::Calm => 0,
+            Kind::Leaving => 600,
+            _ => 120,
+        };
+        let calls = calls(
+            &mut Random::of(seed, &[1]),
+            &accounts,
+            gateways,
+            load,
+            leaving,
+        );
+        let mut plan = Self {
+            seed,
+            kind,
+            gateways,
+            outbox_calls_max: 100_000,
+            opening,
+            calls,
+            operator,
+            network: Network {
+                lost: 0,
+                twice: 0,
+                slow: 0,
+                slow_ms_max: 0,
+            },
+            disk: DiskPlan {
+                ending_ms_max: 2,
+                write_ms_max: 10,
+                sync_ms_max: 10,
+                breaks: None,
+            },
+            away: Vec::new(),
+            partitions: Vec::new(),
+            replica_lag: 0,
+            failovers: Vec::new(),
+            clock_jumps: Vec::new(),
+            crashes: Vec::new(),
+            heal: load,
+        };
+        plan.faults(&mut Random::of(seed, &[2]), load);
+        plan
+    }
+
+    fn faults(&mut self, random: &mut Random, load: Ms) {
+        let at = |random: &mut Random| random.between(500, load);
+        match self.kind {
+            Kind::Calm | Kind::Leaving => {}
+            Kind::Lossy => self.lossy(random),
+            Kind::Away => {
+                for _ in 0..random.between(1, 2) {
+                    let from = at(random);
+                    // Far apart, or one: a hold must outlive what both keep it from.
+                    let until = from + random.between(100, 4_000);
+                    self.away.push(Window { from, until });
+                }
+            }
+            Kind::LongAway => {
+                let from = at(random);
+                let until = from + random.between(5_000, 50_000);
+                self.away.push(Window { from, until });
+            }
+            Kind::Partition => self.partition(random, load),
+            Kind::Failover => {
+                for _ in 0..random.between(1, 2) {
+                    self.failover(random, load, true);
+                }
+            }
+            Kind::Clock => {
+                self.clock(random, load);
+                if random.chance(500) {
+                    self.lossy(random);
+                }
+            }
+            Kind::Crash => {
+                for _ in 0..random.between(1, 2) {
+                    self.crash(random, load, false);
+                }
+            }
+            Kind::PowerCut => self.crash(random, load, true),
+            Kind::SlowDisk => {
+                self.slow_disk(random);
+                self.crash(random, load, false);
+            }
+            Kind::BrokenDisk => {
+                self.disk.breaks = Some((random.index(self.gateways), at(random)));
+            }
+            Kind::CrashAndFailover => {
+                self.crash(random, load, false);
+                self.failover(random, load, false);
+            }
+            Kind::Storm => self.storm(random, load),
+        }
+        let ends = [
+            self.away.iter().map(|window| window.until).max(),
+            self.partitions.iter().map(|(_, window)| window.until).max(),
+            self.failovers
+                .iter()
+                .map(|(at, failover)| at + failover.split.map_or(0, |(_, ms)| ms))
+                .max(),
+            self.clock_jumps.iter().map(|(at, _)| *at).max(),
+            self.crashes.iter().map(|(_, crash)| crash.restart).max(),
+        ];
+        self.heal = ends.into_iter().flatten().fold(load, Ms::max) + 100;
+    }
+
+    fn storm(&mut self, random: &mut Random, load: Ms) {
+        if random.chance(500) {
+            self.lossy(random);
+        }
+        if random.chance(400) {
+            let from = random.between(500, load);
+            let until = from + random.between(100, 40_000);
+            self.away.push(Window { from, until });
+        }
+        if random.chance(400) {
+            self.partition(random, load);
+        }
+        if random.chance(500) {
+            self.failover(random, load, true);
+        }
+        if random.chance(300) {
+            self.clock(random, load);
+        }
+        for _ in 0..random.between(0, 3) {
+            let power = random.chance(300);
+            self.crash(random, load, power);
+        }
+        if random.chance(300) {
+            self.slow_disk(random);
+        }
+        // As many are kept for a replay: a failover would lose the rest.
+        if self.failovers.is_empty() && random.chance(300) {
+            self.outbox_calls_max = random.between(1, 4) as usize;
+        }
+    }
+
+    const fn lossy(&mut self, random: &mut Random) {
+        self.network = Network {
+            lost: random.between(10, 60),
+            twice: random.between(0, 100),
+            slow: random.between(0, 60),
+            slow_ms_max: random.between(500, 3_000),
+        };
+    }
+
+    const fn slow_disk(&mut self, random: &mut Random) {
+        self.disk.ending_ms_max = random.between(5, 200);
+        self.disk.write_ms_max = random.between(20, 500);
+        self.disk.sync_ms_max = random.between(100, 1_500);
+    }
+
+    fn partition(&mut self, random: &mut Random, load: Ms) {
+        let from = random.between(500, load);
+        let until = from + random.between(300, 50_000);
+        self.partitions
+            .push((random.index(self.gateways), Window { from, until }));
+    }
+
+    /// What is lost and how long a split lasts stay within the replay window together.
+    fn failover(&mut self, random: &mut Random, load: Ms, may_split: bool) {
+        let at = random.between(1_000, load);
+        let lag = if random.chance(400) {
+            random.between(0, 500)
+        } else {
+            random.between(500, 25_000)
+        };
+        // The lag of the whole run is the longest: whoever waits for the replica waits that long.
+        self.replica_lag = self.replica_lag.max(lag);
+        let drops = random.between(0, lag);
+        let split = (may_split && random.chance(250))
+            .then(|| (random.index(self.gateways), random.between(500, 20_000)));
+        self.failovers.push((at, Failover { drops, split }));
+        self.away.push(Window {
+            from: at,
+            until: at + random.between(100, 4_000),
+        });
+    }
+
+    fn clock(&mut self, random: &mut Random, load: Ms) {
+        for _ in 0..random.between(1, 2) {
+            let by = if random.chance(500) {
+                CLOCK_JUMP_MS
+            } else {
+                -CLOCK_JUMP_MS
+            };
+            self.clock_jumps.push((random.between(500, load), by));
+        }
+    }
+
+    fn crash(&mut self, random: &mut Random, load: Ms, power: bool) {
+        let at = random.between(200, load);
+        let crash = Crash {
+            gateway: random.index(self.gateways),
+            power,
+            restart: at + random.between(50, 15_000),
+        };
+        self.crashes.push((at, crash));
+    }
+}
+
+struct AccountPlan {
+    id: AccountId,
+    balance: MicroRub,
+    keys: Vec<KeyPlan>,
+}
+
+#[derive(Clone)]
+struct KeyPlan {
+    id: KeyId,
+    ceiling: Option<MicroRub>,
+    enabled: bool,
+}
+
+fn accounts(random: &mut Random) -> Vec<AccountPlan> {
+    (0..random.between(1, 3))
+        .map(|account| AccountPlan {
+            id: format!("a{account}").parse().expect("a good id"),
+            balance: cost(random.between(150, 2_500)),
+            keys: (0..random.between(1, 2))
+                .map(|key| KeyPlan {
+                    id: format!("k{account}{key}").parse().expect("a good id"),
+                    ceiling: random.chance(300).then(|| cost(random.between(100, 1_500))),
+                    enabled: true,
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+fn opening(accounts: &[AccountPlan]) -> Vec<Command> {
+    let mut commands = Vec::new();
+    for account in accounts {
+        commands.push(Command::SetAccount {
+            account: account.id.clone(),
+            suspended: false,
+        });
+        commands.push(Command::Enter {
+            account: account.id.clone(),
+            entry: entry("opening".into(), account.balance),
+        });
+        commands.extend(account.keys.iter().map(|key| set_key(&account.id, key)));
+    }
+    commands
+}
+
+fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms, Command)> {
+    let mut times: Vec<Ms> = (0..random.between(0, 6))
+        .map(|_| random.between(200, load))
+        .collect();
+    times.sort_unstable();
+    let mut keys: Vec<Vec<KeyPlan>> = accounts
+        .iter()
+        .map(|account| account.keys.clone())
+        .collect();
+    times
+        .into_iter()
+        .enumerate()
+        .map(|(step, at)| {
+            let account = random.index(accounts.len());
+            let id = accounts[account].id.clone();
+            let key = random.index(keys[account].len());
+            let key = &mut keys[account][key];
+            let command = match random.index(8) {
+                0..3 => {
+                    let amount = cost(random.between(100, 800));
+                    Command::Enter {
+                        account: id,
+                        entry: entry(format!("payment-{step}"), amount),
+                    }
+                }
+                3 => {
+                    let amount = cost(random.between(10, 300)).negated();
+                    Command::Enter {
+                        account: id,
+                        entry: entry(format!("correction-{step}"), amount),
+                    }
+                }
+                4 => {
+                    key.ceiling = random.chance(700).then(|| cost(random.between(20, 1_500)));
+                    set_key(&id, key)
+                }
+                5 => Command::SetAccount {
+                    account: id,
+                    suspended: random.chance(400),
+                },
+                _ => {
+                    key.enabled = !key.enabled;
+                    set_key(&id, key)
+                }
+            };
+            (at, command)
+        })
+        .collect()
+}
+
+fn entry(id: String, amount: MicroRub) -> Entry {
+    Entry {
+        id,
+        amount,
+        reason: (amount < MicroRub::ZERO).then(|| "correction".into()),
+    }
+}
+
+fn set_key(account: &AccountId, key: &KeyPlan) -> Command {
+    Command::SetKey {
+        account: account.clone(),
+        key: key.id.clone(),
+        ceiling: key.ceiling,
+        enabled: key.enabled,
+    }
+}
+
+fn calls(
+    random: &mut Random,
+    accounts: &[AccountPlan],
+    gateways: usize,
+    load: Ms,
+    leaving: u64,
+) -> Vec<CallPlan> {
+    let mut calls = Vec::new();
+    let many = random.between(5, 16) as usize;
+    while calls.len() < many {
+        // Alone, or several at the same moment on money for fewer.
+        let at = random.between(0, load);
+        let together = if random.chance(250) {
+            random.between(2, 6)
+        } else {
+            1
+        };
+        let account = &accounts[random.index(accounts.len())];
+        for _ in 0..together {
+            let order = order(random);
+            let lasts = order.script.lasts();
+            calls.push(CallPlan {
+                at,
+                gateway: random.index(gateways),
+                number: number(random, at),
+                account: account.id.clone(),
+                key: account.keys[random.index(account.keys.len())].id.clone(),
+                leaves_after: random
+                    .chance(leaving)
+                    .then(|| random.between(0, lasts + 20)),
+                order,
+            });
+        }
+    }
+    calls
+}
+
+fn order(random: &mut Random) -> OrderPlan {
+    let output_tokens_max = random.between(20, 200);
+    let least = if random.chance(500) {
+        output_tokens_max
+    } else {
+        random.between(5, 20)
+    };
+    // Some outlive their hold, unless it is extended.
+    let frame_ms_max = match random.index(20) {
+        0 => 5_000,
+        1..8 => 800,
+        _ => 150,
+    };
+    let frames = (0..random.between(1, 10))
+        .map(|_| (random.between(0, frame_ms_max), random.between(1, 30)))
+        .collect();
+    let finish = match random.index(10) {
+        0..4 => Finish::Plain,
+        4..6 => Finish::WithLastFrame,
+        6 | 7 => Finish::UsageLater(random.between(1, 1_500)),
+        8 => Finish::Cut,
+        _ => Finish::Overrun,
+    };
+    OrderPlan {
+        input_tokens: random.between(5, 100),
+        output_tokens_max,
+        output_tokens_min: least,
+        finish_without_client: random.chance(400),
+        script: Script {
+            head_ms: random.between(0, 600),
+            refuses: random.chance(60),
+            frames,
+            finish,
+        },
+    }
+}
+
+/// A UUIDv7 of the run's clock and the seed's randomness.
+fn number(random: &mut Random, at: Ms) -> RequestNumber {
+    let time = u128::from(EPOCH_MS + at) << 80;
+    let noise = (u128::from(random.bits()) << 64) | u128::from(random.bits());
+    let noise = noise & 0x0000_0000_0000_0FFF_3FFF_FFFF_FFFF_FFFF;
+    let version: u128 = (7 << 76) | (2 << 62);
+    RequestNumber::from_uuid(Uuid::from_u128(time | version | noise))
+}
+
+/// A number's random bits.
+pub(crate) fn bits_of(number: RequestNumber) -> u64 {
+    number.uuid().as_u128() as u64
+}
+
+/// The account that a command is about, and the call's number if it is one's.
+pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumber>) {
+    match command {
+        Command::Reserve(Hold {
+            account, number, ..
+        })
+        | Command::Settle {
+            account, number, ..
+        }
+        | Command::Release { account, number }
+        | Command::Extend {
+            account, number, ..
+        } => (account, Some(*number)),
+        Command::SetAccount { account, .. }
+        | Command::SetKey { account, .. }
+        | Command::Enter { account, .. }
+        | Command::Probe { account, .. }
+        | Command::Expire { account, .. } => (account, None),
+    }
+}

@@ -1,0 +1,69 @@
+//! What happened, line by line: nothing is written down in a sweep, all of it when one seed is looked at.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::plan::Ms;
+
+/// What becomes of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    /// They are not made.
+    Off,
+    /// They are summed up, so that two runs can be compared.
+    Hashed,
+    /// They are printed.
+    Printed,
+}
+
+/// The lines of one run.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    how: Tracing,
+    hash: AtomicU64,
+}
+
+impl Trace {
+    pub(crate) const fn new(how: Tracing) -> Self {
+        Self {
+            how,
+            hash: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn note(&self, at: Ms, line: impl FnOnce() -> String) {
+        match self.how {
+            Tracing::Off => {}
+            Tracing::Hashed => {
+                // In order: a line that comes earlier weighs differently.
+                let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
+                self.hash
+                    .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);
+            }
+            Tracing::Printed => println!("{:>10}  {}", Seconds(at), line()),
+        }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.load(Ordering::Relaxed)
+    }
+}
+
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(hash ^ 0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
+        })
+}
+
+/// Milliseconds, shown as seconds.
+pub(crate) struct Seconds(pub(crate) Ms);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}.{:03} s", self.0 / 1000, self.0 % 1000))
+    }
+}

@@ -1,0 +1,460 @@
+//! One run: everything that the processes of a world share, and the steps of its plan.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tollgate_layers::{
+    facts::RequestNumber,
+    key::AccountId,
+    money::MicroRub,
+    reserve::book::{Command, Outcome},
+};
+
+use crate::{
+    disk::Disk,
+    gateway::{EXPIRE_EVERY, Process},
+    net::{Name, Net, OPERATOR, ms},
+    plan::{CallPlan, Crash, Failover, Ms, Plan},
+    random::Random,
+    server::{Ask, Server},
+    trace::{Trace, Tracing},
+    vendor::Short,
+    verdict::{Verdict, judge},
+};
+
+/// How long a healed world may take to settle everything.
+const SETTLE_MS_MAX: Ms = 300_000;
+/// How often a world that settles is looked at.
+const LOOK_MS: Ms = 250;
+/// Past every hold's time, whatever the ledger's clock was.
+const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
+/// How long an operator waits before asking again.
+const OPERATOR_RETRY_MS: Ms = 1_000;
+/// How long a gateway waits for its ledger before it tries to start again.
+const RESTART_MS: Ms = 1_000;
+
+/// A fault in the ledger or the gateway, put in to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// A settlement that was booked leaves no trace: told again, it is charged again.
+    SettleTwice,
+    /// Some settlements are acknowledged and forgotten.
+    LoseSettle,
+    /// Nobody replays after a failover.
+    NoReplay,
+    /// A hold is checked in one step and taken in another.
+    SkipAtomicity,
+}
+
+impl Sabotage {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::SettleTwice,
+        Self::LoseSettle,
+        Self::NoReplay,
+        Self::SkipAtomicity,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::SettleTwice => "settle-twice",
+            Self::LoseSettle => "lose-settle",
+            Self::NoReplay => "no-replay",
+            Self::SkipAtomicity => "skip-atomicity",
+        }
+    }
+}
+
+/// Plays the run of a seed, on this thread, from its first call to the verdict.
+pub(crate) fn play(seed: u64, tracing: Tracing, sabotage: Option<Sabotage>) -> Verdict {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without sockets needs nothing of the system");
+    runtime.block_on(async {
+        let sim = Arc::new(Sim::new(Plan::of(seed), tracing, sabotage));
+        World::begin(sim).await.play().await
+    })
+}
+
+/// What the parts of a world share.
+pub(crate) struct Sim {
+    pub(crate) plan: Plan,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) trace: Trace,
+    pub(crate) net: Net,
+    pub(crate) server: Mutex<Server>,
+    pub(crate) disks: Vec<Disk>,
+    /// The vendor's own log, by number.
+    pub(crate) calls: Mutex<BTreeMap<RequestNumber, Call>>,
+    /// Processes that died, when, and whether with their machine.
+    pub(crate) crashed: Mutex<BTreeMap<(usize, u32), (Ms, bool)>>,
+    /// Entries that operators were told are booked.
+    pub(crate) entered: Mutex<Vec<(AccountId, String, MicroRub)>>,
+    operator_done: AtomicBool,
+    breaches: Mutex<Vec<String>>,
+    began: Instant,
+}
+
+/// What was asked of a gateway, and what the vendor served for it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) gateway: usize,
+    /// Of that gateway.
+    pub(crate) process: u32,
+    pub(crate) began: Ms,
+    pub(crate) input: u64,
+    /// What its hold was granted.
+    pub(crate) held: MicroRub,
+    pub(crate) dispatched: bool,
+    pub(crate) vendor_refused: bool,
+    /// Output served, as the vendor counts it.
+    pub(crate) output: u64,
+    /// When how many tokens had been served, input included.
+    pub(crate) marks: Vec<(Ms, u64)>,
+    /// When the vendor had done with it.
+    pub(crate) ended: Option<Ms>,
+    /// The gateway refused it: nothing is held.
+    pub(crate) refused: bool,
+    /// When a gateway first reported its end as booked.
+    pub(crate) reported: Option<Ms>,
+}
+
+/// Whether a process lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Life(Arc<AtomicBool>);
+
+impl Life {
+    pub(crate) fn lasts(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A lock that nobody can have left in disorder: worlds have one thread.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sim {
+    fn new(plan: Plan, tracing: Tracing, sabotage: Option<Sabotage>) -> Self {
+        let lag = (!plan.failovers.is_empty()).then_some(plan.replica_lag);
+        Self {
+            trace: Trace::new(tracing),
+            net: Net::default(),
+            server: Mutex::new(Server::new(&plan.opening, lag)),
+            disks: (0..plan.gateways).map(|_| Disk::default()).collect(),
+            calls: Mutex::default(),
+            crashed: Mutex::default(),
+            entered: Mutex::default(),
+            operator_done: AtomicBool::new(false),
+            breaches: Mutex::default(),
+            began: Instant::now(),
+            plan,
+            sabotage,
+        }
+    }
+
+    /// Milliseconds since the run began.
+    pub(crate) fn now(&self) -> Ms {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(Ms::MAX)
+    }
+
+    pub(crate) fn moment(&self, at: Ms) -> Instant {
+        self.began + ms(at)
+    }
+
+    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
+        self.trace.note(self.now(), line);
+    }
+
+    pub(crate) fn breach(&self, breach: String) {
+        self.note(|| format!("BREACH   {breach}"));
+        lock(&self.breaches).push(breach);
+    }
+
+    pub(crate) fn breaches(&self) -> Vec<String> {
+        lock(&self.breaches).clone()
+    }
+
+    /// The server that a gateway talks to.
+    pub(crate) fn epoch(&self, gateway: usize) -> u64 {
+        lock(&self.server).epoch(gateway, self.now())
+    }
+
+    pub(crate) fn disk_is_broken(&self, gateway: usize) -> bool {
+        let breaks = self.plan.disk.breaks;
+        breaks.is_some_and(|(broken, at)| broken == gateway && at <= self.now())
+    }
+
+    /// Writes into the vendor's log.
+    pub(crate) fn log(&self, number: RequestNumber, change: impl FnOnce(&mut Call)) {
+        if let Some(call) = lock(&self.calls).get_mut(&number) {
+            change(call);
+        }
+    }
+
+    /// The vendor begins to work.
+    pub(crate) fn dispatched(&self, number: RequestNumber) {
+        self.note(|| format!("vendor   {} begins", Short(number)));
+        if !lock(&self.server).was_granted(number) {
+            self.breach(format!("I6 {number}: served without a hold"));
+        }
+        let breaks = self.plan.disk.breaks;
+        let mut unwritten = false;
+        self.log(number, |call| {
+            call.dispatched = true;
+            unwritten =
+                breaks.is_some_and(|(gateway, at)| gateway == call.gateway && at < call.began);
+        });
+        if unwritten {
+            self.breach(format!(
+                "{number}: served though its outbox could not be written"
+            ));
+        }
+    }
+
+    /// A gateway reports that the ledger has booked its end.
+    pub(crate) fn reported(&self, number: RequestNumber) {
+        let now = self.now();
+        self.log(number, |call| {
+            call.reported.get_or_insert(now);
+        });
+    }
+}
+
+/// A run under way.
+struct World {
+    sim: Arc<Sim>,
+    processes: Vec<Option<Process>>,
+    steps: BTreeMap<(Ms, usize), Step>,
+    /// The network and the operator.
+    background: JoinSet<()>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Start(usize),
+    Call(Box<CallPlan>),
+    Crash(Crash),
+    FailOver(Failover),
+    SetClock(i64),
+}
+
+impl World {
+    async fn begin(sim: Arc<Sim>) -> Self {
+        let mut background = JoinSet::new();
+        let network = Arc::clone(&sim);
+        background.spawn(async move { network.deliver().await });
+        background.spawn(operate(Arc::clone(&sim)));
+        let mut processes = Vec::new();
+        for gateway in 0..sim.plan.gateways {
+            processes.push(Some(Process::start(&sim, gateway).await));
+        }
+        let mut world = Self {
+            sim,
+            processes,
+            steps: BTreeMap::new(),
+            background,
+        };
+        world.plan_steps();
+        world
+    }
+
+    fn plan_steps(&mut self) {
+        let sim = Arc::clone(&self.sim);
+        let plan = &sim.plan;
+        for call in &plan.calls {
+            self.later(call.at, Step::Call(Box::new(call.clone())));
+        }
+        for (at, crash) in &plan.crashes {
+            self.later(*at, Step::Crash(*crash));
+            self.later(crash.restart, Step::Start(crash.gateway));
+        }
+        for (at, failover) in &plan.failovers {
+            self.later(*at, Step::FailOver(*failover));
+        }
+        for (at, by) in &plan.clock_jumps {
+            self.later(*at, Step::SetClock(*by));
+        }
+    }
+
+    fn later(&mut self, at: Ms, step: Step) {
+        // What is planned for one moment happens in the order of planning.
+        let mut place = 0;
+        while self.steps.contains_key(&(at, place)) {
+            place += 1;
+        }
+        self.steps.insert((at, place), step);
+    }
+
+    async fn play(mut self) -> Verdict {
+        while let Some(((at, _), step)) = self.steps.pop_first() {
+            sleep_until(self.sim.moment(at)).await;
+            self.step(step).await;
+        }
+        sleep_until(self.sim.moment(self.sim.plan.heal)).await;
+        self.sim.note(|| "heal     no more faults".into());
+        self.audit();
+        let patience = self.sim.now() + SETTLE_MS_MAX;
+        while let Some(what) = self.unfinished() {
+            if self.sim.now() > patience {
+                self.sim.breach(format!("never settled: {what}"));
+                break;
+            }
+            sleep(ms(LOOK_MS)).await;
+        }
+        // Whatever still stands is nobody's; a sweep has to end it.
+        lock(&self.sim.server).set_clock(PAST_ALL_HOLDS_MS);
+        sleep(EXPIRE_EVERY + ms(LOOK_MS)).await;
+        for process in self.processes.iter_mut().flatten() {
+            process.find_panics();
+        }
+        while let Some(ended) = self.background.try_join_next() {
+            if let Err(error) = ended {
+                self.sim.breach(format!("the simulation died: {error}"));
+            }
+        }
+        judge(&self.sim)
+    }
+
+    async fn step(&mut self, step: Step) {
+        let sim = Arc::clone(&self.sim);
+        let now = sim.now();
+        match step {
+            Step::Start(gateway) => {
+                if self.processes[gateway].is_some() {
+                    return;
+                }
+                if sim.reaches(gateway) {
+                    self.processes[gateway] = Some(Process::start(&sim, gateway).await);
+                } else {
+                    self.later(now + RESTART_MS, Step::Start(gateway));
+                }
+            }
+            Step::Call(call) => self.call(*call, now),
+            Step::Crash(crash) => self.crash(crash, now),
+            Step::FailOver(failover) => {
+                sim.note(|| format!("failover {failover:?}"));
+                lock(&sim.server).fail_over(now, failover, sim.sabotage);
+                self.audit();
+            }
+            Step::SetClock(by) => {
+                sim.note(|| format!("clock    {by} ms"));
+                lock(&sim.server).set_clock(by);
+            }
+        }
+    }
+
+    fn call(&mut self, plan: CallPlan, now: Ms) {
+        let Some(process) = &mut self.processes[plan.gateway] else {
+            return;
+        };
+        let call = Call {
+            gateway: plan.gateway,
+            process: process.number,
+            began: now,
+            input: plan.order.input_tokens,
+            held: MicroRub::ZERO,
+            dispatched: false,
+            vendor_refused: false,
+            output: 0,
+            marks: Vec::new(),
+            ended: None,
+            refused: false,
+            reported: None,
+        };
+        self.sim.note(|| {
+            let (number, gateway) = (Short(plan.number), Name(plan.gateway));
+            format!("client   {number} calls {gateway} on {}", plan.key)
+        });
+        lock(&self.sim.calls).insert(plan.number, call);
+        process.call(plan);
+    }
+
+    fn crash(&mut self, crash: Crash, now: Ms) {
+        let Some(process) = self.processes[crash.gateway].take() else {
+            return;
+        };
+        let sim = &self.sim;
+        sim.note(|| format!("crash    {crash:?}"));
+        lock(&sim.crashed).insert((crash.gateway, process.number), (now, crash.power));
+        process.crash();
+        let fate = &mut Random::of(sim.plan.seed, &[6, crash.gateway as u64, now]);
+        sim.disks[crash.gateway].crash(now, crash.power, fate);
+    }
+
+    /// What is still to be done, if anything.
+    fn unfinished(&self) -> Option<String> {
+        let sim = &self.sim;
+        if !sim.operator_done.load(Ordering::Relaxed) {
+            return Some("an operator's request".into());
+        }
+        for (gateway, process) in self.processes.iter().enumerate() {
+            if !process.as_ref().is_some_and(Process::is_idle) {
+                return Some(format!("{} is not idle", Name(gateway)));
+            }
+        }
+        let crashed = lock(&sim.crashed);
+        let calls = lock(&sim.calls);
+        let open = calls.iter().find(|(_, call)| {
+            !call.refused
+                && call.reported.is_none()
+                && !crashed.contains_key(&(call.gateway, call.process))
+        });
+        if let Some((number, call)) = open {
+            return Some(format!("call {} {number}: {call:?}", Short(*number)));
+        }
+        (!sim.net_is_idle()).then(|| "a message is on its way".into())
+    }
+
+    fn audit(&self) {
+        let audit = lock(&self.sim.server).books().book.audit();
+        for breach in audit.breaches {
+            self.sim.breach(breach);
+        }
+    }
+}
+
+/// The operator: one request after the other, each until it is answered.
+async fn operate(sim: Arc<Sim>) {
+    for (at, command) in &sim.plan.operator {
+        sleep_until(sim.moment(*at)).await;
+        if let Command::SetKey {
+            key, enabled: true, ..
+        } = command
+        {
+            lock(&sim.server).close(key, false);
+        }
+        let outcome = loop {
+            match sim.ask(OPERATOR, Ask::Step(command.clone())).await {
+                Ok(outcome) => break outcome,
+                Err(_) => sleep(ms(OPERATOR_RETRY_MS)).await,
+            }
+        };
+        match command {
+            Command::SetKey {
+                key,
+                enabled: false,
+                ..
+            } => lock(&sim.server).close(key, true),
+            Command::Enter { account, entry } if outcome == Outcome::Done => {
+                lock(&sim.entered).push((account.clone(), entry.id.clone(), entry.amount));
+            }
+            _ => {}
+        }
+    }
+    sim.operator_done.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,512 @@
+//! Servers of a test's own: one Redis, with replicas, under Sentinels, as a Cluster. All on free ports
+//! of the loopback, all stopped when dropped.
+//!
+//! A test binary takes them in with `#[path = "../support/redis.rs"] mod redis_servers;`.
+
+#![allow(dead_code, reason = "no test binary needs all of them")]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "tests unwrap what must be there, and have no public API"
+)]
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use redis::{FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use tempfile::TempDir;
+
+/// How long a server may take for what it was told: a start, a failover.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether it has done so.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A redis-server. Without persistence unless told otherwise.
+#[derive(Debug)]
+pub struct RedisServer {
+    child: Mutex<Child>,
+    port: u16,
+    args: Vec<String>,
+    dir: TempDir,
+}
+
+impl RedisServer {
+    /// One that forgets all when it stops.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same, on a port that another one has left.
+    pub async fn start_on(port: u16) -> Self {
+        let server = Self::spawn(port, &[]);
+        server.answers().await;
+        server
+    }
+
+    /// With more options, like `["--appendonly", "yes"]`; they win over the usual ones.
+    pub async fn start_with(args: &[&str]) -> Self {
+        let server = Self::spawn(free_port(), args);
+        server.answers().await;
+        server
+    }
+
+    /// One whose data outlives it: every write is on the disk before it is answered.
+    pub async fn start_durable() -> Self {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
+    }
+
+    /// A replica that has caught up.
+    pub async fn replica_of(primary: &Self) -> Self {
+        let port = primary.port.to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        eventually("the replica has caught up", async || {
+            let info: String = replica.ask(&["INFO", "replication"]).await.ok()?;
+            info.contains("master_link_status:up").then_some(())
+        })
+        .await;
+        replica
+    }
+
+    fn spawn(port: u16, args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Self {
+            child: Mutex::new(redis_server(port, &args, dir.path())),
+            port,
+            args,
+            dir,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it keeps its files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    /// Kills the server, as if the machine had lost power.
+    pub fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+
+    /// Lets it stand still: its sockets stay open and answer nothing.
+    pub fn stop_signal(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn continue_signal(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.pid());
+        let sent = Command::new("sh").args(["-c", &kill]).status();
+        assert!(sent.unwrap().success(), "{kill}");
+    }
+
+    /// Starts it anew where it stood, with what it had written. Kills it first if it still runs.
+    pub async fn restart(&self) {
+        self.kill();
+        *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
+        self.answers().await;
+    }
+
+    /// A connection that is not the gateway's.
+    pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
+        let client = redis::Client::open(self.url())?;
+        client.get_multiplexed_async_connection().await
+    }
+
+    /// One command on a connection of its own.
+    pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+        let mut conn = self.connection().await?;
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query_async(&mut conn).await
+    }
+
+    async fn answers(&self) {
+        eventually("redis-server answers", async || {
+            self.ask::<String>(&["PING"]).await.ok()
+        })
+        .await;
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no"])
+        .args(["--maxmemory-policy", "noeviction"])
+        // A replica is served at once, not after five seconds in which others may come.
+        .args(["--repl-diskless-sync-delay", "0", "--dir"])
+        .arg(dir)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (tests/run does it)")
+}
+
+/// A Redis Cluster, made by `redis-cli --cluster create`. It serves the slots it has when others are gone
+/// (`cluster-require-full-coverage no`), and gives a primary up after a second.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// The primaries first.
+    nodes: Vec<RedisServer>,
+    primaries: usize,
+}
+
+impl RedisCluster {
+    /// So many primaries, each with so many replicas, all slots covered.
+    pub async fn start(primaries: usize, replicas_each: usize) -> Self {
+        Self::start_with(primaries, replicas_each, &[]).await
+    }
+
+    /// The same, with more options for each node.
+    pub async fn start_with(primaries: usize, replicas_each: usize, args: &[&str]) -> Self {
+        let nodes: Vec<(RedisServer, u16)> = (0..primaries * (1 + replicas_each))
+            .map(|_| {
+                let bus = free_port();
+                let bus_text = bus.to_string();
+                let mut all = vec![
+                    "--cluster-enabled",
+                    "yes",
+                    "--cluster-config-file",
+                    "nodes.conf",
+                    "--cluster-port",
+                    &bus_text,
+                    "--cluster-node-timeout",
+                    "1000",
+                    "--cluster-require-full-coverage",
+                    "no",
+                    "--cluster-replica-validity-factor",
+                    "0",
+                ];
+                all.extend(args);
+                (RedisServer::spawn(free_port(), &all), bus)
+            })
+            .collect();
+        let mut addresses = Vec::new();
+        for (node, bus) in &nodes {
+            node.answers().await;
+            addresses.push(format!("{}@{bus}", node.address()));
+        }
+        create(addresses, replicas_each).await;
+        let nodes = nodes.into_iter().map(|(node, _)| node).collect();
+        let cluster = Self { nodes, primaries };
+        cluster.is_whole(replicas_each).await;
+        cluster
+    }
+
+    /// With all the primaries as places to begin.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.nodes[..self.primaries]
+            .iter()
+            .map(RedisServer::address)
+            .collect();
+        format!("redis-cluster://{}", hosts.join(","))
+    }
+
+    /// The primaries of the beginning first, then their replicas.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// Which of the nodes is the primary of an account now.
+    pub fn primary_of(&self, account: &str) -> usize {
+        self.primary_of_slot(slot_of(account))
+            .unwrap_or_else(|| panic!("no node is the primary of {account}"))
+    }
+
+    /// Which of the nodes is the primary of a slot now, as a node says that is in touch with the rest;
+    /// `None` while it is given up and none has taken its place.
+    pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
+        self.nodes.iter().find_map(|node| {
+            let seen = seen_by(node.port).ok()?;
+            let port = seen.lines().find_map(|line| owner(line, slot))?;
+            self.nodes.iter().position(|node| node.port == port)
+        })
+    }
+
+    /// The first of `a0`, `a1`, ... whose primary is this node.
+    pub fn account_on(&self, index: usize) -> String {
+        (0..1000)
+            .map(|n| format!("a{n}"))
+            .find(|account| self.primary_of(account) == index)
+            .unwrap_or_else(|| panic!("node {index} has no slots"))
+    }
+
+    /// Forgets all data, of every primary.
+    pub async fn flush(&self) {
+        for node in &self.nodes {
+            let role: Vec<redis::Value> = node.ask(&["ROLE"]).await.unwrap();
+            let primary = matches!(&role[0], redis::Value::BulkString(role) if role == b"master");
+            if primary {
+                node.ask::<String>(&["FLUSHALL"]).await.unwrap();
+            }
+        }
+    }
+
+    /// Every node sees every slot served and every replica in place.
+    async fn is_whole(&self, replicas_each: usize) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            eventually("the cluster is whole", async || {
+                let info: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
+                let whole = info.contains("cluster_state:ok")
+                    && info.contains("cluster_slots_ok:16384")
+                    && info.contains(&format!("cluster_known_nodes:{}", self.nodes.len()));
+                let info: String = node.ask(&["INFO", "replication"]).await.ok()?;
+                let in_place = if index < self.primaries {
+                    info.contains(&format!("connected_slaves:{replicas_each}"))
+                } else {
+                    info.contains("master_link_status:up")
+                };
+                (whole && in_place).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
+async fn create(addresses: Vec<String>, replicas_each: usize) {
+    let created = tokio::task::spawn_blocking(move || {
+        Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(addresses)
+            .args(["--cluster-replicas", &replicas_each.to_string()])
+            .arg("--cluster-yes")
+            .stdin(Stdio::null())
+            .output()
+    });
+    let output = created
+        .await
+        .unwrap()
+        .expect("redis-cli is installed (tests/run does it)");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// What a node answers to `CLUSTER NODES`, unless it stands still.
+fn seen_by(port: u16) -> io::Result<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port))?;
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    socket.write_all(b"CLUSTER NODES\r\nQUIT\r\n")?;
+    let mut seen = String::new();
+    socket.read_to_string(&mut seen)?;
+    Ok(seen)
+}
+
+/// The port of a line of `CLUSTER NODES`, if it is of the slot's primary:
+/// `<id> <host>:<port>@<bus> <flags> - <ping> <pong> <epoch> <link> <slot> <slot>-<slot> ...`.
+fn owner(line: &str, slot: u16) -> Option<u16> {
+    let mut fields = line.split(' ');
+    let address = fields.nth(1)?.split_once('@')?.0;
+    let flags: BTreeSet<&str> = fields.next()?.split(',').collect();
+    if !flags.contains("master") || flags.contains("fail") {
+        return None;
+    }
+    let owns = fields.skip(5).any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        match (first.parse::<u16>(), last.parse::<u16>()) {
+            (Ok(first), Ok(last)) => (first..=last).contains(&slot),
+            _ => false,
+        }
+    });
+    let port = address.rsplit_once(':')?.1.parse().ok()?;
+    owns.then_some(port)
+}
+
+/// The slot of an account's keys: CRC-16 of what stands between the braces.
+pub fn slot_of(account: &str) -> u16 {
+    let crc = account.bytes().fold(0u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+        })
+    });
+    crc % 16_384
+}
+
+/// Three Sentinels that watch one primary, and promote a replica a second after it is gone.
+#[derive(Debug)]
+pub struct RedisSentinels {
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    child: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl RedisSentinels {
+    /// What they call the primary.
+    pub const NAME: &str = "mymaster";
+
+    /// Starts them, and waits until they know each other and all the replicas that the primary has now.
+    pub async fn start(primary: &RedisServer) -> Self {
+        let info: String = primary.ask(&["INFO", "replication"]).await.unwrap();
+        let replicas: u32 = info
+            .lines()
+            .find_map(|line| line.strip_prefix("connected_slaves:"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let sentinels: Vec<Sentinel> = (0..3).map(|_| sentinel(primary.port)).collect();
+        let started = Self { sentinels };
+        for sentinel in &started.sentinels {
+            eventually("the Sentinel knows everybody", async || {
+                let fields: Vec<String> = ask_sentinel(sentinel.port, "MASTER").await.ok()?;
+                let field = |name: &str| {
+                    let mut pairs = fields.chunks(2);
+                    pairs.find_map(|pair| (pair[0] == name).then(|| pair[1].clone()))
+                };
+                let all = field("num-slaves")? == replicas.to_string()
+                    && field("num-other-sentinels")? == "2"
+                    && field("flags")? == "master";
+                all.then_some(())
+            })
+            .await;
+        }
+        started
+    }
+
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port))
+            .collect();
+        format!("redis-sentinel://{}/{}", hosts.join(","), Self::NAME)
+    }
+
+    /// The port of the server that most of them call the primary.
+    pub async fn primary(&self) -> u16 {
+        eventually("the Sentinels agree", async || {
+            let mut ports: Vec<u16> = Vec::new();
+            for sentinel in &self.sentinels {
+                let answer = ask_sentinel(sentinel.port, "GET-MASTER-ADDR-BY-NAME").await;
+                ports.push(answer.ok()?.get(1)?.parse().ok()?);
+            }
+            ports
+                .windows(2)
+                .all(|pair| pair[0] == pair[1])
+                .then(|| ports[0])
+        })
+        .await
+    }
+}
+
+async fn ask_sentinel(port: u16, word: &str) -> RedisResult<Vec<String>> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+    let mut conn = client.get_multiplexed_async_connection().await?;
+    redis::cmd("SENTINEL")
+        .arg(word)
+        .arg(RedisSentinels::NAME)
+        .query_async(&mut conn)
+        .await
+}
+
+fn sentinel(primary: u16) -> Sentinel {
+    let (dir, port, name) = (
+        tempfile::tempdir().unwrap(),
+        free_port(),
+        RedisSentinels::NAME,
+    );
+    // They write into their config what they learn.
+    let file = dir.path().join("sentinel.conf");
+    let config = format!(
+        "port {port}\nbind 127.0.0.1\ndir {}\n\
+         sentinel monitor {name} 127.0.0.1 {primary} 2\n\
+         sentinel down-after-milliseconds {name} 1000\n\
+         sentinel failover-timeout {name} 3000\n\
+         sentinel parallel-syncs {name} 1\n",
+        dir.path().display()
+    );
+    std::fs::write(&file, config).unwrap();
+    let child = Command::new("redis-server")
+        .arg(&file)
+        .arg("--sentinel")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (tests/run does it)");
+    Sentinel {
+        child,
+        port,
+        _dir: dir,
+    }
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// What `probe` returns once it returns something, be it after a failover.
+pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let patience = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(value) = probe().await {
+                return value;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+    patience
+        .await
+        .unwrap_or_else(|_| panic!("{PATIENCE:?}, and it is still not true that {what}"))
+}
