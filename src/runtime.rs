@@ -20,6 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 use tollgate_layers::{
+    failover::Health,
     parse::ParseLimits,
     reserve::{
         Event, Settler, SettlerSettings,
@@ -40,8 +41,9 @@ use crate::{
 
 /// The longest a call may take.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(15 * 60);
-/// A hold outlives the longest call by a minute.
-pub const HOLD_TTL: Duration = Duration::from_secs(16 * 60);
+/// A hold outlives the longest call: the last attempt begins within 150 s, and takes no longer than one
+/// call may.
+pub const HOLD_TTL: Duration = Duration::from_secs(19 * 60);
 /// How often holds past their time are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 /// How long the settler may go on after the last answer.
@@ -80,6 +82,7 @@ pub struct Gateway {
     admin_address: Option<SocketAddr>,
     store: Store,
     live: Arc<Live>,
+    health: Health,
     readiness: Readiness,
     draining: watch::Sender<bool>,
     /// Accept loops: they end when draining does.
@@ -113,7 +116,9 @@ impl Gateway {
             ..SettlerSettings::default()
         };
         let (settler, settler_task) = Settler::new(store.clone(), settings, report);
-        let service = stack(config, &live, &store, &settler);
+        let health = Health::new();
+        follow(&health, &live);
+        let service = stack(config, &live, &store, &settler, &health);
 
         let listener = bind(config.listen, "listen").await?;
         let address = listener.local_addr()?;
@@ -129,7 +134,12 @@ impl Gateway {
         if let Some(admin) = &config.admin {
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
-            let admin = Arc::new(Admin::new(store.clone(), &admin.key, readiness.clone()));
+            let admin = Arc::new(Admin::new(
+                store.clone(),
+                health.clone(),
+                &admin.key,
+                readiness.clone(),
+            ));
             let service = service_fn(move |req: Request<Incoming>| {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
@@ -152,6 +162,7 @@ impl Gateway {
             admin_address,
             store,
             live,
+            health,
             readiness,
             draining,
             servers,
@@ -183,6 +194,12 @@ impl Gateway {
     #[must_use]
     pub const fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// What this node knows of its vendors.
+    #[must_use]
+    pub const fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
@@ -254,6 +271,7 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
             gateway
                 .live
                 .replace(&config.live, version, &config.base_url);
+            follow(&gateway.health, &gateway.live);
             gateway.feed = feed(&config, &gateway.live).await;
             tracing::info!(
                 price_version = version.id,
@@ -326,6 +344,12 @@ async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("{field}: cannot listen on {address}"))
+}
+
+/// Keeps the health of the routes in force, and of no others.
+fn follow(health: &Health, live: &Live) {
+    let snapshot = live.snapshot();
+    health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
 }
 
 /// Asks for the exchange rate once, so that the first call has a price, and then again and again.

@@ -28,6 +28,8 @@ pub(super) enum Call<'a> {
     ChangeKey(&'a str),
     DeleteKey(&'a str),
     ShowReceipt(&'a str),
+    ListVendors,
+    ChangeVendor(&'a str),
     Audit,
 }
 
@@ -86,6 +88,12 @@ pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoR
 
         (["admin", "v1", "receipts", number], "GET") => ShowReceipt(number),
         (["admin", "v1", "receipts", _], _) => return only("GET, HEAD"),
+
+        (["admin", "v1", "vendors"], "GET") => ListVendors,
+        (["admin", "v1", "vendors"], _) => return only("GET, HEAD"),
+
+        (["admin", "v1", "vendors", name], "PATCH") => ChangeVendor(name),
+        (["admin", "v1", "vendors", _], _) => return only("PATCH"),
 
         (["admin", "v1", "audit"], "POST") => Audit,
         (["admin", "v1", "audit"], _) => return only("POST"),
@@ -161,6 +169,12 @@ mod tests {
                 "/admin/v1/receipts/n",
                 Route::Call(Call::ShowReceipt("n")),
             ),
+            ("GET", "/admin/v1/vendors", Route::Call(Call::ListVendors)),
+            (
+                "PATCH",
+                "/admin/v1/vendors/a%20b",
+                Route::Call(Call::ChangeVendor("a%20b")),
+            ),
             ("POST", "/admin/v1/audit", Route::Call(Call::Audit)),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -208,6 +222,8 @@ mod tests {
             ("PATCH", "/admin/v1/accounts/acme/keys", "GET, HEAD, POST"),
             ("POST", "/admin/v1/keys/k1", "GET, HEAD, PATCH, DELETE"),
             ("POST", "/admin/v1/receipts/n", "GET, HEAD"),
+            ("POST", "/admin/v1/vendors", "GET, HEAD"),
+            ("GET", "/admin/v1/vendors/a", "PATCH"),
             ("GET", "/admin/v1/audit", "POST"),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -188,6 +188,19 @@ enum Command {
         reach: Reach,
     },
 
+    /// Vendors and their routes: list, disable, enable
+    ///
+    /// Each node has its own view of its vendors, and its own switch.
+    #[command(
+        after_help = "Examples:\n  tollgate vendor list\n  tollgate vendor disable openai-eu"
+    )]
+    Vendor {
+        #[command(flatten)]
+        reach: Reach,
+        #[command(subcommand)]
+        command: VendorCommand,
+    },
+
     /// Check that the whole ledger adds up; exit 1 on a breach
     ///
     /// Over every account, key and hold: I1 nothing is held beyond what is free; I2 what is held is the
@@ -335,6 +348,30 @@ enum KeyCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum VendorCommand {
+    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte
+    #[command(
+        after_help = "Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"closed\")'"
+    )]
+    List,
+    /// Send the vendor no new calls; running ones end
+    ///
+    /// On the node that answers, until it is restarted; a reload keeps it. For good, take the vendor out
+    /// of the configuration.
+    #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
+    Disable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+    /// Send a disabled vendor calls again
+    #[command(after_help = "Example:\n  tollgate vendor enable openai-eu")]
+    Enable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+}
+
 /// What a key may be given.
 #[derive(Debug, Args)]
 struct Limits {
@@ -415,6 +452,7 @@ impl Command {
             } => operate::adjust(&reach, &account, rubles, &id, &reason).await,
             Self::Key { reach, command } => operate::key(&reach, command).await,
             Self::Receipt { number, reach } => operate::receipt(&reach, number).await,
+            Self::Vendor { reach, command } => operate::vendor(&reach, command).await,
             Self::Audit { reach } => operate::audit(&reach).await,
         }
     }
@@ -541,6 +579,9 @@ mod tests {
             "tollgate key delete k1",
             "tollgate key set k1 --no-ceiling --no-expiry --any-model --any-address --any-rate",
             "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
+            "tollgate vendor list",
+            "tollgate vendor disable openai-eu",
+            "tollgate vendor enable openai-eu",
             "tollgate audit",
         ] {
             assert!(
@@ -578,6 +619,7 @@ mod tests {
             ),
             ("tollgate audit --admin-key secret", "unexpected argument"),
             ("tollgate receipt 17", "17"),
+            ("tollgate vendor disable", "<VENDOR>"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(
