@@ -34,7 +34,7 @@ use tollgate_layers::{
     auth::{AuthLayer, SecretKey},
     call::{Attempt, Call, Outbound, Priced},
     facts::{Caller, ClientAddr, RequestNumber},
-    failover::FailoverLayer,
+    failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
     key::{AccountId, Funds, KeyRecord},
     money::MicroRub,
@@ -184,7 +184,7 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
 
     lines.time(
         "failover",
-        &FailoverLayer::new().layer(Answers::empty()),
+        &failover_layer().layer(Answers::empty()),
         || priced.clone(),
     );
     for (name, canned, stream) in [
@@ -258,7 +258,7 @@ fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
             .layer(ParseLayer::new(ParseLimits::default()))
             .layer(SelectLayer::new(Arc::clone(&desk.live), Rich))
             .layer(reserve_layer(desk, settler))
-            .layer(FailoverLayer::new())
+            .layer(failover_layer())
             .layer(TranslateLayer::new())
             .layer(PassthroughLayer::new(1 << 20))
             .service(service_fn(move |req: Request<Outbound>| {
@@ -269,6 +269,10 @@ fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
             desk.request(Full::new(body.clone()), canned)
         });
     }
+}
+
+fn failover_layer() -> FailoverLayer {
+    FailoverLayer::new(Health::new(), FailoverSettings::default())
 }
 
 fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, ByTokens> {
@@ -483,14 +487,11 @@ impl Desk {
     }
 
     fn attempt(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Attempt> {
-        let req = self.priced(runtime, canned, stream);
-        runtime
-            .block_on(
-                FailoverLayer::new()
-                    .layer(service_fn(kept::<Attempt>))
-                    .oneshot(req),
-            )
-            .expect("the model has a route")
+        self.priced(runtime, canned, stream).map(|priced| Attempt {
+            route: Arc::clone(&priced.model.routes[0]),
+            credential: 0,
+            priced,
+        })
     }
 
     fn outbound(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Outbound> {

@@ -211,6 +211,7 @@ fn outbound(strip_usage: bool) -> Outbound {
         .expect("the config has it");
     Outbound {
         route: Arc::clone(&model.routes[0]),
+        credential: 0,
         body: Bytes::new(),
         stream: true,
         strip_usage,

@@ -67,6 +67,7 @@ where
             stream: false,
             strip_usage: false,
             meter: priced.meter.clone(),
+            credential: 0,
             route: Arc::new(route),
         };
         let call = self.upstream.call(Request::from_parts(parts, outbound));

@@ -13,7 +13,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tollgate_layers::{
-    model::{Found, Model, Models},
+    model::{Found, Model, Models, Vendor},
     price::{Price, Rate},
     reserve::ledger::TariffVersion,
 };
@@ -167,6 +167,12 @@ impl Snapshot {
             .map(move |entry| (&entry.model, entry.price.as_ref().filter(|_| fresh)))
     }
 
+    /// The vendor of each route of each model; one comes as often as it has routes.
+    pub fn vendors(&self) -> impl Iterator<Item = &Arc<Vendor>> {
+        let routes = self.entries.iter().flat_map(|entry| &entry.model.routes);
+        routes.map(|route| &route.vendor)
+    }
+
     /// The public catalog now.
     pub(crate) fn page(&self) -> &Page {
         match (&self.priced, self.rate()) {
@@ -234,7 +240,7 @@ impl Entry {
             output_tokens_max: config.output_tokens_max,
             output_tokens_min: config.output_tokens_min,
             input_tokens_max: config.input_tokens_max,
-            dialect: config.dialect,
+            sticky: config.sticky,
             routes: config.routes.clone(),
         };
         Self {

@@ -12,6 +12,7 @@ use tokio::{
     task::JoinSet,
 };
 use tollgate_layers::{
+    failover::Health,
     parse::ParseLimits,
     reserve::{Event, Settler, SettlerSettings, ledger::Bookkeeping},
 };
@@ -40,6 +41,7 @@ pub struct Gateway {
     admin_address: Option<SocketAddr>,
     store: Store,
     live: Arc<Live>,
+    health: Health,
     readiness: Readiness,
     draining: watch::Sender<bool>,
     /// Operators are served to the end of the drain.
@@ -83,7 +85,9 @@ impl Gateway {
         let settled = Arc::clone(&report);
         let (settler, settler_task) =
             Settler::new(store.clone(), settings, move |event| settled(event));
-        let service = stack(config, &live, &store, &settler);
+        let health = Health::new();
+        follow(&health, &live);
+        let service = stack(config, &live, &store, &settler, &health);
 
         let listener = bind(config.listen, "listen").await?;
         let address = listener.local_addr()?;
@@ -100,7 +104,12 @@ impl Gateway {
         if let Some(admin) = &config.admin {
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
-            let admin = Arc::new(Admin::new(store.clone(), &admin.key, readiness.clone()));
+            let admin = Arc::new(Admin::new(
+                store.clone(),
+                health.clone(),
+                &admin.key,
+                readiness.clone(),
+            ));
             let service = service_fn(move |req: Request<Incoming>| {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
@@ -124,6 +133,7 @@ impl Gateway {
             admin_address,
             store,
             live,
+            health,
             readiness,
             draining,
             _admin_end: admin_end,
@@ -158,6 +168,12 @@ impl Gateway {
     #[must_use]
     pub const fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// What this node knows of its vendors.
+    #[must_use]
+    pub const fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
@@ -253,6 +269,7 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
             gateway
                 .live
                 .replace(&config.live, version, &config.base_url);
+            follow(&gateway.health, &gateway.live);
             gateway.feed = feed(&config, &gateway.live).await;
             tracing::info!(
                 price_version = version.id,
@@ -329,6 +346,12 @@ async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("{field}: cannot listen on {address}"))
+}
+
+/// Keeps the health of the routes in force, and of no others.
+fn follow(health: &Health, live: &Live) {
+    let snapshot = live.snapshot();
+    health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
 }
 
 /// Asks for the exchange rate once, so that the first call has a price, and then again and again.

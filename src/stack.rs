@@ -13,7 +13,7 @@ use tollgate_layers::{
     auth::AuthLayer,
     body::AnswerBody,
     facts::{Caller, ClientAddr},
-    failover::FailoverLayer,
+    failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
@@ -52,6 +52,7 @@ pub fn stack(
     live: &Arc<Live>,
     store: &Store,
     settler: &Settler,
+    health: &Health,
 ) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
@@ -74,7 +75,7 @@ pub fn stack(
     let parse = ParseLayer::new(parse_limits(limits));
     let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
     let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), hold_ttl);
-    let failover = FailoverLayer::new();
+    let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
     let translate = TranslateLayer::new();
     let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
     let upstream = Upstream::new(limits.call_time_max);
@@ -91,7 +92,7 @@ pub fn stack(
     let inference = calls
         .clone()
         .layer(reserve) //        401 403  hold; settled or released on end or drop
-        .layer(failover) //       503      → Request<Attempt>: a route
+        .layer(failover) //       503      → Request<Attempt>: a route, and the next one before the first byte
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor

@@ -104,6 +104,8 @@ pub struct Attempt {
     pub priced: Priced,
     /// The route chosen.
     pub route: Arc<Route>,
+    /// Which of the vendor's keys, as an index of its credentials.
+    pub credential: usize,
 }
 
 /// A request in the vendor's format.
@@ -111,6 +113,8 @@ pub struct Attempt {
 pub struct Outbound {
     /// The way it goes.
     pub route: Arc<Route>,
+    /// Which of the vendor's keys, as an index of its credentials.
+    pub credential: usize,
     /// The body, whole.
     pub body: Bytes,
     /// Whether the answer is to be a stream.

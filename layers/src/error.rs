@@ -131,9 +131,15 @@ pub enum Error {
     /// 503: this node is going down.
     #[error("draining")]
     Draining,
-    /// 503: no vendor could answer.
+    /// 503: no vendor could answer. Where one answered with a status, the cause is a [`VendorAnswered`].
     #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
+    /// 503: every route to the model is out for now, so nobody was asked.
+    #[error("no route is open, wait {retry_after:?}")]
+    RoutesOut {
+        /// When the first of them is tried again.
+        retry_after: Duration,
+    },
     /// 503: the vendor refused *our* key or account: an alert for the operator.
     #[error("vendor refused our key with {status}")]
     VendorKeyRefused {
@@ -172,6 +178,18 @@ impl Error {
             problem,
         }
     }
+}
+
+/// A vendor's status that is no answer: the cause of an [`Error::VendorUnavailable`].
+#[derive(Debug, thiserror::Error)]
+#[error("answered {status}: {text}")]
+pub struct VendorAnswered {
+    /// What the vendor answered.
+    pub status: StatusCode,
+    /// Its words, scrubbed.
+    pub text: String,
+    /// The wait that it asks for.
+    pub retry_after: Option<Duration>,
 }
 
 /// What is wrong with a field of a request.

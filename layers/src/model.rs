@@ -1,7 +1,13 @@
 //! What the catalog sells: models, the routes that lead to a vendor, and where they are found.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
 use crate::{call::Format, price::Price};
@@ -19,9 +25,10 @@ pub struct Model {
     pub output_tokens_min: u64,
     /// The model's context window, if known: no input is counted beyond it.
     pub input_tokens_max: Option<u64>,
-    /// What the model takes of its vendor's format.
-    pub dialect: Dialect,
-    /// Ways to a vendor, the best one first.
+    /// Whether a conversation stays on the route that it began on, which keeps the vendor's prompt
+    /// cache warm.
+    pub sticky: bool,
+    /// Ways to a vendor, by priority.
     pub routes: Vec<Arc<Route>>,
 }
 
@@ -113,31 +120,104 @@ pub struct Route {
     pub weight: u32,
     /// Lower is tried first.
     pub priority: u32,
+    /// What the model takes of the vendor's format.
+    pub dialect: Dialect,
 }
 
-/// A vendor: its format, address, key and patience.
+/// A vendor: its format, address, keys and patience.
 #[derive(Clone, Debug)]
 pub struct Vendor {
     /// The operator's name for it.
-    pub name: String,
+    pub name: Arc<str>,
     /// What it speaks.
     pub format: Format,
     /// Where calls are posted.
     pub endpoint: Uri,
-    /// The header that carries the key: `authorization` or `x-api-key`. Marked sensitive.
-    pub credential: HeaderValue,
+    /// What the header that carries a key says, for each of our keys: `authorization` or `x-api-key`.
+    /// Marked sensitive. Never empty.
+    pub credentials: Vec<HeaderValue>,
     /// Beginnings of the names of betas (messages format) that are not passed on: they change the price.
     pub betas_removed: Vec<String>,
     /// What to do with a stream whose client left.
     pub on_disconnect: OnDisconnect,
-    /// Time for a connection.
-    pub connect_timeout: Duration,
-    /// Time from the request to the head of the answer.
+    /// How connections are made.
+    pub egress: Arc<Egress>,
+    /// Time from the request to the first byte of a stream.
     pub first_byte_timeout: Duration,
+    /// Time from the request to the head of a plain answer, which comes after all its tokens.
+    pub plain_timeout: Duration,
+    /// How long the head of a stream is kept from the caller for the sake of its first event: until
+    /// then an error has a status, and another route can be tried.
+    pub head_timeout: Duration,
     /// Time between two frames.
     pub idle_timeout: Duration,
     /// Most connections at a time.
     pub connections_max: usize,
+}
+
+/// How connections to a vendor are made. Vendors that agree in all of it share a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// Time for a connection, through the proxy and with TLS.
+    pub connect_timeout: Duration,
+    /// What it goes through.
+    pub proxy: Option<Proxy>,
+    /// PEM of the certificate authorities that are trusted, in place of Mozilla's list.
+    pub authorities: Option<Bytes>,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// A connection that idles this long is closed: before the vendor does it.
+    pub idle_connection_timeout: Duration,
+}
+
+/// The authorities count by their length alone: a file of them may be long, and this is for each call.
+impl Hash for Egress {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.connect_timeout.hash(state);
+        self.proxy.hash(state);
+        self.authorities.as_ref().map(Bytes::len).hash(state);
+        self.protocol.hash(state);
+        self.idle_connection_timeout.hash(state);
+    }
+}
+
+/// The address of a proxy, `http` (CONNECT) or `socks5`, with a user and a password if it asks for them.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Proxy(String);
+
+impl Proxy {
+    /// Wraps an address like `http://user:password@host:port`.
+    #[must_use]
+    pub const fn new(address: String) -> Self {
+        Self(address)
+    }
+
+    /// The whole address. It may carry a password.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Without the user and the password.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        write!(f, "Proxy({scheme}://{place})")
+    }
+}
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1: a call has its connection for itself.
+    #[default]
+    Http1,
+    /// HTTP/2 where the vendor offers it in the TLS handshake, else HTTP/1.1.
+    Http2Offered,
+    /// HTTP/2 without asking, as there is no TLS to ask in.
+    Http2,
 }
 
 /// What to do with the vendor's stream when the client leaves it.
@@ -171,5 +251,21 @@ pub trait Models: Send + Sync + 'static {
 impl<M: Models> Models for Arc<M> {
     fn find_model(&self, id: &str) -> Found {
         (**self).find_model(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxys_password_is_not_shown() {
+        for (address, shown) in [
+            ("http://u:hunter2@p:8080", "Proxy(http://p:8080)"),
+            ("socks5://u:hun@ter2@[::1]:1080", "Proxy(socks5://[::1]:1080)"),
+            ("http://p:3128", "Proxy(http://p:3128)"),
+        ] {
+            assert_eq!(format!("{:?}", Proxy::new(address.to_owned())), shown);
+        }
     }
 }

@@ -74,8 +74,14 @@ pub enum End {
 }
 
 /// What is known of a running call.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Reading {
+    /// The vendor that is asked, or was asked last.
+    pub vendor: Option<Arc<str>>,
+    /// That vendor's stream is read to its end when the client leaves it.
+    pub outlives_client: bool,
+    /// The client has left, and what the vendor makes is taken to its end without it.
+    pub client_gone: bool,
     /// A vendor has been sent the request: input may have been used.
     pub dispatched: bool,
     /// The newest usage that the vendor reported.
@@ -101,7 +107,18 @@ impl Meter {
     /// What is known now.
     #[must_use]
     pub fn read(&self) -> Reading {
-        *self.lock()
+        self.lock().clone()
+    }
+
+    /// A vendor is about to be asked: what an earlier attempt used is no part of the call.
+    pub fn attempt(&self, vendor: Arc<str>, outlives_client: bool) {
+        let mut reading = self.lock();
+        *reading = Reading {
+            vendor: Some(vendor),
+            outlives_client,
+            client_gone: reading.client_gone,
+            ..Reading::default()
+        };
     }
 
     /// The request is on its way to a vendor.
@@ -111,7 +128,13 @@ impl Meter {
 
     /// The vendor refused before it worked: nothing was used.
     pub fn refused(&self) {
-        *self.lock() = Reading::default();
+        let mut reading = self.lock();
+        *reading = Reading {
+            vendor: reading.vendor.take(),
+            outlives_client: reading.outlives_client,
+            client_gone: reading.client_gone,
+            ..Reading::default()
+        };
     }
 
     /// Changes several readings at once.
@@ -128,6 +151,29 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_attempt_begins_anew_and_a_refusal_keeps_whose_it_was() {
+        let meter = Meter::default();
+        let used = |reading: &mut Reading| {
+            reading.dispatched = true;
+            reading.text_bytes = 7;
+            reading.end = Some(End::VendorCut);
+        };
+        meter.attempt("first".into(), true);
+        meter.update(used);
+        meter.update(|reading| reading.client_gone = true);
+        meter.attempt("second".into(), false);
+        let reading = meter.read();
+        assert_eq!(reading.vendor.as_deref(), Some("second"));
+        assert!(!reading.outlives_client && !reading.dispatched && reading.client_gone);
+        assert_eq!((reading.text_bytes, reading.end), (0, None));
+        meter.update(used);
+        meter.refused();
+        let reading = meter.read();
+        assert_eq!(reading.vendor.as_deref(), Some("second"));
+        assert!(!reading.dispatched && reading.client_gone && reading.end.is_none());
+    }
 
     #[test]
     fn clamping_keeps_each_class_within_the_bound() {

@@ -1,5 +1,5 @@
-//! The operator's API: accounts, payments, keys, receipts, usage, export and the audit, on a listener of
-//! its own.
+//! The operator's API: accounts, payments, keys, receipts, usage, vendors, export and the audit, on a
+//! listener of its own.
 //!
 //! Every call needs the admin key; every change leaves a line under the log target `audit`. An
 //! unknown field or parameter is refused, never ignored: a misspelt ceiling must not become no ceiling.
@@ -12,6 +12,7 @@ mod query;
 mod refusal;
 mod route;
 mod usage;
+mod vendor;
 
 use std::{
     collections::BTreeMap,
@@ -32,6 +33,7 @@ use tollgate_layers::{
     auth::SecretKey,
     error::BoxError,
     facts::RequestNumber,
+    failover::Health,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange},
@@ -45,11 +47,12 @@ use self::{
     refusal::{Refusal, json_response, response},
     route::{Call, Route, route},
     usage::Wish,
+    vendor::VendorAnswer,
 };
 use crate::{readiness::Readiness, store::Store};
 
 pub use self::body::AnswerBody;
-pub(crate) use self::fields::parse_address;
+pub(crate) use self::{fields::parse_address, vendor::path_segment};
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const BODY_SECONDS_MAX: u64 = 10;
@@ -74,20 +77,22 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
 
 type Answer = Response<AnswerBody>;
 
-/// The operator's API over one ledger.
+/// The operator's API over one ledger and one node's vendors.
 pub struct Admin {
     store: Store,
+    health: Health,
     /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
     key_digest: [u8; 32],
     readiness: Readiness,
 }
 
 impl Admin {
-    /// An API over `store` that answers whoever shows `key`.
+    /// An API over `store` and `health` that answers whoever shows `key`.
     #[must_use]
-    pub fn new(store: Store, key: &SecretString, readiness: Readiness) -> Self {
+    pub fn new(store: Store, health: Health, key: &SecretString, readiness: Readiness) -> Self {
         Self {
             store,
+            health,
             key_digest: digest(key.expose_secret().as_bytes()),
             readiness,
         }
@@ -152,6 +157,8 @@ impl Admin {
             Call::ShowReceipt(number) => self.show_receipt(number).await,
             Call::ShowUsage => self.show_usage(query).await,
             Call::Export => self.export(query).await,
+            Call::ListVendors => self.list_vendors(),
+            Call::ChangeVendor(name) => self.change_vendor(name, &collect(body).await?),
             Call::Audit => self.audit(&collect(body).await?).await,
         }
     }
@@ -410,6 +417,31 @@ impl Admin {
         let export = Export::new(self.store.clone(), accounts, now_ms());
         let body = AnswerBody::stream(export.pieces());
         Ok(response(body, "application/x-ndjson"))
+    }
+
+    fn list_vendors(&self) -> Result<Answer, Refusal> {
+        let vendors = self.health.snapshot();
+        let now_ms = now_ms();
+        let vendors: Vec<VendorAnswer<'_>> = vendors
+            .iter()
+            .map(|vendor| VendorAnswer::new(vendor, now_ms))
+            .collect();
+        ok(&BTreeMap::from([("vendors", vendors)]))
+    }
+
+    /// On this node, until it is restarted: a vendor is left out for good in the config.
+    fn change_vendor(&self, name: &str, body: &[u8]) -> Result<Answer, Refusal> {
+        let none = || Refusal::NotFound("no such vendor; GET /admin/v1/vendors lists them".into());
+        let name = vendor::name_of(name).ok_or_else(none)?;
+        let mut fields = Fields::parse(body, &["status"])?;
+        let enabled = fields.required("status", vendor::enabled)?;
+        if !self.health.enable(&name, enabled) {
+            return Err(none());
+        }
+        tracing::info!(target: "audit", who = "admin", what = "vendor.change", vendor = name, enabled);
+        let vendors = self.health.snapshot();
+        let vendor = vendors.iter().find(|vendor| *vendor.name == *name);
+        ok(&VendorAnswer::new(vendor.ok_or_else(none)?, now_ms()))
     }
 
     async fn audit(&self, body: &[u8]) -> Result<Answer, Refusal> {

@@ -30,6 +30,8 @@ pub(super) enum Call<'a> {
     ShowReceipt(&'a str),
     ShowUsage,
     Export,
+    ListVendors,
+    ChangeVendor(&'a str),
     Audit,
 }
 
@@ -92,6 +94,11 @@ pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoR
         (["admin", "v1", "usage"], "GET") => ShowUsage,
         (["admin", "v1", "export"], "GET") => Export,
         (["admin", "v1", "usage" | "export"], _) => return only("GET, HEAD"),
+        (["admin", "v1", "vendors"], "GET") => ListVendors,
+        (["admin", "v1", "vendors"], _) => return only("GET, HEAD"),
+
+        (["admin", "v1", "vendors", name], "PATCH") => ChangeVendor(name),
+        (["admin", "v1", "vendors", _], _) => return only("PATCH"),
 
         (["admin", "v1", "audit"], "POST") => Audit,
         (["admin", "v1", "audit"], _) => return only("POST"),
@@ -169,6 +176,12 @@ mod tests {
             ),
             ("GET", "/admin/v1/usage", Route::Call(Call::ShowUsage)),
             ("GET", "/admin/v1/export", Route::Call(Call::Export)),
+            ("GET", "/admin/v1/vendors", Route::Call(Call::ListVendors)),
+            (
+                "PATCH",
+                "/admin/v1/vendors/a%20b",
+                Route::Call(Call::ChangeVendor("a%20b")),
+            ),
             ("POST", "/admin/v1/audit", Route::Call(Call::Audit)),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -218,6 +231,8 @@ mod tests {
             ("POST", "/admin/v1/receipts/n", "GET, HEAD"),
             ("POST", "/admin/v1/usage", "GET, HEAD"),
             ("DELETE", "/admin/v1/export", "GET, HEAD"),
+            ("POST", "/admin/v1/vendors", "GET, HEAD"),
+            ("GET", "/admin/v1/vendors/a", "PATCH"),
             ("GET", "/admin/v1/audit", "POST"),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -229,6 +229,19 @@ enum Command {
         reach: Reach,
     },
 
+    /// Vendors and their routes: list, disable, enable
+    ///
+    /// Each node has its own view of its vendors, and its own switch.
+    #[command(
+        after_help = "Examples:\n  tollgate vendor list\n  tollgate vendor disable openai-eu"
+    )]
+    Vendor {
+        #[command(flatten)]
+        reach: Reach,
+        #[command(subcommand)]
+        command: VendorCommand,
+    },
+
     /// Check that the whole ledger adds up; exit 1 on a breach
     ///
     /// Over every account, key, hold and receipt: I2 what is held is the sum of the open holds; I3 the balance
@@ -381,6 +394,30 @@ enum KeyCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum VendorCommand {
+    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte
+    #[command(
+        after_help = "Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"closed\")'"
+    )]
+    List,
+    /// Send the vendor no new calls; running ones end
+    ///
+    /// On the node that answers, until it is restarted; a reload keeps it. For good, take the vendor out
+    /// of the configuration.
+    #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
+    Disable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+    /// Send a disabled vendor calls again
+    #[command(after_help = "Example:\n  tollgate vendor enable openai-eu")]
+    Enable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+}
+
 /// What a key may be given.
 #[derive(Debug, Args)]
 struct Limits {
@@ -475,6 +512,7 @@ impl Command {
                 export: None,
                 reach,
             } => audit::live(&reach).await,
+            Self::Vendor { reach, command } => operate::vendor(&reach, command).await,
         }
     }
 }
@@ -526,7 +564,7 @@ fn summary(config: &Config) -> (usize, usize, &'static str) {
     let vendors: BTreeSet<&str> = models
         .iter()
         .flat_map(|model| &model.routes)
-        .map(|route| route.vendor.name.as_str())
+        .map(|route| route.vendor.name.as_ref())
         .collect();
     let ledger = match config.ledger.url {
         LedgerUrl::Memory => "memory",
@@ -606,6 +644,9 @@ mod tests {
             "tollgate usage --json",
             "tollgate export",
             "tollgate export --account acme --output f --json",
+            "tollgate vendor list",
+            "tollgate vendor disable openai-eu",
+            "tollgate vendor enable openai-eu",
             "tollgate audit",
             "tollgate audit --export f",
             "tollgate audit --export -",
@@ -648,6 +689,7 @@ mod tests {
             ("tollgate usage --by week", "week"),
             ("tollgate usage --since 31.01.2026", "2027-01-31"),
             ("tollgate usage --format csv --json", "cannot be used with"),
+            ("tollgate vendor disable", "<VENDOR>"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(

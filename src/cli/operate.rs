@@ -9,11 +9,12 @@ use tollgate_layers::{
 };
 
 use super::{
-    AccountCommand, KeyCommand, Limits, Reach,
+    AccountCommand, KeyCommand, Limits, Reach, VendorCommand,
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, table},
 };
+use crate::admin::path_segment;
 
 const ACCOUNT: &[Cell] = &[
     Cell::text("account", "/id"),
@@ -81,6 +82,28 @@ const RECEIPT: &[Cell] = &[
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),
     Cell::text("booked", "/booked"),
+];
+
+/// A route in a list, with its vendor beside it.
+const ROUTE_ROW: &[Cell] = &[
+    Cell::text("vendor", "/vendor/name"),
+    Cell::text("status", "/vendor/status"),
+    Cell::text("model", "/route/model"),
+    Cell::text("state", "/route/state"),
+    Cell::number("failures", "/route/failures"),
+    Cell::number("in flight", "/route/in_flight"),
+    Cell::number("ms", "/route/ewma_ms"),
+    Cell::text("open until", "/route/open_until"),
+    Cell::text("rests until", "/route/rests_until"),
+];
+
+const VENDOR: &[Cell] = &[
+    Cell::text("vendor", "/name"),
+    Cell::text("status", "/status"),
+    Cell::number("in flight", "/in_flight"),
+    Cell::number("at most", "/connections_max"),
+    Cell::number("keys", "/keys"),
+    Cell::number("keys parked", "/keys_parked"),
 ];
 
 pub(super) async fn account(reach: &Reach, command: AccountCommand) -> Result<(), Failure> {
@@ -221,6 +244,37 @@ pub(super) async fn receipt(reach: &Reach, number: RequestNumber) -> Result<(), 
     show::print(reach.json, &answer, |answer| facts(RECEIPT, answer))
 }
 
+pub(super) async fn vendor(reach: &Reach, command: VendorCommand) -> Result<(), Failure> {
+    let (name, status) = match command {
+        VendorCommand::List => {
+            let answer = Client::new(reach)?
+                .call(Method::GET, "/admin/v1/vendors", None)
+                .await?;
+            return show::print(reach.json, &answer, |answer| {
+                table(ROUTE_ROW, &route_rows(answer))
+            });
+        }
+        VendorCommand::Disable { vendor } => (vendor, "disabled"),
+        VendorCommand::Enable { vendor } => (vendor, "active"),
+    };
+    let path = format!("/admin/v1/vendors/{}", path_segment(&name));
+    let answer = Client::new(reach)?
+        .call(Method::PATCH, &path, Some(json!({"status": status})))
+        .await?;
+    show::print(reach.json, &answer, |answer| facts(VENDOR, answer))
+}
+
+/// A row for each route: what the vendor has for all of them stands in each.
+fn route_rows(answer: &Value) -> Vec<Value> {
+    let vendors = rows(answer, "vendors").iter();
+    vendors
+        .flat_map(|vendor| {
+            let routes = rows(vendor, "routes").iter();
+            routes.map(move |route| json!({"vendor": vendor, "route": route}))
+        })
+        .collect()
+}
+
 /// The limits that were named, as the fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
@@ -289,6 +343,26 @@ mod tests {
         assert_eq!(
             Value::Object(given(named)),
             json!({"name": "ci", "ceiling_rub": "0.50", "models": ["m"], "requests_per_second": 5})
+        );
+    }
+
+    #[test]
+    fn vendors_are_listed_by_route() {
+        let route = |model: &str, state: &str| {
+            json!({
+                "model": model, "state": state, "failures": 0, "in_flight": 2, "ewma_ms": 400,
+                "open_until": null, "rests_until": null,
+            })
+        };
+        let answer = json!({ "vendors": [
+            { "name": "a", "status": "active", "routes": [route("m-1", "closed"), route("m-2", "open")] },
+            { "name": "b", "status": "disabled", "routes": [] },
+        ] });
+        assert_eq!(
+            table(ROUTE_ROW, &route_rows(&answer)),
+            "VENDOR  STATUS  MODEL  STATE   FAILURES  IN FLIGHT   MS  OPEN UNTIL  RESTS UNTIL\n\
+             a       active  m-1    closed         0          2  400  -           -\n\
+             a       active  m-2    open           0          2  400  -           -\n"
         );
     }
 

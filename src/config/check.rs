@@ -3,12 +3,11 @@
 //! A part that is `None` has left its mistake behind, so the checks go on to the end.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::HashSet,
     fmt::Display,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
@@ -18,11 +17,7 @@ use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
-    call::Format,
-    model::{Dialect, OnDisconnect, OutputField, Route, SystemRole, Thinking, Vendor},
-    redis_conn::RedisUrl,
-    reserve::HoldMode,
-    respond::Language,
+    model::Dialect, redis_conn::RedisUrl, reserve::HoldMode, respond::Language,
 };
 
 use super::{
@@ -30,18 +25,15 @@ use super::{
     OutboxConfig, RateConfig, RateSource, Tariff, UsdtRates,
     error::Errors,
     raw::{
-        RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawRoute, RawSource, RawUsdt,
-        RawVendor,
+        RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawSource, RawUsdt,
     },
     secret::{Env, referred, secret},
+    vendor::Vendors,
 };
 use crate::{select_json::Selector, server::ConnectionLimits};
 
 const DAY_SECONDS: u64 = 86_400;
 const TOKENS_MAX: u64 = 1_000_000_000;
-
-/// Vendors by name; `None` for one that has mistakes of its own.
-type Vendors = HashMap<String, Option<Arc<Vendor>>>;
 
 pub(super) struct Check<'a> {
     pub(super) errors: Errors,
@@ -451,112 +443,6 @@ impl Check<'_> {
         self.decimal(text, path, 6, 1_000_000)
     }
 
-    fn vendors(&mut self, raw: Vec<RawVendor>) -> Vendors {
-        let mut vendors = Vendors::new();
-        for (index, raw) in raw.into_iter().enumerate() {
-            let path = format!("vendor[{index}]");
-            let name = self.required(
-                raw.name.clone(),
-                &format!("{path}.name"),
-                "routes refer to it",
-            );
-            let vendor = self.vendor(raw, &path);
-            let Some(name) = name else { continue };
-            match vendors.entry(name) {
-                Entry::Vacant(free) => {
-                    free.insert(vendor);
-                }
-                Entry::Occupied(taken) => self.errors.add(
-                    format!("{path}.name"),
-                    format!("{:?} is there already: name each vendor once", taken.key()),
-                ),
-            }
-        }
-        vendors
-    }
-
-    fn vendor(&mut self, raw: RawVendor, path: &str) -> Option<Arc<Vendor>> {
-        let at = |field: &str| format!("{path}.{field}");
-        let format = self.required(raw.format, &at("format"), "give \"chat\" or \"messages\"");
-        let format = format.and_then(|text| {
-            self.choice(
-                &text,
-                &at("format"),
-                [("chat", Format::Chat), ("messages", Format::Messages)],
-            )
-        });
-        let url = self.required(
-            raw.url,
-            &at("url"),
-            "give the vendor's base address, like https://api.openai.com/v1",
-        );
-        let url = url.and_then(|url| {
-            let base = web_address(&url)
-                .and_then(without_query)
-                .map(|_| url.trim_end_matches('/').to_owned());
-            self.keep(base, &at("url"))
-        });
-        let key = self.secret(
-            raw.key,
-            &at("key"),
-            "give our key at the vendor as \"${NAME}\" or \"file:/path\"",
-        );
-        // The long context of one vendor costs double.
-        let betas_removed = raw
-            .betas_removed
-            .unwrap_or_else(|| vec!["context-1m".to_owned()]);
-        let on_disconnect = match raw.on_disconnect.as_deref() {
-            None => Some(OnDisconnect::Cancel),
-            Some(text) => self.choice(
-                text,
-                &at("on_disconnect"),
-                [
-                    ("cancel", OnDisconnect::Cancel),
-                    ("drain", OnDisconnect::Drain),
-                ],
-            ),
-        };
-        if raw.proxy.is_some_and(|proxy| !proxy.is_empty()) {
-            self.errors
-                .add(at("proxy"), "is not supported yet: leave it empty");
-        }
-        let connections_max = self.whole(
-            raw.connections_max,
-            &at("connections_max"),
-            1_024,
-            1..=1_000_000,
-        );
-        let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
-        let first_byte_timeout =
-            self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
-        let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
-
-        let (format, url, key) = (format?, url?, key?);
-        let endpoint = match format {
-            Format::Chat => format!("{url}/chat/completions"),
-            Format::Messages => format!("{url}/v1/messages"),
-        };
-        let endpoint = self.keep(
-            endpoint
-                .parse::<Uri>()
-                .map_err(|_| "is too long".to_owned()),
-            &at("url"),
-        );
-        let credential = self.keep(credential(format, &key), &at("key"));
-        Some(Arc::new(Vendor {
-            name: raw.name?,
-            format,
-            endpoint: endpoint?,
-            credential: credential?,
-            on_disconnect: on_disconnect?,
-            betas_removed,
-            connect_timeout: connect_timeout?,
-            first_byte_timeout: first_byte_timeout?,
-            idle_timeout: idle_timeout?,
-            connections_max: usize::try_from(connections_max?).ok()?,
-        }))
-    }
-
     fn models(&mut self, raw: Vec<RawModel>, vendors: &Vendors) -> Option<Vec<ModelConfig>> {
         if raw.is_empty() {
             self.errors
@@ -584,7 +470,7 @@ impl Check<'_> {
 
     fn model(&mut self, raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
-        let dialect = self.dialect(&raw, &at);
+        let dialect = self.dialect(&raw.dialect(), Dialect::default(), &at);
         let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
         let family = self.required(
             raw.family,
@@ -617,31 +503,8 @@ impl Check<'_> {
                 .whole(some, &at("input_tokens_max"), 1, 1..=TOKENS_MAX)
                 .map(Some),
         };
-        if raw.routes.is_empty() {
-            self.errors.missing(
-                &at("routes"),
-                "give at least one, like [ { vendor = \"openai\", model = \"gpt-5-mini\" } ]",
-            );
-        }
-        if raw.routes.len() > 1 {
-            self.errors
-                .add(at("routes"), "more than one is not supported yet: give one");
-        }
-        let routes: Vec<_> = raw
-            .routes
-            .into_iter()
-            .enumerate()
-            .map(|(index, route)| {
-                self.route(
-                    route,
-                    &format!("{path}.routes[{index}]"),
-                    id.as_deref(),
-                    vendors,
-                )
-            })
-            .collect();
-        let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
-        routes.sort_by_key(|route| route.priority);
+        let usual = dialect.unwrap_or_default();
+        let routes = self.routes(raw.routes, &at("routes"), id.as_deref(), usual, vendors);
         Some(ModelConfig {
             id: id?,
             family: family?,
@@ -649,59 +512,9 @@ impl Check<'_> {
             output_tokens_max: max?,
             output_tokens_min: min?,
             input_tokens_max: input_tokens_max?,
-            dialect: dialect?,
-            routes,
+            sticky: raw.sticky.unwrap_or(false),
+            routes: dialect.and(routes)?,
         })
-    }
-
-    fn dialect(&mut self, raw: &RawModel, at: &dyn Fn(&str) -> String) -> Option<Dialect> {
-        let usual = Dialect::default();
-        let output_field = self.choice_or(
-            raw.output_field.as_deref(),
-            usual.output_field,
-            &at("output_field"),
-            [
-                ("max_completion_tokens", OutputField::MaxCompletionTokens),
-                ("max_tokens", OutputField::MaxTokens),
-            ],
-        );
-        let system_role = self.choice_or(
-            raw.system_role.as_deref(),
-            usual.system_role,
-            &at("system_role"),
-            [
-                ("system", SystemRole::System),
-                ("developer", SystemRole::Developer),
-            ],
-        );
-        let thinking = self.choice_or(
-            raw.thinking.as_deref(),
-            usual.thinking,
-            &at("thinking"),
-            [
-                ("effort", Thinking::Effort),
-                ("budget", Thinking::Budget),
-                ("none", Thinking::None),
-            ],
-        );
-        Some(Dialect {
-            output_field: output_field?,
-            system_role: system_role?,
-            reasoning_effort: raw.reasoning_effort.unwrap_or(usual.reasoning_effort),
-            sampling: raw.sampling.unwrap_or(usual.sampling),
-            thinking: thinking?,
-            json_schema: raw.json_schema.unwrap_or(usual.json_schema),
-        })
-    }
-
-    fn choice_or<T: Copy, const N: usize>(
-        &mut self,
-        given: Option<&str>,
-        usual: T,
-        path: &str,
-        choices: [(&'static str, T); N],
-    ) -> Option<T> {
-        given.map_or(Some(usual), |text| self.choice(text, path, choices))
     }
 
     fn usdt_rates(&mut self, raw: Option<RawUsdt>, path: &str) -> Option<UsdtRates> {
@@ -732,44 +545,14 @@ impl Check<'_> {
         })
     }
 
-    fn route(
-        &mut self,
-        raw: RawRoute,
-        path: &str,
-        id: Option<&str>,
-        vendors: &Vendors,
-    ) -> Option<Arc<Route>> {
-        let at = |field: &str| format!("{path}.{field}");
-        let weight = self.whole(raw.weight, &at("weight"), 1, 1..=1_000_000);
-        let priority = self.whole(raw.priority, &at("priority"), 0, 0..=1_000_000);
-        let model = raw
-            .model
-            .filter(|model| !model.is_empty())
-            .or_else(|| id.map(str::to_owned));
-        let name = self.required(raw.vendor, &at("vendor"), "name one of the [[vendor]]s")?;
-        let Some(vendor) = vendors.get(&name) else {
-            self.errors.add(
-                at("vendor"),
-                format!("there is no [[vendor]] with the name {name:?}: add it or mend the name"),
-            );
-            return None;
-        };
-        Some(Arc::new(Route {
-            vendor: Arc::clone(vendor.as_ref()?),
-            model: model?,
-            weight: u32::try_from(weight?).ok()?,
-            priority: u32::try_from(priority?).ok()?,
-        }))
-    }
-
     /// Notes the mistake, if it is one.
-    fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
+    pub(super) fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
         result
             .map_err(|problem| self.errors.add(path, problem.to_string()))
             .ok()
     }
 
-    fn required(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<String> {
+    pub(super) fn required(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<String> {
         let given = given.filter(|text| !text.is_empty());
         if given.is_none() {
             self.errors.missing(path, advice);
@@ -777,7 +560,7 @@ impl Check<'_> {
         given
     }
 
-    fn secret(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<SecretString> {
+    pub(super) fn secret(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<SecretString> {
         let text = self.required(given, path, advice)?;
         let value = secret(&text, self.env);
         self.keep(value, path)
@@ -790,7 +573,7 @@ impl Check<'_> {
         self.keep(address, path)
     }
 
-    fn choice<T, const N: usize>(
+    pub(super) fn choice<T, const N: usize>(
         &mut self,
         text: &str,
         path: &str,
@@ -807,7 +590,7 @@ impl Check<'_> {
         chosen.map(|(_, value)| value)
     }
 
-    fn whole(
+    pub(super) fn whole(
         &mut self,
         given: Option<u64>,
         path: &str,
@@ -825,7 +608,7 @@ impl Check<'_> {
         Some(number)
     }
 
-    fn seconds(
+    pub(super) fn seconds(
         &mut self,
         given: Option<u64>,
         path: &str,
@@ -867,7 +650,7 @@ fn decimal_above_zero(text: &str, digits_max: u32, max: u32) -> Result<Decimal, 
 }
 
 /// An address of http or https, without user and password. What is said never repeats the text.
-fn web_address(text: &str) -> Result<Uri, String> {
+pub(super) fn web_address(text: &str) -> Result<Uri, String> {
     let advice = "must be an address like https://host/path";
     let uri: Uri = text.parse().map_err(|_| advice.to_owned())?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
@@ -888,24 +671,13 @@ fn web_address(text: &str) -> Result<Uri, String> {
     Ok(uri)
 }
 
-fn without_query(uri: Uri) -> Result<Uri, String> {
+pub(super) fn without_query(uri: Uri) -> Result<Uri, String> {
     match uri.query() {
         None => Ok(uri),
         Some(_) => {
             Err("has a '?' in it: take away what begins there, paths are put behind it".to_owned())
         }
     }
-}
-
-fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
-    let value = match format {
-        Format::Chat => HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())),
-        Format::Messages => HeaderValue::from_str(key.expose_secret()),
-    };
-    let mut value =
-        value.map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 fn outbox_path(text: &str) -> Result<PathBuf, String> {

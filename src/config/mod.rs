@@ -1,6 +1,7 @@
 //! `tollgate.toml`: read once into types that cannot be wrong, all mistakes reported together.
 //!
-//! The file's shape is `raw`, what it means is `check`, and where secrets come from is `secret`.
+//! The file's shape is `raw`, what it means is `check` and `vendor`, and where secrets come from is
+//! `secret`.
 
 use std::{fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use rust_decimal::Decimal;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 use tollgate_layers::{
-    model::{Dialect, Route},
+    model::Route,
     redis_conn::RedisUrl,
     reserve::HoldMode,
     respond::Language,
@@ -23,6 +24,7 @@ mod check;
 mod error;
 mod raw;
 mod secret;
+mod vendor;
 
 pub use error::{ConfigError, ConfigErrors};
 
@@ -289,9 +291,9 @@ pub struct ModelConfig {
     pub output_tokens_min: u64,
     /// Its context window, if known.
     pub input_tokens_max: Option<u64>,
-    /// What the model takes of its vendor's format.
-    pub dialect: Dialect,
-    /// Ways to a vendor, by priority. Never empty.
+    /// Whether a conversation stays on its route.
+    pub sticky: bool,
+    /// Ways to a vendor, by priority. Never empty; no two lead to the same model of the same vendor.
     pub routes: Vec<Arc<Route>>,
 }
 
@@ -328,7 +330,10 @@ pub struct UsdtRates {
 #[cfg(test)]
 mod tests {
     use secrecy::ExposeSecret;
-    use tollgate_layers::{call::Format, model::OnDisconnect};
+    use tollgate_layers::{
+        call::Format,
+        model::{Dialect, OnDisconnect, OutputField, Protocol, Thinking},
+    };
 
     use super::*;
 
@@ -358,6 +363,7 @@ mod tests {
             "VENDOR_KEY" | "OPENAI_API_KEY" | "ANTHROPIC_API_KEY" => "sk-vendor-secret",
             "SHORT_KEY" => "0123456789abcde",
             "LEDGER_URL" => "redis://:hunter2@db:6379/0",
+            "PROXY_URL" => "http://user:hunter2@proxy:3128",
             _ => return None,
         };
         Some(value.to_owned())
@@ -455,11 +461,89 @@ mod tests {
             let vendor = &route.vendor;
             assert_eq!(vendor.format == Format::Chat, format == "chat");
             assert_eq!(vendor.endpoint.to_string(), endpoint);
-            assert_eq!(vendor.credential, credential);
-            assert!(vendor.credential.is_sensitive());
+            assert_eq!(vendor.credentials, [credential]);
+            assert!(vendor.credentials[0].is_sensitive());
             assert_eq!(vendor.on_disconnect, OnDisconnect::Cancel);
-            assert_eq!(vendor.first_byte_timeout, Duration::from_secs(120));
+            let seconds = [
+                vendor.egress.connect_timeout,
+                vendor.first_byte_timeout,
+                vendor.plain_timeout,
+                vendor.head_timeout,
+                vendor.idle_timeout,
+                vendor.egress.idle_connection_timeout,
+            ]
+            .map(|time| time.as_secs());
+            assert_eq!(seconds, [3, 120, 900, 30, 120, 50]);
+            assert_eq!(vendor.egress.protocol, Protocol::Http1);
+            assert!(vendor.egress.proxy.is_none() && vendor.egress.authorities.is_none());
+            assert!(!model.sticky);
         }
+    }
+
+    #[test]
+    fn routes_stand_by_priority_and_a_route_differs_from_its_model_where_it_says_so() {
+        let text = changed(
+            "routes = [ { vendor = \"v\", model = \"m-1\" } ]",
+            r#"sticky = true
+            output_field = "max_tokens"
+            sampling = false
+            routes = [
+                { vendor = "v", model = "last", priority = 2, output_field = "max_completion_tokens", thinking = "budget" },
+                { vendor = "w", model = "m-1", weight = 7 },
+                { vendor = "v", model = "m-1" },
+            ]"#,
+        );
+        let text = format!("{text}\n[[vendor]]\nname = \"w\"\nformat = \"messages\"\nurl = \"http://h\"\nkey = \"${{VENDOR_KEY}}\"\n");
+        let config = parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
+        let model = &config.live.models[0];
+        assert!(model.sticky);
+        let places: Vec<_> = model
+            .routes
+            .iter()
+            .map(|route| (&*route.vendor.name, route.model.as_str(), route.weight))
+            .collect();
+        assert_eq!(places, [("w", "m-1", 7), ("v", "m-1", 1), ("v", "last", 1)]);
+        let usual = Dialect {
+            output_field: OutputField::MaxTokens,
+            sampling: false,
+            ..Dialect::default()
+        };
+        let other = Dialect {
+            output_field: OutputField::MaxCompletionTokens,
+            thinking: Thinking::Budget,
+            ..usual
+        };
+        let dialects: Vec<_> = model.routes.iter().map(|route| route.dialect).collect();
+        assert_eq!(dialects, [usual, usual, other]);
+    }
+
+    #[test]
+    fn a_vendor_may_have_several_keys() {
+        let keys = "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\"]";
+        let config = parse(&changed("key = \"${VENDOR_KEY}\"", keys)).unwrap();
+        let vendor = &config.live.models[0].routes[0].vendor;
+        assert_eq!(
+            vendor.credentials,
+            ["Bearer sk-vendor-secret", "Bearer admin-secret-0123456789"]
+        );
+        assert!(vendor.credentials.iter().all(http::HeaderValue::is_sensitive));
+    }
+
+    #[test]
+    fn how_connections_are_made_is_the_vendors() {
+        let of = |lines: &str, url: &str| {
+            let text = changed("name = \"v\"", &format!("name = \"v\"\n{lines}"));
+            let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
+            let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+            Arc::clone(&config.live.models[0].routes[0].vendor.egress)
+        };
+        let (http, https) = ("http://h/v1", "https://h/v1");
+        let proxy = of("proxy = \"${PROXY_URL}\"", https).proxy.clone();
+        assert_eq!(proxy.unwrap().expose(), "http://user:hunter2@proxy:3128");
+        assert_eq!(of("http2 = true", https).protocol, Protocol::Http2Offered);
+        assert_eq!(of("http2 = true", http).protocol, Protocol::Http2);
+        assert_eq!(of("proxy = \"\"\nca_file = \"\"", http), of("", http));
+        assert_ne!(of("connect_seconds = 4", http), of("", http));
     }
 
     #[test]
@@ -683,9 +767,64 @@ mod tests {
             ),
             (
                 "name = \"v\"",
-                "name = \"v\"\nproxy = \"http://p:1\"",
+                "name = \"v\"\nproxy = \"http://user:hunter2@p:1\"",
                 "vendor[0].proxy",
-                "not supported yet",
+                "${NAME}",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nproxy = \"p:1\"",
+                "vendor[0].proxy",
+                "socks5://",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nca_file = \"ca.pem\"",
+                "vendor[0].ca_file",
+                "https",
+            ),
+            (
+                "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+                "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"/no/such/ca.pem\"",
+                "vendor[0].ca_file",
+                "cannot read /no/such/ca.pem",
+            ),
+            (
+                "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+                "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"Cargo.toml\"",
+                "vendor[0].ca_file",
+                "no certificate",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nhttp2 = \"yes\"",
+                "vendor[0].http2",
+                "true or false",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nidle_connection_seconds = 0",
+                "vendor[0].idle_connection_seconds",
+                "1 to 3600",
+            ),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "key = \"${VENDOR_KEY}\"\nkeys = [\"${VENDOR_KEY}\"]",
+                "vendor[0].keys",
+                "keep one of them",
+            ),
+            ("key = \"${VENDOR_KEY}\"", "keys = []", "vendor[0].keys", "1 to"),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "keys = [\"${VENDOR_KEY}\", \"0123456789abcdef\"]",
+                "vendor[0].keys[1]",
+                "${NAME}",
+            ),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\", \"${VENDOR_KEY}\"]",
+                "vendor[0].keys[2]",
+                "keys[0]",
             ),
             (
                 "name = \"v\"",
@@ -741,7 +880,25 @@ mod tests {
                 "vendor = \"v\"",
                 "vendor = \"w\"",
                 "model[0].routes[0].vendor",
-                "\"w\"",
+                "\"w\": did you mean \"v\"?",
+            ),
+            (
+                "vendor = \"v\"",
+                "vendor = \"anthropic\"",
+                "model[0].routes[0].vendor",
+                "add it",
+            ),
+            (
+                "model = \"m-1\" }",
+                "model = \"m-1\" }, { vendor = \"v\", model = \"m-1\", weight = 2 }",
+                "model[0].routes[1]",
+                "routes[0]",
+            ),
+            (
+                "model = \"m-1\" }",
+                "model = \"m-1\", thinking = \"hard\" }",
+                "model[0].routes[0].thinking",
+                "\"budget\"",
             ),
             (
                 "model = \"m-1\"",
@@ -879,6 +1036,11 @@ mod tests {
     #[test]
     fn debug_shows_no_secret() {
         let text = changed("[admin]", "[ledger]\nurl = \"${LEDGER_URL}\"\n[admin]");
+        let text = text.replacen(
+            "name = \"v\"",
+            "name = \"v\"\nproxy = \"${PROXY_URL}\"",
+            1,
+        );
         let text = text.replace(
             "fixed = \"90.50\"",
             "url = \"https://rates.example/?key=query-secret\"\nselect = \"/rate\"",
@@ -888,7 +1050,7 @@ mod tests {
             assert!(!shown.contains(secret), "{shown}");
         }
         assert!(
-            shown.contains("rates.example") && shown.contains("db"),
+            shown.contains("rates.example") && shown.contains("db") && shown.contains("proxy:3128"),
             "{shown}"
         );
     }

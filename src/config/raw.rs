@@ -116,13 +116,19 @@ pub(super) struct RawVendor {
     pub(super) format: Option<String>,
     pub(super) url: Option<String>,
     pub(super) key: Option<String>,
+    pub(super) keys: Option<Vec<String>>,
     pub(super) on_disconnect: Option<String>,
     pub(super) betas_removed: Option<Vec<String>>,
     pub(super) proxy: Option<String>,
+    pub(super) ca_file: Option<String>,
+    pub(super) http2: Option<bool>,
     pub(super) connections_max: Option<u64>,
     pub(super) connect_seconds: Option<u64>,
     pub(super) first_byte_seconds: Option<u64>,
+    pub(super) plain_seconds: Option<u64>,
+    pub(super) head_seconds: Option<u64>,
     pub(super) idle_seconds: Option<u64>,
+    pub(super) idle_connection_seconds: Option<u64>,
 }
 
 /// `[[model]]`
@@ -141,6 +147,7 @@ pub(super) struct RawModel {
     pub(super) sampling: Option<bool>,
     pub(super) thinking: Option<String>,
     pub(super) json_schema: Option<bool>,
+    pub(super) sticky: Option<bool>,
     pub(super) routes: Vec<RawRoute>,
 }
 
@@ -162,6 +169,48 @@ pub(super) struct RawRoute {
     pub(super) model: Option<String>,
     pub(super) weight: Option<u64>,
     pub(super) priority: Option<u64>,
+    pub(super) output_field: Option<String>,
+    pub(super) system_role: Option<String>,
+    pub(super) reasoning_effort: Option<bool>,
+    pub(super) sampling: Option<bool>,
+    pub(super) thinking: Option<String>,
+    pub(super) json_schema: Option<bool>,
+}
+
+/// The switches of a dialect, of a model or a route: `serde(flatten)` would let unknown fields pass.
+pub(super) struct RawDialect<'a> {
+    pub(super) output_field: Option<&'a str>,
+    pub(super) system_role: Option<&'a str>,
+    pub(super) reasoning_effort: Option<bool>,
+    pub(super) sampling: Option<bool>,
+    pub(super) thinking: Option<&'a str>,
+    pub(super) json_schema: Option<bool>,
+}
+
+impl RawModel {
+    pub(super) fn dialect(&self) -> RawDialect<'_> {
+        RawDialect {
+            output_field: self.output_field.as_deref(),
+            system_role: self.system_role.as_deref(),
+            reasoning_effort: self.reasoning_effort,
+            sampling: self.sampling,
+            thinking: self.thinking.as_deref(),
+            json_schema: self.json_schema,
+        }
+    }
+}
+
+impl RawRoute {
+    pub(super) fn dialect(&self) -> RawDialect<'_> {
+        RawDialect {
+            output_field: self.output_field.as_deref(),
+            system_role: self.system_role.as_deref(),
+            reasoning_effort: self.reasoning_effort,
+            sampling: self.sampling,
+            thinking: self.thinking.as_deref(),
+            json_schema: self.json_schema,
+        }
+    }
 }
 
 /// A file that is TOML.
@@ -289,6 +338,7 @@ fn plain(message: &str) -> String {
     let expected = match expected {
         "a string" => "text",
         "u64" => "a whole number, 0 or more",
+        "a boolean" => "true or false",
         "a sequence" => "a list",
         other => other,
     };

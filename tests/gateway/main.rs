@@ -12,7 +12,11 @@
     reason = "tests unwrap what must be there and are given JSON as it is written"
 )]
 
+#[path = "../support/egress.rs"]
+mod proxies; // a CONNECT proxy, a SOCKS5 proxy, a vendor with TLS
+
 mod checks; // what a refusal looks like, and how money is read
+mod fleet; // a gateway with several vendors for each model
 mod harness; // a gateway, its scripted vendor and a client
 mod ops; // both operations alike
 mod replies; // what vendors say
@@ -22,6 +26,7 @@ mod replies; // what vendors say
 mod redis_servers;
 
 mod draining; // what a stop does to running calls
+mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections, patience
 mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
@@ -50,5 +55,8 @@ mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
 mod translation; // formats put into each other, through the whole gateway
 mod translation_golden; // requests and what they become, file by file
-mod usage;
-mod usage_report; // what was used and charged, summed up // usage that is not to be trusted
+mod usage; // usage that is not to be trusted
+mod usage_report; // usage, exports, audits: by the API and by the commands
+mod vendors_choice; // which vendor a call goes to
+mod vendors_failover; // the next vendor, before the first byte
+mod vendors_load; // a vendor killed under load, and one that stalls with a thousand streams

@@ -8,7 +8,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::{
     broken,
@@ -23,6 +23,8 @@ use crate::{
 
 /// Silence of this length is broken.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Comments that come before the first event are kept up to this.
+const HELD_BYTES_MAX: usize = 64 * 1024;
 
 pin_project! {
     /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
@@ -54,6 +56,7 @@ impl<A> ResponseBody<A> {
             ended: false,
             last: Instant::now(),
             alarm: None,
+            held: false,
         };
         Self {
             inner: Inner::Stream {
@@ -64,18 +67,51 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    /// Waits for what comes first, and keeps it: an error that comes before everything else still has
-    /// the choice of its status.
-    pub(super) async fn begun(mut self) -> Result<Self, Error>
+    /// Waits for the first event, and keeps it: an error that comes before everything else still has
+    /// the choice of its status, and of another vendor. After `patience` it is not waited for any
+    /// longer: whoever stands between us and the caller may think that we are dead.
+    pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
         A: Body<Data = Bytes, Error = Error> + Unpin,
     {
-        let frame = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await;
-        let bytes = frame.transpose()?.and_then(|frame| frame.into_data().ok());
-        if let Inner::Stream { first, .. } = &mut self.inner {
-            *first = bytes;
+        let until = Instant::now() + patience;
+        let (mut held, mut bytes) = (Pieces::default(), 0);
+        self.hold(true);
+        while !self.spoke() && bytes < HELD_BYTES_MAX {
+            let next = poll_fn(|cx| Pin::new(&mut self).poll_frame(cx));
+            let Ok(frame) = timeout_at(until, next).await else {
+                break;
+            };
+            let Some(frame) = frame.transpose()? else {
+                break;
+            };
+            let piece = frame.into_data().unwrap_or_default();
+            bytes += piece.len();
+            held.push(piece);
+        }
+        self.hold(false);
+        if let Inner::Stream { tap, first, .. } = &mut self.inner {
+            let mut held = held.joined();
+            if held.is_empty() && !tap.ended && tap.splitter.unfinished().is_empty() {
+                held = tap.reader.keep_alive();
+            }
+            *first = Some(held).filter(|held| !held.is_empty());
         }
         Ok(self)
+    }
+
+    fn hold(&mut self, held: bool) {
+        if let Inner::Stream { tap, .. } = &mut self.inner {
+            tap.held = held;
+            tap.last = Instant::now();
+        }
+    }
+
+    fn spoke(&self) -> bool {
+        match &self.inner {
+            Inner::Stream { tap, .. } => tap.reader.spoke(),
+            Inner::Whole { .. } => true,
+        }
     }
 
     pub(super) fn whole(bytes: Bytes) -> Self {
@@ -112,6 +148,9 @@ where
                 return Poll::Ready(tap.failure.take().map(Err));
             }
             let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
+                if tap.held {
+                    return Poll::Pending;
+                }
                 return tap
                     .keep_alive(cx)
                     .map(|comment| Some(Ok(Frame::data(comment))));
@@ -165,6 +204,8 @@ struct Tap {
     last: Instant,
     /// Set when nothing is there, and not moved by every frame: when it goes off it looks.
     alarm: Option<Pin<Box<Sleep>>>,
+    /// Nobody is there yet to be kept awake.
+    held: bool,
 }
 
 impl Tap {
@@ -507,6 +548,59 @@ mod tests {
             let two = comment.repeat(2);
             let expected = [&two, pieces[0], &two, pieces[1], pieces[2], &two, pieces[3]].concat();
             assert_eq!(out, expected);
+        }
+    }
+
+    /// The stream from its head on, where each piece comes after so many seconds.
+    async fn begun(
+        format: Format,
+        pieces: Vec<(u64, &'static str)>,
+    ) -> (u64, Result<ResponseBody<impl Body<Data = Bytes, Error = Error>>, Error>) {
+        use futures_util::StreamExt;
+        let frames =
+            futures_util::stream::iter(pieces).then(async |(wait, piece): (u64, &'static str)| {
+                tokio::time::sleep(Duration::from_secs(wait)).await;
+                Ok::<_, Error>(Frame::data(Bytes::from_static(piece.as_bytes())))
+            });
+        let inner = StreamBody::new(Box::pin(frames));
+        let began = Instant::now();
+        let body = ResponseBody::stream(inner, format, true, Meter::default());
+        let body = body.begun(Duration::from_secs(30)).await;
+        (began.elapsed().as_secs(), body)
+    }
+
+    const ERROR: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"x\"}}\n\n";
+    const CHAT_ERROR: &str = "data: {\"error\":{\"message\":\"x\"}}\n\n";
+    const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn signs_of_life_do_not_take_the_status_from_the_error_behind_them() {
+        for (format, pieces) in [
+            (Format::Chat, vec![(0, ": working\n\n"), (29, CHAT_ERROR)]),
+            (Format::Chat, vec![(0, ": work"), (20, "ing\n\n"), (9, CHAT_ERROR)]),
+            (Format::Messages, vec![(0, PING), (29, ERROR)]),
+        ] {
+            let (_, body) = begun(format, pieces.clone()).await;
+            assert!(body.is_err(), "{pieces:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_head_waits_for_the_first_event_and_thirty_seconds_at_most() {
+        const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+        for (pieces, seconds, held) in [
+            (vec![(3, EVENT)], 3, EVENT.to_owned()),
+            (vec![(1, ": a\n\n"), (28, EVENT)], 29, format!(": a\n\n{EVENT}")),
+            (vec![(31, EVENT)], 30, ": keep-alive\n\n".to_owned()),
+            (vec![(1, ": a\n\n"), (31, EVENT)], 30, ": a\n\n".to_owned()),
+        ] {
+            let (waited, body) = begun(Format::Chat, pieces).await;
+            let mut body = std::pin::pin!(body.unwrap());
+            let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(
+                (waited, String::from_utf8(first.to_vec()).unwrap()),
+                (seconds, held)
+            );
         }
     }
 

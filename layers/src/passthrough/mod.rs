@@ -1,8 +1,9 @@
 //! Lets a vendor's answer through as it is, and reads the usage off the bytes on their way.
 //!
 //! A stream passes frame by frame: no frame waits for another and none is copied, except where an
-//! event that must be taken out again is cut over frames. The head of the answer waits for the first
-//! frame, so that an error that comes first still has its status. A plain answer is read whole first: only
+//! event that must be taken out again is cut over frames. The head of the answer waits a while for the
+//! first event, so that an error that comes first still has its status; comments and pings before it
+//! are no event. A plain answer is read whole first: only
 //! then is it known that it is one.
 
 mod body;
@@ -89,6 +90,7 @@ where
         } = req.body();
         let (format, stream, strip_usage, meter) =
             (route.vendor.format, *stream, *strip_usage, meter.clone());
+        let head_timeout = route.vendor.head_timeout;
         let bytes_max = self.answer_bytes_max;
         let call = self.inner.call(req);
         Box::pin(async move {
@@ -101,7 +103,7 @@ where
             match (stream, kind.as_slice()) {
                 (true, b"text/event-stream") => {
                     let body = ResponseBody::stream(body, format, strip_usage, meter);
-                    let mut res = Response::new(body.begun().await?);
+                    let mut res = Response::new(body.begun(head_timeout).await?);
                     set(
                         res.headers_mut(),
                         "text/event-stream; charset=utf-8",

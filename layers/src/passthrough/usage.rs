@@ -26,6 +26,7 @@ pub struct Reader {
     output_counted: bool,
     suspect: bool,
     text_bytes: u64,
+    spoke: bool,
     finish_seen: bool,
     finished: bool,
 }
@@ -52,6 +53,7 @@ impl Reader {
             output_counted: false,
             suspect: false,
             text_bytes: 0,
+            spoke: false,
             finish_seen: false,
             finished: false,
         }
@@ -63,10 +65,18 @@ impl Reader {
             return Seen::Other;
         };
         self.text_bytes += text_bytes(self.format, &data);
-        match self.format {
+        let seen = match self.format {
             Format::Chat => self.chat_event(&data),
             Format::Messages => self.messages_event(event.name(), &data),
-        }
+        };
+        self.spoke |= !matches!(seen, Seen::Failure(_)) && event.name() != b"ping";
+        seen
+    }
+
+    /// An event has come that is no error and no mere sign of life.
+    #[must_use]
+    pub const fn spoke(&self) -> bool {
+        self.spoke
     }
 
     /// The last event has come.

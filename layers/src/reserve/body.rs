@@ -105,6 +105,11 @@ impl<T: Bill> Guard<T> {
         }
     }
 
+    /// Whether the vendor that answers is read to its end without the client.
+    fn outlives_client(&self) -> bool {
+        self.call.meter.read().outlives_client
+    }
+
     fn end(&mut self) {
         let Some(place) = self.place.take() else {
             return;
@@ -241,7 +246,9 @@ where
             Left::Ended => return,
             // All was delivered: what it used is told in the next moment, or never.
             Left::UsageDue => USAGE_PATIENCE,
-            Left::Running if self.finish_without_client => Duration::MAX,
+            Left::Running if self.finish_without_client || guard.outlives_client() => {
+                Duration::MAX
+            }
             Left::Running => return,
         };
         self.settler.finish_without_client(Box::pin(async move {

@@ -84,7 +84,8 @@ pub struct Quote<T> {
     pub least: MicroRub,
     /// What the layers below will write the use into.
     pub meter: Meter,
-    /// Whether the call goes on to its end when its client leaves.
+    /// Whether the call goes on to its end when its client leaves, whoever answers it. The meter may
+    /// say so of the vendor that does (`Reading::outlives_client`).
     pub finish_without_client: bool,
     /// What is kept to compute the charge.
     pub bill: T,
@@ -201,12 +202,14 @@ where
                 left_behind: None,
             },
             Ok(quote) => {
-                let left_behind = quote
-                    .finish_without_client
-                    .then(|| (quote.meter.clone(), shared.settler.clone()));
+                let left_behind = LeftBehind {
+                    meter: quote.meter.clone(),
+                    settler: shared.settler.clone(),
+                    finish: quote.finish_without_client,
+                };
                 ResponseFuture {
                     call: Some(Box::pin(held_call(inner, shared, req, quote))),
-                    left_behind,
+                    left_behind: Some(left_behind),
                 }
             }
         }
@@ -288,7 +291,14 @@ type BoxCall<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
 /// to the settler, if a vendor is at work on it already.
 pub struct ResponseFuture<R: Send + 'static> {
     call: Option<BoxCall<R>>,
-    left_behind: Option<(Meter, Settler)>,
+    left_behind: Option<LeftBehind>,
+}
+
+/// What is needed of a call whose client leaves.
+struct LeftBehind {
+    meter: Meter,
+    settler: Settler,
+    finish: bool,
 }
 
 impl<R: Send + 'static> Future for ResponseFuture<R> {
@@ -307,10 +317,14 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
 
 impl<R: Send + 'static> Drop for ResponseFuture<R> {
     fn drop(&mut self) {
-        if let (Some(call), Some((meter, settler))) = (self.call.take(), self.left_behind.take())
-            && meter.read().dispatched
-        {
-            settler.finish_without_client(Box::pin(async move {
+        let (Some(call), Some(left)) = (self.call.take(), self.left_behind.take()) else {
+            return;
+        };
+        let reading = left.meter.read();
+        if reading.dispatched && (left.finish || reading.outlives_client) {
+            // If this vendor fails, no other one is asked: nobody would read its answer.
+            left.meter.update(|reading| reading.client_gone = true);
+            left.settler.finish_without_client(Box::pin(async move {
                 drop(call.await);
             }));
         }

@@ -10,7 +10,7 @@ use crate::{
     call::{InputSize, Priced},
     error::Error,
     facts::Caller,
-    model::{Model, OnDisconnect},
+    model::Model,
     money::MicroRub,
     price::Price,
     usage::{End, Reading, Usage},
@@ -114,15 +114,13 @@ impl Tariff<Priced> for ByTokens {
             Some(_) => want,
             None => cost(model.output_tokens_min.min(*output_tokens)),
         };
-        let vendor = model.routes.first().map(|route| &route.vendor);
-        let drained = vendor.is_some_and(|vendor| vendor.on_disconnect == OnDisconnect::Drain);
         Ok(Quote {
             account: key.account.clone(),
             key: key.id.clone(),
             want,
             least,
             meter: meter.clone(),
-            finish_without_client: !call.stream || drained,
+            finish_without_client: !call.stream,
             bill: TokenBill {
                 price: Arc::clone(price),
                 model: Arc::clone(model),
@@ -177,12 +175,7 @@ impl Bill for TokenBill {
         }
         let item = Item {
             model: self.model.id.clone(),
-            vendor: self
-                .model
-                .routes
-                .first()
-                .map(|route| route.vendor.name.clone())
-                .unwrap_or_default(),
+            vendor: reading.vendor.as_deref().unwrap_or_default().to_owned(),
             usage,
             price: Some(Arc::clone(&self.price)),
             estimated: repaired || reading.suspect,
@@ -227,7 +220,7 @@ impl TokenBill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::Dialect, price::Rate};
+    use crate::price::Rate;
 
     fn bill() -> TokenBill {
         let rate = Rate::new(1_000_000);
@@ -246,7 +239,7 @@ mod tests {
                 output_tokens_max: 50,
                 output_tokens_min: 1,
                 input_tokens_max: None,
-                dialect: Dialect::default(),
+                sticky: false,
                 routes: vec![],
             }),
             input_bound: 100,
@@ -270,11 +263,10 @@ mod tests {
         let reading = |usage, text_bytes, end| Reading {
             dispatched: true,
             usage,
-            output_counted: false,
-            usage_due: false,
-            suspect: false,
             text_bytes,
             end,
+            vendor: Some("answered".into()),
+            ..Reading::default()
         };
         let (done, cut, error) = (
             Some(End::Finished),
@@ -340,9 +332,10 @@ mod tests {
                 Some((24, true)),
             ),
         ] {
-            let charged = bill()
-                .charge(&reading)
-                .map(|(cost, item)| (cost.micro(), item.estimated));
+            let charged = bill().charge(&reading).map(|(cost, item)| {
+                assert_eq!(item.vendor, "answered", "{name}");
+                (cost.micro(), item.estimated)
+            });
             assert_eq!(charged, charge, "{name}");
         }
     }

@@ -247,9 +247,9 @@ fn class(error: &Error) -> Class {
         Error::LedgerUnavailable(_) => (S::SERVICE_UNAVAILABLE, API, "ledger_unavailable"),
         Error::Overloaded => (S::SERVICE_UNAVAILABLE, OVERLOADED, "overloaded"),
         Error::Draining => (S::SERVICE_UNAVAILABLE, OVERLOADED, "draining"),
-        Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } => {
-            (S::SERVICE_UNAVAILABLE, API, "vendor_unavailable")
-        }
+        Error::VendorUnavailable(_)
+        | Error::VendorKeyRefused { .. }
+        | Error::RoutesOut { .. } => (S::SERVICE_UNAVAILABLE, API, "vendor_unavailable"),
         Error::VendorRefused { status, .. } => (*status, INVALID, ""),
         Error::VendorBroken(_) => (S::BAD_GATEWAY, API, "vendor_broken"),
         Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),
@@ -269,9 +269,9 @@ enum Retry {
 
 fn retry(error: &Error) -> Retry {
     match error {
-        Error::TooManyRequests { retry_after } | Error::VendorLimit { retry_after } => {
-            Retry::After(*retry_after)
-        }
+        Error::TooManyRequests { retry_after }
+        | Error::VendorLimit { retry_after }
+        | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
         Error::ModelUnknown { .. } => Retry::Never,
         // Running calls may give money back.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,

@@ -78,7 +78,9 @@ fn russian(error: &Error) -> String {
         Error::LedgerUnavailable(_) => "Учёт средств временно недоступен. Повторите позже.".into(),
         Error::Overloaded => "Сервис перегружен. Повторите позже.".into(),
         Error::Draining => "Сервис перезапускается. Повторите запрос.".into(),
-        Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } => {
+        Error::VendorUnavailable(_)
+        | Error::VendorKeyRefused { .. }
+        | Error::RoutesOut { .. } => {
             "Поставщик модели сейчас недоступен. Повторите позже.".into()
         }
         Error::VendorRefused { text, .. } => format!("Поставщик модели отклонил запрос: {text}"),
@@ -188,7 +190,9 @@ fn english(error: &Error) -> String {
         }
         Error::Overloaded => "The service is overloaded. Try again later.".into(),
         Error::Draining => "The service is restarting. Try again.".into(),
-        Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } => {
+        Error::VendorUnavailable(_)
+        | Error::VendorKeyRefused { .. }
+        | Error::RoutesOut { .. } => {
             "The model's vendor is not available now. Try again later.".into()
         }
         Error::VendorRefused { text, .. } => {

@@ -95,12 +95,16 @@ where
 }
 
 fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
-    let Attempt { priced, route } = attempt;
+    let Attempt {
+        priced,
+        route,
+        credential,
+    } = attempt;
     let call = &priced.call;
     let cx = RequestCx {
         model: &route.model,
         output_tokens: priced.output_tokens,
-        dialect: &priced.model.dialect,
+        dialect: &route.dialect,
     };
     let (same, body) = match (call.format, route.vendor.format) {
         (Format::Chat, Format::Chat) | (Format::Messages, Format::Messages) => {
@@ -116,6 +120,7 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         strip_usage: same && call.format == Format::Chat && call.stream && !call.usage_asked,
         meter: priced.meter.clone(),
         route,
+        credential,
     })
 }
 

@@ -22,7 +22,7 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
     }
-    ceiling(priced, &mut edits);
+    ceiling(priced, route, &mut edits);
     apply(&call.body, edits)
 }
 
@@ -54,7 +54,11 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
 
 /// The ceiling on output that the hold pays for is the one that the vendor is sent: where the client
 /// named none (null is none), or more than the model can, or by a name that the vendor does not know.
-fn ceiling(priced: &Priced, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) {
+fn ceiling(
+    priced: &Priced,
+    route: &Route,
+    edits: &mut Vec<(Range<usize>, Cow<'static, str>)>,
+) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
     let differs = |value: &Range<usize>| call.body[value.clone()] != *tokens.to_string().as_bytes();
@@ -62,7 +66,7 @@ fn ceiling(priced: &Priced, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) 
         // Only to be counted.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
-        Format::Chat => priced.model.dialect.output_field,
+        Format::Chat => route.dialect.output_field,
     };
     match (field, &spans.max_tokens, &spans.max_completion_tokens) {
         // Every vendor knows the older name, or refuses it by name.

@@ -52,14 +52,24 @@ impl Body for RequestBody {
     }
 }
 
+/// How long a body may be waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Until its first byte.
+    pub(super) first: Option<Instant>,
+    /// Between two frames.
+    pub(super) idle: Duration,
+    /// To its end.
+    pub(super) deadline: Instant,
+}
+
 pin_project! {
     /// A vendor's body that may be silent only so long, and take only so long in all.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
         inner: A,
-        idle: Duration,
-        deadline: Instant,
+        patience: Patience,
         // When something came last.
         last: Instant,
         // Set when nothing is there to read, and not moved by every frame: when it goes off it looks
@@ -69,11 +79,10 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    pub(super) fn new(inner: A, idle: Duration, deadline: Instant) -> Self {
+    pub(super) fn new(inner: A, patience: Patience) -> Self {
         Self {
             inner,
-            idle,
-            deadline,
+            patience,
             last: Instant::now(),
             alarm: None,
         }
@@ -93,19 +102,31 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = self.project();
+        let Patience {
+            first,
+            idle,
+            deadline,
+        } = *this.patience;
         if let Poll::Ready(frame) = this.inner.poll_frame(cx) {
             *this.last = Instant::now();
+            this.patience.first = None;
+            // A body that always has more never waits below.
+            if frame.is_some() && *this.last >= deadline {
+                return Poll::Ready(Some(Err(too_slow(first))));
+            }
             return Poll::Ready(
                 frame.map(|frame| frame.map_err(|error| Error::VendorBroken(error.into()))),
             );
         }
-        let due = (*this.deadline).min(*this.last + *this.idle);
+        let due = deadline.min(first.unwrap_or(*this.last + idle));
         let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        // The first byte has a time of its own, and the next one's may be over before it.
+        if alarm.deadline() > due {
+            alarm.as_mut().reset(due);
+        }
         while alarm.as_mut().poll(cx).is_ready() {
             if Instant::now() >= due {
-                return Poll::Ready(Some(Err(Error::VendorTimeout {
-                    awaited: "next bytes",
-                })));
+                return Poll::Ready(Some(Err(too_slow(first))));
             }
             alarm.as_mut().reset(due);
         }
@@ -118,5 +139,80 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+fn too_slow(first: Option<Instant>) -> Error {
+    Error::VendorTimeout {
+        awaited: if first.is_some() {
+            "first byte"
+        } else {
+            "next bytes"
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use http_body_util::{BodyExt, StreamBody};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A body whose bytes come after so many seconds each.
+    fn body(waits: Vec<u64>, patience: Patience) -> ResponseBody<impl Body<Data = Bytes, Error = io::Error>> {
+        use futures_util::StreamExt;
+        let frames = futures_util::stream::iter(waits).then(async |wait: u64| {
+            sleep(Duration::from_secs(wait)).await;
+            Ok::<_, io::Error>(Frame::data(Bytes::from_static(b"x")))
+        });
+        ResponseBody::new(StreamBody::new(frames), patience)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_byte_the_next_one_and_the_end_have_a_time_each() {
+        for (name, waits, bytes, awaited) in [
+            ("in time", vec![9, 4, 4], 3, None),
+            ("no first byte", vec![11], 0, Some("first byte")),
+            ("no second byte", vec![1, 6], 1, Some("next bytes")),
+            ("no next byte", vec![9, 4, 6], 2, Some("next bytes")),
+            ("no end", vec![4; 30], 24, Some("next bytes")),
+        ] {
+            let now = Instant::now();
+            let patience = Patience {
+                first: Some(now + Duration::from_secs(10)),
+                idle: Duration::from_secs(5),
+                deadline: now + Duration::from_secs(100),
+            };
+            let mut body = std::pin::pin!(body(waits, patience));
+            let (mut seen, mut failure) = (0, None);
+            while let Some(frame) = body.frame().await {
+                match frame {
+                    Ok(_) => seen += 1,
+                    Err(Error::VendorTimeout { awaited }) => {
+                        failure = Some(awaited);
+                        break;
+                    }
+                    Err(other) => panic!("{name}: {other}"),
+                }
+            }
+            assert_eq!((seen, failure), (bytes, awaited), "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_always_has_more_ends_at_the_deadline() {
+        let now = Instant::now();
+        let patience = Patience {
+            first: None,
+            idle: Duration::from_secs(5),
+            deadline: now + Duration::from_secs(100),
+        };
+        let mut body = std::pin::pin!(body(vec![0; 10], patience));
+        assert!(body.frame().await.unwrap().is_ok());
+        tokio::time::advance(Duration::from_secs(101)).await;
+        assert!(body.frame().await.unwrap().is_err());
     }
 }

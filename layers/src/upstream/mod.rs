@@ -1,15 +1,19 @@
 //! Sends a call to its vendor: a pooled hyper client, with the vendor's address, key and patience.
 //!
 //! Headers are built from scratch: what is not named here does not cross. Redirects are not followed.
+//!
+//! A request is sent once. Only one whose pooled connection was closed before a byte of it was written
+//! goes over another connection; whether a vendor that failed is asked again is decided elsewhere.
 
 mod body;
+mod clients;
+mod connect;
 mod refusal;
 
 use std::{
-    collections::HashMap,
     fmt,
     pin::Pin,
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -19,30 +23,29 @@ use http::{
     header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
+use hyper_util::client::legacy::{
+    self,
+    connect::{CaptureConnection, capture_connection},
 };
 use tokio::time::{Instant, timeout_at};
 use tower::Service;
 
-use self::body::RequestBody;
-pub use self::body::ResponseBody;
+use self::{
+    body::{Patience, RequestBody},
+    clients::Clients,
+    connect::{Retires, TooSlow},
+};
+pub use self::{body::ResponseBody, connect::trust};
 use crate::{
     call::{Format, Outbound},
     error::Error,
+    model::{Egress, Vendor},
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Headers of the messages format that tools depend on.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
-
-/// A connection that idles this long is closed: before vendors do.
-const POOL_IDLE: Duration = Duration::from_secs(50);
-
-type HttpClient = Client<HttpsConnector<HttpConnector>, RequestBody>;
 
 /// The service at the bottom: `Request<Outbound>` → the vendor's answer, or an error that says what
 /// of it was no answer.
@@ -52,48 +55,27 @@ pub struct Upstream {
 }
 
 struct Shared {
-    tls: rustls::ClientConfig,
     call_time_max: Duration,
-    /// By the time that a vendor leaves for a connection, which is the connector's to keep.
-    clients: RwLock<HashMap<Duration, HttpClient>>,
+    clients: Clients,
 }
 
 impl Upstream {
-    /// Trusts the certificate authorities of Mozilla's list. No answer takes longer than
-    /// `call_time_max`.
+    /// No answer takes longer than `call_time_max`.
     #[must_use]
     pub fn new(call_time_max: Duration) -> Self {
-        let tls =
-            hyper_rustls::ConfigBuilderExt::with_webpki_roots(rustls::ClientConfig::builder())
-                .with_no_client_auth();
         Self {
             shared: Arc::new(Shared {
-                tls,
                 call_time_max,
-                clients: RwLock::default(),
+                clients: Clients::default(),
             }),
         }
     }
 
-    fn client(&self, connect_timeout: Duration) -> HttpClient {
-        let clients = self
-            .shared
-            .clients
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&connect_timeout) {
-            return client.clone();
-        }
-        drop(clients);
-        let mut clients = self
-            .shared
-            .clients
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        clients
-            .entry(connect_timeout)
-            .or_insert_with(|| new_client(&self.shared.tls, connect_timeout))
-            .clone()
+    /// Closes the idle connections, and forgets the proxies, of vendors that are not among these. For
+    /// a config that was read anew; calls that run end as they began.
+    pub fn retain<'a>(&self, vendors: impl IntoIterator<Item = &'a Vendor>) {
+        let used: Vec<&Egress> = vendors.into_iter().map(|vendor| &*vendor.egress).collect();
+        self.shared.clients.retain(&used);
     }
 }
 
@@ -103,24 +85,6 @@ impl fmt::Debug for Upstream {
             .field("call_time_max", &self.shared.call_time_max)
             .finish_non_exhaustive()
     }
-}
-
-fn new_client(tls: &rustls::ClientConfig, connect_timeout: Duration) -> HttpClient {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(connect_timeout));
-    // HTTP/1.1: an h2 connection shared by many streams of small frames is closed by its budget.
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls.clone())
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(http);
-    Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(POOL_IDLE)
-        .pool_timer(TokioTimer::new())
-        .timer(TokioTimer::new())
-        .build(https)
 }
 
 impl Service<Request<Outbound>> for Upstream {
@@ -145,24 +109,44 @@ impl Upstream {
     ) -> Result<Response<ResponseBody<Incoming>>, Error> {
         let (parts, outbound) = req.into_parts();
         let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
-        let deadline = Instant::now() + self.shared.call_time_max;
-        let req = vendor_request(&parts.headers, outbound);
-        let patience = deadline.min(Instant::now() + vendor.first_byte_timeout);
-        let answer = timeout_at(patience, self.client(vendor.connect_timeout).request(req)).await;
-        let failure = match answer {
-            Ok(Ok(res)) if res.status() == http::StatusCode::OK => {
-                return Ok(res.map(|inner| ResponseBody::new(inner, vendor.idle_timeout, deadline)));
-            }
+        let began = Instant::now();
+        let deadline = began + self.shared.call_time_max;
+        // The head of a plain answer comes after all its tokens.
+        let head = deadline.min(if outbound.stream {
+            began + vendor.first_byte_timeout
+        } else {
+            began + vendor.plain_timeout
+        });
+        let patience = Patience {
+            first: outbound.stream.then_some(head),
+            idle: vendor.idle_timeout,
+            deadline,
+        };
+        let client = self
+            .shared
+            .clients
+            .get(&vendor.egress)
+            .map_err(Error::Internal)?;
+        let Some(credential) = vendor.credentials.get(outbound.credential).cloned() else {
+            return Err(Error::Internal("the vendor has no such key".into()));
+        };
+        let mut req = vendor_request(&parts.headers, outbound, credential);
+        let connection = capture_connection(&mut req);
+        let failure = match timeout_at(head, client.request(req)).await {
             Ok(Ok(res)) => {
+                retire(&res, &connection);
+                if res.status() == http::StatusCode::OK {
+                    return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
+                }
                 // What it says about its refusal is short and soon there, or does not matter.
-                let patience = deadline.min(Instant::now() + vendor.idle_timeout);
-                timeout_at(patience, refusal::read(res))
+                let enough = deadline.min(Instant::now() + vendor.idle_timeout);
+                timeout_at(enough, refusal::read(res))
                     .await
                     .unwrap_or(Error::VendorTimeout {
                         awaited: "next bytes",
                     })
             }
-            Ok(Err(error)) => Error::VendorUnavailable(error.into()),
+            Ok(Err(error)) => no_answer(&error),
             Err(_) => Error::VendorTimeout {
                 awaited: "first byte",
             },
@@ -172,7 +156,38 @@ impl Upstream {
     }
 }
 
-fn vendor_request(client: &HeaderMap, outbound: Outbound) -> Request<RequestBody> {
+/// A connection that is old enough takes no other call.
+fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
+    let retires = res.extensions().get::<Retires>();
+    if retires.is_some_and(|retires| Instant::now() >= retires.0)
+        && let Some(connected) = &*connection.connection_metadata()
+    {
+        connected.poison();
+    }
+}
+
+fn no_answer(error: &legacy::Error) -> Error {
+    let cause = std::error::Error::source(error);
+    if cause.is_some_and(|cause| cause.is::<TooSlow>()) {
+        return Error::VendorTimeout {
+            awaited: "connection",
+        };
+    }
+    // In one text: whoever reads the log wants to know that it was the proxy, or the certificate.
+    let mut text = error.to_string();
+    let mut next = cause;
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    Error::VendorUnavailable(text.into())
+}
+
+fn vendor_request(
+    client: &HeaderMap,
+    outbound: Outbound,
+    credential: HeaderValue,
+) -> Request<RequestBody> {
     let Outbound {
         route,
         body,
@@ -200,7 +215,7 @@ fn vendor_request(client: &HeaderMap, outbound: Outbound) -> Request<RequestBody
         HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
     );
     match vendor.format {
-        Format::Chat => headers.insert(AUTHORIZATION, vendor.credential.clone()),
+        Format::Chat => headers.insert(AUTHORIZATION, credential),
         Format::Messages => {
             let version = client.get(ANTHROPIC_VERSION).cloned();
             // A chat caller has none.
@@ -209,7 +224,7 @@ fn vendor_request(client: &HeaderMap, outbound: Outbound) -> Request<RequestBody
             if let Some(betas) = betas(client, &vendor.betas_removed) {
                 headers.insert(ANTHROPIC_BETA, betas);
             }
-            headers.insert(X_API_KEY, vendor.credential.clone())
+            headers.insert(X_API_KEY, credential)
         }
     };
     req

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use crate::{
-    error::{BoxError, Error},
+    error::{BoxError, Error, VendorAnswered},
     scrub::scrubbed,
 };
 
@@ -40,12 +40,14 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
         },
         401..=403 => Error::VendorKeyRefused { status },
         429 => Error::VendorLimit {
-            retry_after: retry_after(headers),
+            retry_after: retry_after(headers).unwrap_or(Duration::from_secs(1)),
         },
         200..400 => Error::VendorBroken(format!("answered {status}").into()),
-        _ => Error::VendorUnavailable(
-            format!("answered {status}: {}", scrubbed(&text(body, status))).into(),
-        ),
+        _ => Error::VendorUnavailable(Box::new(VendorAnswered {
+            status,
+            text: scrubbed(&text(body, status)),
+            retry_after: retry_after(headers),
+        })),
     }
 }
 
@@ -62,13 +64,12 @@ fn text(body: &[u8], status: StatusCode) -> String {
     )
 }
 
-fn retry_after(headers: &HeaderMap) -> Duration {
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
     let wait = number("retry-after-ms")
         .map(Duration::from_millis)
         .or_else(|| number(RETRY_AFTER.as_str()).map(Duration::from_secs));
-    wait.unwrap_or(Duration::from_secs(1))
-        .min(Duration::from_secs(3600))
+    wait.map(|wait| wait.min(Duration::from_secs(3600)))
 }
 
 #[cfg(test)]
@@ -138,17 +139,29 @@ mod tests {
                 http::HeaderValue::from_static(value),
             )])
         };
-        assert_eq!(
-            retry_after(&headers("retry-after", "7")),
-            Duration::from_secs(7)
-        );
-        assert_eq!(
-            retry_after(&headers("retry-after-ms", "250")),
-            Duration::from_millis(250)
-        );
-        assert_eq!(
-            retry_after(&headers("retry-after", "soon")),
-            Duration::from_secs(1)
-        );
+        for (name, value, wait) in [
+            ("retry-after", "7", Some(Duration::from_secs(7))),
+            ("retry-after-ms", "250", Some(Duration::from_millis(250))),
+            ("retry-after", "86400", Some(Duration::from_secs(3600))),
+            ("retry-after", "soon", None),
+        ] {
+            assert_eq!(retry_after(&headers(name, value)), wait, "{name}: {value}");
+        }
+        for status in [429, 503] {
+            let wait = match classify(
+                StatusCode::from_u16(status).unwrap(),
+                &headers("retry-after", "7"),
+                b"",
+            ) {
+                Error::VendorLimit { retry_after } => Some(retry_after),
+                Error::VendorUnavailable(cause) => {
+                    let answered = cause.downcast::<VendorAnswered>().unwrap();
+                    assert_eq!(answered.status, status);
+                    answered.retry_after
+                }
+                other => panic!("{status}: {other}"),
+            };
+            assert_eq!(wait, Some(Duration::from_secs(7)), "{status}");
+        }
     }
 }

@@ -1,0 +1,220 @@
+//! Which of the routes that are open is tried next. Pure: the randomness is given.
+//!
+//! Only the lowest priority that is there counts. Within it: the one that the conversation belongs to,
+//! where the model is sticky; by weight, where the weights differ; else the less loaded of two that
+//! are drawn, which spreads load nearly as well as looking at all of them and never sends everybody to
+//! the same one. A route that nobody has measured is taken to be as fast as the fastest: it gets its
+//! share, and no flood.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::load::cost;
+
+/// A route that could be tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    /// Its place in the model's list.
+    pub(super) index: usize,
+    /// Lower goes first.
+    pub(super) priority: u32,
+    /// Its share.
+    pub(super) weight: u32,
+    /// The time to its first byte, where that was measured.
+    pub(super) expected: Option<Duration>,
+    /// Calls on it.
+    pub(super) in_flight: usize,
+    /// What it is told apart by, on every node and after every restart.
+    pub(super) identity: u64,
+}
+
+/// The route to try next, as its place in the model's list.
+pub(super) fn choose(
+    candidates: &[Candidate],
+    conversation: Option<u64>,
+    draw: &Draw,
+) -> Option<usize> {
+    let tier = candidates.iter().map(|candidate| candidate.priority).min()?;
+    let tier: Vec<&Candidate> = candidates
+        .iter()
+        .filter(|candidate| candidate.priority == tier)
+        .collect();
+    let chosen = match (tier.as_slice(), conversation) {
+        ([only], _) => *only,
+        (tier, Some(conversation)) => home(tier, conversation),
+        (tier, None) if tier.iter().all(|other| other.weight == tier[0].weight) => {
+            less_loaded(tier, draw)
+        }
+        (tier, None) => by_weight(tier, draw),
+    };
+    Some(chosen.index)
+}
+
+/// Rendezvous hashing with weights: when a route is out only its own conversations move, and they come
+/// back with it.
+fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
+    let distance = |candidate: &Candidate| {
+        let hash = mixed(conversation ^ candidate.identity);
+        // In (0, 1]: 53 bits are what a float holds.
+        let unit = ((hash >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+        -unit.ln() / f64::from(candidate.weight.max(1))
+    };
+    tier.iter()
+        .copied()
+        .min_by(|one, other| distance(one).total_cmp(&distance(other)))
+        .expect("a tier has a candidate")
+}
+
+fn less_loaded<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
+    let fastest = tier.iter().filter_map(|candidate| candidate.expected).min();
+    let cost_of = |candidate: &Candidate| {
+        let expected = candidate.expected.or(fastest).unwrap_or_default();
+        cost(expected, candidate.in_flight)
+    };
+    let first = draw.below(tier.len() as u64) as usize;
+    let second = (first + 1 + draw.below(tier.len() as u64 - 1) as usize) % tier.len();
+    if cost_of(tier[second]) < cost_of(tier[first]) {
+        tier[second]
+    } else {
+        tier[first]
+    }
+}
+
+fn by_weight<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
+    let total: u64 = tier
+        .iter()
+        .map(|candidate| u64::from(candidate.weight))
+        .sum();
+    let mut place = draw.below(total.max(1));
+    for candidate in tier.iter().copied() {
+        match place.checked_sub(u64::from(candidate.weight)) {
+            Some(rest) => place = rest,
+            None => return candidate,
+        }
+    }
+    tier[0]
+}
+
+/// A cheap source of numbers that nobody has to trust: SplitMix64.
+#[derive(Debug)]
+pub(super) struct Draw(AtomicU64);
+
+impl Draw {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        mixed(
+            self.0
+                .fetch_add(STEP, Ordering::Relaxed)
+                .wrapping_add(STEP),
+        )
+    }
+
+    /// A number below `max`, which is not 0. The bias is one in 2^64 / `max`.
+    fn below(&self, max: u64) -> u64 {
+        self.next() % max
+    }
+}
+
+/// SplitMix64's finalizer: each bit of the result depends on each of the number.
+pub(super) const fn mixed(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Candidates by (priority, weight, seconds to the first byte).
+    fn candidates(of: &[(u32, u32, u64)]) -> Vec<Candidate> {
+        let of = of.iter().enumerate();
+        of.map(|(index, (priority, weight, seconds))| Candidate {
+            index,
+            priority: *priority,
+            weight: *weight,
+            expected: Some(Duration::from_secs(*seconds)),
+            in_flight: 0,
+            identity: mixed(index as u64 + 1),
+        })
+        .collect()
+    }
+
+    /// How often each is chosen of 100 000 times.
+    fn shares(candidates: &[Candidate], conversations: bool) -> Vec<usize> {
+        let draw = Draw::new(7);
+        let mut counts = vec![0; candidates.len()];
+        for number in 0..100_000_u64 {
+            let conversation = conversations.then(|| mixed(number));
+            counts[choose(candidates, conversation, &draw).unwrap()] += 1;
+        }
+        counts
+    }
+
+    fn is_about(counts: &[usize], expected: &[usize]) {
+        for (count, expected) in counts.iter().zip(expected) {
+            assert!(
+                count.abs_diff(*expected) < 1_000,
+                "{counts:?}, not about {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_lowest_priority_goes_first_and_nobody_is_chosen_of_none() {
+        let all = candidates(&[(2, 9, 0), (1, 1, 9), (2, 9, 0)]);
+        assert_eq!(shares(&all, false), [0, 100_000, 0]);
+        assert_eq!(shares(&all, true), [0, 100_000, 0]);
+        assert_eq!(choose(&[], None, &Draw::new(0)), None);
+    }
+
+    #[test]
+    fn differing_weights_are_shares_whatever_the_load() {
+        let all = candidates(&[(0, 7, 100), (0, 2, 0), (0, 1, 0)]);
+        for conversations in [false, true] {
+            is_about(&shares(&all, conversations), &[70_000, 20_000, 10_000]);
+        }
+    }
+
+    #[test]
+    fn equal_weights_go_by_load_and_equal_load_is_shared_evenly() {
+        for (seconds, expected) in [
+            ([1, 1, 1], [33_333, 33_333, 33_333]),
+            // Of three pairs two have the worst in them, and it is never the better one.
+            ([1, 1, 2], [50_000, 50_000, 0]),
+            ([1, 2, 3], [66_667, 33_333, 0]),
+        ] {
+            let mut all = candidates(&seconds.map(|seconds| (0, 5, seconds)));
+            is_about(&shares(&all, false), &expected);
+            // As fast as the fastest, but with more calls on them.
+            for (candidate, seconds) in all.iter_mut().zip(seconds) {
+                candidate.expected = (seconds == 1).then_some(Duration::from_secs(1));
+                candidate.in_flight = usize::try_from(seconds).unwrap() - 1;
+            }
+            is_about(&shares(&all, false), &expected);
+        }
+    }
+
+    #[test]
+    fn only_the_conversations_of_a_route_that_is_out_move() {
+        let all = candidates(&[(0, 1, 0), (0, 1, 0), (0, 1, 0)]);
+        let without = &all[1..];
+        let draw = Draw::new(7);
+        let mut moved = 0;
+        for number in 0..10_000 {
+            let conversation = Some(mixed(number));
+            let home = choose(&all, conversation, &draw).unwrap();
+            assert_eq!(choose(&all, conversation, &draw), Some(home), "it stays");
+            let refuge = choose(without, conversation, &draw).unwrap();
+            assert!(home == 0 || home == refuge);
+            moved += usize::from(home == 0);
+        }
+        assert!((3_000..3_700).contains(&moved), "{moved}");
+    }
+}

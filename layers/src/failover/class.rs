@@ -1,0 +1,167 @@
+//! What an error says about the attempt that ended with it, and which of several errors is told.
+
+use std::{cmp::Ordering, time::Duration};
+
+use http::StatusCode;
+
+use crate::error::{Error, VendorAnswered};
+
+/// What to do about an attempt that failed before its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// The request itself was refused: every vendor would. The vendor is well.
+    Request,
+    /// The route cannot carry this request, and nobody was asked; another one may.
+    Unfit,
+    /// The vendor failed. It may have said for how long.
+    Failed(Option<Duration>),
+    /// The vendor is at its limit for so long.
+    Limited(Duration),
+    /// The vendor refused our key or our account.
+    KeyRefused(StatusCode),
+    /// Our own fault.
+    Own,
+}
+
+impl Class {
+    pub(super) fn of(error: &Error) -> Self {
+        match error {
+            Error::VendorRefused { .. } => Self::Request,
+            Error::Invalid { .. } => Self::Unfit,
+            Error::VendorLimit { retry_after } => Self::Limited(*retry_after),
+            Error::VendorKeyRefused { status } => Self::KeyRefused(*status),
+            Error::VendorUnavailable(cause) => match cause.downcast_ref::<VendorAnswered>() {
+                Some(answered) if is_requests_own(answered.status) => Self::Request,
+                answered => Self::Failed(answered.and_then(|answered| answered.retry_after)),
+            },
+            Error::VendorBroken(_) | Error::VendorTimeout { .. } => Self::Failed(None),
+            _ => Self::Own,
+        }
+    }
+}
+
+/// A 4xx that another vendor would answer too. 408 is the vendor's own: the request was sent whole.
+fn is_requests_own(status: StatusCode) -> bool {
+    status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
+}
+
+/// The more telling of two errors of one call; the first where neither is.
+///
+/// First come those that name a time to come back: of two limits the one that is over sooner, since
+/// then the call would be answered. Then what is likeliest to pass by itself. A refusal of our key says
+/// nothing to a caller, and that one route could not carry the request is no reason while another that
+/// could was only down.
+pub(super) fn more_telling(first: Error, second: Error) -> Error {
+    match rank(&second).cmp(&rank(&first)) {
+        Ordering::Less => second,
+        Ordering::Equal | Ordering::Greater => first,
+    }
+}
+
+fn rank(error: &Error) -> (u8, Duration) {
+    match error {
+        Error::VendorLimit { retry_after } => (0, *retry_after),
+        Error::VendorUnavailable(_) => (1, Duration::ZERO),
+        Error::VendorTimeout { .. } => (2, Duration::ZERO),
+        Error::VendorBroken(_) => (3, Duration::ZERO),
+        Error::VendorKeyRefused { .. } => (4, Duration::ZERO),
+        _ => (5, Duration::ZERO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Problem;
+
+    fn answered(status: u16, retry_after: Option<u64>) -> Error {
+        Error::VendorUnavailable(Box::new(VendorAnswered {
+            status: StatusCode::from_u16(status).unwrap(),
+            text: String::new(),
+            retry_after: retry_after.map(Duration::from_secs),
+        }))
+    }
+
+    fn limit(seconds: u64) -> Error {
+        Error::VendorLimit {
+            retry_after: Duration::from_secs(seconds),
+        }
+    }
+
+    fn silent() -> Error {
+        Error::VendorTimeout {
+            awaited: "first byte",
+        }
+    }
+
+    fn key() -> Error {
+        Error::VendorKeyRefused {
+            status: StatusCode::PAYMENT_REQUIRED,
+        }
+    }
+
+    fn unfit() -> Error {
+        Error::invalid("tools", Problem::NotTranslated)
+    }
+
+    #[test]
+    fn each_error_says_whether_to_go_on() {
+        let refused = Error::VendorRefused {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            text: String::new(),
+        };
+        for (error, class) in [
+            (refused, Class::Request),
+            (answered(404, None), Class::Request),
+            (answered(409, None), Class::Request),
+            (answered(408, None), Class::Failed(None)),
+            (answered(500, None), Class::Failed(None)),
+            (
+                answered(529, Some(7)),
+                Class::Failed(Some(Duration::from_secs(7))),
+            ),
+            (
+                Error::VendorUnavailable("connection refused".into()),
+                Class::Failed(None),
+            ),
+            (Error::VendorBroken("html".into()), Class::Failed(None)),
+            (silent(), Class::Failed(None)),
+            (limit(3), Class::Limited(Duration::from_secs(3))),
+            (key(), Class::KeyRefused(StatusCode::PAYMENT_REQUIRED)),
+            (unfit(), Class::Unfit),
+            (Error::Internal("bug".into()), Class::Own),
+        ] {
+            assert_eq!(Class::of(&error), class, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_most_telling_error_is_told_whatever_came_first() {
+        let down = || answered(500, None);
+        let broken = || Error::VendorBroken("html".into());
+        let told = |errors: Vec<Error>| {
+            let told = errors.into_iter().reduce(more_telling).unwrap();
+            format!("{told:?}")
+        };
+        for (errors, expected) in [
+            ((limit(9), limit(2)), limit(2)),
+            ((down(), limit(60)), limit(60)),
+            ((silent(), down()), down()),
+            ((broken(), silent()), silent()),
+            ((key(), broken()), broken()),
+            ((unfit(), key()), key()),
+        ] {
+            let expected = format!("{expected:?}");
+            let (one, other) = errors;
+            assert_eq!(told(vec![one, other]), expected);
+        }
+        for (errors, expected) in [
+            ((limit(2), limit(9)), limit(2)),
+            ((down(), silent()), down()),
+            ((key(), unfit()), key()),
+        ] {
+            let (one, other) = errors;
+            assert_eq!(told(vec![one, other]), format!("{expected:?}"));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What a conversation is known by from one call to the next: its key, and all up to the first words of
+//! its user. Vendors cache prompts by their beginnings, so that is also what makes it worth to stay.
+//!
+//! Marks for the cache (`cache_control`) wander through a conversation from call to call, and do not
+//! count.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    marker::PhantomData,
+};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
+use serde_json::{Value, value::RawValue};
+
+/// Instructions may come as some turns before the user's first.
+const TURNS_MAX: usize = 8;
+/// Of what is longer, only so many bytes count, as they stand.
+const PART_BYTES_MAX: usize = 64 * 1024;
+
+/// The same number for each call of one conversation.
+pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
+    // Its keys are fixed, so nodes of one release agree.
+    let mut hasher = DefaultHasher::new();
+    (key, model).hash(&mut hasher);
+    match serde_json::from_slice::<Opening<'_>>(body) {
+        Ok(opening) => {
+            let parts = opening.system.into_iter().chain(opening.messages.0);
+            parts.for_each(|part| add(part.get(), &mut hasher));
+        }
+        Err(_) => body[..body.len().min(PART_BYTES_MAX)].hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+fn add(json: &str, hasher: &mut DefaultHasher) {
+    if json.len() > PART_BYTES_MAX {
+        json.as_bytes()[..PART_BYTES_MAX].hash(hasher);
+    } else if let Ok(value) = serde_json::from_str::<Value>(json) {
+        add_value(&value, hasher);
+    }
+}
+
+fn add_value(value: &Value, hasher: &mut DefaultHasher) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter().filter(|(name, _)| *name != "cache_control") {
+                name.hash(hasher);
+                add_value(value, hasher);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_value(item, hasher)),
+        Value::String(text) => text.hash(hasher),
+        other => other.to_string().hash(hasher),
+    }
+}
+
+#[derive(Deserialize)]
+struct Opening<'a> {
+    #[serde(borrow, default)]
+    system: Option<&'a RawValue>,
+    #[serde(borrow)]
+    messages: Turns<'a>,
+}
+
+/// The turns up to the user's first.
+struct Turns<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Turns<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(TurnsVisitor(PhantomData))
+    }
+}
+
+struct TurnsVisitor<'a>(PhantomData<&'a ()>);
+
+impl<'de: 'a, 'a> Visitor<'de> for TurnsVisitor<'a> {
+    type Value = Turns<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Turns<'a>, A::Error> {
+        let mut turns = Vec::new();
+        while turns.len() < TURNS_MAX {
+            let Some(turn) = seq.next_element::<&'de RawValue>()? else {
+                return Ok(Turns(turns));
+            };
+            turns.push(turn);
+            if is_users(turn) {
+                break;
+            }
+        }
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Turns(turns))
+    }
+}
+
+fn is_users(turn: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Turn<'a> {
+        #[serde(borrow)]
+        role: &'a RawValue,
+    }
+    serde_json::from_str::<Turn<'_>>(turn.get()).is_ok_and(|turn| turn.role.get() == "\"user\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(body: &Value) -> u64 {
+        conversation("k1", "m", body.to_string().as_bytes())
+    }
+
+    fn turn(role: &str, text: &str) -> Value {
+        json!({ "role": role, "content": text })
+    }
+
+    #[test]
+    fn later_turns_and_other_fields_are_of_the_same_conversation() {
+        let (system, first) = (turn("system", "brief"), turn("user", "hi"));
+        let begun = of(&json!({ "model": "m", "messages": [system, first] }));
+        for later in [
+            json!({ "messages": [system, first, turn("assistant", "a"), turn("user", "b")] }),
+            json!({ "max_tokens": 5, "messages": [system, first], "stream": true }),
+        ] {
+            assert_eq!(of(&later), begun, "{later}");
+        }
+    }
+
+    #[test]
+    fn other_beginnings_keys_and_models_are_other_conversations() {
+        let body = json!({ "system": "brief", "messages": [turn("user", "hi")] });
+        let begun = of(&body);
+        for other in [
+            json!({ "system": "long", "messages": [turn("user", "hi")] }),
+            json!({ "messages": [turn("user", "hi")] }),
+            json!({ "system": "brief", "messages": [turn("user", "ho")] }),
+            json!({ "system": "brief", "messages": [turn("system", "x"), turn("user", "hi")] }),
+        ] {
+            assert_ne!(of(&other), begun, "{other}");
+        }
+        let bytes = body.to_string();
+        assert_ne!(conversation("k2", "m", bytes.as_bytes()), begun);
+        assert_ne!(conversation("k1", "n", bytes.as_bytes()), begun);
+    }
+
+    #[test]
+    fn marks_for_the_cache_do_not_count() {
+        let mark = json!({ "type": "ephemeral" });
+        let part = |marked: bool| {
+            let mut part = json!({ "type": "text", "text": "hi" });
+            if marked {
+                part["cache_control"] = mark.clone();
+            }
+            json!({ "system": [part], "messages": [{ "role": "user", "content": [part] }] })
+        };
+        assert_eq!(of(&part(true)), of(&part(false)));
+    }
+
+    #[test]
+    fn long_beginnings_and_bodies_that_are_none_have_a_number_too() {
+        let long = |end: &str| {
+            let text = "a".repeat(PART_BYTES_MAX) + end;
+            of(&json!({ "messages": [turn("user", &text)] }))
+        };
+        assert_eq!(long("b"), long("c"));
+        assert_eq!(conversation("k", "m", b"{"), conversation("k", "m", b"{"));
+    }
+}

@@ -1,0 +1,109 @@
+//! How loaded a route is: its time to the first byte × the calls on it, as in tower's `PeakEwma`.
+//!
+//! The estimate jumps to every worse time at once and forgets it slowly, so a route that gets slow loses
+//! calls now and gets them back when it has been quiet for some time. Pure: the time is given.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How fast old times are forgotten.
+const DECAY: Duration = Duration::from_secs(10);
+/// A client that left sooner says nothing about a route that was never measured.
+const NOTABLE: Duration = Duration::from_secs(1);
+/// Below this all are equally fast, and the calls on them decide.
+const FLOOR: Duration = Duration::from_millis(1);
+
+/// A moving average of the time to the first byte that never hides a peak.
+#[derive(Debug, Default)]
+pub(super) struct PeakEwma(Option<Estimate>);
+
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    seconds: f64,
+    at: Instant,
+}
+
+impl PeakEwma {
+    /// A first byte took so long.
+    pub(super) fn observe(&mut self, took: Duration, now: Instant) {
+        let took = took.as_secs_f64();
+        let seconds = self.0.map_or(took, |before| before.towards(took, now));
+        self.0 = Some(Estimate { seconds, at: now });
+    }
+
+    /// No first byte came in this time: it cannot be faster than that.
+    pub(super) fn at_least(&mut self, waited: Duration, now: Instant) {
+        let notable = self
+            .0
+            .map_or(NOTABLE.as_secs_f64(), |before| before.towards(0.0, now));
+        if waited.as_secs_f64() > notable {
+            self.observe(waited, now);
+        }
+    }
+
+    /// The time that is to be expected now; `None` where nobody ever looked.
+    pub(super) fn expected(&self, now: Instant) -> Option<Duration> {
+        let seconds = self.0?.towards(0.0, now);
+        Some(Duration::from_secs_f64(seconds))
+    }
+}
+
+impl Estimate {
+    fn towards(&self, seconds: f64, now: Instant) -> f64 {
+        if self.seconds < seconds {
+            return seconds;
+        }
+        let elapsed = now.saturating_duration_since(self.at).as_secs_f64();
+        let kept = (-elapsed / DECAY.as_secs_f64()).exp();
+        self.seconds * kept + seconds * (1.0 - kept)
+    }
+}
+
+/// What one more call would meet.
+pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
+    expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn peaks_count_at_once_and_are_forgotten_slowly() {
+        let now = Instant::now();
+        let mut load = PeakEwma::default();
+        assert_eq!(load.expected(now), None);
+        load.observe(2 * SECOND, now);
+        assert_eq!(load.expected(now), Some(2 * SECOND), "the first one counts");
+        load.observe(8 * SECOND, now);
+        load.observe(SECOND, now);
+        assert_eq!(load.expected(now), Some(8 * SECOND), "one good time");
+        let later = now + DECAY;
+        load.observe(SECOND, later);
+        let expected = load.expected(later).unwrap().as_secs_f64();
+        assert!((3.5..3.6).contains(&expected), "1 + 7/e: {expected}");
+        let quiet = later + 100 * DECAY;
+        assert!(load.expected(quiet).unwrap() < FLOOR);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_without_an_answer_is_a_lower_bound() {
+        let now = Instant::now();
+        let mut load = PeakEwma::default();
+        load.at_least(SECOND / 2, now);
+        assert_eq!(load.expected(now), None, "the client was impatient");
+        load.at_least(3 * SECOND, now);
+        load.at_least(2 * SECOND, now);
+        assert_eq!(load.expected(now), Some(3 * SECOND));
+    }
+
+    #[test]
+    fn calls_in_flight_count_however_fast_the_route_is() {
+        assert!(cost(SECOND, 1) < cost(3 * SECOND, 0));
+        assert!(cost(SECOND, 4) > cost(3 * SECOND, 0));
+        assert!(cost(Duration::ZERO, 1) > cost(Duration::ZERO, 0));
+    }
+}

@@ -1,0 +1,290 @@
+//! Sends a call to one of its model's routes, and to the next one when a vendor fails before the first
+//! byte: `Request<Priced>` → `Request<Attempt>`, under one hold and one number.
+//!
+//! **Which one.** Lower priorities first. Within a priority by weight, or by load where the weights are
+//! equal, or where a conversation has been before ([`Model::sticky`](crate::model::Model)). See `choice`,
+//! `load`, `conversation`.
+//!
+//! **When another.** On connections that are refused, fail or time out, on silence before the first byte,
+//! on 408, 429, 5xx, on answers that are none, on a stream whose first event is an error, and on refusals
+//! of our key, which also is an alert. Never once the answer has begun, never on a 4xx that is the
+//! request's own, never for a client that has left, and not beyond a number, a time and a budget: then
+//! the most telling of the errors is the answer. A route whose format cannot carry a request is passed
+//! by. Layers below must answer only when they know that an answer has begun. See `class`, `budget`.
+//!
+//! **Who is asked at all.** Five failures in a row, cut streams included, shut a route for a second, then
+//! for two, up to a minute; a single call looks whether it is back. A limit (429) lets the key rest on
+//! that route for as long as the vendor says, a refused key is parked for all of them. A vendor that is
+//! full (`connections_max`, streams counted to their ends) or taken out by hand is passed by. See
+//! `breaker`, `health`.
+//!
+//! **When none is left.** A route that only rests is still tried, by one call at a time: limits often
+//! depend on a request's size, and one large request of one caller must not shut out all others. A route
+//! that is shut is not: it failed whoever asked, and each further call would wait for its failure. The
+//! caller is told when the first route is open again, as 429 or 503.
+
+mod breaker;
+mod budget;
+mod choice;
+mod class;
+mod conversation;
+mod health;
+mod load;
+mod running;
+#[cfg(test)]
+mod tests;
+mod tour;
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+pub use self::{
+    budget::BudgetSettings,
+    health::{BreakerState, Health, RouteState, VendorState},
+    running::ResponseBody,
+};
+use self::{
+    budget::Budget,
+    class::{Class, more_telling},
+    tour::{Chosen, Tour},
+};
+use crate::{
+    call::{Attempt, Priced},
+    error::Error,
+    facts::RequestNumber,
+    model::OnDisconnect,
+};
+
+/// How far a call may go.
+#[derive(Clone, Copy, Debug)]
+pub struct FailoverSettings {
+    /// Most vendors' answers to one call.
+    pub attempts_max: u32,
+    /// No attempt begins later than this after the call: one that runs has its own times.
+    pub begin_within: Duration,
+    /// How many attempts beyond each call's first there may be, over all calls.
+    pub budget: BudgetSettings,
+}
+
+impl Default for FailoverSettings {
+    fn default() -> Self {
+        Self {
+            attempts_max: 4,
+            begin_within: Duration::from_secs(150),
+            budget: BudgetSettings::default(),
+        }
+    }
+}
+
+/// Sends each call to a route of its model.
+#[derive(Clone)]
+pub struct FailoverLayer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    health: Health,
+    settings: FailoverSettings,
+    budget: Mutex<Budget>,
+}
+
+impl FailoverLayer {
+    /// Reads and writes `health`; the budget is shared by all services that this layer makes.
+    #[must_use]
+    pub fn new(health: Health, settings: FailoverSettings) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                health,
+                settings,
+                budget: Mutex::new(Budget::new(settings.budget, Instant::now())),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for FailoverLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailoverLayer")
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for FailoverLayer {
+    type Service = Failover<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Failover {
+            inner,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+/// The service of [`FailoverLayer`].
+#[derive(Clone)]
+pub struct Failover<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Failover<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failover")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, A> Service<Request<Priced>> for Failover<S>
+where
+    S: Service<Request<Attempt>, Response = Response<A>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    A: Body<Data = Bytes, Error = Error> + Send + 'static,
+{
+    type Response = Response<ResponseBody<A>>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<Priced>) -> Self::Future {
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        Box::pin(answered(inner, Arc::clone(&self.shared), req))
+    }
+}
+
+/// The first answer that begins, or the most telling error.
+async fn answered<S, A>(
+    mut inner: S,
+    shared: Arc<Shared>,
+    req: Request<Priced>,
+) -> Result<Response<ResponseBody<A>>, Error>
+where
+    S: Service<Request<Attempt>, Response = Response<A>, Error = Error>,
+{
+    let began = Instant::now();
+    let (parts, priced) = req.into_parts();
+    let number = parts.extensions.get::<RequestNumber>().copied();
+    let mut tour = Tour::new(&shared.health, &parts, &priced);
+    let single = tour.is_single();
+    let mut req = Some(Request::from_parts(parts, priced));
+    shared.deposit();
+
+    let Some(mut chosen) = tour.first(began) else {
+        return Err(tour.refusal(began));
+    };
+    let (mut asked, mut told) = (0, None::<Error>);
+    loop {
+        let Chosen {
+            index,
+            route,
+            mut running,
+        } = chosen;
+        let req = if single { req.take() } else { req.clone() };
+        let Some(req) = req else {
+            return Err(Error::Internal("a single route was tried twice".into()));
+        };
+        let meter = req.body().meter.clone();
+        let drained = route.vendor.on_disconnect == OnDisconnect::Drain;
+        meter.attempt(Arc::clone(&route.vendor.name), drained);
+        let attempt = req.map(|priced| Attempt {
+            priced,
+            route: Arc::clone(&route),
+            credential: running.credential(),
+        });
+        let error = match inner.call(attempt).await {
+            Ok(res) => {
+                running.began();
+                return Ok(res.map(|body| ResponseBody::new(body, running)));
+            }
+            Err(error) => error,
+        };
+        let class = Class::of(&error);
+        running.ended(class);
+        let key = running.credential() + 1;
+        // Its places are free for the next attempt.
+        drop(running);
+        let number = number.map(tracing::field::display);
+        let (vendor, model) = (&*route.vendor.name, route.model.as_str());
+        let is_of_key = matches!(class, Class::KeyRefused(_) | Class::Limited(_));
+        // What was wrong with one key need not be with the next.
+        if !is_of_key || route.vendor.credentials.len() < 2 {
+            tour.done(index);
+        }
+        match class {
+            Class::Request | Class::Own => return Err(error),
+            Class::Unfit => {}
+            Class::Failed(_) | Class::Limited(_) => asked += 1,
+            Class::KeyRefused(status) => {
+                asked += 1;
+                let status = status.as_u16();
+                tracing::error!(
+                    number,
+                    vendor,
+                    model,
+                    status,
+                    key,
+                    "vendor refused our key, which is parked: look after the key and the account"
+                );
+            }
+        }
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        let why = error.to_string();
+        let is_unfit = class == Class::Unfit;
+        let error = match told.take() {
+            None => error,
+            Some(before) => more_telling(before, error),
+        };
+        let now = Instant::now();
+        let settings = &shared.settings;
+        if asked >= settings.attempts_max
+            || now - began > settings.begin_within
+            || meter.read().client_gone
+        {
+            return Err(error);
+        }
+        let Some(next) = tour.next(now) else {
+            return Err(error);
+        };
+        if !is_unfit && !shared.withdraw(now) {
+            tracing::warn!(number, vendor, model, "no retry left in the budget");
+            return Err(error);
+        }
+        let to = &*next.route.vendor.name;
+        tracing::warn!(number, vendor, model, to, cause, "attempt failed: {why}");
+        poll_fn(|cx| inner.poll_ready(cx)).await?;
+        chosen = next;
+        told = Some(error);
+    }
+}
+
+impl Shared {
+    fn deposit(&self) {
+        self.budget().deposit();
+    }
+
+    fn withdraw(&self, now: Instant) -> bool {
+        self.budget().withdraw(now)
+    }
+
+    fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
+        // A number and a time: never half written.
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,260 @@
+//! One attempt, from the choice of its route to the end of its answer. Whatever ends it, its places are
+//! given back and its route's health is told how it went: dropped at any await, it does both.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+
+use super::{
+    breaker::Pass,
+    class::Class,
+    health::{Health, Place, Why},
+};
+use crate::{
+    error::Error,
+    model::Route,
+    usage::{End, Meter},
+};
+
+/// A vendor's wish to be left alone means something for a second at least.
+const REST_MIN: Duration = Duration::from_secs(1);
+
+/// The places that an attempt holds.
+#[derive(Debug)]
+pub(super) struct Running {
+    place: Place,
+    pass: Pass,
+    /// The key, as its digest.
+    key: u64,
+    credential: usize,
+    meter: Meter,
+    since: Instant,
+    random: u8,
+    stage: Stage,
+    /// It tries a route that rests, and holds the one place of those that do.
+    trying: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No byte has come.
+    Waiting,
+    /// The answer is on its way.
+    Answering,
+    /// How it went has been told.
+    Told,
+}
+
+impl Running {
+    /// Takes a route's places, if they are free: somebody may have been faster than who looked. A route
+    /// that `rests` is taken by one call at a time.
+    pub(super) fn start(
+        health: &Health,
+        place: &Place,
+        route: &Route,
+        rests: bool,
+        meter: &Meter,
+        now: Instant,
+    ) -> Option<Self> {
+        let (credential, _) = place.key(health, &route.vendor, now);
+        let key = route.vendor.credentials.get(credential);
+        let key = key.map(|key| health.digest(key)).unwrap_or_default();
+        if !place.vendor.enter(route.vendor.connections_max) {
+            return None;
+        }
+        if rests && !place.route.start_trying() {
+            place.vendor.leave();
+            return None;
+        }
+        let Some(pass) = place.route.pass(now) else {
+            if rests {
+                place.route.stop_trying();
+            }
+            place.vendor.leave();
+            return None;
+        };
+        place.vendor.take_turn(credential);
+        Some(Self {
+            place: place.clone(),
+            pass,
+            key,
+            credential,
+            meter: meter.clone(),
+            since: now,
+            random: health.draw().next().to_be_bytes()[0],
+            stage: Stage::Waiting,
+            trying: rests,
+        })
+    }
+
+    pub(super) const fn credential(&self) -> usize {
+        self.credential
+    }
+
+    /// The head is there, and with it a stream's first event or all of a plain answer.
+    pub(super) fn began(&mut self) {
+        let now = Instant::now();
+        let mut inner = self.place.route.lock();
+        inner.load.observe(now - self.since, now);
+        inner.breaker.began(self.pass);
+        drop(inner);
+        self.stage = Stage::Answering;
+        if self.trying {
+            // It rested, and is awake.
+            self.place.route.wake(self.key);
+            self.place.vendor.unpark(self.key);
+            self.stop_trying();
+        }
+    }
+
+    /// Whether all of the answer has come.
+    pub(super) fn is_over(&self) -> bool {
+        self.meter.read().end.is_some()
+    }
+
+    /// The attempt ended with an error.
+    pub(super) fn ended(&mut self, class: Class) {
+        let now = Instant::now();
+        match class {
+            Class::Request => self.tell(Outcome::Succeeded, now),
+            Class::Unfit | Class::Own => self.tell(Outcome::Unknown, now),
+            Class::Failed(wish) => {
+                self.waited(now);
+                self.tell(Outcome::Failed, now);
+                if let Some(wish) = wish {
+                    self.rest(wish, Why::Down, now);
+                }
+            }
+            // A limit is no sickness: the vendor is there, and says when to come back.
+            Class::Limited(wish) => {
+                self.tell(Outcome::Unknown, now);
+                self.rest(wish, Why::Limited, now);
+            }
+            Class::KeyRefused(_) => {
+                self.tell(Outcome::Failed, now);
+                self.place.vendor.park(self.key, now);
+            }
+        }
+    }
+
+    fn rest(&self, wish: Duration, why: Why, now: Instant) {
+        let wait = wish.max(REST_MIN);
+        self.place.route.rest(self.key, wait, why, now);
+    }
+
+    /// No first byte came in this time, which says one thing.
+    fn waited(&self, now: Instant) {
+        if self.stage == Stage::Waiting {
+            let waited = now - self.since;
+            self.place.route.lock().load.at_least(waited, now);
+        }
+    }
+
+    fn tell(&mut self, outcome: Outcome, now: Instant) {
+        if self.stage == Stage::Told {
+            return;
+        }
+        self.stage = Stage::Told;
+        let mut inner = self.place.route.lock();
+        let breaker = &mut inner.breaker;
+        match outcome {
+            Outcome::Succeeded => breaker.succeeded(self.pass),
+            Outcome::Failed => breaker.failed(self.pass, now, self.random),
+            Outcome::Unknown => breaker.abandoned(self.pass, now),
+        }
+    }
+
+    fn stop_trying(&mut self) {
+        if std::mem::take(&mut self.trying) {
+            self.place.route.stop_trying();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        match self.stage {
+            Stage::Waiting => {
+                // Its client did not wait any longer.
+                self.waited(now);
+                self.tell(Outcome::Unknown, now);
+            }
+            Stage::Answering => {
+                let outcome = match self.meter.read().end {
+                    Some(End::Finished) => Outcome::Succeeded,
+                    Some(End::VendorCut | End::VendorError) => Outcome::Failed,
+                    Some(End::ClientLeft | End::GatewayStopped) | None => Outcome::Unknown,
+                };
+                self.tell(outcome, now);
+            }
+            Stage::Told => {}
+        }
+        self.stop_trying();
+        self.place.route.leave();
+        self.place.vendor.leave();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+pin_project! {
+    /// An answer's body that holds its route's places until it has ended, and then says how.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        #[pin]
+        inner: A,
+        running: Option<Box<Running>>,
+    }
+}
+
+impl<A> ResponseBody<A> {
+    pub(super) fn new(inner: A, running: Running) -> Self {
+        // Of a plain answer everything has come, and nobody has to wait for the client to take it.
+        let running = (!running.is_over()).then(|| Box::new(running));
+        Self { inner, running }
+    }
+}
+
+impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        if let (Some(Err(error)), Some(running)) = (&frame, &mut *this.running)
+            && !running.is_over()
+        {
+            // What was cut above the meter: it does not know.
+            running.ended(Class::of(error));
+        }
+        if !matches!(frame, Some(Ok(_))) || this.inner.is_end_stream() {
+            *this.running = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,134 @@
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
+
+use super::{body::RequestBody, connect::Connector};
+use crate::{
+    error::BoxError,
+    model::{Egress, Protocol},
+};
+
+/// Most ways to connect that are kept; one that is left out of the config is dropped long before.
+const CLIENTS_MAX: usize = 1024;
+/// What is read from a connection of HTTP/1.1 ahead of whoever takes it.
+const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
+/// The same for a stream of HTTP/2. An event of a model's stream has some hundred bytes.
+const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
+/// For a connection of HTTP/2: a few hundred streams may stand still and the others still move.
+const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
+/// Whether a connection of HTTP/2 still lives is asked this often while a call runs on it.
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+pub(super) type HttpClient = Client<Connector, RequestBody>;
+
+/// A pool of connections for each way to make them.
+#[derive(Default)]
+pub(super) struct Clients {
+    by_egress: RwLock<HashMap<Arc<Egress>, HttpClient>>,
+}
+
+impl Clients {
+    /// The client for this way, made when it is asked for first.
+    ///
+    /// # Errors
+    /// See [`Connector::new`].
+    pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<HttpClient, BoxError> {
+        let clients = self
+            .by_egress
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(egress) {
+            return Ok(client.clone());
+        }
+        drop(clients);
+        let made = new_client(egress)?;
+        let mut clients = self
+            .by_egress
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if clients.len() >= CLIENTS_MAX {
+            // Calls that run keep theirs.
+            clients.clear();
+        }
+        Ok(clients.entry(Arc::clone(egress)).or_insert(made).clone())
+    }
+
+    /// Drops the clients, with their idle connections, for ways that are not among these.
+    pub(super) fn retain(&self, used: &[&Egress]) {
+        let mut clients = self
+            .by_egress
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|egress, _| used.contains(&&**egress));
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_egress.read().unwrap().len()
+    }
+}
+
+fn new_client(egress: &Egress) -> Result<HttpClient, BoxError> {
+    let connector = Connector::new(egress)?;
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(egress.idle_connection_timeout)
+        // A request that no byte of was sent, as its connection turned out to be closed, goes over
+        // another one. Any other is failover's business.
+        .retry_canceled_requests(true)
+        .http1_max_buf_size(HTTP1_BUFFER_BYTES)
+        .http2_only(egress.protocol == Protocol::Http2)
+        .http2_adaptive_window(false)
+        .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
+        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
+        .http2_keep_alive_interval(HTTP2_PING_EVERY)
+        .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
+    Ok(builder.build(connector))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Proxy;
+
+    fn egress(seconds: u64, proxy: Option<&str>) -> Arc<Egress> {
+        Arc::new(Egress {
+            connect_timeout: Duration::from_secs(seconds),
+            proxy: proxy.map(|address| Proxy::new(address.to_owned())),
+            authorities: None,
+            protocol: Protocol::Http1,
+            idle_connection_timeout: Duration::from_secs(50),
+        })
+    }
+
+    #[tokio::test]
+    async fn equal_ways_share_a_client_and_one_that_nobody_uses_is_dropped() {
+        let clients = Clients::default();
+        let through = egress(3, Some("socks5://u:p@127.0.0.1:1080"));
+        for egress in [&egress(3, None), &egress(3, None), &egress(5, None), &through] {
+            clients.get(egress).unwrap();
+        }
+        assert_eq!(clients.len(), 3);
+        clients.retain(&[&*egress(5, None), &*through]);
+        assert_eq!(clients.len(), 2);
+        clients.retain(&[]);
+        assert_eq!(clients.len(), 0);
+    }
+
+    #[test]
+    fn a_certificate_that_is_none_is_refused() {
+        let mut broken = (*egress(3, None)).clone();
+        broken.authorities = Some("hello".into());
+        assert!(Clients::default().get(&Arc::new(broken)).is_err());
+    }
+}

@@ -1,0 +1,321 @@
+use std::{
+    hash::{BuildHasher, RandomState},
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::{
+    client::{
+        legacy::connect::{
+            Connected, Connection, HttpConnector,
+            proxy::{SocksV5, Tunnel},
+        },
+        proxy::matcher::{Intercept, Matcher},
+    },
+    rt::TokioIo,
+};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use tower::Service;
+
+use crate::{
+    error::BoxError,
+    model::{Egress, Protocol, Proxy},
+};
+
+/// A connection takes no new call when it is older than this and up to half as much again: names are
+/// looked up anew for each connection, so a vendor that moves is followed.
+const AGE_MAX: Duration = Duration::from_secs(240);
+/// Silence of this length on a connection is asked about, so that a peer that is gone is noticed.
+const TCP_KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// Opens connections: TCP, through a proxy where there is one, and TLS inside, all of it within the
+/// vendor's time for a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    way: Way,
+    timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Direct(HttpsConnector<HttpConnector>),
+    Tunnel(HttpsConnector<Tunnel<HttpConnector>>),
+    Socks(HttpsConnector<SocksV5<HttpConnector>>),
+}
+
+/// No connection was there in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct TooSlow(Duration);
+
+impl Connector {
+    /// # Errors
+    /// The egress has a certificate or a proxy that makes no sense.
+    pub(super) fn new(egress: &Egress) -> Result<Self, BoxError> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(TCP_KEEP_ALIVE));
+        let https = Https::new(egress)?;
+        let way = match &egress.proxy {
+            None => Way::Direct(https.over(tcp)),
+            Some(proxy) => {
+                let proxy = intercept(proxy).ok_or("a proxy with an address that is none")?;
+                through(&proxy, tcp, https)
+            }
+        };
+        Ok(Self {
+            way,
+            timeout: egress.connect_timeout,
+        })
+    }
+}
+
+/// The certificates of a PEM file, as roots of trust.
+///
+/// # Errors
+/// There is none, or one of them is broken.
+pub fn trust(pem: &[u8]) -> Result<RootCertStore, BoxError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate?)?;
+    }
+    if roots.is_empty() {
+        return Err("no certificate in it".into());
+    }
+    Ok(roots)
+}
+
+struct Https {
+    tls: rustls::ClientConfig,
+    protocol: Protocol,
+}
+
+impl Https {
+    fn new(egress: &Egress) -> Result<Self, BoxError> {
+        let builder = rustls::ClientConfig::builder();
+        let builder = match &egress.authorities {
+            None => hyper_rustls::ConfigBuilderExt::with_webpki_roots(builder),
+            Some(pem) => builder.with_root_certificates(trust(pem)?),
+        };
+        Ok(Self {
+            tls: builder.with_no_client_auth(),
+            protocol: egress.protocol,
+        })
+    }
+
+    fn over<C>(self, connector: C) -> HttpsConnector<C> {
+        let builder = HttpsConnectorBuilder::new()
+            .with_tls_config(self.tls)
+            .https_or_http()
+            .enable_http1();
+        match self.protocol {
+            // An h2 connection shared by many streams of small frames is closed by its budget, so it
+            // is only offered where the operator wants it.
+            Protocol::Http1 => builder.wrap_connector(connector),
+            Protocol::Http2Offered | Protocol::Http2 => {
+                builder.enable_http2().wrap_connector(connector)
+            }
+        }
+    }
+}
+
+fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
+    let address = proxy.uri().clone();
+    if address.scheme() == Some(&Scheme::HTTP) {
+        let tunnel = Tunnel::new(address, tcp);
+        return Way::Tunnel(https.over(match proxy.basic_auth() {
+            Some(credentials) => tunnel.with_auth(credentials.clone()),
+            None => tunnel,
+        }));
+    }
+    // The proxy looks names up: it may know ones that we do not.
+    let socks = SocksV5::new(address, tcp);
+    Way::Socks(https.over(match proxy.raw_auth() {
+        Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
+        None => socks,
+    }))
+}
+
+/// Takes a proxy's address apart.
+fn intercept(proxy: &Proxy) -> Option<Intercept> {
+    let anywhere = Uri::from_static("https://vendor.example");
+    Matcher::builder()
+        .all(proxy.expose())
+        .build()
+        .intercept(&anywhere)
+}
+
+/// A proxy is told a port, and without one it would be told that of https.
+fn with_port(address: Uri) -> Uri {
+    let (None, Some(host)) = (address.port(), address.host()) else {
+        return address;
+    };
+    let port = if address.scheme() == Some(&Scheme::HTTP) {
+        80
+    } else {
+        443
+    };
+    let Ok(authority) = format!("{host}:{port}").parse::<Authority>() else {
+        return address;
+    };
+    let mut parts = address.clone().into_parts();
+    parts.authority = Some(authority);
+    Uri::from_parts(parts).unwrap_or(address)
+}
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match &mut self.way {
+            Way::Direct(inner) => inner.poll_ready(cx),
+            Way::Tunnel(inner) => inner.poll_ready(cx),
+            Way::Socks(inner) => inner.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, address: Uri) -> Self::Future {
+        let connecting = match &mut self.way {
+            Way::Direct(inner) => inner.call(address),
+            Way::Tunnel(inner) => inner.call(with_port(address)),
+            Way::Socks(inner) => inner.call(with_port(address)),
+        };
+        let limit = self.timeout;
+        Box::pin(async move {
+            let inner = timeout(limit, connecting)
+                .await
+                .map_err(|_| TooSlow(limit))??;
+            Ok(Stream {
+                inner,
+                retires: Retires(Instant::now() + age_max()),
+            })
+        })
+    }
+}
+
+/// With some chance in it, so that connections that were opened together are not closed together.
+fn age_max() -> Duration {
+    let chance = RandomState::new().hash_one(()) % 1000;
+    AGE_MAX + AGE_MAX * u32::try_from(chance).unwrap_or_default() / 2000
+}
+
+/// When a connection takes no new call. Each answer that came over it has it as an extension.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retires(pub(super) Instant);
+
+/// A connection to a vendor.
+pub(super) struct Stream {
+    inner: MaybeHttpsStream<TokioIo<TcpStream>>,
+    retires: Retires,
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        self.inner.connected().extra(self.retires)
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_told_the_port() {
+        for (address, told) in [
+            ("http://vendor", "http://vendor:80/"),
+            ("https://vendor", "https://vendor:443/"),
+            ("https://vendor:8443", "https://vendor:8443/"),
+            ("https://[::1]", "https://[::1]:443/"),
+        ] {
+            let uri = with_port(address.parse().unwrap());
+            assert_eq!(uri.to_string(), told);
+        }
+    }
+
+    #[test]
+    fn a_proxys_address_is_taken_apart() {
+        let of = |address: &str| intercept(&Proxy::new(address.to_owned())).unwrap();
+        let http = of("http://Aladdin:open%40sesame@p:8080");
+        assert_eq!(http.uri().to_string(), "http://p:8080/");
+        let basic = http.basic_auth().unwrap();
+        assert_eq!(basic, "Basic QWxhZGRpbjpvcGVuQHNlc2FtZQ==");
+        assert!(basic.is_sensitive());
+        let socks = of("socks5://u:p%3Aw@[::1]:1080");
+        assert_eq!(socks.raw_auth(), Some(("u", "p:w")));
+        assert_eq!(socks.uri().host(), Some("[::1]"));
+        assert!(of("http://p:8080").basic_auth().is_none());
+    }
+
+    #[test]
+    fn a_connection_lives_four_to_six_minutes() {
+        for _ in 0..100 {
+            let age = age_max().as_secs();
+            assert!((240..=360).contains(&age), "{age}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_not_trusted() {
+        for pem in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(trust(pem.as_bytes()).is_err(), "{pem:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the admin API shows of vendors, and their names in its paths.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tollgate_layers::failover::{BreakerState, RouteState, VendorState};
+
+use crate::time_text::rfc3339;
+
+/// A vendor as this node knows it.
+#[derive(Serialize)]
+pub(super) struct VendorAnswer<'a> {
+    name: &'a str,
+    status: &'static str,
+    in_flight: usize,
+    connections_max: usize,
+    keys: usize,
+    keys_parked: usize,
+    routes: Vec<RouteAnswer<'a>>,
+}
+
+#[derive(Serialize)]
+struct RouteAnswer<'a> {
+    model: &'a str,
+    state: BreakerState,
+    failures: u32,
+    in_flight: usize,
+    ewma_ms: Option<u64>,
+    open_until: Option<String>,
+    rests_until: Option<String>,
+}
+
+impl<'a> VendorAnswer<'a> {
+    pub(super) fn new(vendor: &'a VendorState, now_ms: u64) -> Self {
+        Self {
+            name: &vendor.name,
+            status: if vendor.disabled {
+                "disabled"
+            } else {
+                "active"
+            },
+            in_flight: vendor.in_flight,
+            connections_max: vendor.connections_max,
+            keys: vendor.keys,
+            keys_parked: vendor.keys_parked,
+            routes: vendor
+                .routes
+                .iter()
+                .map(|route| RouteAnswer::new(route, now_ms))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> RouteAnswer<'a> {
+    fn new(route: &'a RouteState, now_ms: u64) -> Self {
+        let after = |wait: Duration| rfc3339(now_ms.saturating_add(millis(wait)));
+        Self {
+            model: &route.model,
+            state: route.breaker,
+            failures: route.failures,
+            in_flight: route.in_flight,
+            ewma_ms: route.first_byte.map(millis),
+            open_until: route.open_for.map(after),
+            rests_until: route.rests_for.map(after),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn enabled(value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some("active") => Ok(true),
+        Some("disabled") => Ok(false),
+        _ => Err("must be \"active\" or \"disabled\"".into()),
+    }
+}
+
+/// A vendor's name as one segment of a path (RFC 3986, section 2): the config takes any text for one.
+pub(crate) fn path_segment(name: &str) -> String {
+    let mut segment = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            segment.push(char::from(byte));
+        } else {
+            segment.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    segment
+}
+
+/// The name that a segment of a path stands for, if it is one.
+pub(super) fn name_of(segment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let code = digit()? * 16 + digit()?;
+                u8::try_from(code).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_vendor_shows_what_an_operator_decides_by() {
+        let route = RouteState {
+            model: "m-1".into(),
+            breaker: BreakerState::Open,
+            failures: 5,
+            in_flight: 2,
+            first_byte: Some(Duration::from_micros(1_234_567)),
+            open_for: Some(Duration::from_secs(4)),
+            rests_for: None,
+        };
+        let vendor = VendorState {
+            name: "a".into(),
+            disabled: true,
+            in_flight: 3,
+            connections_max: 1024,
+            keys: 2,
+            keys_parked: 1,
+            routes: vec![route],
+        };
+        let shown = serde_json::to_value(VendorAnswer::new(&vendor, 1_000)).unwrap();
+        assert_eq!(
+            shown,
+            json!({
+                "name": "a", "status": "disabled", "in_flight": 3, "connections_max": 1024,
+                "keys": 2, "keys_parked": 1,
+                "routes": [{
+                    "model": "m-1", "state": "open", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
+                    "open_until": "1970-01-01T00:00:05Z", "rests_until": null,
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn any_name_goes_through_a_path() {
+        for (name, segment) in [
+            ("openai-eu_2.b~c", "openai-eu_2.b~c"),
+            ("a b/c%?#", "a%20b%2Fc%25%3F%23"),
+            ("мир", "%D0%BC%D0%B8%D1%80"),
+        ] {
+            assert_eq!(path_segment(name), segment);
+            assert_eq!(name_of(segment).as_deref(), Some(name));
+        }
+        for none in ["%", "%2", "%zz", "%FF"] {
+            assert_eq!(name_of(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_vendor_is_active_or_disabled() {
+        assert_eq!(enabled(&json!("active")), Ok(true));
+        assert_eq!(enabled(&json!("disabled")), Ok(false));
+        for other in [json!("off"), json!(true), json!(null)] {
+            assert!(enabled(&other).is_err(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! What `[[vendor]]` and `model.routes` mean.
+
+use std::{
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Uri};
+use secrecy::{ExposeSecret, SecretString};
+use tollgate_layers::{
+    call::Format,
+    model::{
+        Dialect, Egress, OnDisconnect, OutputField, Protocol, Proxy, Route, SystemRole, Thinking,
+        Vendor,
+    },
+    upstream::trust,
+};
+
+use super::{
+    check::{Check, web_address, without_query},
+    raw::{RawDialect, RawRoute, RawVendor},
+    secret::{Env, referred},
+};
+
+/// Vendors by name; `None` for one that has mistakes of its own.
+pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
+
+/// The longest a call may take: patience beyond it is never needed.
+const CALL_SECONDS_MAX: u64 = 900;
+const HOUR_SECONDS: u64 = 3600;
+const KEYS_MAX: usize = 100;
+/// What SOCKS5 can carry (RFC 1929), and more than anybody needs in the other protocol.
+const PROXY_WORD_MAX: usize = 255;
+
+impl Check<'_> {
+    pub(super) fn vendors(&mut self, raw: Vec<RawVendor>) -> Vendors {
+        let mut vendors = Vendors::new();
+        for (index, raw) in raw.into_iter().enumerate() {
+            let path = format!("vendor[{index}]");
+            let name = self.required(
+                raw.name.clone(),
+                &format!("{path}.name"),
+                "routes refer to it",
+            );
+            let vendor = self.vendor(raw, &path);
+            let Some(name) = name else { continue };
+            match vendors.entry(name) {
+                Entry::Vacant(free) => {
+                    free.insert(vendor);
+                }
+                Entry::Occupied(taken) => self.errors.add(
+                    format!("{path}.name"),
+                    format!("{:?} is there already: name each vendor once", taken.key()),
+                ),
+            }
+        }
+        vendors
+    }
+
+    fn vendor(&mut self, raw: RawVendor, path: &str) -> Option<Arc<Vendor>> {
+        let at = |field: &str| format!("{path}.{field}");
+        let format = self.required(
+            raw.format.clone(),
+            &at("format"),
+            "give \"chat\" or \"messages\"",
+        );
+        let format = format.and_then(|text| {
+            self.choice(
+                &text,
+                &at("format"),
+                [("chat", Format::Chat), ("messages", Format::Messages)],
+            )
+        });
+        let url = self.required(
+            raw.url.clone(),
+            &at("url"),
+            "give the vendor's base address, like https://api.openai.com/v1",
+        );
+        let url = url.and_then(|url| {
+            let base = web_address(&url)
+                .and_then(without_query)
+                .map(|_| url.trim_end_matches('/').to_owned());
+            self.keep(base, &at("url"))
+        });
+        // The long context of one vendor costs double.
+        let betas_removed = raw
+            .betas_removed
+            .clone()
+            .unwrap_or_else(|| vec!["context-1m".to_owned()]);
+        let on_disconnect = self.choice_or(
+            raw.on_disconnect.as_deref(),
+            OnDisconnect::Cancel,
+            &at("on_disconnect"),
+            [
+                ("cancel", OnDisconnect::Cancel),
+                ("drain", OnDisconnect::Drain),
+            ],
+        );
+        let connections_max = self.whole(
+            raw.connections_max,
+            &at("connections_max"),
+            1_024,
+            1..=1_000_000,
+        );
+        let first_byte_timeout =
+            self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
+        let plain_timeout = self.seconds(
+            raw.plain_seconds,
+            &at("plain_seconds"),
+            CALL_SECONDS_MAX,
+            1,
+        );
+        let head_timeout = self.seconds(raw.head_seconds, &at("head_seconds"), 30, 0);
+        let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
+        let egress = self.egress(&raw, url.as_deref(), &at);
+        let keys = self.keys(&raw, &at);
+
+        let (format, url, keys) = (format?, url?, keys?);
+        let endpoint = match format {
+            Format::Chat => format!("{url}/chat/completions"),
+            Format::Messages => format!("{url}/v1/messages"),
+        };
+        let endpoint = self.keep(
+            endpoint
+                .parse::<Uri>()
+                .map_err(|_| "is too long".to_owned()),
+            &at("url"),
+        );
+        let credentials: Vec<_> = keys
+            .iter()
+            .map(|(path, key)| self.keep(credential(format, key), path))
+            .collect();
+        Some(Arc::new(Vendor {
+            name: raw.name?.into(),
+            format,
+            endpoint: endpoint?,
+            credentials: credentials.into_iter().collect::<Option<_>>()?,
+            on_disconnect: on_disconnect?,
+            betas_removed,
+            egress: Arc::new(egress?),
+            first_byte_timeout: first_byte_timeout?,
+            plain_timeout: plain_timeout?,
+            head_timeout: head_timeout?,
+            idle_timeout: idle_timeout?,
+            connections_max: usize::try_from(connections_max?).ok()?,
+        }))
+    }
+
+    /// Our keys at the vendor, each with the path of its field. Never empty.
+    fn keys(
+        &mut self,
+        raw: &RawVendor,
+        at: &dyn Fn(&str) -> String,
+    ) -> Option<Vec<(String, SecretString)>> {
+        const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
+        let Some(keys) = &raw.keys else {
+            let key = self.secret(raw.key.clone(), &at("key"), ADVICE)?;
+            return Some(vec![(at("key"), key)]);
+        };
+        if raw.key.is_some() {
+            self.errors.add(
+                at("keys"),
+                "stands beside key: keep one of them, all keys fit into keys",
+            );
+            return None;
+        }
+        if keys.is_empty() || keys.len() > KEYS_MAX {
+            self.errors.add(
+                at("keys"),
+                format!("must have 1 to {KEYS_MAX} keys, like [\"${{ONE}}\", \"${{TWO}}\"]"),
+            );
+            return None;
+        }
+        let keys: Vec<_> = keys
+            .iter()
+            .enumerate()
+            .map(|(index, key)| {
+                let path = at(&format!("keys[{index}]"));
+                let key = self.secret(Some(key.clone()), &path, ADVICE)?;
+                Some((path, key))
+            })
+            .collect();
+        let keys: Vec<_> = keys.into_iter().collect::<Option<_>>()?;
+        let mut seen = HashMap::new();
+        for (index, (path, key)) in keys.iter().enumerate() {
+            if let Some(first) = seen.insert(key.expose_secret(), index) {
+                let problem = format!("is the same key as keys[{first}]: name each key once");
+                self.errors.add(path, problem);
+                return None;
+            }
+        }
+        Some(keys)
+    }
+
+    fn egress(
+        &mut self,
+        raw: &RawVendor,
+        url: Option<&str>,
+        at: &dyn Fn(&str) -> String,
+    ) -> Option<Egress> {
+        let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
+        // Vendors and what stands in front of them close idle connections after 60 seconds and more.
+        let idle_connection_timeout = self.whole(
+            raw.idle_connection_seconds,
+            &at("idle_connection_seconds"),
+            50,
+            1..=HOUR_SECONDS,
+        );
+        let proxy = match raw.proxy.as_deref().filter(|proxy| !proxy.is_empty()) {
+            None => Some(None),
+            Some(text) => self
+                .keep(proxy(text, self.env), &at("proxy"))
+                .map(Some),
+        };
+        let plain = url.is_some_and(|url| url.starts_with("http:"));
+        let authorities = match raw.ca_file.as_deref().filter(|path| !path.is_empty()) {
+            None => Some(None),
+            Some(_) if plain => {
+                self.errors.add(
+                    at("ca_file"),
+                    "means nothing for a url of http: take it out, or make the url https",
+                );
+                None
+            }
+            Some(path) => self.keep(authorities(path), &at("ca_file")).map(Some),
+        };
+        let protocol = match (raw.http2.unwrap_or(false), plain) {
+            (false, _) => Protocol::Http1,
+            (true, false) => Protocol::Http2Offered,
+            (true, true) => Protocol::Http2,
+        };
+        Some(Egress {
+            connect_timeout: connect_timeout?,
+            proxy: proxy?,
+            authorities: authorities?,
+            protocol,
+            idle_connection_timeout: Duration::from_secs(idle_connection_timeout?),
+        })
+    }
+
+    /// A model's routes, by priority.
+    pub(super) fn routes(
+        &mut self,
+        raw: Vec<RawRoute>,
+        path: &str,
+        id: Option<&str>,
+        dialect: Dialect,
+        vendors: &Vendors,
+    ) -> Option<Vec<Arc<Route>>> {
+        if raw.is_empty() {
+            self.errors.missing(
+                path,
+                "give at least one, like [ { vendor = \"openai\", model = \"gpt-5-mini\" } ]",
+            );
+        }
+        let mut places = HashMap::new();
+        let routes: Vec<_> = raw
+            .into_iter()
+            .enumerate()
+            .map(|(index, raw)| {
+                let path = format!("{path}[{index}]");
+                let model = raw
+                    .model
+                    .clone()
+                    .filter(|model| !model.is_empty())
+                    .or_else(|| id.map(str::to_owned));
+                let place = (raw.vendor.clone().unwrap_or_default(), model.clone());
+                if let Some(first) = places.insert(place, index) {
+                    let problem = format!(
+                        "leads to the same model of the same vendor as routes[{first}]: keep one of \
+                         them, with the weight of both"
+                    );
+                    self.errors.add(&path, problem);
+                    return None;
+                }
+                self.route(&raw, &path, model, dialect, vendors)
+            })
+            .collect();
+        let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
+        routes.sort_by_key(|route| route.priority);
+        Some(routes)
+    }
+
+    fn route(
+        &mut self,
+        raw: &RawRoute,
+        path: &str,
+        model: Option<String>,
+        dialect: Dialect,
+        vendors: &Vendors,
+    ) -> Option<Arc<Route>> {
+        let at = |field: &str| format!("{path}.{field}");
+        let weight = self.whole(raw.weight, &at("weight"), 1, 1..=1_000_000);
+        let priority = self.whole(raw.priority, &at("priority"), 0, 0..=1_000_000);
+        let dialect = self.dialect(&raw.dialect(), dialect, &at);
+        let name = self.required(
+            raw.vendor.clone(),
+            &at("vendor"),
+            "name one of the [[vendor]]s",
+        )?;
+        let Some(vendor) = vendors.get(&name) else {
+            let hint = match near(&name, vendors.keys()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => "add it or mend the name".to_owned(),
+            };
+            self.errors.add(
+                at("vendor"),
+                format!("there is no [[vendor]] with the name {name:?}: {hint}"),
+            );
+            return None;
+        };
+        Some(Arc::new(Route {
+            vendor: Arc::clone(vendor.as_ref()?),
+            model: model?,
+            weight: u32::try_from(weight?).ok()?,
+            priority: u32::try_from(priority?).ok()?,
+            dialect: dialect?,
+        }))
+    }
+
+    pub(super) fn dialect(
+        &mut self,
+        raw: &RawDialect<'_>,
+        usual: Dialect,
+        at: &dyn Fn(&str) -> String,
+    ) -> Option<Dialect> {
+        let output_field = self.choice_or(
+            raw.output_field,
+            usual.output_field,
+            &at("output_field"),
+            [
+                ("max_completion_tokens", OutputField::MaxCompletionTokens),
+                ("max_tokens", OutputField::MaxTokens),
+            ],
+        );
+        let system_role = self.choice_or(
+            raw.system_role,
+            usual.system_role,
+            &at("system_role"),
+            [
+                ("system", SystemRole::System),
+                ("developer", SystemRole::Developer),
+            ],
+        );
+        let thinking = self.choice_or(
+            raw.thinking,
+            usual.thinking,
+            &at("thinking"),
+            [
+                ("effort", Thinking::Effort),
+                ("budget", Thinking::Budget),
+                ("none", Thinking::None),
+            ],
+        );
+        Some(Dialect {
+            output_field: output_field?,
+            system_role: system_role?,
+            reasoning_effort: raw.reasoning_effort.unwrap_or(usual.reasoning_effort),
+            sampling: raw.sampling.unwrap_or(usual.sampling),
+            thinking: thinking?,
+            json_schema: raw.json_schema.unwrap_or(usual.json_schema),
+        })
+    }
+
+    fn choice_or<T: Copy, const N: usize>(
+        &mut self,
+        given: Option<&str>,
+        usual: T,
+        path: &str,
+        choices: [(&'static str, T); N],
+    ) -> Option<T> {
+        given.map_or(Some(usual), |text| self.choice(text, path, choices))
+    }
+}
+
+fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
+    let value = match format {
+        Format::Chat => HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())),
+        Format::Messages => HeaderValue::from_str(key.expose_secret()),
+    };
+    let mut value =
+        value.map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The address of a proxy. What is said about a mistake never repeats the text.
+fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
+    const ADVICE: &str = "must be an address like http://host:port or socks5://host:port";
+    let reference = referred(text, env);
+    let literal = reference.is_none();
+    let address = reference.unwrap_or_else(|| Ok(text.to_owned()))?;
+    let advice = || format!("{ADVICE}; percent-encode a password");
+    let uri: Uri = address.parse().map_err(|_| advice())?;
+    let scheme = match uri.scheme_str() {
+        Some("http") => "http",
+        // The names are looked up by the proxy either way.
+        Some("socks5" | "socks5h") => "socks5",
+        Some("https") => {
+            return Err(format!("{ADVICE}: TLS to the proxy itself is not spoken"));
+        }
+        _ => return Err(advice()),
+    };
+    let Some(authority) = uri.authority().filter(|it| !it.host().is_empty()) else {
+        return Err(advice());
+    };
+    let Some(port) = authority.port_u16().filter(|port| *port != 0) else {
+        return Err(format!("{ADVICE}: its port is missing"));
+    };
+    if !uri.path().trim_matches('/').is_empty() || uri.query().is_some() {
+        return Err(format!("{ADVICE}, and nothing behind the port"));
+    }
+    let user = match authority.as_str().rsplit_once('@') {
+        None => String::new(),
+        Some(_) if literal => {
+            return Err(
+                "has a password in it: put the whole address into the environment and write \
+                 \"${NAME}\" here, or \"file:/path\""
+                    .to_owned(),
+            );
+        }
+        Some((user, _)) => {
+            if user.split(':').any(|word| word.len() > PROXY_WORD_MAX) {
+                return Err(format!(
+                    "has a user or a password of more than {PROXY_WORD_MAX} characters"
+                ));
+            }
+            format!("{user}@")
+        }
+    };
+    Ok(Proxy::new(format!(
+        "{scheme}://{user}{}:{port}",
+        authority.host()
+    )))
+}
+
+fn authorities(path: &str) -> Result<Bytes, String> {
+    let pem = std::fs::read(path)
+        .map_err(|error| format!("cannot read {path}: {error}; give a PEM file"))?;
+    trust(&pem).map_err(|error| format!("{path} is no PEM file of certificates: {error}"))?;
+    Ok(pem.into())
+}
+
+/// The name that was probably meant.
+fn near<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Option<&'a str> {
+    let far = 1 + name.chars().count() / 3;
+    names
+        .map(|known| (distance(name, known), known))
+        .filter(|(distance, _)| *distance <= far)
+        .min()
+        .map(|(_, known)| known.as_str())
+}
+
+/// How many letters must be put in, taken out or changed, in whatever case they are.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.to_lowercase().chars().enumerate() {
+        let mut before = line;
+        row[0] = line + 1;
+        for (column, compared) in other.iter().enumerate() {
+            let changed = before + usize::from(letter != *compared);
+            before = row[column + 1];
+            row[column + 1] = changed.min(before + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Proxy, String> {
+        proxy(text, &|name| {
+            Some(match name {
+                "PROXY" => "socks5h://user:hunter2@proxy.example:1080/".to_owned(),
+                "LONG" => format!("http://user:hunter2{}@proxy.example:1", "x".repeat(255)),
+                _ => return None,
+            })
+        })
+    }
+
+    #[test]
+    fn a_proxy_has_a_scheme_a_host_and_a_port() {
+        for (text, address) in [
+            ("http://10.0.0.1:3128", "http://10.0.0.1:3128"),
+            ("http://10.0.0.1:3128/", "http://10.0.0.1:3128"),
+            ("socks5://[::1]:1080", "socks5://[::1]:1080"),
+            ("socks5h://proxy:1080", "socks5://proxy:1080"),
+            ("${PROXY}", "socks5://user:hunter2@proxy.example:1080"),
+        ] {
+            assert_eq!(of(text).unwrap().expose(), address, "{text}");
+        }
+        for (text, word) in [
+            ("proxy", "like http://"),
+            ("ftp://proxy:21", "like http://"),
+            ("socks4://proxy:1080", "like http://"),
+            ("https://proxy:443", "TLS"),
+            ("http://proxy", "port"),
+            ("http://proxy:0", "port"),
+            ("http://proxy:1/x", "behind the port"),
+            ("http://user:hunter2@proxy:1", "${NAME}"),
+            ("${NONE}", "NONE"),
+            ("${LONG}", "255"),
+        ] {
+            let problem = of(text).unwrap_err();
+            assert!(problem.contains(word), "{text}: {problem}");
+            assert!(!problem.contains("hunter2"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn the_name_that_was_meant_is_found() {
+        let names = ["openai", "anthropic", "mistral-eu"].map(str::to_owned);
+        for (name, meant) in [
+            ("opneai", Some("openai")),
+            ("OpenAI", Some("openai")),
+            ("antropic", Some("anthropic")),
+            ("mistral", Some("mistral-eu")),
+            ("grok", None),
+        ] {
+            assert_eq!(near(name, names.iter()), meant, "{name}");
+        }
+    }
+
+    #[test]
+    fn distances() {
+        for (one, other, apart) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("ab", "ba", 2)] {
+            assert_eq!(distance(one, other), apart, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Decisions, "Vendors"; hardening, "vendor": through which proxy a vendor is reached, whom we trust,
+//! what is spoken, how connections end, and how long we wait for what.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Response, Version};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinSet,
+    time::Duration,
+};
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    checks::{API, cost_nothing, refused},
+    harness::{Key, Setup, World, eventually, whole, with},
+    ops::{BOTH, Op, vendors},
+    proxies::{Authority, KINDS, Kind, PASSWORD, Proxy, Taken, USERINFO, VENDOR_NAME, Vendor, secret_file},
+    replies::{answer, events, usage},
+};
+
+/// With both vendors at another address, and more lines for each. What was the address becomes the
+/// beginning of the path.
+fn vendors_by(url: &str, lines: &str) -> Setup {
+    ["chat", "messages"]
+        .into_iter()
+        .fold(Setup::default(), |setup, format| {
+            setup.edit(
+                &format!("format = \"{format}\"\nurl = \"http://"),
+                &format!("format = \"{format}\"\n{lines}\nurl = \"{url}/"),
+            )
+        })
+}
+
+/// What a polite vendor answers to either operation.
+fn polite(taken: &Taken) -> Response<Full<Bytes>> {
+    let op = if taken.path.ends_with("/chat/completions") {
+        Op::Chat
+    } else {
+        Op::Messages
+    };
+    let asked: Value = serde_json::from_slice(&taken.body).unwrap();
+    let (kind, body) = if asked["stream"] == true {
+        ("text/event-stream", events(op, &["да"], 9, 1).concat())
+    } else {
+        let said = answer(op, "да", &usage(op, 9, 1));
+        ("application/json", said.to_string())
+    };
+    Response::builder()
+        .header("content-type", kind)
+        .body(Full::from(body))
+        .unwrap()
+}
+
+/// Calls both operations, plain and streamed, and checks that they are answered.
+async fn all_answered(what: &str, world: &World, key: &Key) {
+    for op in BOTH {
+        for stream in [false, true] {
+            let body = with(op.body("x"), json!({ "stream": stream }));
+            let answer = op.call(world, key, &body).await;
+            assert_eq!(answer.status, 200, "{what} {op:?} {stream}: {answer:?}");
+            assert!(!answer.failed, "{what} {op:?} {stream}");
+        }
+    }
+}
+
+/// Calls both operations and checks that neither is answered, nor paid for.
+async fn none_answered(what: &str, world: &World, key: &Key) -> String {
+    let mut told = String::new();
+    for op in BOTH {
+        let answer = op.call(world, key, &op.body("x")).await;
+        told.push_str(&refused(what, &answer, 503, API, "vendor_unavailable"));
+        cost_nothing(what, world, key, &answer).await;
+    }
+    told
+}
+
+#[tokio::test]
+async fn a_vendor_is_reached_through_a_proxy_that_looks_its_name_up() {
+    for kind in KINDS {
+        let proxy = Proxy::start(kind).await;
+        let dir = tempfile::tempdir().unwrap();
+        let secret = secret_file(dir.path(), &proxy.url(USERINFO));
+        let url = format!("http://{VENDOR_NAME}");
+        let world = vendors_by(&url, &format!("proxy = \"{secret}\""))
+            .start()
+            .await;
+        proxy.knows(world.vendor.address());
+        let key = world.key().await;
+        all_answered(&format!("{kind:?}"), &world, &key).await;
+        let received = world.vendor.received();
+        assert_eq!(received.len(), 4, "{kind:?}");
+        for received in received {
+            assert_eq!(received.headers["host"], VENDOR_NAME, "{kind:?}");
+            assert!(!received.headers.contains_key("proxy-authorization"));
+        }
+        let targets = proxy.targets();
+        assert!(!targets.is_empty() && proxy.refused() == 0, "{kind:?}");
+        assert_eq!(targets.len(), proxy.connections(), "{kind:?}");
+        for target in targets {
+            assert_eq!(target, format!("{VENDOR_NAME}:80"), "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_our_credentials_is_a_vendor_out_of_reach() {
+    for kind in KINDS {
+        let proxy = Proxy::start(kind).await;
+        let dir = tempfile::tempdir().unwrap();
+        let secret = secret_file(dir.path(), &proxy.url("operator:hunter%403"));
+        let world = vendors(&format!("proxy = \"{secret}\"")).start().await;
+        let key = world.key().await;
+        let told = none_answered(&format!("{kind:?}"), &world, &key).await;
+        assert!(!told.contains(PASSWORD), "{told}");
+        assert!(proxy.refused() >= 2 && proxy.targets().is_empty(), "{kind:?}");
+        assert!(world.vendor.received().is_empty(), "never past the proxy");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_there_is_never_gone_around() {
+    for kind in KINDS {
+        let proxy = Proxy::start(kind).await;
+        let (dir, url) = (tempfile::tempdir().unwrap(), proxy.url(USERINFO));
+        drop(proxy);
+        let secret = secret_file(dir.path(), &url);
+        let world = vendors(&format!("proxy = \"{secret}\"")).start().await;
+        let key = world.key().await;
+        none_answered(&format!("{kind:?}"), &world, &key).await;
+        assert!(world.vendor.received().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn tls_goes_through_the_proxy_to_the_vendor() {
+    let authority = Authority::new();
+    for kind in KINDS {
+        let vendor = Vendor::secure(&authority, &["http/1.1"], polite).await;
+        let proxy = Proxy::start(kind).await;
+        proxy.knows(vendor.address());
+        let dir = tempfile::tempdir().unwrap();
+        let secret = secret_file(dir.path(), &proxy.url(USERINFO));
+        let lines = format!("proxy = \"{secret}\"\nca_file = \"{}\"", authority.file());
+        let world = vendors_by(&format!("https://{VENDOR_NAME}"), &lines)
+            .start()
+            .await;
+        let key = world.key().await;
+        all_answered(&format!("{kind:?}"), &world, &key).await;
+        assert_eq!(vendor.taken().len(), 4, "{kind:?}");
+        assert!(vendor.taken().iter().all(|taken| !taken.headers.contains_key("proxy-authorization")));
+        for target in proxy.targets() {
+            assert_eq!(target, format!("{VENDOR_NAME}:443"), "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_is_trusted_by_the_authorities_of_its_ca_file_and_no_others() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let vendor = Vendor::secure(&authority, &[], polite).await;
+    let url = format!("https://{}", vendor.address());
+    for (ca_file, trusted) in [
+        (authority.file(), true),
+        (other.file(), false),
+        // Mozilla's list.
+        (String::new(), false),
+    ] {
+        let world = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
+            .start()
+            .await;
+        let key = world.key().await;
+        let before = vendor.taken().len();
+        if trusted {
+            all_answered("trusted", &world, &key).await;
+        } else {
+            none_answered("not trusted", &world, &key).await;
+        }
+        let taken = vendor.taken().len() - before;
+        assert_eq!(taken, if trusted { 4 } else { 0 }, "{ca_file:?}");
+    }
+}
+
+#[tokio::test]
+async fn http2_is_spoken_where_the_operator_wants_it_and_the_vendor_offers_it() {
+    let authority = Authority::new();
+    let ca_file = format!("ca_file = \"{}\"", authority.file());
+    for (what, offered, lines, version) in [
+        ("not wanted", &["h2", "http/1.1"][..], "", Version::HTTP_11),
+        ("wanted", &["h2", "http/1.1"][..], "http2 = true", Version::HTTP_2),
+        ("not offered", &["http/1.1"][..], "http2 = true", Version::HTTP_11),
+    ] {
+        let vendor = Vendor::secure(&authority, offered, polite).await;
+        let url = format!("https://{}", vendor.address());
+        let world = vendors_by(&url, &format!("{ca_file}\n{lines}")).start().await;
+        let key = world.key().await;
+        all_answered(what, &world, &key).await;
+        let taken = vendor.taken();
+        assert!(taken.iter().all(|taken| taken.version == version), "{what}: {taken:?}");
+    }
+    // Without TLS there is nothing to ask in.
+    let vendor = Vendor::plain(polite).await;
+    let url = format!("http://{}", vendor.address());
+    let world = vendors_by(&url, "http2 = true").start().await;
+    let key = world.key().await;
+    all_answered("without TLS", &world, &key).await;
+    let taken = vendor.taken();
+    assert!(taken.iter().all(|taken| taken.version == Version::HTTP_2), "{taken:?}");
+}
+
+#[tokio::test]
+async fn one_http2_connection_carries_many_calls_at_once() {
+    let vendor = Vendor::plain(polite).await;
+    let url = format!("http://{}", vendor.address());
+    let world = vendors_by(&url, "http2 = true").start().await;
+    let key = world.key().await;
+    let body = Op::Chat.body("x");
+    let answers = join_all((0..50).map(|_| world.chat(&key, &body))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!((vendor.taken().len(), vendor.connections()), (50, 1));
+}
+
+/// A connection of a vendor that is written by hand.
+struct Raw {
+    socket: TcpStream,
+}
+
+impl Raw {
+    /// The next request, up to the end of its body; `false` when the gateway has closed.
+    async fn request(&mut self) -> bool {
+        let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            let count = self.socket.read(&mut buffer).await.unwrap_or(0);
+            if count == 0 {
+                assert!(read.is_empty(), "a request that breaks off");
+                return false;
+            }
+            read.extend_from_slice(&buffer[..count]);
+            let head = read.windows(4).position(|four| four == b"\r\n\r\n");
+            if head.is_some_and(|at| read.len() > at + 4) && read.ends_with(b"}") {
+                return true;
+            }
+        }
+    }
+
+    async fn answer(&mut self) {
+        let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            said.len()
+        );
+        self.socket.write_all(head.as_bytes()).await.unwrap();
+        self.socket.write_all(said.as_bytes()).await.unwrap();
+    }
+}
+
+/// A gateway, and its vendor's listener.
+async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let world = vendors_by(&format!("http://{address}"), lines).start().await;
+    let key = world.key().await;
+    (world, key, listener)
+}
+
+#[tokio::test]
+async fn no_call_notices_that_a_vendor_closes_idle_connections() {
+    let (world, key, listener) = by_hand("").await;
+    let closed = Arc::new(Notify::new());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut vendor = JoinSet::new();
+    let (signal, count) = (Arc::clone(&closed), Arc::clone(&connections));
+    vendor.spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            let mut raw = Raw { socket };
+            assert!(raw.request().await);
+            raw.answer().await;
+            raw.socket.shutdown().await.unwrap();
+            // The gateway has seen it when it closes, too.
+            assert!(!raw.request().await);
+            signal.notify_one();
+        }
+    });
+    for call in 1..=10 {
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 200, "call {call}: {answer:?}");
+        closed.notified().await;
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test]
+async fn a_request_that_a_vendor_took_is_never_sent_to_it_again() {
+    let (world, key, listener) = by_hand("").await;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let mut vendor = JoinSet::new();
+    vendor.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let (mut raw, count) = (Raw { socket }, Arc::clone(&count));
+            connections.spawn(async move {
+                // The first of a connection is answered, the second one is taken to the grave.
+                assert!(raw.request().await);
+                count.fetch_add(1, Ordering::SeqCst);
+                raw.answer().await;
+                if raw.request().await {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    // As a rule the second call goes over the first one's connection.
+    for call in 1..20 {
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(taken.load(Ordering::SeqCst), call, "each call once");
+        if answer.status != 200 {
+            refused("taken", &answer, 503, API, "vendor_unavailable");
+            return;
+        }
+    }
+    panic!("no connection was used twice");
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_after_its_time() {
+    let (world, key, listener) = by_hand("idle_connection_seconds = 1").await;
+    let body = Op::Chat.body("x");
+    let vendor = async {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut raw = Raw { socket };
+        assert!(raw.request().await);
+        raw.answer().await;
+        tokio::time::timeout(Duration::from_secs(10), raw.request()).await
+    };
+    let (answer, another) = tokio::join!(world.chat(&key, &body), vendor);
+    assert_eq!(answer.status, 200);
+    assert!(!another.expect("the gateway closes it"));
+}
+
+#[tokio::test]
+async fn the_time_for_a_connection_is_that_of_the_proxy_too() {
+    // Connections wait in the listener's queue: nobody ever reads what the proxy is asked.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for kind in KINDS {
+        let scheme = if kind == Kind::Connect { "http" } else { "socks5" };
+        let proxy = format!("{scheme}://{}", silent.local_addr().unwrap());
+        let world = vendors(&format!("connect_seconds = 1\nproxy = \"{proxy}\""))
+            .start()
+            .await;
+        let key = world.key().await;
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        refused("silent proxy", &answer, 504, API, "vendor_timeout");
+        cost_nothing("silent proxy", &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_plain_answer_may_take_longer_than_a_stream_takes_to_begin() {
+    let late = Duration::from_secs(2);
+    let (world, key, listener) = by_hand("first_byte_seconds = 1").await;
+    let body = Op::Chat.body("x");
+    let vendor = async {
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut raw = Raw { socket };
+        assert!(raw.request().await);
+        tokio::time::sleep(late).await;
+        raw.answer().await;
+    };
+    let (answer, ()) = tokio::join!(world.chat(&key, &body), vendor);
+    assert_eq!(answer.status, 200, "{answer:?}");
+
+    let world = vendors("first_byte_seconds = 1").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let reply = Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Wait(late));
+        world.vendor.script(move |_| reply.clone());
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let answer = op.call(&world, &key, &body).await;
+        refused("late stream", &answer, 504, API, "vendor_timeout");
+        cost_nothing("late stream", &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_plain_answer_has_a_time_too() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let world = vendors_by(&url, "plain_seconds = 1").start().await;
+    let key = world.key().await;
+    let answer = world.chat(&key, &Op::Chat.body("x")).await;
+    refused("silent", &answer, 504, API, "vendor_timeout");
+    cost_nothing("silent", &world, &key, &answer).await;
+}
+
+/// A stream whose head is there at once, and whose events wait.
+fn thinking(op: Op, go: &Arc<Notify>) -> Reply {
+    Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Hold(Arc::clone(go)))
+}
+
+#[tokio::test]
+async fn while_a_vendor_thinks_the_head_goes_out_after_its_time_with_a_sign_of_life() {
+    let world = vendors("head_seconds = 1").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let go = Arc::new(Notify::new());
+        let reply = thinking(op, &go);
+        world.vendor.script(move |_| reply.clone());
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let res = world.send(op.request(&world, &key, &body)).await;
+        assert_eq!(res.status(), 200, "{op:?}: before any event");
+        go.notify_one();
+        let answer = whole(res).await;
+        let sign = match op {
+            Op::Chat => ": keep-alive\n\n",
+            Op::Messages => "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        };
+        assert!(answer.text().starts_with(sign), "{}", answer.text());
+        assert!(answer.text().contains("да") && !answer.failed);
+    }
+    assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+}
+
+#[tokio::test]
+async fn a_vendor_that_sends_a_head_and_no_event_is_504() {
+    let world = vendors("first_byte_seconds = 1").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let reply = thinking(op, &Arc::new(Notify::new()));
+        world.vendor.script(move |_| reply.clone());
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let answer = op.call(&world, &key, &body).await;
+        refused("head alone", &answer, 504, API, "vendor_timeout");
+    }
+}
+
+#[tokio::test]
+async fn comments_before_an_error_do_not_take_its_status() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, signs, error) in [
+        (
+            Op::Chat,
+            ": OPENROUTER PROCESSING\n\n",
+            "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n",
+        ),
+        (
+            Op::Messages,
+            "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n",
+        ),
+    ] {
+        let reply = Reply::stream([signs.to_owned(), signs.to_owned(), error.to_owned()])
+            .with_step(1, Step::Wait(Duration::from_millis(50)));
+        world.vendor.script(move |_| reply.clone());
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let answer = op.call(&world, &key, &body).await;
+        refused("error", &answer, 503, API, "vendor_unavailable");
+        cost_nothing("error", &world, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_leads_nowhere() {
+    let elsewhere = Vendor::plain(polite).await;
+    let world = World::start().await;
+    let key = world.key().await;
+    let to = format!("http://{}/v1/chat/completions", elsewhere.address());
+    for status in [301, 302, 303, 307, 308] {
+        let reply = Reply::json(status, &json!({})).header("location", to.clone());
+        world.vendor.script(move |_| reply.clone());
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        assert!(answer.status.is_server_error(), "{status}: {answer:?}");
+        assert!(!answer.headers.contains_key("location"), "{status}");
+    }
+    assert_eq!(elsewhere.connections(), 0);
+    eventually("nothing is held", async || {
+        (world.account(&key).await["held_rub"] == "0.00").then_some(())
+    })
+    .await;
+}

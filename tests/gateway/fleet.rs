@@ -1,0 +1,107 @@
+//! A gateway whose models have several vendors each, all of them scripted.
+
+use tollgate::demo::vendor::ScriptedVendor;
+
+use crate::{
+    harness::{Setup, World},
+    ops::{BOTH, Op},
+};
+
+/// The harness' own vendor is number 0; the others follow.
+pub struct Fleet {
+    pub world: World,
+    pub others: Vec<ScriptedVendor>,
+}
+
+impl Fleet {
+    /// So many vendors for each model. `route` says more of the route to a vendor, like
+    /// `priority = 1`, and `vendor` more of the vendor itself.
+    pub async fn start(
+        setup: Setup,
+        count: usize,
+        route: impl Fn(usize) -> String,
+        vendor: impl Fn(usize) -> String,
+    ) -> Self {
+        let mut others = Vec::new();
+        for _ in 1..count {
+            others.push(ScriptedVendor::start().await.unwrap());
+        }
+        let mut ours = Setup {
+            ledger: setup.ledger,
+            edits: Vec::new(),
+        };
+        for op in BOTH {
+            let (format, model) = (op.model(), op.vendor_model());
+            let routes: Vec<String> = (0..count)
+                .map(|n| {
+                    let more = match route(n) {
+                        more if more.is_empty() => more,
+                        more => format!(", {more}"),
+                    };
+                    format!("{{ vendor = \"{}\", model = \"{model}\"{more} }}", Self::name(op, n))
+                })
+                .collect();
+            let blocks: Vec<String> = others
+                .iter()
+                .enumerate()
+                .map(|(index, other)| {
+                    let path = if op == Op::Chat { "/v1" } else { "" };
+                    format!(
+                        "[[vendor]]\nname = \"{}\"\nformat = \"{format}\"\nurl = \"http://{}{path}\"\n\
+                         key = \"${{VENDOR_KEY}}\"\n{}\n",
+                        Self::name(op, index + 1),
+                        other.address(),
+                        vendor(index + 1)
+                    )
+                })
+                .collect();
+            let begin = format!("[[model]]\nid = \"{format}\"");
+            ours = ours
+                .edit(
+                    &format!("routes = [ {{ vendor = \"{format}-vendor\", model = \"{model}\" }} ]"),
+                    &format!("routes = [ {} ]", routes.join(", ")),
+                )
+                .edit(
+                    &format!("name = \"{format}-vendor\"\n"),
+                    &format!("name = \"{format}-vendor\"\n{}\n", vendor(0)),
+                )
+                .edit(&begin, &format!("{}{begin}", blocks.concat()));
+        }
+        ours.edits.extend(setup.edits);
+        Self {
+            world: ours.start().await,
+            others,
+        }
+    }
+
+    /// Two vendors: number 1 goes first, so that it can be taken away, and number 0 is behind it.
+    pub async fn pair(lines: &str) -> Self {
+        Self::start(
+            Setup::default(),
+            2,
+            |n| format!("priority = {}", 1 - n),
+            |_| lines.to_owned(),
+        )
+        .await
+    }
+
+    /// What the config calls a vendor.
+    pub fn name(op: Op, n: usize) -> String {
+        match n {
+            0 => format!("{}-vendor", op.model()),
+            n => format!("{}-vendor-{n}", op.model()),
+        }
+    }
+
+    pub fn vendor(&self, n: usize) -> &ScriptedVendor {
+        match n {
+            0 => &self.world.vendor,
+            n => &self.others[n - 1],
+        }
+    }
+
+    /// How many requests a vendor got.
+    pub fn asked(&self, n: usize) -> usize {
+        self.vendor(n).received().len()
+    }
+}

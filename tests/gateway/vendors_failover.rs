@@ -1,0 +1,405 @@
+//! Decisions, "Vendors": when a vendor fails before the first byte the next route answers, under the
+//! same number and the same hold, and the call is charged once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant},
+};
+use tollgate::demo::{
+    script,
+    vendor::{Received, Reply, Step},
+};
+
+use crate::{
+    checks::{API, INVALID, LIMIT, cost_nothing, micro, refused},
+    fleet::Fleet,
+    harness::{Answer, Key, Setup, World, eventually, next_text, whole, with},
+    ops::{BOTH, Op},
+    proxies::secret_file,
+    replies::{answer, begun, events, read_until, refusal, usage},
+};
+
+/// A failure by its name: what the first vendor does, for either operation, plain or streamed. `None`
+/// where it cannot be.
+type Failure = (&'static str, fn(Op, bool) -> Option<Reply>);
+
+fn never() -> Step {
+    Step::Hold(Arc::new(Notify::new()))
+}
+
+fn media_type(stream: bool) -> &'static str {
+    if stream {
+        "text/event-stream"
+    } else {
+        "application/json"
+    }
+}
+
+const FAILURES: [Failure; 18] = [
+    ("408", |_, _| Some(refusal(408, "x"))),
+    ("429", |_, _| Some(refusal(429, "x").header("retry-after", "9"))),
+    ("500", |_, _| Some(refusal(500, "x"))),
+    ("502", |_, _| Some(refusal(502, "x"))),
+    ("503", |_, _| Some(refusal(503, "x"))),
+    ("504", |_, _| Some(refusal(504, "x"))),
+    ("529", |_, _| Some(refusal(529, "x"))),
+    ("our key, 401", |_, _| Some(refusal(401, "x"))),
+    ("our account, 402", |_, _| Some(refusal(402, "x"))),
+    ("our key, 403", |_, _| Some(refusal(403, "x"))),
+    ("a redirect", |_, _| {
+        Some(refusal(307, "x").header("location", "/v1/elsewhere"))
+    }),
+    ("html", |_, _| {
+        let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
+        Some(Reply::raw(200, "text/html", vec![page]))
+    }),
+    ("a head and nothing", |_, stream| {
+        Some(Reply::raw(200, media_type(stream), vec![never()]))
+    }),
+    ("cut behind the head", |_, stream| {
+        Some(Reply::raw(200, media_type(stream), vec![Step::Cut]))
+    }),
+    ("cut in the first event, or in the answer", |op, stream| {
+        let said = if stream {
+            events(op, &["да"], 9, 1).concat()
+        } else {
+            answer(op, "да", &usage(op, 9, 1)).to_string()
+        };
+        let half = Step::Send(Bytes::from(said).slice(..20));
+        Some(Reply::raw(200, media_type(stream), vec![half, Step::Cut]))
+    }),
+    ("an answer without a body", |_, stream| {
+        Some(Reply::raw(200, media_type(stream), vec![]))
+    }),
+    ("an error as the first event", |op, stream| {
+        let error = json!({ "type": "overloaded_error", "message": "x" });
+        let event = match op {
+            Op::Chat => format!(": hello\n\ndata: {}\n\n", json!({ "error": error })),
+            Op::Messages => {
+                let data = json!({ "type": "error", "error": error });
+                format!("event: error\ndata: {data}\n\n")
+            }
+        };
+        stream.then(|| Reply::stream([event]))
+    }),
+    ("an error in the clothes of an answer", |_, stream| {
+        (!stream).then(|| refusal(200, "x"))
+    }),
+];
+
+/// Checks that vendor 0 has answered, that its answer is charged and nothing else, and that it was
+/// asked once.
+async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
+    assert_eq!(answer.status, 200, "{what}: {answer:?}");
+    assert!(!answer.failed && answer.text().contains("Вы"), "{what}: {answer:?}");
+    let receipt = fleet.world.receipt(&answer.number()).await;
+    assert_eq!(receipt["vendor"], Fleet::name(op, 0), "{what}: {receipt}");
+    assert_eq!(receipt["end"], "finished", "{what}: {receipt}");
+    let account = fleet.world.settled(key).await;
+    assert_eq!(micro(&account["spent_rub"]), micro(&receipt["charged_rub"]), "{what}");
+    assert_eq!(fleet.asked(0), 1, "{what}");
+}
+
+#[tokio::test]
+async fn the_next_vendor_answers_whatever_the_first_one_fails_with_before_its_first_byte() {
+    for (what, failure) in FAILURES {
+        for op in BOTH {
+            for stream in [false, true] {
+                let Some(reply) = failure(op, stream) else {
+                    continue;
+                };
+                let what = format!("{what}, {op:?}, stream = {stream}");
+                let fleet = Fleet::pair("first_byte_seconds = 1\nidle_seconds = 1").await;
+                let key = fleet.world.key().await;
+                fleet.vendor(1).script(move |_| reply.clone());
+                let body = with(op.body("x"), json!({ "stream": stream }));
+                let answer = op.call(&fleet.world, &key, &body).await;
+                second_answered(&what, &fleet, op, &key, &answer).await;
+                assert_eq!(fleet.asked(1), 1, "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_next_vendor_answers_when_the_first_one_cannot_be_reached() {
+    for op in BOTH {
+        let mut fleet = Fleet::pair("").await;
+        let key = fleet.world.key().await;
+        fleet.others.clear();
+        let answer = op.call(&fleet.world, &key, &op.body("x")).await;
+        second_answered("refused connection", &fleet, op, &key, &answer).await;
+    }
+}
+
+#[tokio::test]
+async fn each_vendor_is_sent_the_request_in_its_own_words() {
+    let setup = Setup::default()
+        .edit("model = \"vendor-chat-1\"", "model = \"vendor-chat-2\"")
+        .edit("priority = 0", "priority = 0, output_field = \"max_tokens\"");
+    let fleet = Fleet::start(setup, 2, |n| format!("priority = {n}"), |_| String::new()).await;
+    let key = fleet.world.key().await;
+    let mut body = with(Op::Chat.body("x"), json!({ "max_completion_tokens": 7 }));
+    body.as_object_mut().unwrap().remove("max_tokens");
+    fleet.vendor(0).script(|_| refusal(500, "x"));
+    assert_eq!(fleet.world.chat(&key, &body).await.status, 200);
+    let sent = |n: usize| fleet.vendor(n).received().pop().unwrap().json();
+    assert_eq!(sent(0), with(with(Op::Chat.body("x"), json!({ "model": "vendor-chat-2" })), json!({ "max_tokens": 7 })));
+    assert_eq!(sent(1), with(body, json!({ "model": "vendor-chat-2" })));
+}
+
+#[tokio::test]
+async fn a_vendor_of_the_other_format_may_be_the_next_one() {
+    // One vendor speaks both, and fails in the caller's own.
+    let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
+    let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
+    let own_first = |own: &str, other: &str| format!("{own}, {}", other.replace(" }", ", priority = 1 }"));
+    for op in BOTH {
+        let (from, to) = match op {
+            Op::Chat => (routes, own_first(routes, other)),
+            Op::Messages => (other, own_first(other, routes)),
+        };
+        let world = Setup::default().edit(from, &to).start().await;
+        let key = world.key().await;
+        world.vendor.script(move |received: &Received| {
+            if received.path.ends_with(op.path()) {
+                refusal(503, "x")
+            } else {
+                script::polite(received)
+            }
+        });
+        for stream in [false, true] {
+            let body = with(op.body("x"), json!({ "stream": stream }));
+            let answer = op.call(&world, &key, &body).await;
+            assert_eq!(answer.status, 200, "{op:?} {stream}: {answer:?}");
+            assert!(answer.text().contains("Вы"), "{op:?} {stream}: {answer:?}");
+            let receipt = world.receipt(&answer.number()).await;
+            let answered = match op {
+                Op::Chat => "messages-vendor",
+                Op::Messages => "chat-vendor",
+            };
+            assert_eq!(receipt["vendor"], answered, "{receipt}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn behind_the_first_byte_no_other_vendor_is_asked() {
+    for op in BOTH {
+        let fleet = Fleet::pair("").await;
+        let key = fleet.world.key().await;
+        let go = Arc::new(Notify::new());
+        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2))
+            .with_step(begun(op), Step::Cut)
+            .with_step(begun(op), Step::Hold(Arc::clone(&go)));
+        fleet.vendor(1).script(move |_| reply.clone());
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let res = fleet.world.send(op.request(&fleet.world, &key, &body)).await;
+        assert_eq!(res.status(), 200, "{op:?}");
+        let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let mut body = res.into_body();
+        read_until(&mut body, "раз").await;
+        go.notify_one();
+        let mut text = String::new();
+        while let Some(more) = next_text(&mut body).await {
+            text.push_str(&more);
+        }
+        assert!(text.contains(&format!("({number})")), "an error event: {text}");
+        let receipt = fleet.world.receipt(&number).await;
+        assert_eq!(receipt["vendor"], Fleet::name(op, 1), "{receipt}");
+        assert_eq!(receipt["end"], "vendor_cut", "{receipt}");
+        assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 0), "{op:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_mistake_of_the_callers_is_told_by_the_first_vendor_and_no_other_is_asked() {
+    for status in [400, 413, 422] {
+        for op in BOTH {
+            let fleet = Fleet::pair("").await;
+            let key = fleet.world.key().await;
+            fleet.vendor(1).script(move |_| refusal(status, "max_tokens is too large"));
+            let answer = op.call(&fleet.world, &key, &op.body("x")).await;
+            let text = refused("mistake", &answer, status, INVALID, "");
+            assert!(text.contains("max_tokens is too large"), "{text}");
+            cost_nothing("mistake", &fleet.world, &key, &answer).await;
+            assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 0), "{op:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_all_fail_the_most_telling_error_is_told_and_nothing_is_paid() {
+    // What the first and the second one say, in either order, and what is told.
+    for (one, other, status, kind, code) in [
+        (500, 429, 429, LIMIT, "vendor_rate_limit"),
+        (401, 500, 503, API, "vendor_unavailable"),
+        (307, 529, 503, API, "vendor_unavailable"),
+        (401, 307, 502, API, "vendor_broken"),
+    ] {
+        for (first, second) in [(one, other), (other, one)] {
+            let what = format!("{first}, then {second}");
+            let fleet = Fleet::pair("").await;
+            let key = fleet.world.key().await;
+            for (n, status) in [(1, first), (0, second)] {
+                fleet
+                    .vendor(n)
+                    .script(move |_| refusal(status, "engine-7").header("retry-after", "7"));
+            }
+            let answer = fleet.world.chat(&key, &Op::Chat.body("x")).await;
+            let text = refused(&what, &answer, status, kind, code);
+            assert!(!text.contains("engine-7"), "{what}: {text}");
+            if status == 429 {
+                assert_eq!(answer.headers["retry-after"], "7", "{what}");
+            }
+            cost_nothing(&what, &fleet.world, &key, &answer).await;
+            assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 1), "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_at_its_limit_is_left_alone_for_as_long_as_it_says() {
+    let fleet = Fleet::pair("").await;
+    let key = fleet.world.key().await;
+    let began = Instant::now();
+    fleet
+        .vendor(1)
+        .script(|_| refusal(429, "x").header("retry-after", "2"));
+    let call = async || {
+        let answer = fleet.world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        fleet.asked(1)
+    };
+    assert_eq!(call().await, 1);
+    fleet.vendor(1).script(script::polite);
+    eventually("it is asked again", async || {
+        (call().await > 1).then_some(())
+    })
+    .await;
+    let rested = began.elapsed();
+    assert!(rested >= Duration::from_millis(1_900), "{rested:?}");
+}
+
+#[tokio::test]
+async fn a_full_vendor_is_passed_by() {
+    let one_at_a_time = |n: usize| ["", "connections_max = 1"][n].to_owned();
+    let fleet = Fleet::start(
+        Setup::default(),
+        2,
+        |n| format!("priority = {}", 1 - n),
+        one_at_a_time,
+    )
+    .await;
+    let key = fleet.world.key().await;
+    for op in BOTH {
+        let go = Arc::new(Notify::new());
+        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2))
+            .with_step(begun(op), Step::Hold(Arc::clone(&go)));
+        fleet.vendor(1).script(move |_| reply.clone());
+        let before = (fleet.asked(1), fleet.asked(0));
+        let body = with(op.body("x"), json!({ "stream": true }));
+        let res = fleet.world.send(op.request(&fleet.world, &key, &body)).await;
+        // Its place is taken to the end of the stream.
+        for _ in 0..3 {
+            assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
+        }
+        assert_eq!((fleet.asked(1), fleet.asked(0)), (before.0 + 1, before.1 + 3));
+        go.notify_one();
+        assert!(!whole(res).await.failed);
+        fleet.vendor(1).script(script::polite);
+        eventually("its place is free again", async || {
+            let before = fleet.asked(1);
+            assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
+            (fleet.asked(1) > before).then_some(())
+        })
+        .await;
+    }
+}
+
+/// A world whose vendors have two keys each, `one` and `two`.
+async fn two_keys() -> (World, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = ["one", "two"].map(|name| {
+        let dir = dir.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        secret_file(&dir, &format!("sk-key-{name}"))
+    });
+    let keys = format!("keys = {secrets:?}");
+    let world = Setup::default()
+        .edit("key = \"${VENDOR_KEY}\"", &keys)
+        .start()
+        .await;
+    (world, dir)
+}
+
+/// How often each key was shown.
+fn shown(world: &World) -> (usize, usize) {
+    let of = |name: &str| {
+        let received = world.vendor.received();
+        let shows = |received: &&Received| key_of(received).contains(name);
+        received.iter().filter(shows).count()
+    };
+    (of("sk-key-one"), of("sk-key-two"))
+}
+
+fn key_of(received: &Received) -> &str {
+    let headers = &received.headers;
+    let key = headers.get("authorization").or(headers.get("x-api-key"));
+    key.unwrap().to_str().unwrap()
+}
+
+#[tokio::test]
+async fn several_keys_are_used_in_turn() {
+    let (world, _dir) = two_keys().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for _ in 0..10 {
+            assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
+        }
+    }
+    assert_eq!(shown(&world), (10, 10));
+}
+
+#[tokio::test]
+async fn a_key_that_is_refused_or_at_its_limit_rests_and_no_caller_notices() {
+    for status in [401, 402, 403, 429] {
+        for op in BOTH {
+            let (world, _dir) = two_keys().await;
+            let key = world.key().await;
+            world.vendor.script(move |received| {
+                if key_of(received).contains("sk-key-one") {
+                    refusal(status, "sk-key-one").header("retry-after", "60")
+                } else {
+                    script::polite(received)
+                }
+            });
+            for call in 0..6 {
+                let answer = op.call(&world, &key, &op.body("x")).await;
+                assert_eq!(answer.status, 200, "{status}, call {call}: {answer:?}");
+            }
+            assert_eq!(shown(&world), (1, 6), "{status} {op:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sick_vendors_are_asked_hardly_more_often_than_callers_ask() {
+    const CALLS: usize = 100;
+    let fleet = Fleet::pair("").await;
+    let key = fleet.world.key().await;
+    for n in [0, 1] {
+        fleet.vendor(n).script(|_| refusal(500, "x"));
+    }
+    for _ in 0..CALLS {
+        let answer = fleet.world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 503, "{answer:?}");
+    }
+    let asked = fleet.asked(0) + fleet.asked(1);
+    assert!(asked <= CALLS * 12 / 10, "{asked} requests for {CALLS} calls");
+    assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
+}
