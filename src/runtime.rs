@@ -7,7 +7,7 @@ use http::Request;
 use hyper::body::Incoming;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     task::JoinSet,
 };
@@ -15,6 +15,7 @@ use tollgate_layers::{
     failover::Health,
     parse::ParseLimits,
     reserve::{Event, Settler, SettlerSettings, ledger::Bookkeeping},
+    upstream::Upstream,
 };
 use tower::service_fn;
 
@@ -42,6 +43,7 @@ pub struct Gateway {
     store: Store,
     live: Arc<Live>,
     health: Health,
+    upstream: Upstream,
     readiness: Readiness,
     draining: watch::Sender<bool>,
     /// Operators are served to the end of the drain.
@@ -87,7 +89,8 @@ impl Gateway {
             Settler::new(store.clone(), settings, move |event| settled(event));
         let health = Health::new();
         follow(&health, &live);
-        let service = stack(config, &live, &store, &settler, &health);
+        let upstream = Upstream::new(config.limits.call_time_max);
+        let service = stack(config, &live, &store, &settler, &health, &upstream);
 
         let listener = bind(config.listen, "listen").await?;
         let address = listener.local_addr()?;
@@ -134,6 +137,7 @@ impl Gateway {
             store,
             live,
             health,
+            upstream,
             readiness,
             draining,
             _admin_end: admin_end,
@@ -225,12 +229,12 @@ async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
 pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut gateway = Gateway::build(&config, log_event).await?;
+    let mut stop = StopSignals::listen()?;
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(address = %gateway.address(), admin, "serving");
-    let mut stop = std::pin::pin!(until_told_to_stop());
     loop {
         tokio::select! {
-            stopped = &mut stop => break stopped?,
+            () = stop.next() => break,
             Some(()) = hangup.recv() => reload(&mut gateway, file).await,
         }
     }
@@ -240,8 +244,7 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     );
     tokio::select! {
         drained = gateway.drain() => drained?,
-        stopped = until_told_to_stop() => {
-            stopped?;
+        () = stop.next() => {
             anyhow::bail!("told to stop twice: running calls were cut and may not be charged");
         }
     }
@@ -270,6 +273,9 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
                 .live
                 .replace(&config.live, version, &config.base_url);
             follow(&gateway.health, &gateway.live);
+            let snapshot = gateway.live.snapshot();
+            let vendors = snapshot.vendors().map(|vendor| &**vendor);
+            gateway.upstream.retain(vendors);
             gateway.feed = feed(&config, &gateway.live).await;
             tracing::info!(
                 price_version = version.id,
@@ -285,15 +291,30 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
 /// # Errors
 /// The signals cannot be listened to.
 pub async fn until_told_to_stop() -> anyhow::Result<()> {
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    StopSignals::listen()?.next().await;
     Ok(())
+}
+
+/// SIGTERM and SIGINT. One that comes while nobody waits is kept for the next who does.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// One line in the log for each call that was charged.

@@ -53,6 +53,7 @@ pub fn stack(
     store: &Store,
     settler: &Settler,
     health: &Health,
+    upstream: &Upstream,
 ) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
@@ -78,7 +79,7 @@ pub fn stack(
     let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
     let translate = TranslateLayer::new();
     let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
-    let upstream = Upstream::new(limits.call_time_max);
+    let upstream = upstream.clone();
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends

@@ -262,7 +262,10 @@ mod tests {
     fn a_proxys_password_is_not_shown() {
         for (address, shown) in [
             ("http://u:hunter2@p:8080", "Proxy(http://p:8080)"),
-            ("socks5://u:hun@ter2@[::1]:1080", "Proxy(socks5://[::1]:1080)"),
+            (
+                "socks5://u:hun@ter2@[::1]:1080",
+                "Proxy(socks5://[::1]:1080)",
+            ),
             ("http://p:3128", "Proxy(http://p:3128)"),
         ] {
             assert_eq!(format!("{:?}", Proxy::new(address.to_owned())), shown);

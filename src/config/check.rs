@@ -16,17 +16,13 @@ use http::{HeaderValue, Method, Uri};
 use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::{ExposeSecret, SecretString};
-use tollgate_layers::{
-    model::Dialect, redis_conn::RedisUrl, reserve::HoldMode, respond::Language,
-};
+use tollgate_layers::{model::Dialect, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
 
 use super::{
     AdminConfig, Config, HttpSource, LedgerConfig, LedgerUrl, Limits, LiveConfig, ModelConfig,
     OutboxConfig, RateConfig, RateSource, Tariff, UsdtRates,
     error::Errors,
-    raw::{
-        RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawSource, RawUsdt,
-    },
+    raw::{RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawSource, RawUsdt},
     secret::{Env, referred, secret},
     vendor::Vendors,
 };
@@ -552,7 +548,12 @@ impl Check<'_> {
             .ok()
     }
 
-    pub(super) fn required(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<String> {
+    pub(super) fn required(
+        &mut self,
+        given: Option<String>,
+        path: &str,
+        advice: &str,
+    ) -> Option<String> {
         let given = given.filter(|text| !text.is_empty());
         if given.is_none() {
             self.errors.missing(path, advice);
@@ -560,7 +561,12 @@ impl Check<'_> {
         given
     }
 
-    pub(super) fn secret(&mut self, given: Option<String>, path: &str, advice: &str) -> Option<SecretString> {
+    pub(super) fn secret(
+        &mut self,
+        given: Option<String>,
+        path: &str,
+        advice: &str,
+    ) -> Option<SecretString> {
         let text = self.required(given, path, advice)?;
         let value = secret(&text, self.env);
         self.keep(value, path)

@@ -11,12 +11,7 @@ use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
-use tollgate_layers::{
-    model::Route,
-    redis_conn::RedisUrl,
-    reserve::HoldMode,
-    respond::Language,
-};
+use tollgate_layers::{model::Route, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
 
 use crate::{select_json::Selector, server::ConnectionLimits};
 
@@ -493,7 +488,9 @@ mod tests {
                 { vendor = "v", model = "m-1" },
             ]"#,
         );
-        let text = format!("{text}\n[[vendor]]\nname = \"w\"\nformat = \"messages\"\nurl = \"http://h\"\nkey = \"${{VENDOR_KEY}}\"\n");
+        let text = format!(
+            "{text}\n[[vendor]]\nname = \"w\"\nformat = \"messages\"\nurl = \"http://h\"\nkey = \"${{VENDOR_KEY}}\"\n"
+        );
         let config = parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
         let model = &config.live.models[0];
         assert!(model.sticky);
@@ -526,7 +523,12 @@ mod tests {
             vendor.credentials,
             ["Bearer sk-vendor-secret", "Bearer admin-secret-0123456789"]
         );
-        assert!(vendor.credentials.iter().all(http::HeaderValue::is_sensitive));
+        assert!(
+            vendor
+                .credentials
+                .iter()
+                .all(http::HeaderValue::is_sensitive)
+        );
     }
 
     #[test]
@@ -813,7 +815,12 @@ mod tests {
                 "vendor[0].keys",
                 "keep one of them",
             ),
-            ("key = \"${VENDOR_KEY}\"", "keys = []", "vendor[0].keys", "1 to"),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "keys = []",
+                "vendor[0].keys",
+                "1 to",
+            ),
             (
                 "key = \"${VENDOR_KEY}\"",
                 "keys = [\"${VENDOR_KEY}\", \"0123456789abcdef\"]",
@@ -1036,11 +1043,7 @@ mod tests {
     #[test]
     fn debug_shows_no_secret() {
         let text = changed("[admin]", "[ledger]\nurl = \"${LEDGER_URL}\"\n[admin]");
-        let text = text.replacen(
-            "name = \"v\"",
-            "name = \"v\"\nproxy = \"${PROXY_URL}\"",
-            1,
-        );
+        let text = text.replacen("name = \"v\"", "name = \"v\"\nproxy = \"${PROXY_URL}\"", 1);
         let text = text.replace(
             "fixed = \"90.50\"",
             "url = \"https://rates.example/?key=query-secret\"\nselect = \"/rate\"",

@@ -106,12 +106,8 @@ impl Check<'_> {
         );
         let first_byte_timeout =
             self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
-        let plain_timeout = self.seconds(
-            raw.plain_seconds,
-            &at("plain_seconds"),
-            CALL_SECONDS_MAX,
-            1,
-        );
+        let plain_timeout =
+            self.seconds(raw.plain_seconds, &at("plain_seconds"), CALL_SECONDS_MAX, 1);
         let head_timeout = self.seconds(raw.head_seconds, &at("head_seconds"), 30, 0);
         let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
         let egress = self.egress(&raw, url.as_deref(), &at);
@@ -210,9 +206,7 @@ impl Check<'_> {
         );
         let proxy = match raw.proxy.as_deref().filter(|proxy| !proxy.is_empty()) {
             None => Some(None),
-            Some(text) => self
-                .keep(proxy(text, self.env), &at("proxy"))
-                .map(Some),
+            Some(text) => self.keep(proxy(text, self.env), &at("proxy")).map(Some),
         };
         let plain = url.is_some_and(|url| url.starts_with("http:"));
         let authorities = match raw.ca_file.as_deref().filter(|path| !path.is_empty()) {
@@ -528,7 +522,12 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (one, other, apart) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("ab", "ba", 2)] {
+        for (one, other, apart) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 2),
+        ] {
             assert_eq!(distance(one, other), apart, "{one} {other}");
         }
     }

@@ -52,7 +52,7 @@ pub struct ServerSettings {
 pub struct ConnectionLimits {
     /// Connections in all.
     pub max: usize,
-    /// Connections from one address block.
+    /// Connections from one address block; a trusted proxy has as many as there are.
     pub per_address_max: usize,
     /// Time for the first byte.
     pub first_byte_timeout: Duration,
@@ -106,7 +106,7 @@ pub async fn serve<S, A>(
     A: Body<Data = Bytes> + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    let peers = Peers::new(settings.connections);
+    let peers = Peers::new(settings.connections, Arc::clone(&settings.trusted_proxies));
     let mut connections = JoinSet::new();
     let mut told = std::pin::pin!(drain_begins(draining.clone()));
     loop {

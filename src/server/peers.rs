@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use ipnet::IpNet;
 use tollgate_layers::facts::ClientAddr;
 
 use super::ConnectionLimits;
@@ -18,6 +19,8 @@ pub(super) struct Peers(Arc<Inner>);
 struct Inner {
     max: usize,
     per_address_max: usize,
+    /// Proxies speak for many clients.
+    unlimited: Arc<[IpNet]>,
     counts: Mutex<Counts>,
 }
 
@@ -35,17 +38,20 @@ pub(super) struct Place {
 }
 
 impl Peers {
-    pub(super) fn new(limits: ConnectionLimits) -> Self {
+    pub(super) fn new(limits: ConnectionLimits, proxies: Arc<[IpNet]>) -> Self {
         Self(Arc::new(Inner {
             max: limits.max,
             per_address_max: limits.per_address_max,
+            unlimited: proxies,
             counts: Mutex::default(),
         }))
     }
 
     /// A place, if there is one.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<Place> {
-        let block = ClientAddr(peer.to_canonical()).block();
+        let peer = peer.to_canonical();
+        let is_proxy = self.0.unlimited.iter().any(|net| net.contains(&peer));
+        let block = ClientAddr(peer).block();
         let mut counts = self.lock();
         if counts.all >= self.0.max {
             tracing::warn!(
@@ -55,7 +61,7 @@ impl Peers {
             return None;
         }
         let count = counts.by_block.entry(block).or_default();
-        if *count >= self.0.per_address_max {
+        if *count >= self.0.per_address_max && !is_proxy {
             tracing::debug!(%peer, "connection refused: limits.connections_per_address_max");
             return None;
         }
@@ -91,11 +97,12 @@ mod tests {
 
     #[test]
     fn an_address_block_has_so_many_places_and_all_together_have_so_many() {
-        let peers = Peers::new(ConnectionLimits {
+        let limits = ConnectionLimits {
             max: 4,
             per_address_max: 2,
             ..ConnectionLimits::default()
-        });
+        };
+        let peers = Peers::new(limits, Arc::new([]));
         let admit = |address: &str| peers.admit(address.parse().unwrap());
         let first = admit("192.0.2.1").unwrap();
         let _second = admit("::ffff:192.0.2.1").unwrap();
@@ -107,5 +114,19 @@ mod tests {
         drop(first);
         assert!(admit("198.51.100.7").is_some());
         assert_eq!(peers.lock().by_block.len(), 2);
+    }
+
+    #[test]
+    fn a_trusted_proxy_has_as_many_as_there_are() {
+        let limits = ConnectionLimits {
+            max: 3,
+            per_address_max: 1,
+            ..ConnectionLimits::default()
+        };
+        let peers = Peers::new(limits, Arc::new(["10.0.0.0/8".parse().unwrap()]));
+        let admit = |address: &str| peers.admit(address.parse().unwrap());
+        let _kept = [admit("10.0.0.1").unwrap(), admit("10.0.0.1").unwrap()];
+        let _third = admit("192.0.2.1").unwrap();
+        assert!(admit("10.0.0.1").is_none());
     }
 }

@@ -27,7 +27,9 @@ use crate::{
     checks::{API, cost_nothing, refused},
     harness::{Key, Setup, World, eventually, whole, with},
     ops::{BOTH, Op, vendors},
-    proxies::{Authority, KINDS, Kind, PASSWORD, Proxy, Taken, USERINFO, VENDOR_NAME, Vendor, secret_file},
+    proxies::{
+        Authority, KINDS, Kind, PASSWORD, Proxy, Taken, USERINFO, VENDOR_NAME, Vendor, secret_file,
+    },
     replies::{answer, events, usage},
 };
 
@@ -125,7 +127,10 @@ async fn a_proxy_that_refuses_our_credentials_is_a_vendor_out_of_reach() {
         let key = world.key().await;
         let told = none_answered(&format!("{kind:?}"), &world, &key).await;
         assert!(!told.contains(PASSWORD), "{told}");
-        assert!(proxy.refused() >= 2 && proxy.targets().is_empty(), "{kind:?}");
+        assert!(
+            proxy.refused() >= 2 && proxy.targets().is_empty(),
+            "{kind:?}"
+        );
         assert!(world.vendor.received().is_empty(), "never past the proxy");
     }
 }
@@ -160,7 +165,12 @@ async fn tls_goes_through_the_proxy_to_the_vendor() {
         let key = world.key().await;
         all_answered(&format!("{kind:?}"), &world, &key).await;
         assert_eq!(vendor.taken().len(), 4, "{kind:?}");
-        assert!(vendor.taken().iter().all(|taken| !taken.headers.contains_key("proxy-authorization")));
+        assert!(
+            vendor
+                .taken()
+                .iter()
+                .all(|taken| !taken.headers.contains_key("proxy-authorization"))
+        );
         for target in proxy.targets() {
             assert_eq!(target, format!("{VENDOR_NAME}:443"), "{kind:?}");
         }
@@ -199,16 +209,31 @@ async fn http2_is_spoken_where_the_operator_wants_it_and_the_vendor_offers_it() 
     let ca_file = format!("ca_file = \"{}\"", authority.file());
     for (what, offered, lines, version) in [
         ("not wanted", &["h2", "http/1.1"][..], "", Version::HTTP_11),
-        ("wanted", &["h2", "http/1.1"][..], "http2 = true", Version::HTTP_2),
-        ("not offered", &["http/1.1"][..], "http2 = true", Version::HTTP_11),
+        (
+            "wanted",
+            &["h2", "http/1.1"][..],
+            "http2 = true",
+            Version::HTTP_2,
+        ),
+        (
+            "not offered",
+            &["http/1.1"][..],
+            "http2 = true",
+            Version::HTTP_11,
+        ),
     ] {
         let vendor = Vendor::secure(&authority, offered, polite).await;
         let url = format!("https://{}", vendor.address());
-        let world = vendors_by(&url, &format!("{ca_file}\n{lines}")).start().await;
+        let world = vendors_by(&url, &format!("{ca_file}\n{lines}"))
+            .start()
+            .await;
         let key = world.key().await;
         all_answered(what, &world, &key).await;
         let taken = vendor.taken();
-        assert!(taken.iter().all(|taken| taken.version == version), "{what}: {taken:?}");
+        assert!(
+            taken.iter().all(|taken| taken.version == version),
+            "{what}: {taken:?}"
+        );
     }
     // Without TLS there is nothing to ask in.
     let vendor = Vendor::plain(polite).await;
@@ -217,7 +242,10 @@ async fn http2_is_spoken_where_the_operator_wants_it_and_the_vendor_offers_it() 
     let key = world.key().await;
     all_answered("without TLS", &world, &key).await;
     let taken = vendor.taken();
-    assert!(taken.iter().all(|taken| taken.version == Version::HTTP_2), "{taken:?}");
+    assert!(
+        taken.iter().all(|taken| taken.version == Version::HTTP_2),
+        "{taken:?}"
+    );
 }
 
 #[tokio::test]
@@ -270,7 +298,9 @@ impl Raw {
 async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
-    let world = vendors_by(&format!("http://{address}"), lines).start().await;
+    let world = vendors_by(&format!("http://{address}"), lines)
+        .start()
+        .await;
     let key = world.key().await;
     (world, key, listener)
 }
@@ -358,7 +388,11 @@ async fn the_time_for_a_connection_is_that_of_the_proxy_too() {
     // Connections wait in the listener's queue: nobody ever reads what the proxy is asked.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for kind in KINDS {
-        let scheme = if kind == Kind::Connect { "http" } else { "socks5" };
+        let scheme = if kind == Kind::Connect {
+            "http"
+        } else {
+            "socks5"
+        };
         let proxy = format!("{scheme}://{}", silent.local_addr().unwrap());
         let world = vendors(&format!("connect_seconds = 1\nproxy = \"{proxy}\""))
             .start()

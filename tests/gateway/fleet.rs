@@ -38,7 +38,10 @@ impl Fleet {
                         more if more.is_empty() => more,
                         more => format!(", {more}"),
                     };
-                    format!("{{ vendor = \"{}\", model = \"{model}\"{more} }}", Self::name(op, n))
+                    format!(
+                        "{{ vendor = \"{}\", model = \"{model}\"{more} }}",
+                        Self::name(op, n)
+                    )
                 })
                 .collect();
             let blocks: Vec<String> = others
@@ -58,7 +61,9 @@ impl Fleet {
             let begin = format!("[[model]]\nid = \"{format}\"");
             ours = ours
                 .edit(
-                    &format!("routes = [ {{ vendor = \"{format}-vendor\", model = \"{model}\" }} ]"),
+                    &format!(
+                        "routes = [ {{ vendor = \"{format}-vendor\", model = \"{model}\" }} ]"
+                    ),
                     &format!("routes = [ {} ]", routes.join(", ")),
                 )
                 .edit(

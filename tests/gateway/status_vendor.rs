@@ -214,7 +214,9 @@ async fn a_vendor_that_accepts_and_is_silent_is_504() {
     // Connections wait in the listener's queue: nobody ever reads the request.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let world = vendors_at(&address, "first_byte_seconds = 1").start().await;
+    let world = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
+        .start()
+        .await;
     let key = world.key().await;
     let (chat, messages) = (Op::Chat.body("x"), Op::Messages.body("x"));
     let (chat, messages) = tokio::join!(

@@ -49,7 +49,10 @@ async fn vendors_share_calls_by_weight() {
     let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
     assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
     // Two degrees of freedom: beyond this once in a million runs.
-    assert!(chi_squared < 27.6, "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}");
+    assert!(
+        chi_squared < 27.6,
+        "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
+    );
 }
 
 #[tokio::test]
@@ -70,7 +73,14 @@ async fn a_lower_priority_goes_first_whatever_the_weights() {
     let fleet = Fleet::start(
         Setup::default(),
         3,
-        |n| ["priority = 2, weight = 1000", "priority = 1, weight = 9", "priority = 0"][n].to_owned(),
+        |n| {
+            [
+                "priority = 2, weight = 1000",
+                "priority = 1, weight = 9",
+                "priority = 0",
+            ][n]
+                .to_owned()
+        },
         |_| String::new(),
     )
     .await;
@@ -84,7 +94,8 @@ async fn a_lower_priority_goes_first_whatever_the_weights() {
 
 /// The turn of a conversation that begins with these words.
 fn turn(conversation: usize, turn: usize) -> Value {
-    let mut messages = vec![json!({ "role": "user", "content": format!("conversation {conversation}") })];
+    let mut messages =
+        vec![json!({ "role": "user", "content": format!("conversation {conversation}") })];
     for answered in 0..turn {
         messages.push(json!({ "role": "assistant", "content": format!("answer {answered}") }));
         messages.push(json!({ "role": "user", "content": format!("question {answered}") }));
@@ -120,9 +131,17 @@ async fn a_conversation_stays_with_its_vendor_where_the_model_is_sticky() {
         let mut begins = begins(n);
         let all = begins.len();
         begins.dedup();
-        assert_eq!(all, 3 * begins.len(), "vendor {n}: each one wholly or not at all");
+        assert_eq!(
+            all,
+            3 * begins.len(),
+            "vendor {n}: each one wholly or not at all"
+        );
         // Half of them, give or take four deviations.
-        assert!((8..=32).contains(&begins.len()), "vendor {n}: {}", begins.len());
+        assert!(
+            (8..=32).contains(&begins.len()),
+            "vendor {n}: {}",
+            begins.len()
+        );
     }
     // Away from home it goes on.
     fleet.vendor(1).script(|_| refusal(500, "x"));

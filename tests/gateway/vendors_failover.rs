@@ -41,7 +41,9 @@ fn media_type(stream: bool) -> &'static str {
 
 const FAILURES: [Failure; 18] = [
     ("408", |_, _| Some(refusal(408, "x"))),
-    ("429", |_, _| Some(refusal(429, "x").header("retry-after", "9"))),
+    ("429", |_, _| {
+        Some(refusal(429, "x").header("retry-after", "9"))
+    }),
     ("500", |_, _| Some(refusal(500, "x"))),
     ("502", |_, _| Some(refusal(502, "x"))),
     ("503", |_, _| Some(refusal(503, "x"))),
@@ -95,12 +97,19 @@ const FAILURES: [Failure; 18] = [
 /// asked once.
 async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
-    assert!(!answer.failed && answer.text().contains("Вы"), "{what}: {answer:?}");
+    assert!(
+        !answer.failed && answer.text().contains("Вы"),
+        "{what}: {answer:?}"
+    );
     let receipt = fleet.world.receipt(&answer.number()).await;
     assert_eq!(receipt["vendor"], Fleet::name(op, 0), "{what}: {receipt}");
     assert_eq!(receipt["end"], "finished", "{what}: {receipt}");
     let account = fleet.world.settled(key).await;
-    assert_eq!(micro(&account["spent_rub"]), micro(&receipt["charged_rub"]), "{what}");
+    assert_eq!(
+        micro(&account["spent_rub"]),
+        micro(&receipt["charged_rub"]),
+        "{what}"
+    );
     assert_eq!(fleet.asked(0), 1, "{what}");
 }
 
@@ -140,7 +149,10 @@ async fn the_next_vendor_answers_when_the_first_one_cannot_be_reached() {
 async fn each_vendor_is_sent_the_request_in_its_own_words() {
     let setup = Setup::default()
         .edit("model = \"vendor-chat-1\"", "model = \"vendor-chat-2\"")
-        .edit("priority = 0", "priority = 0, output_field = \"max_tokens\"");
+        .edit(
+            "priority = 0",
+            "priority = 0, output_field = \"max_tokens\"",
+        );
     let fleet = Fleet::start(setup, 2, |n| format!("priority = {n}"), |_| String::new()).await;
     let key = fleet.world.key().await;
     let mut body = with(Op::Chat.body("x"), json!({ "max_completion_tokens": 7 }));
@@ -148,7 +160,13 @@ async fn each_vendor_is_sent_the_request_in_its_own_words() {
     fleet.vendor(0).script(|_| refusal(500, "x"));
     assert_eq!(fleet.world.chat(&key, &body).await.status, 200);
     let sent = |n: usize| fleet.vendor(n).received().pop().unwrap().json();
-    assert_eq!(sent(0), with(with(Op::Chat.body("x"), json!({ "model": "vendor-chat-2" })), json!({ "max_tokens": 7 })));
+    assert_eq!(
+        sent(0),
+        with(
+            with(Op::Chat.body("x"), json!({ "model": "vendor-chat-2" })),
+            json!({ "max_tokens": 7 })
+        )
+    );
     assert_eq!(sent(1), with(body, json!({ "model": "vendor-chat-2" })));
 }
 
@@ -157,7 +175,8 @@ async fn a_vendor_of_the_other_format_may_be_the_next_one() {
     // One vendor speaks both, and fails in the caller's own.
     let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
     let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
-    let own_first = |own: &str, other: &str| format!("{own}, {}", other.replace(" }", ", priority = 1 }"));
+    let own_first =
+        |own: &str, other: &str| format!("{own}, {}", other.replace(" }", ", priority = 1 }"));
     for op in BOTH {
         let (from, to) = match op {
             Op::Chat => (routes, own_first(routes, other)),
@@ -198,7 +217,10 @@ async fn behind_the_first_byte_no_other_vendor_is_asked() {
             .with_step(begun(op), Step::Hold(Arc::clone(&go)));
         fleet.vendor(1).script(move |_| reply.clone());
         let body = with(op.body("x"), json!({ "stream": true }));
-        let res = fleet.world.send(op.request(&fleet.world, &key, &body)).await;
+        let res = fleet
+            .world
+            .send(op.request(&fleet.world, &key, &body))
+            .await;
         assert_eq!(res.status(), 200, "{op:?}");
         let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
         let mut body = res.into_body();
@@ -208,7 +230,10 @@ async fn behind_the_first_byte_no_other_vendor_is_asked() {
         while let Some(more) = next_text(&mut body).await {
             text.push_str(&more);
         }
-        assert!(text.contains(&format!("({number})")), "an error event: {text}");
+        assert!(
+            text.contains(&format!("({number})")),
+            "an error event: {text}"
+        );
         let receipt = fleet.world.receipt(&number).await;
         assert_eq!(receipt["vendor"], Fleet::name(op, 1), "{receipt}");
         assert_eq!(receipt["end"], "vendor_cut", "{receipt}");
@@ -222,7 +247,9 @@ async fn a_mistake_of_the_callers_is_told_by_the_first_vendor_and_no_other_is_as
         for op in BOTH {
             let fleet = Fleet::pair("").await;
             let key = fleet.world.key().await;
-            fleet.vendor(1).script(move |_| refusal(status, "max_tokens is too large"));
+            fleet
+                .vendor(1)
+                .script(move |_| refusal(status, "max_tokens is too large"));
             let answer = op.call(&fleet.world, &key, &op.body("x")).await;
             let text = refused("mistake", &answer, status, INVALID, "");
             assert!(text.contains("max_tokens is too large"), "{text}");
@@ -303,12 +330,18 @@ async fn a_full_vendor_is_passed_by() {
         fleet.vendor(1).script(move |_| reply.clone());
         let before = (fleet.asked(1), fleet.asked(0));
         let body = with(op.body("x"), json!({ "stream": true }));
-        let res = fleet.world.send(op.request(&fleet.world, &key, &body)).await;
+        let res = fleet
+            .world
+            .send(op.request(&fleet.world, &key, &body))
+            .await;
         // Its place is taken to the end of the stream.
         for _ in 0..3 {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
-        assert_eq!((fleet.asked(1), fleet.asked(0)), (before.0 + 1, before.1 + 3));
+        assert_eq!(
+            (fleet.asked(1), fleet.asked(0)),
+            (before.0 + 1, before.1 + 3)
+        );
         go.notify_one();
         assert!(!whole(res).await.failed);
         fleet.vendor(1).script(script::polite);
@@ -400,6 +433,9 @@ async fn sick_vendors_are_asked_hardly_more_often_than_callers_ask() {
         assert_eq!(answer.status, 503, "{answer:?}");
     }
     let asked = fleet.asked(0) + fleet.asked(1);
-    assert!(asked <= CALLS * 12 / 10, "{asked} requests for {CALLS} calls");
+    assert!(
+        asked <= CALLS * 12 / 10,
+        "{asked} requests for {CALLS} calls"
+    );
     assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
 }

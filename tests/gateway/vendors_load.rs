@@ -61,7 +61,10 @@ async fn when_a_vendor_is_killed_under_load_no_plain_call_notices() {
     };
     let (answers, before) = tokio::join!(join_all((0..CALLERS).map(|_| caller())), murder);
     let answers: Vec<_> = answers.into_iter().flatten().collect();
-    assert!(before > 3 && answers.len() > before + CALLERS, "load before and after");
+    assert!(
+        before > 3 && answers.len() > before + CALLERS,
+        "load before and after"
+    );
     for answer in &answers {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.failed);
@@ -91,7 +94,10 @@ async fn when_a_vendor_is_killed_under_load_only_streams_that_had_begun_notice()
     let caller = || async {
         let (mut whole, mut cut) = (0, 0);
         while !over.load(Ordering::Relaxed) {
-            let res = fleet.world.send(fleet.world.chat_request(&key, &body)).await;
+            let res = fleet
+                .world
+                .send(fleet.world.chat_request(&key, &body))
+                .await;
             assert_eq!(res.status(), 200);
             let begun_before = !dead.load(Ordering::SeqCst);
             let text = rest(&mut res.into_body()).await;
@@ -120,7 +126,10 @@ async fn when_a_vendor_is_killed_under_load_only_streams_that_had_begun_notice()
     let (counts, ()) = tokio::join!(join_all((0..CALLERS).map(|_| caller())), murder);
     let whole: usize = counts.iter().map(|(whole, _)| whole).sum();
     let cut: usize = counts.iter().map(|(_, cut)| cut).sum();
-    assert!(whole > CALLERS && cut <= CALLERS, "{whole} whole, {cut} cut");
+    assert!(
+        whole > CALLERS && cut <= CALLERS,
+        "{whole} whole, {cut} cut"
+    );
     fleet.world.settled(&key).await;
 }
 
@@ -157,7 +166,11 @@ fn runtime() -> tokio::runtime::Runtime {
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
 }
 
 /// Opens so many streams and reads the first word of each.
@@ -181,12 +194,20 @@ async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>>
 
 #[test]
 fn a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_it() {
-    if !alone("vendors_load::a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_it") {
+    if !alone(
+        "vendors_load::a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_it",
+    ) {
         return;
     }
     const KIB_PER_STREAM_MAX: u64 = 256;
     runtime().block_on(async {
-        let world = World::start().await;
+        let world = Setup::default()
+            .edit(
+                "[ledger]",
+                "[limits]\nconnections_per_address_max = 10000\n[ledger]",
+            )
+            .start()
+            .await;
         let key = world.key().await;
         let go = Arc::new(Notify::new());
         let held = Arc::clone(&go);
@@ -210,7 +231,10 @@ fn a_thousand_streams_of_a_vendor_that_stalls_take_little_memory_and_no_more_of_
         // Signs of life go out meanwhile.
         sleep(Duration::from_secs(11)).await;
         let grown = resident().saturating_sub(after);
-        assert!(grown <= after / 10, "{grown} KiB more than {after} while nothing happens");
+        assert!(
+            grown <= after / 10,
+            "{grown} KiB more than {after} while nothing happens"
+        );
         let account = world.account(&key).await;
         assert_ne!(account["held_rub"], "0.00", "{account}");
 
@@ -235,7 +259,13 @@ fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
     // count; hyper's of both connections do, and so do those of the vendor and the client in here.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
-        let world = World::start().await;
+        let world = Setup::default()
+            .edit(
+                "[ledger]",
+                "[limits]\nconnections_per_address_max = 10000\n[ledger]",
+            )
+            .start()
+            .await;
         let key = world.key().await;
         world.vendor.script(move |received| {
             let op = if received.path.contains("/messages") {
@@ -252,7 +282,11 @@ fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
                 .collect();
             let event = Bytes::from(said[word].clone());
             steps.extend((0..EVENTS).map(|_| Step::Send(event.clone())));
-            steps.extend(said[word + 1..].iter().map(|event| Step::Send(event.clone().into())));
+            steps.extend(
+                said[word + 1..]
+                    .iter()
+                    .map(|event| Step::Send(event.clone().into())),
+            );
             Reply::raw(200, "text/event-stream", steps)
         });
         let before = resident();
@@ -267,7 +301,11 @@ fn what_a_slow_client_does_not_take_is_left_with_the_vendor() {
             still.then_some(())
         })
         .await;
-        assert_eq!(world.vendor.open(), STREAMS, "the vendor waits with the rest");
+        assert_eq!(
+            world.vendor.open(),
+            STREAMS,
+            "the vendor waits with the rest"
+        );
         let each = resident().saturating_sub(before) / STREAMS as u64;
         assert!(each <= KIB_PER_STREAM_MAX, "{each} KiB for each stream");
         drop(streams);

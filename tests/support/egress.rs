@@ -234,7 +234,13 @@ impl Authority {
             ),
         )
         .unwrap();
-        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+        let key = [
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ];
         let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-x509", "-days", "2"];
         let constraints = [
             "-subj",
@@ -244,12 +250,32 @@ impl Authority {
             "-addext",
             "keyUsage=critical,keyCertSign",
         ];
-        let vendor = ["-keyout", "vendor.key", "-out", "vendor.csr", "-subj", "/CN=Vendor"];
+        let vendor = [
+            "-keyout",
+            "vendor.key",
+            "-out",
+            "vendor.csr",
+            "-subj",
+            "/CN=Vendor",
+        ];
         made.openssl(&[&["req"][..], &key[..], &ca[..], &constraints[..]].concat());
         made.openssl(&[&["req"][..], &key[..], &vendor[..]].concat());
         made.openssl(&[
-            "x509", "-req", "-in", "vendor.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-days", "2", "-extfile", "vendor.ext", "-out", "vendor.pem",
+            "x509",
+            "-req",
+            "-in",
+            "vendor.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "vendor.ext",
+            "-out",
+            "vendor.pem",
         ]);
         made
     }
@@ -281,7 +307,10 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .unwrap();
-        tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        tls.alpn_protocols = protocols
+            .iter()
+            .map(|name| name.as_bytes().to_vec())
+            .collect();
         TlsAcceptor::from(Arc::new(tls))
     }
 }
@@ -312,7 +341,9 @@ struct Log {
 
 impl Vendor {
     /// Without TLS: a client that begins with HTTP/2 is answered in it.
-    pub async fn plain(answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static) -> Self {
+    pub async fn plain(
+        answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    ) -> Self {
         Self::start(None, Arc::new(answer)).await
     }
 

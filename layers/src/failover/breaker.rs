@@ -226,10 +226,7 @@ mod tests {
         now += OPEN_MAX;
         let probe = breaker.pass(now).unwrap();
         breaker.succeeded(probe);
-        assert_eq!(
-            (breaker.shown(now), breaker.failures()),
-            (Shown::Closed, 0)
-        );
+        assert_eq!((breaker.shown(now), breaker.failures()), (Shown::Closed, 0));
         for _ in 0..FAILURES_MAX {
             let pass = breaker.pass(now).unwrap();
             breaker.failed(pass, now, 255);

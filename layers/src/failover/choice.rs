@@ -36,7 +36,10 @@ pub(super) fn choose(
     conversation: Option<u64>,
     draw: &Draw,
 ) -> Option<usize> {
-    let tier = candidates.iter().map(|candidate| candidate.priority).min()?;
+    let tier = candidates
+        .iter()
+        .map(|candidate| candidate.priority)
+        .min()?;
     let tier: Vec<&Candidate> = candidates
         .iter()
         .filter(|candidate| candidate.priority == tier)
@@ -108,11 +111,7 @@ impl Draw {
 
     pub(super) fn next(&self) -> u64 {
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        mixed(
-            self.0
-                .fetch_add(STEP, Ordering::Relaxed)
-                .wrapping_add(STEP),
-        )
+        mixed(self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP))
     }
 
     /// A number below `max`, which is not 0. The bias is one in 2^64 / `max`.

@@ -337,7 +337,12 @@ impl VendorRecord {
     }
 
     pub(super) fn park(&self, digest: u64, now: Instant) {
-        Mark::set(&mut self.lock_parked(), digest, (KEY_PARKED, Why::Refused), now);
+        Mark::set(
+            &mut self.lock_parked(),
+            digest,
+            (KEY_PARKED, Why::Refused),
+            now,
+        );
     }
 
     pub(super) fn unpark(&self, digest: u64) {
@@ -427,7 +432,12 @@ impl RouteRecord {
     }
 
     pub(super) fn rest(&self, digest: u64, wait: Duration, why: Why, now: Instant) {
-        Mark::set(&mut self.lock().rests, digest, (wait.min(REST_MAX), why), now);
+        Mark::set(
+            &mut self.lock().rests,
+            digest,
+            (wait.min(REST_MAX), why),
+            now,
+        );
     }
 
     pub(super) fn wake(&self, digest: u64) {

@@ -50,15 +50,15 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-pub use self::{
-    budget::BudgetSettings,
-    health::{BreakerState, Health, RouteState, VendorState},
-    running::ResponseBody,
-};
 use self::{
     budget::Budget,
     class::{Class, more_telling},
     tour::{Chosen, Tour},
+};
+pub use self::{
+    budget::BudgetSettings,
+    health::{BreakerState, Health, RouteState, VendorState},
+    running::ResponseBody,
 };
 use crate::{
     call::{Attempt, Priced},

@@ -136,10 +136,7 @@ struct World {
 }
 
 impl World {
-    fn new(
-        routes: Vec<Route>,
-        script: impl Fn(&Attempt) -> Does + Send + Sync + 'static,
-    ) -> Self {
+    fn new(routes: Vec<Route>, script: impl Fn(&Attempt) -> Does + Send + Sync + 'static) -> Self {
         Self::with(FailoverSettings::default(), routes, script)
     }
 
@@ -550,7 +547,10 @@ async fn a_sick_route_is_left_alone_and_one_call_looks_whether_it_is_back() {
 
     advance(Duration::from_secs(1)).await;
     assert_eq!(world.breaker("a"), BreakerState::HalfOpen);
-    assert!(world.call().await.is_ok(), "the probe's failure is not noticed");
+    assert!(
+        world.call().await.is_ok(),
+        "the probe's failure is not noticed"
+    );
     assert_eq!(world.asked(), ["a", "b"]);
     assert_eq!(world.breaker("a"), BreakerState::Open);
 
@@ -719,7 +719,11 @@ async fn keys_are_used_in_turn_and_a_refused_one_is_parked() {
     for _ in 0..2 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a#0", "a#1", "a#1"], "tried again, and parked");
+    assert_eq!(
+        world.asked(),
+        ["a#0", "a#1", "a#1"],
+        "tried again, and parked"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -732,7 +736,11 @@ async fn a_limit_of_one_key_leaves_the_other_to_be_used() {
         assert!(world.call().await.is_ok());
     }
     assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
-    assert_eq!(world.vendor("a").routes[0].rests_for, None, "not as a whole");
+    assert_eq!(
+        world.vendor("a").routes[0].rests_for,
+        None,
+        "not as a whole"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -806,10 +814,7 @@ async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
     assert_eq!(world.asked(), ["a", "b"]);
     assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
     assert!(world.health.enable("b", false));
-    assert!(matches!(
-        world.call().await,
-        Err(Error::RoutesOut { .. })
-    ));
+    assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
     // The config is read again.
     world.health.follow(&world.routes);
     assert!(world.vendor("a").disabled);

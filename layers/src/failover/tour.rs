@@ -11,13 +11,7 @@ use super::{
     health::{Health, Look, Place, Why},
     running::Running,
 };
-use crate::{
-    call::Priced,
-    error::Error,
-    facts::Caller,
-    model::Route,
-    usage::Meter,
-};
+use crate::{call::Priced, error::Error, facts::Caller, model::Route, usage::Meter};
 
 /// What a caller is told to wait where calls end at any time, or an operator has to act.
 const FULL_WAIT: Duration = Duration::from_secs(1);
@@ -109,28 +103,31 @@ impl Tour {
 
     /// Why nobody was asked: what is over first is what the caller has to wait for.
     pub(super) fn refusal(&self, now: Instant) -> Error {
-        let waits = self.stops.iter().map(|stop| match stop.look(&self.health, now) {
-            // It was free a moment ago, or will be in a moment.
-            Look::Ready { .. } | Look::Full => (FULL_WAIT, Error::Overloaded),
-            Look::Resting {
-                wait,
-                why: Why::Limited,
-            } => (wait, Error::VendorLimit { retry_after: wait }),
-            Look::Shut { wait }
-            | Look::Resting {
-                wait,
-                why: Why::Down,
-            } => (wait, Error::RoutesOut { retry_after: wait }),
-            Look::Disabled
-            | Look::Resting {
-                why: Why::Refused, ..
-            } => (
-                OPERATOR_WAIT,
-                Error::RoutesOut {
-                    retry_after: OPERATOR_WAIT,
-                },
-            ),
-        });
+        let waits = self
+            .stops
+            .iter()
+            .map(|stop| match stop.look(&self.health, now) {
+                // It was free a moment ago, or will be in a moment.
+                Look::Ready { .. } | Look::Full => (FULL_WAIT, Error::Overloaded),
+                Look::Resting {
+                    wait,
+                    why: Why::Limited,
+                } => (wait, Error::VendorLimit { retry_after: wait }),
+                Look::Shut { wait }
+                | Look::Resting {
+                    wait,
+                    why: Why::Down,
+                } => (wait, Error::RoutesOut { retry_after: wait }),
+                Look::Disabled
+                | Look::Resting {
+                    why: Why::Refused, ..
+                } => (
+                    OPERATOR_WAIT,
+                    Error::RoutesOut {
+                        retry_after: OPERATOR_WAIT,
+                    },
+                ),
+            });
         waits.min_by_key(|(wait, _)| *wait).map_or_else(
             || Error::VendorUnavailable("the model has no route".into()),
             |(_, error)| error,

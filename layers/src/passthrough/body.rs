@@ -555,7 +555,10 @@ mod tests {
     async fn begun(
         format: Format,
         pieces: Vec<(u64, &'static str)>,
-    ) -> (u64, Result<ResponseBody<impl Body<Data = Bytes, Error = Error>>, Error>) {
+    ) -> (
+        u64,
+        Result<ResponseBody<impl Body<Data = Bytes, Error = Error>>, Error>,
+    ) {
         use futures_util::StreamExt;
         let frames =
             futures_util::stream::iter(pieces).then(async |(wait, piece): (u64, &'static str)| {
@@ -569,7 +572,8 @@ mod tests {
         (began.elapsed().as_secs(), body)
     }
 
-    const ERROR: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"x\"}}\n\n";
+    const ERROR: &str =
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"x\"}}\n\n";
     const CHAT_ERROR: &str = "data: {\"error\":{\"message\":\"x\"}}\n\n";
     const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
@@ -577,7 +581,10 @@ mod tests {
     async fn signs_of_life_do_not_take_the_status_from_the_error_behind_them() {
         for (format, pieces) in [
             (Format::Chat, vec![(0, ": working\n\n"), (29, CHAT_ERROR)]),
-            (Format::Chat, vec![(0, ": work"), (20, "ing\n\n"), (9, CHAT_ERROR)]),
+            (
+                Format::Chat,
+                vec![(0, ": work"), (20, "ing\n\n"), (9, CHAT_ERROR)],
+            ),
             (Format::Messages, vec![(0, PING), (29, ERROR)]),
         ] {
             let (_, body) = begun(format, pieces.clone()).await;
@@ -590,7 +597,11 @@ mod tests {
         const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
         for (pieces, seconds, held) in [
             (vec![(3, EVENT)], 3, EVENT.to_owned()),
-            (vec![(1, ": a\n\n"), (28, EVENT)], 29, format!(": a\n\n{EVENT}")),
+            (
+                vec![(1, ": a\n\n"), (28, EVENT)],
+                29,
+                format!(": a\n\n{EVENT}"),
+            ),
             (vec![(31, EVENT)], 30, ": keep-alive\n\n".to_owned()),
             (vec![(1, ": a\n\n"), (31, EVENT)], 30, ": a\n\n".to_owned()),
         ] {

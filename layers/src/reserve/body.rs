@@ -246,9 +246,7 @@ where
             Left::Ended => return,
             // All was delivered: what it used is told in the next moment, or never.
             Left::UsageDue => USAGE_PATIENCE,
-            Left::Running if self.finish_without_client || guard.outlives_client() => {
-                Duration::MAX
-            }
+            Left::Running if self.finish_without_client || guard.outlives_client() => Duration::MAX,
             Left::Running => return,
         };
         self.settler.finish_without_client(Box::pin(async move {

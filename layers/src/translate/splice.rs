@@ -54,11 +54,7 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
 
 /// The ceiling on output that the hold pays for is the one that the vendor is sent: where the client
 /// named none (null is none), or more than the model can, or by a name that the vendor does not know.
-fn ceiling(
-    priced: &Priced,
-    route: &Route,
-    edits: &mut Vec<(Range<usize>, Cow<'static, str>)>,
-) {
+fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
     let differs = |value: &Range<usize>| call.body[value.clone()] != *tokens.to_string().as_bytes();

@@ -162,7 +162,10 @@ mod tests {
     use super::*;
 
     /// A body whose bytes come after so many seconds each.
-    fn body(waits: Vec<u64>, patience: Patience) -> ResponseBody<impl Body<Data = Bytes, Error = io::Error>> {
+    fn body(
+        waits: Vec<u64>,
+        patience: Patience,
+    ) -> ResponseBody<impl Body<Data = Bytes, Error = io::Error>> {
         use futures_util::StreamExt;
         let frames = futures_util::stream::iter(waits).then(async |wait: u64| {
             sleep(Duration::from_secs(wait)).await;

@@ -115,7 +115,12 @@ mod tests {
     async fn equal_ways_share_a_client_and_one_that_nobody_uses_is_dropped() {
         let clients = Clients::default();
         let through = egress(3, Some("socks5://u:p@127.0.0.1:1080"));
-        for egress in [&egress(3, None), &egress(3, None), &egress(5, None), &through] {
+        for egress in [
+            &egress(3, None),
+            &egress(3, None),
+            &egress(5, None),
+            &through,
+        ] {
             clients.get(egress).unwrap();
         }
         assert_eq!(clients.len(), 3);

@@ -314,7 +314,11 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_not_trusted() {
-        for pem in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        for pem in [
+            "",
+            "hello",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
             assert!(trust(pem.as_bytes()).is_err(), "{pem:?}");
         }
     }

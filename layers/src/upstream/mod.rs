@@ -30,12 +30,12 @@ use hyper_util::client::legacy::{
 use tokio::time::{Instant, timeout_at};
 use tower::Service;
 
+pub use self::{body::ResponseBody, connect::trust};
 use self::{
     body::{Patience, RequestBody},
     clients::Clients,
     connect::{Retires, TooSlow},
 };
-pub use self::{body::ResponseBody, connect::trust};
 use crate::{
     call::{Format, Outbound},
     error::Error,
