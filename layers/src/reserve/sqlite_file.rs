@@ -97,14 +97,22 @@ impl Kind {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            drop(
-                OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(false)
-                    .mode(0o600)
-                    .open(&path),
-            );
+            let made = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path);
+            // Before SQLite makes files beside it that could not be written to either.
+            if let Err(error) = made
+                && path.exists()
+                && matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                )
+            {
+                return Err(NotOpened::ReadOnly { path });
+            }
         }
         let mut conn = Connection::open_with_flags(&path, flags).map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;

@@ -1,0 +1,250 @@
+//! Callers: ones that read to the end, and others.
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header::HOST};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, client::conn::http1::handshake};
+use hyper_util::rt::TokioIo;
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::timeout};
+use tollgate_layers::{call::Format, error::BoxError};
+
+use crate::vendor_log::{Call, VendorLog};
+
+/// Longer than any call of a case.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// A key and its account.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub secret: String,
+    pub id: String,
+    pub account: String,
+}
+
+/// A caller of one gateway, through the proxy in front of it. Each call has a connection of its own.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) gateway: usize,
+    pub(crate) front: SocketAddr,
+    pub(crate) key: Key,
+    pub(crate) vendor: VendorLog,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// `None`: not even a head came.
+    pub status: Option<StatusCode>,
+    pub number: Option<String>,
+    pub body: Bytes,
+    /// The body came to its end.
+    pub whole: bool,
+}
+
+impl Outcome {
+    /// The whole answer came.
+    pub fn answered(&self) -> bool {
+        self.status == Some(StatusCode::OK) && self.whole
+    }
+
+    /// The gateway said no.
+    pub fn refused(&self) -> bool {
+        self.status.is_some_and(|status| status != StatusCode::OK)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    const fn nothing() -> Self {
+        Self {
+            status: None,
+            number: None,
+            body: Bytes::new(),
+            whole: false,
+        }
+    }
+}
+
+impl Client {
+    /// A new call of this caller's gateway; see [`Call`] for what it can be made to be.
+    pub fn call(&self, format: Format) -> Call {
+        self.vendor.call(self.gateway, format)
+    }
+
+    /// Sends it and reads the answer to its end.
+    pub async fn ask(&self, call: &Call) -> Outcome {
+        let answer = async {
+            match self.open(call).await {
+                Ok(open) => open.rest().await,
+                Err(_) => Outcome::nothing(),
+            }
+        };
+        timeout(ANSWER_LIMIT, answer)
+            .await
+            .unwrap_or(Outcome::nothing())
+    }
+
+    /// The same, while the case goes on.
+    pub fn ask_in_background(&self, call: &Call) -> Asked {
+        // Known at once: the case may wait for what the vendor sees of it.
+        self.vendor.register(call);
+        let (client, call) = (self.clone(), call.clone());
+        let mut task = JoinSet::new();
+        task.spawn(async move { client.ask(&call).await });
+        Asked(task)
+    }
+
+    /// Sends it and waits for the head of the answer.
+    pub async fn open(&self, call: &Call) -> Result<Open, BoxError> {
+        self.vendor.register(call);
+        let socket = TcpStream::connect(self.front).await?;
+        socket.set_nodelay(true)?;
+        let (mut sender, connection) = handshake(TokioIo::new(socket)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move { drop(connection.await) });
+        let res = sender.send_request(self.request(call)).await?;
+        Ok(Open {
+            call: call.clone(),
+            res,
+            read: Vec::new(),
+            ended: None,
+            _driver: driver,
+        })
+    }
+
+    /// Sends it on a bare socket; what happens then is the case's.
+    pub async fn raw(&self, call: &Call) -> Result<TcpStream, BoxError> {
+        self.vendor.register(call);
+        let mut socket = TcpStream::connect(self.front).await?;
+        socket.set_nodelay(true)?;
+        socket.write_all(&self.bytes(call)).await?;
+        Ok(socket)
+    }
+
+    /// The request's bytes.
+    pub fn bytes(&self, call: &Call) -> Vec<u8> {
+        let (parts, _) = self.request(call).into_parts();
+        let body = call.body();
+        let mut text = format!("POST {} HTTP/1.1\r\n", parts.uri);
+        for (name, value) in &parts.headers {
+            text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
+        }
+        let length = body.len();
+        text.push_str(&format!(
+            "connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        ));
+        text.into_bytes()
+    }
+
+    fn request(&self, call: &Call) -> Request<Full<Bytes>> {
+        let req = match call.format {
+            Format::Chat => Request::builder()
+                .uri("/v1/chat/completions")
+                .header("authorization", format!("Bearer {}", self.key.secret)),
+            Format::Messages => Request::builder()
+                .uri("/v1/messages")
+                .header("x-api-key", &self.key.secret)
+                .header("anthropic-version", "2023-06-01"),
+        };
+        req.method(Method::POST)
+            .header(HOST, "gateway.example")
+            .header("content-type", "application/json")
+            .body(Full::new(call.body().into()))
+            .unwrap()
+    }
+}
+
+/// A call whose answer is being waited for. Dropped, its connection is closed.
+pub struct Asked(JoinSet<Outcome>);
+
+impl Asked {
+    pub async fn outcome(mut self) -> Outcome {
+        self.0.join_next().await.unwrap().unwrap()
+    }
+}
+
+/// An answer whose head has come. Dropped, its connection is closed.
+pub struct Open {
+    pub call: Call,
+    res: Response<Incoming>,
+    read: Vec<u8>,
+    /// Whether the body ended well; `None` while it goes on.
+    ended: Option<bool>,
+    _driver: JoinSet<()>,
+}
+
+impl Open {
+    pub fn status(&self) -> StatusCode {
+        self.res.status()
+    }
+
+    pub fn number(&self) -> Option<String> {
+        let number = self.res.headers().get("x-request-id")?;
+        Some(number.to_str().ok()?.to_owned())
+    }
+
+    /// What was read so far.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.read).into_owned()
+    }
+
+    /// Reads until so many tokens have come.
+    pub async fn read_tokens(&mut self, count: usize) {
+        let mark = self.call.token_mark();
+        self.read_until(&format!("{count} tokens"), |text| {
+            text.matches(&mark).count() >= count
+        })
+        .await;
+    }
+
+    /// Reads until the event that ends the stream has come, and no further.
+    pub async fn read_last_event(&mut self) {
+        self.read_until("the last event", |text| {
+            text.contains("[DONE]") || text.contains("\"message_stop\"")
+        })
+        .await;
+    }
+
+    async fn read_until(&mut self, what: &str, is_there: impl Fn(&str) -> bool) {
+        let came = timeout(Duration::from_secs(20), async {
+            while !is_there(&self.text()) {
+                assert!(self.frame().await, "{what} did not come: {}", self.text());
+            }
+        });
+        came.await
+            .unwrap_or_else(|_| panic!("twenty seconds without {what}"));
+    }
+
+    /// Reads a piece; false at the end.
+    async fn frame(&mut self) -> bool {
+        match self.res.body_mut().frame().await {
+            Some(Ok(frame)) => {
+                self.read
+                    .extend_from_slice(&frame.into_data().unwrap_or_default());
+                true
+            }
+            last => {
+                self.ended.get_or_insert(last.is_none());
+                false
+            }
+        }
+    }
+
+    /// Reads to the end.
+    pub async fn rest(mut self) -> Outcome {
+        while self.ended.is_none() && self.frame().await {}
+        let text = self.text();
+        // A stream may also end with an error inside.
+        let last = !self.call.stream || text.contains("[DONE]") || text.contains("message_stop");
+        let error = text.contains("\"error\"");
+        Outcome {
+            status: Some(self.status()),
+            number: self.number(),
+            whole: self.ended == Some(true) && last && !error,
+            body: self.read.into(),
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, told
+//! to end, and out of files.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+use tollgate_layers::call::Format;
+
+use crate::{
+    client::{Asked, Client},
+    proxy::{REQUEST, Then, Way, bytes, script},
+    table::Case,
+    vendor_log::{Call, Gate},
+    verdict::{Bound, Charge, Verdict, proves_itself},
+    world::{LedgerKind, Plan, World},
+};
+
+const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
+const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+/// How many streams are open when something happens to all of them.
+const STREAMS: usize = 50;
+/// By then a call that has ended outlives its gateway.
+const COMMIT_WINDOW: Duration = Duration::from_millis(20);
+/// By then a running call has been noted.
+const NOTED: Duration = Duration::from_millis(1600);
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("-", "the verdict itself can fail", proves_itself),
+        Case::new("1", "kill -9 before the reserve arrives, redis", || {
+            at_the_reserve(Then::Hold)
+        }),
+        Case::new("1", "kill -9 before the reserve's answer, redis", || {
+            at_the_reserve(Then::HoldAnswer)
+        }),
+        Case::new("1", "kill -9 between usage and settle, redis", || {
+            at_the_settle(Then::Hold)
+        }),
+        Case::new("1", "kill -9 between settle and its answer, redis", || {
+            at_the_settle(Then::HoldAnswer)
+        }),
+        Case::new("1", "answer to the settle lost, redis", settle_answer_lost),
+    ];
+    for ledger in LEDGERS {
+        let named = |fault: &str| format!("{fault}, {}", ledger.name());
+        cases.extend([
+            Case::new(
+                "1",
+                named("kill -9 after the reserve, before the vendor"),
+                move || before_the_vendor(ledger),
+            ),
+            Case::new("1", named("kill -9 mid-stream, 50 streams"), move || {
+                mid_stream(ledger)
+            }),
+            Case::new("1", named("kill -9 as calls end"), move || {
+                as_calls_end(ledger)
+            })
+            .alone(),
+            Case::new("1", named("kill -9 under load"), move || {
+                under_load(ledger, 3, 600)
+            }),
+            Case::new("1", named("kill -9 under load, 20 times"), move || {
+                under_load(ledger, 20, 6000)
+            })
+            .long(),
+            Case::new("1", named("SIGSTOP past the TTL"), move || stopped(ledger)),
+            Case::new("1", named("SIGTERM, 50 streams finish"), move || {
+                drain_finishes(ledger)
+            }),
+            Case::new("1", named("SIGTERM, 50 streams are cut"), move || {
+                drain_cuts(ledger)
+            }),
+            Case::new("1", named("SIGTERM twice, 50 streams"), move || {
+                stopped_twice(ledger)
+            }),
+            Case::new("1", named("out of files"), move || out_of_files(ledger)),
+        ]);
+    }
+    cases
+}
+
+/// One call of each kind, answered and settled: connections stand, and the server knows the scripts.
+async fn warm_up(world: &World) {
+    let loaded = world.load(4, 12).await;
+    assert_eq!(loaded.answered, 12, "{loaded:?}");
+    world.settled().await;
+}
+
+/// One call of each format, as a stream and not.
+fn each_kind(client: &Client) -> Vec<Call> {
+    FORMATS
+        .into_iter()
+        .flat_map(|format| [client.call(format), client.call(format).plain()])
+        .collect()
+}
+
+/// The gateway dies: whatever lay on its wires is gone with it, and another one starts.
+async fn dies_and_comes_back(world: &World) {
+    world.gateway(0).kill9();
+    world.vendor_proxy(0).reset();
+    if world.has_redis_proxies() {
+        world.redis_proxy(0).reset();
+    }
+    world.heal().await;
+    world.round();
+}
+
+/// The reserve has not arrived, or is done and nobody knows: nothing goes to a vendor (I6), nothing is
+/// charged, and the hold is gone (I8).
+async fn at_the_reserve(then: Then) -> Verdict {
+    let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    for call in each_kind(&client) {
+        world.settled().await;
+        let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
+        let asked = client.ask_in_background(&call);
+        trap.sprung().await;
+        dies_and_comes_back(&world).await;
+        assert!(!asked.outcome().await.answered());
+        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        world.expect(&call, Charge::Nothing);
+    }
+    world.verdict().await
+}
+
+/// The hold stands, and the request lies between the gateway and its vendor.
+async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).call_seconds(2).start().await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    for call in each_kind(&client) {
+        let trap = world
+            .vendor_proxy(0)
+            .trap(Way::Up, bytes(REQUEST), Then::Hold);
+        let asked = client.ask_in_background(&call);
+        trap.sprung().await;
+        dies_and_comes_back(&world).await;
+        assert!(!asked.outcome().await.answered());
+        assert_eq!(world.vendor().asked(&call), 0);
+        world.expect(&call, Charge::Nothing);
+    }
+    // The calls that warm it up end just before the first kill.
+    world.stated(Bound::killed());
+    world.verdict().await
+}
+
+/// Streams of both formats, all of them served so many tokens.
+async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Vec<(Call, Asked)> {
+    let client = world.client(0);
+    let streams: Vec<(Call, Asked)> = (0..STREAMS)
+        .map(|turn| {
+            let call = shape(client.call(FORMATS[turn % 2]));
+            let asked = client.ask_in_background(&call);
+            (call, asked)
+        })
+        .collect();
+    for (call, _) in &streams {
+        world.vendor().wait_served(call, tokens).await;
+    }
+    streams
+}
+
+/// What was noted of the running streams is charged at the next start.
+async fn mid_stream(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    warm_up(&world).await;
+    let gap = Duration::from_millis(20);
+    let running = streams(&world, 80, |call| call.tokens(2000).gap(gap)).await;
+    dies_and_comes_back(&world).await;
+    let mut paid = 0;
+    for (call, asked) in running {
+        assert!(!asked.outcome().await.answered());
+        let line = world.line_of(&call).await;
+        assert_eq!(line.end, "gateway_stopped", "{line:?}");
+        paid += line.output;
+    }
+    world.note(format!("{paid} tokens paid of streams that were cut"));
+    warm_up(&world).await;
+    world.stated(Bound::running_text());
+    world.verdict().await
+}
+
+/// The call has ended for its client, and its settlement is on the wire, or done and nobody knows.
+async fn at_the_settle(then: Then) -> Verdict {
+    let world = Plan::over(LedgerKind::Redis).start().await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    for call in each_kind(&client) {
+        world.settled().await;
+        let trap = world.redis_proxy(0).trap(Way::Up, script("settle"), then);
+        let outcome = client.ask(&call).await;
+        assert!(outcome.answered(), "{}", outcome.text());
+        trap.sprung().await;
+        sleep(COMMIT_WINDOW).await;
+        dies_and_comes_back(&world).await;
+        // The next trap must not catch what is told again now.
+        world.gateway(0).says("call", Duration::from_secs(5)).await;
+        world.expect(&call, Charge::Full);
+    }
+    world.verdict().await
+}
+
+/// The ledger has settled, and the gateway is never told: it asks again, and that changes nothing.
+async fn settle_answer_lost() -> Verdict {
+    let world = Plan::over(LedgerKind::Redis).start().await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    for then in [Then::LoseAnswer, Then::CutAnswer(3), Then::Reset] {
+        for call in each_kind(&client) {
+            let trap = world.redis_proxy(0).trap(Way::Up, script("settle"), then);
+            assert!(client.ask(&call).await.answered());
+            trap.sprung().await;
+            world.settled().await;
+            world.expect(&call, Charge::Full);
+            world.round();
+        }
+    }
+    world.verdict().await
+}
+
+/// Calls end, and some milliseconds later the gateway dies.
+async fn as_calls_end(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).call_seconds(4).start().await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    for ms in [0, 1, 2, 4, 8, 16, 32, 64] {
+        let calls = [each_kind(&client), each_kind(&client)].concat();
+        let asked: Vec<Asked> = calls
+            .iter()
+            .map(|call| client.ask_in_background(call))
+            .collect();
+        for call in &calls {
+            world.vendor().wait_told(call).await;
+        }
+        sleep(Duration::from_millis(ms)).await;
+        dies_and_comes_back(&world).await;
+        drop(asked);
+    }
+    world.stated(Bound::killed());
+    world.verdict().await
+}
+
+/// Calls of all kinds go on while gateways die in turn, at no moment in particular.
+async fn under_load(ledger: LedgerKind, kills: usize, calls: usize) -> Verdict {
+    let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 3 };
+    // A hold whose making was not even noted before its gateway died lives for its whole time.
+    let world = Plan::over(ledger)
+        .gateways(gateways)
+        .call_seconds(4)
+        .start()
+        .await;
+    warm_up(&world).await;
+    let load = world.load_in_background(12, calls);
+    for turn in 0..kills {
+        // Not in step with what ticks once a second.
+        sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
+        let gateway = world.gateway(turn % gateways);
+        gateway.kill9();
+        sleep(Duration::from_millis(100)).await;
+        gateway.restart().await;
+        world.round();
+    }
+    let loaded = load.await_all().await;
+    assert!(loaded.answered > calls / 4, "{loaded:?}");
+    world.note(format!(
+        "{} answered, {} cut",
+        loaded.answered, loaded.broken
+    ));
+    world.stated(Bound::killed());
+    world.verdict().await
+}
+
+/// A gateway that stood still for longer than its holds live finds them expired: what it has delivered is
+/// charged, late and once.
+async fn stopped(ledger: LedgerKind) -> Verdict {
+    let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
+    let world = Plan::over(ledger)
+        .gateways(gateways)
+        .call_seconds(2)
+        .start()
+        .await;
+    warm_up(&world).await;
+    let client = world.client(0);
+    let mut asked = Vec::new();
+    for format in FORMATS {
+        let stream = client.call(format).gate(Gate::Token(5));
+        asked.push(client.ask_in_background(&stream));
+        world.vendor().wait_served(&stream, 5).await;
+        world.expect(&stream, Charge::Tokens(5));
+        // Nothing was delivered of the answer that came too late.
+        let plain = client.call(format).plain().gate(Gate::Head);
+        asked.push(client.ask_in_background(&plain));
+        world.vendor().wait_asked(&plain).await;
+        world.expect(&plain, Charge::Nothing);
+    }
+    // What was written to its socket is read.
+    sleep(Duration::from_millis(100)).await;
+    world.gateway(0).stop();
+    if gateways == 1 {
+        sleep(Duration::from_secs(4)).await;
+    } else {
+        // The other one sees the holds expire.
+        let expired = Instant::now() + Duration::from_secs(15);
+        while held(&world, 1).await {
+            assert!(Instant::now() < expired, "the holds do not expire: I8");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    world.gateway(0).cont();
+    for asked in asked {
+        assert!(!asked.outcome().await.answered());
+    }
+    world.round();
+    world.verdict().await
+}
+
+async fn held(world: &World, gateway: usize) -> bool {
+    let accounts = world.accounts(gateway).await.unwrap();
+    accounts.iter().any(|account| account["held_rub"] != "0.00")
+}
+
+/// Told to end, a gateway takes no more calls and lets those that run come to their ends.
+async fn drain_finishes(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let gap = Duration::from_millis(30);
+    let running = streams(&world, 5, |call| call.tokens(50).gap(gap)).await;
+    let gateway = world.gateway(0);
+    gateway.term();
+    gateway.says("draining", Duration::from_secs(5)).await;
+    // It says so just before it closes its listener.
+    sleep(Duration::from_millis(100)).await;
+    let client = world.client(0);
+    let late = client.call(Format::Chat);
+    assert!(!client.ask(&late).await.answered());
+    world.expect(&late, Charge::Nothing);
+    let status = gateway.wait_exit(Duration::from_secs(15)).await;
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    for (call, asked) in running {
+        let outcome = asked.outcome().await;
+        assert!(outcome.answered(), "{call:?}: {}", outcome.text());
+        world.expect(&call, Charge::Full);
+    }
+    world.round();
+    world.verdict().await
+}
+
+/// What does not finish in time is cut, and pays for what was delivered.
+async fn drain_cuts(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).drain_seconds(1).start().await;
+    let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
+    let gateway = world.gateway(0);
+    gateway.term();
+    let status = gateway.wait_exit(Duration::from_secs(15)).await;
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    for (call, asked) in running {
+        assert!(!asked.outcome().await.answered());
+        world.expect(&call, Charge::Tokens(10));
+    }
+    world.round();
+    world.verdict().await
+}
+
+/// A second signal ends it at once: what was noted of the running calls is charged at the next start, if
+/// it was not by then.
+async fn stopped_twice(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
+    sleep(NOTED).await;
+    let gateway = world.gateway(0);
+    gateway.term();
+    gateway.says("draining", Duration::from_secs(5)).await;
+    // It listens for the second one right behind that line.
+    sleep(Duration::from_millis(50)).await;
+    gateway.term();
+    let status = gateway.wait_exit(Duration::from_secs(10)).await;
+    assert!(status.is_some(), "it goes on after the second signal");
+    for (call, asked) in running {
+        assert!(!asked.outcome().await.answered());
+        world.expect(&call, Charge::Tokens(10));
+    }
+    world.round();
+    world.stated(Bound::running_text());
+    world.verdict().await
+}
+
+/// With no file left, running calls go on, new ones are refused for nothing, and it comes back by itself.
+async fn out_of_files(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).nofile(64).start().await;
+    let client = world.client(0);
+    let mut running = Vec::new();
+    for turn in 0..8 {
+        let call = client.call(FORMATS[turn % 2]).gate(Gate::Token(5));
+        let asked = client.ask_in_background(&call);
+        world.vendor().wait_served(&call, 5).await;
+        world.expect(&call, Charge::Full);
+        running.push((call, asked));
+    }
+    let front = world.client_proxy(0).address();
+    let mut spare = TcpStream::connect(front).await.unwrap();
+    // It is accepted before the others come.
+    spare
+        .write_all(b"GET /nowhere HTTP/1.1\r\nhost: g\r\n\r\n")
+        .await
+        .unwrap();
+    let refused = head(&mut spare).await;
+    assert!(refused.starts_with("HTTP/1.1 404"), "{refused}");
+    let mut crowd = Vec::new();
+    for _ in 0..80 {
+        crowd.push(TcpStream::connect(front).await.unwrap());
+    }
+    let limit = Duration::from_secs(5);
+    world
+        .gateway(0)
+        .says("cannot accept a connection", limit)
+        .await;
+
+    // No file for the way to the vendor either.
+    let call = client.call(Format::Chat);
+    world.vendor().register(&call);
+    spare.write_all(&client.bytes(&call)).await.unwrap();
+    let refused = head(&mut spare).await;
+    assert!(refused.contains("HTTP/1.1 50"), "{refused}");
+    world.expect(&call, Charge::Nothing);
+
+    for (call, asked) in running {
+        world.vendor().open_gate(&call);
+        let outcome = asked.outcome().await;
+        assert!(outcome.answered(), "{call:?}: {}", outcome.text());
+    }
+    drop((crowd, spare));
+    let back = timeout(Duration::from_secs(15), async {
+        while !client.ask(&client.call(Format::Messages)).await.answered() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(back.await.is_ok(), "it does not come back");
+    world.round();
+    world.verdict().await
+}
+
+/// Reads until an answer's head, and whatever came with it, is there.
+async fn head(socket: &mut TcpStream) -> String {
+    let mut read = Vec::new();
+    let come = timeout(Duration::from_secs(10), async {
+        while !String::from_utf8_lossy(&read).contains("\r\n\r\n") {
+            let mut piece = [0; 4096];
+            match socket.read(&mut piece).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => read.extend_from_slice(&piece[..count]),
+            }
+        }
+    });
+    let _ = come.await;
+    String::from_utf8_lossy(&read).into_owned()
+}

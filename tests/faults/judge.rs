@@ -1,0 +1,219 @@
+//! The end of a case: drain, audit, comparison; and the eye that is kept on balances all the while.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Method, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    process::GatewayProcess,
+    vendor_log::Call,
+    verdict::{Facts, Line, Verdict, compare, micro},
+    world::{AdminClient, World, ask_admin},
+};
+
+impl World {
+    /// Heals, drains, audits and compares.
+    pub async fn verdict(mut self) -> Verdict {
+        self.heal().await;
+        for gateway in 0..self.gateways.len() {
+            self.ready(gateway, self.plan.patience).await;
+        }
+        let bound = self.bound.lock().unwrap().clone();
+        let mut problems = self.drained().await;
+        let mut tally = compare(&self.facts().await, &bound);
+        // What expired is settled late: with nothing held, a charge may still be on its way.
+        let patience = Instant::now() + Duration::from_secs(3);
+        while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
+            sleep(Duration::from_millis(100)).await;
+            tally = compare(&self.facts().await, &bound);
+        }
+        problems.append(&mut tally.problems);
+        problems.extend(self.audited().await);
+        problems.extend(self.balanced().await);
+
+        let mut verdict = Verdict::new(tally, &bound);
+        verdict.runs = self.rounds.load(Ordering::SeqCst).max(1);
+        verdict.negative = self.negative.load(Ordering::SeqCst);
+        if verdict.negative > 0 {
+            problems.push("a balance was seen below zero".to_owned());
+        }
+        verdict.notes.append(&mut self.notes.lock().unwrap());
+        if !problems.is_empty() {
+            verdict.logs = self.logs();
+        }
+        verdict.problems = problems;
+        self.judged = true;
+        verdict
+    }
+
+    /// Resolves when nothing is held any more.
+    pub async fn settled(&self) {
+        let held = self.drained().await;
+        assert!(held.is_empty(), "{held:?}");
+    }
+
+    /// What the ledger says of a call, once it says something.
+    pub async fn line_of(&self, call: &Call) -> Line {
+        let until = Instant::now() + self.plan.patience;
+        loop {
+            let facts = self.facts().await;
+            let line = facts.lines.iter().find(|line| line.input == call.input());
+            if let Some(line) = line {
+                return line.clone();
+            }
+            assert!(Instant::now() < until, "nothing is booked for {call:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until nothing is held; says what still is.
+    async fn drained(&self) -> Vec<String> {
+        let until = Instant::now() + self.plan.patience;
+        loop {
+            let held: Vec<String> = match self.accounts(0).await {
+                Ok(accounts) => accounts
+                    .iter()
+                    .filter(|account| micro(&account["held_rub"]) != 0)
+                    .map(|account| format!("still held: {account}"))
+                    .collect(),
+                Err(error) => vec![error],
+            };
+            if held.is_empty() || Instant::now() > until {
+                return held;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn facts(&self) -> Facts {
+        let lines = self.exported().await;
+        let calls = lines.iter().filter(|line| line["kind"] == "call");
+        Facts {
+            served: self.vendor.all(),
+            lines: calls.map(Line::read).collect(),
+            deaths: self.gateways.iter().map(|it| it.deaths()).collect(),
+            faults: self.faults.lock().unwrap().clone(),
+            expected: self.expected.lock().unwrap().clone(),
+        }
+    }
+
+    /// All lines of the ledger's export.
+    pub async fn exported(&self) -> Vec<Value> {
+        let until = Instant::now() + self.plan.patience;
+        loop {
+            let problem = match self.export().await {
+                Ok(lines) if lines.last().is_some_and(|line| line["kind"] == "end") => {
+                    return lines;
+                }
+                Ok(lines) => format!("it has no end: {:?}", lines.last()),
+                Err(error) => error,
+            };
+            // A ledger that is just back may break one off.
+            assert!(Instant::now() < until, "export: {problem}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn export(&self) -> Result<Vec<Value>, String> {
+        let address = self.gateways[0].admin_address().ok_or("it does not run")?;
+        let path = "/admin/v1/export";
+        let (status, body) = ask_admin(&self.admin, address, Method::GET, path, None).await?;
+        if status != StatusCode::OK {
+            return Err(format!("{status} {body:?}"));
+        }
+        let lines = body.split(|byte| *byte == b'\n');
+        lines
+            .filter(|line| !line.trim_ascii().is_empty())
+            .map(|line| serde_json::from_slice(line).map_err(|error| error.to_string()))
+            .collect()
+    }
+
+    /// What the gateways' own audits find.
+    async fn audited(&self) -> Vec<String> {
+        let mut breaches = Vec::new();
+        for gateway in 0..self.gateways.len() {
+            let audit = self
+                .admin(gateway, Method::POST, "/admin/v1/audit", None)
+                .await;
+            match audit {
+                Ok((StatusCode::OK, audit)) if audit["breaches"].is_array() => {
+                    let found = audit["breaches"].as_array().into_iter().flatten();
+                    breaches.extend(found.map(|breach| format!("audit: {breach}")));
+                }
+                other => breaches.push(format!("audit: {other:?}")),
+            }
+        }
+        breaches
+    }
+
+    /// What came in, less what was charged, is what is there.
+    async fn balanced(&self) -> Vec<String> {
+        let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+        for line in self.exported().await {
+            let account = line["account"].as_str().unwrap_or_default().to_owned();
+            let (balance, loss) = sums.entry(account).or_default();
+            if line["kind"] == "entry" {
+                *balance += micro(&line["amount_rub"]);
+            } else if line["kind"] == "call" {
+                *balance -= micro(&line["charged_rub"]);
+                *loss += micro(&line["loss_rub"]);
+            }
+        }
+        let accounts = match self.accounts(0).await {
+            Ok(accounts) => accounts,
+            Err(error) => return vec![error],
+        };
+        let mut problems = Vec::new();
+        for account in accounts {
+            let id = account["id"].as_str().unwrap_or_default();
+            let of_lines = sums.get(id).copied().unwrap_or_default();
+            let of_account = (micro(&account["balance_rub"]), micro(&account["loss_rub"]));
+            if of_lines != of_account {
+                problems.push(format!(
+                    "account {id}: (balance, loss) is {of_account:?} and its lines say {of_lines:?}"
+                ));
+            }
+        }
+        problems
+    }
+}
+
+/// Looks for balances below zero, as long as anybody answers.
+pub(crate) async fn watch(
+    gateways: Vec<Arc<GatewayProcess>>,
+    negative: Arc<AtomicUsize>,
+    admin: AdminClient,
+) {
+    loop {
+        for gateway in &gateways {
+            let Some(address) = gateway.admin_address() else {
+                continue;
+            };
+            let asked = ask_admin(&admin, address, Method::GET, "/admin/v1/accounts", None);
+            let Ok(Ok((StatusCode::OK, body))) = timeout(Duration::from_secs(1), asked).await
+            else {
+                continue;
+            };
+            let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+            for account in answer["accounts"].as_array().into_iter().flatten() {
+                let below = |field: &str| {
+                    let text = account[field].as_str();
+                    text.is_some_and(|text| text.starts_with('-'))
+                };
+                let found = ["balance_rub", "free_rub", "held_rub"].map(below);
+                let count = found.iter().filter(|below| **below).count();
+                negative.fetch_add(count, Ordering::SeqCst);
+            }
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}

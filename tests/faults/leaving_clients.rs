@@ -1,0 +1,202 @@
+//! Group 2: the client leaves at every step of a call. It pays for what was delivered, or for all where
+//! the vendor's answer is read to its end; once, and nothing stays held.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tollgate_layers::call::Format;
+
+use crate::{
+    client::Client,
+    table::Case,
+    vendor_log::{Call, Gate},
+    verdict::{Charge, Verdict},
+    world::{LedgerKind, Plan},
+};
+
+const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
+const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ledger in LEDGERS {
+        let named = |fault: &str| format!("client {fault}, {}", ledger.name());
+        cases.extend([
+            Case::new("2", named("leaves before the headers"), move || {
+                before_the_headers(ledger)
+            }),
+            Case::new("2", named("leaves after the first chunk"), move || {
+                after_the_first_chunk(ledger)
+            }),
+            Case::new("2", named("leaves before the last event"), move || {
+                before_the_last_event(ledger)
+            }),
+            Case::new("2", named("leaves after the last event"), move || {
+                after_the_last_event(ledger)
+            }),
+            Case::new("2", named("leaves at any moment"), move || {
+                at_any_moment(ledger)
+            }),
+            Case::new("2", named("half-closes"), move || half_closes(ledger)),
+            Case::new("2", named("reads a byte a second"), move || {
+                reads_slowly(ledger)
+            })
+            .long(),
+        ]);
+    }
+    cases
+}
+
+/// Streams of both formats, cancelled and drained.
+fn streams(client: &Client) -> Vec<Call> {
+    FORMATS
+        .into_iter()
+        .flat_map(|format| [client.call(format), client.call(format).drained()])
+        .collect()
+}
+
+/// Of a cancelled stream the client pays what it got; everything else is read to its end.
+async fn before_the_headers(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    let plain = streams(&client).into_iter().map(Call::plain);
+    for call in streams(&client).into_iter().chain(plain) {
+        let call = call.gate(Gate::Head);
+        let socket = client.raw(&call).await.unwrap();
+        world.vendor().wait_asked(&call).await;
+        drop(socket);
+        if call.stream && !call.drained {
+            world.expect(&call, Charge::Tokens(0));
+        } else {
+            world.vendor().open_gate(&call);
+            world.expect(&call, Charge::Full);
+        }
+        world.round();
+    }
+    world.verdict().await
+}
+
+async fn after_the_first_chunk(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    for call in streams(&client) {
+        let call = call.gate(Gate::Token(3));
+        let mut open = client.open(&call).await.unwrap();
+        open.read_tokens(3).await;
+        drop(open);
+        if call.drained {
+            world.vendor().open_gate(&call);
+            world.expect(&call, Charge::Full);
+        } else {
+            world.expect(&call, Charge::Tokens(3));
+        }
+        world.round();
+    }
+    world.verdict().await
+}
+
+/// All was delivered but the end: that is a whole call.
+async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    for call in streams(&client) {
+        let call = call.gate(Gate::Last);
+        let mut open = client.open(&call).await.unwrap();
+        open.read_tokens(10).await;
+        world.vendor().wait_told(&call).await;
+        drop(open);
+        world.vendor().open_gate(&call);
+        world.expect(&call, Charge::Full);
+        world.round();
+    }
+    world.verdict().await
+}
+
+async fn after_the_last_event(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    for call in streams(&client) {
+        let mut open = client.open(&call).await.unwrap();
+        open.read_last_event().await;
+        drop(open);
+        world.expect(&call, Charge::Full);
+        world.round();
+    }
+    world.verdict().await
+}
+
+/// A hundred clients, each of which leaves a little later than the one before.
+async fn at_any_moment(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    let mut leaving = JoinSet::new();
+    for turn in 0..100 {
+        let kinds = streams(&client);
+        let call = kinds[turn % kinds.len()]
+            .clone()
+            .tokens(20)
+            .gap(Duration::from_millis(4));
+        let call = if turn % 5 == 0 { call.plain() } else { call };
+        // The rest is the vendor's word if it has told, and what was seen if not.
+        world.expect(&call, Charge::Any);
+        let client = client.clone();
+        leaving.spawn(async move {
+            let stay = Duration::from_millis(turn as u64);
+            let _ = timeout(stay, client.ask(&call)).await;
+        });
+        world.round();
+    }
+    while let Some(left) = leaving.join_next().await {
+        left.unwrap();
+    }
+    world.verdict().await
+}
+
+/// The client says that it will send no more, and reads on.
+async fn half_closes(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    for call in streams(&client) {
+        let call = call.tokens(20).gap(Duration::from_millis(5));
+        let mut socket = client.raw(&call).await.unwrap();
+        world.vendor().wait_asked(&call).await;
+        socket.shutdown().await.unwrap();
+        let mut read = Vec::new();
+        let ended = timeout(Duration::from_secs(10), socket.read_to_end(&mut read)).await;
+        assert!(ended.is_ok(), "the connection stays open");
+        // Whether that is a leave is the server's choice.
+        world.expect(&call, Charge::Any);
+        world.round();
+    }
+    world.verdict().await
+}
+
+/// A client that takes a byte a second, and has enough after a while.
+async fn reads_slowly(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    let mut slow = JoinSet::new();
+    for call in [streams(&client), streams(&client)].concat() {
+        let call = call.tokens(4000);
+        world.expect(&call, Charge::Any);
+        let client = client.clone();
+        slow.spawn(async move {
+            let mut socket = client.raw(&call).await.unwrap();
+            for _ in 0..40 {
+                if !matches!(socket.read(&mut [0]).await, Ok(1)) {
+                    return;
+                }
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        world.round();
+    }
+    while let Some(left) = slow.join_next().await {
+        left.unwrap();
+    }
+    world.verdict().await
+}

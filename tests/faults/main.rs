@@ -1,0 +1,109 @@
+//! The fault catalogue, against real processes: inject → heal → drain → audit. The verdict compares
+//! what the vendor served with what the ledger says.
+//!
+//! `cargo test --test faults` runs the quick cases and prints a table; `-- NAME…` runs the cases whose
+//! names contain one of the words; `-- --long` runs the long ones too; `-- --list` lists them.
+//!
+//! # How a case is written
+//!
+//! ```ignore
+//! pub(crate) fn cases() -> Vec<Case> {
+//!     vec![
+//!         Case::new("4", "redis stops for 5 s", || stopped()),            // async, need not be Send
+//!         Case::new("4", "three primaries, one gone", || gone()).long(),   // only with --long
+//!         Case::new("1", "kill -9 sweep", || sweep()).alone(),             // it measures time
+//!     ]
+//! }
+//!
+//! async fn stopped() -> Verdict {
+//!     // Every gateway is a process of its own, behind a proxy on each of its edges.
+//!     let world = Plan::over(LedgerKind::Redis)
+//!         .gateways(2)
+//!         .edit("call_seconds = 900", "call_seconds = 5") // text of `plan::config_text`
+//!         .start()
+//!         .await;
+//!     world.load(8, 50).await;                    // calls of all kinds over all gateways, answered
+//!     let load = world.load_in_background(8, 200);
+//!     world.redis().stop_signal();                // inject
+//!     tokio::time::sleep(Duration::from_secs(5)).await;
+//!     world.redis().continue_signal();            // heal
+//!     load.await_all().await;
+//!     world.stated(Bound::nothing_lost());        // the default
+//!     world.verdict().await                       // drain, audit, compare
+//! }
+//! ```
+//!
+//! - **[`Plan`]**: `over(LedgerKind::{Sqlite, Redis, RedisReplica, Sentinel, Cluster { primaries,
+//!   replicas }})`, `.gateways(n)`, `.edit(from, to)`, `.rubles(n)` (the account's first payment),
+//!   `.nofile(n)`, `.shells(&[…])` (how gateways are started), `.redis_args(&[…])`, `.patience(d)` (of
+//!   the drain), `.start()`.
+//! - **[`World`]**: `gateway(i)`, `client_proxy(i)`, `redis_proxy(i)` (servers on one address only),
+//!   `vendor_proxy(i)`, `redis()`, `replica()`, `sentinels()`, `cluster()`, `vendor()`, `client(i)`,
+//!   `account(id, rubles) -> Key`, `client_of(i, &key)`, `admin(i, method, path, body)`, `load`,
+//!   `load_in_background`, `load_until_told`, `settled()`, `line_of(&call)`, `exported()`,
+//!   `ready(i, limit)`, `heal()`, `expect(&call, Charge)`, `stated(Bound)`,
+//!   `fault_at(Instant)`, `round()`, `note(text)`, `verdict()`.
+//! - **[`process::GatewayProcess`]**: `kill9()`, `stop()`, `cont()`, `term()`, `restart().await`,
+//!   `wait_exit(limit).await`, `is_running()`, `says(begin, limit).await`, `log()`.
+//! - **[`proxy::Proxy`]**: `set(Way, Flow)` with `Flow::{Pass, Delay, Stall, Discard, CutAfter}`,
+//!   `refuse(bool)`, `reset()`, `heal()`, `set_target(address)`, `connections()`, and
+//!   `trap(Way, needles, Then) -> Trap`, which acts the next time that one of the needles passes;
+//!   `trap.sprung().await` says that it did, `trap.open()` lets go of what it holds. Needles:
+//!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
+//! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
+//!   `.drained()`, `.same_hold()`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
+//!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request is
+//!   sent, the rest is the case's).
+//! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
+//!   `wait_served(&call, n).await`, `wait_asked(&call)`, `wait_told(&call)`.
+//! - **[`steps`]**: `midway` (calls that hold money and wait) and its `end`, `nothing_sold`, `not_ready`,
+//!   `serves`, `fails_to_start`, `stops_well`, `ask` (a Redis command), `told` (an admin call), `skipped`.
+//!
+//! Each call's input has a length of its own, and the vendor reports just that number of tokens: a
+//! receipt's `usage.input` names its call, whether the usage came from the vendor or was estimated.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    reason = "a test binary has no public API"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    reason = "tests unwrap what must be there and are given JSON as it is written"
+)]
+#![allow(
+    dead_code,
+    reason = "the framework's parts are there for all cases to come"
+)]
+
+mod client; // callers, good ones and others
+mod judge; // the end of a case: drain, audit, comparison
+mod load; // calls of all kinds, many at a time
+mod plan; // what a world is made of
+mod process; // a gateway as a process
+mod proxy; // TCP with faults
+mod servers; // what keeps the ledger
+mod steps; // what cases of several groups do
+mod table; // cases, their choice by the command line, the printed table
+mod vendor_log; // what the vendor served, token by token
+mod verdict; // the vendor's log beside the ledger
+mod world; // gateways, vendor, ledger and the wires between them
+
+#[path = "../support/redis.rs"]
+mod redis_servers; // servers of the tests' own
+
+mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
+mod leaving_clients; // group 2: the client leaves
+mod ledger_faults; // group 5: storms, caps, broken files
+mod redis_faults; // group 4: Redis down, slow, emptied, promoted
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut cases = gateway_faults::cases();
+    cases.extend(leaving_clients::cases());
+    cases.extend(redis_faults::cases());
+    cases.extend(ledger_faults::cases());
+    table::run(cases)
+}

@@ -1,0 +1,184 @@
+//! What a world is made of, and its gateways' config.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use crate::world::World;
+
+/// Where the money is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LedgerKind {
+    /// A file; one gateway.
+    Sqlite,
+    /// One server, behind a proxy for each gateway.
+    Redis,
+    /// One server and a replica of it, behind proxies that lead to the primary.
+    RedisReplica,
+    /// The same with three Sentinels; gateways ask them, and no proxy stands between.
+    Sentinel,
+    /// No proxy stands between.
+    Cluster { primaries: usize, replicas: usize },
+}
+
+impl LedgerKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Redis => "redis",
+            Self::RedisReplica => "redis with replica",
+            Self::Sentinel => "redis sentinel",
+            Self::Cluster { .. } => "redis cluster",
+        }
+    }
+}
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(crate) ledger: LedgerKind,
+    pub(crate) gateways: usize,
+    pub(crate) edits: Vec<(String, String)>,
+    pub(crate) rubles: u64,
+    pub(crate) shells: Vec<String>,
+    pub(crate) redis_args: Vec<String>,
+    pub(crate) patience: Duration,
+}
+
+impl Plan {
+    pub fn over(ledger: LedgerKind) -> Self {
+        let redis_args = ["--appendonly", "yes", "--appendfsync", "everysec"];
+        Self {
+            ledger,
+            gateways: 1,
+            edits: Vec::new(),
+            rubles: 1_000_000,
+            shells: Vec::new(),
+            redis_args: redis_args.map(str::to_owned).to_vec(),
+            patience: Duration::from_secs(20),
+        }
+    }
+
+    pub fn gateways(mut self, count: usize) -> Self {
+        assert!(
+            count == 1 || self.ledger != LedgerKind::Sqlite,
+            "a file has one gateway"
+        );
+        self.gateways = count;
+        self
+    }
+
+    /// Replaces text of [`config_text`].
+    pub fn edit(mut self, from: &str, to: &str) -> Self {
+        self.edits.push((from.to_owned(), to.to_owned()));
+        self
+    }
+
+    /// No call is longer than so many seconds, and a hold outlives it by one.
+    pub fn call_seconds(self, seconds: u64) -> Self {
+        self.edit("call_seconds = 900", &format!("call_seconds = {seconds}"))
+            .edit("hold_grace_seconds = 60", "hold_grace_seconds = 1")
+    }
+
+    pub fn drain_seconds(self, seconds: u64) -> Self {
+        self.edit("drain_seconds = 30", &format!("drain_seconds = {seconds}"))
+    }
+
+    /// What is on the account in the beginning.
+    pub fn rubles(mut self, rubles: u64) -> Self {
+        self.rubles = rubles;
+        self
+    }
+
+    /// The most files that a gateway may have open.
+    pub fn nofile(self, files: u64) -> Self {
+        self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
+    }
+
+    /// Gateways are started by a shell whose text ends with `exec … "$0" "$@"`; with several texts, each
+    /// gateway has its own.
+    pub fn shells(mut self, texts: &[&str]) -> Self {
+        self.shells = texts.iter().map(|text| (*text).to_owned()).collect();
+        self
+    }
+
+    pub(crate) fn shell_of(&self, gateway: usize) -> Option<String> {
+        let turn = gateway.checked_rem(self.shells.len())?;
+        Some(self.shells[turn].clone())
+    }
+
+    /// Options of the Redis servers, in place of an append-only file.
+    pub fn redis_args(mut self, args: &[&str]) -> Self {
+        self.redis_args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        self
+    }
+
+    /// How long the drain may take.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    pub async fn start(self) -> World {
+        World::start(self).await
+    }
+}
+
+/// A gateway's config. The rates are easy to reckon with: a token of input costs 100 micro-rubles and
+/// one of output 200, and ten times that with `messages`.
+pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
+    let mut text = format!(
+        r#"
+listen = "127.0.0.1:0"
+base_url = "http://gateway.example/v1"
+[admin]
+listen = "127.0.0.1:0"
+key = "${{ADMIN_KEY}}"
+[ledger]
+url = "{ledger}"
+outbox = "{}"
+outbox_calls_max = 100000
+outbox_age_max_seconds = 3600
+hold_grace_seconds = 60
+[limits]
+connections_per_address_max = 100000
+in_flight_max = 10000
+call_seconds = 900
+drain_seconds = 30
+[[rate.source]]
+fixed = "100"
+[tariff]
+sell_rate_multiplier = "1"
+"#,
+        outbox.display()
+    );
+    for (on_disconnect, suffix) in [("cancel", ""), ("drain", "-drained")] {
+        text.push_str(&format!(
+            r#"
+[[vendor]]
+name = "chat-vendor{suffix}"
+format = "chat"
+url = "http://{vendor}/v1"
+key = "${{VENDOR_KEY}}"
+on_disconnect = "{on_disconnect}"
+[[vendor]]
+name = "messages-vendor{suffix}"
+format = "messages"
+url = "http://{vendor}"
+key = "${{VENDOR_KEY}}"
+on_disconnect = "{on_disconnect}"
+[[model]]
+id = "chat{suffix}"
+family = "Test"
+usdt_mtok = {{ input = "1", cached_input = "0.1", output = "2", cache_write = "0.5" }}
+output_tokens_max = 4000
+routes = [ {{ vendor = "chat-vendor{suffix}", model = "vendor-chat" }} ]
+[[model]]
+id = "messages{suffix}"
+family = "Test"
+usdt_mtok = {{ input = "10", cached_input = "1", output = "20", cache_write = "5" }}
+output_tokens_max = 4000
+routes = [ {{ vendor = "messages-vendor{suffix}", model = "vendor-messages" }} ]
+"#
+        ));
+    }
+    text
+}

@@ -1,0 +1,498 @@
+//! A TCP proxy with faults: on every edge between processes there is one.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From whoever connected to the server.
+    Up,
+    /// The server's answers.
+    Down,
+}
+
+impl Way {
+    const fn back(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
+/// What becomes of the bytes of one direction, on every connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Pass,
+    /// Each piece goes on so much later.
+    Delay(Duration),
+    /// Nothing goes on until this changes.
+    Stall,
+    /// All is swallowed: the other side hears nothing, and the connection stands.
+    Discard,
+    /// After so many bytes of a connection it is reset.
+    CutAfter(u64),
+}
+
+/// What happens when a trap's needle comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It is only told.
+    Tell,
+    /// It stays in the proxy with all that comes behind it, until [`Trap::open`].
+    Hold,
+    /// It goes on; the answer stays in the proxy, until [`Trap::open`]. Sprung when an answer is there.
+    HoldAnswer,
+    /// It goes on; the connection is reset when the answer comes.
+    LoseAnswer,
+    /// It goes on; after so many bytes of the answer the connection is reset.
+    CutAnswer(u64),
+    /// It does not go on: the connection is reset.
+    Reset,
+}
+
+/// The head of an HTTP answer.
+pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
+/// The head of a call.
+pub const REQUEST: &[u8] = b"POST /";
+
+/// What names a script of the Redis ledger in a command: its hash, as servers of 7.0 and as older ones
+/// know it.
+pub fn script(name: &str) -> Vec<Vec<u8>> {
+    let with_flags = script_text(name);
+    let without = match with_flags.split_once('\n') {
+        Some((flags, body)) if flags.starts_with("#!") => body.to_owned(),
+        _ => with_flags.clone(),
+    };
+    [with_flags, without]
+        .map(|code| redis::Script::new(&code).get_hash().as_bytes().to_vec())
+        .to_vec()
+}
+
+/// A script of the Redis ledger, as it is sent to servers of 7.0.
+pub fn script_text(name: &str) -> String {
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/src/reserve/lua");
+    let read = |name: &str| std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
+    let (prelude, text) = (read("prelude"), read(name));
+    match text.split_once('\n') {
+        Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{prelude}{body}"),
+        _ => format!("{prelude}{text}"),
+    }
+}
+
+/// Needles of one kind of bytes.
+pub fn bytes(needle: &[u8]) -> Vec<Vec<u8>> {
+    vec![needle.to_vec()]
+}
+
+/// A running proxy. Dropped, it closes its port and all connections.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+type Tap = Box<dyn Fn(u64, &[u8]) + Send + Sync>;
+
+struct Shared {
+    target: Mutex<SocketAddr>,
+    flows: [watch::Sender<Flow>; 2],
+    refusing: AtomicBool,
+    /// Counts the resets.
+    resets: watch::Sender<u64>,
+    traps: Mutex<Vec<Armed>>,
+    /// Every stage that somebody may wait on.
+    stages: Mutex<Vec<Arc<watch::Sender<Stage>>>>,
+    /// Sees what has gone down.
+    tap: Option<Tap>,
+    connections: AtomicUsize,
+    next: AtomicU64,
+}
+
+impl Proxy {
+    pub async fn start(target: SocketAddr) -> Arc<Self> {
+        Self::with_tap(target, None).await
+    }
+
+    /// With somebody who sees what has gone down, by connection.
+    pub async fn tapped(
+        target: SocketAddr,
+        tap: impl Fn(u64, &[u8]) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Self::with_tap(target, Some(Box::new(tap))).await
+    }
+
+    async fn with_tap(target: SocketAddr, tap: Option<Tap>) -> Arc<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            target: Mutex::new(target),
+            flows: [Flow::Pass, Flow::Pass].map(|flow| watch::channel(flow).0),
+            refusing: AtomicBool::new(false),
+            resets: watch::channel(0).0,
+            traps: Mutex::default(),
+            stages: Mutex::default(),
+            tap,
+            connections: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, Arc::clone(&shared)));
+        Arc::new(Self {
+            address,
+            shared,
+            _tasks: tasks,
+        })
+    }
+
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where new connections go.
+    pub fn set_target(&self, target: SocketAddr) {
+        *self.shared.target.lock().unwrap() = target;
+    }
+
+    pub fn set(&self, way: Way, flow: Flow) {
+        self.shared.flows[way as usize].send_replace(flow);
+    }
+
+    /// New connections are reset at once. (The port stays taken, or somebody else might get it.)
+    pub fn refuse(&self, refuse: bool) {
+        self.shared.refusing.store(refuse, Ordering::SeqCst);
+    }
+
+    /// Resets every connection that there is.
+    pub fn reset(&self) {
+        self.shared.resets.send_modify(|count| *count += 1);
+    }
+
+    /// Ends every fault: what is held goes on, new connections are taken.
+    pub fn heal(&self) {
+        self.refuse(false);
+        self.shared.traps.lock().unwrap().clear();
+        for stage in self.shared.stages.lock().unwrap().drain(..) {
+            stage.send_replace(Stage::Open);
+        }
+        for flow in &self.shared.flows {
+            flow.send_replace(Flow::Pass);
+        }
+    }
+
+    /// How many connections stand.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Acts the next time that one of the needles goes this way, once.
+    pub fn trap(&self, way: Way, needles: Vec<Vec<u8>>, then: Then) -> Trap {
+        let stage = Arc::new(watch::channel(Stage::Set).0);
+        self.shared.stages.lock().unwrap().push(Arc::clone(&stage));
+        self.shared.traps.lock().unwrap().push(Armed {
+            way,
+            needles,
+            then,
+            stage: Arc::clone(&stage),
+        });
+        Trap(stage)
+    }
+}
+
+/// A trap that was set.
+pub struct Trap(Arc<watch::Sender<Stage>>);
+
+impl Trap {
+    /// Resolves when it has sprung; panics when it does not within ten seconds.
+    pub async fn sprung(&self) {
+        let mut stage = self.0.subscribe();
+        let sprung = stage.wait_for(|stage| *stage != Stage::Set);
+        let sprung = timeout(Duration::from_secs(10), sprung).await;
+        let _ = sprung.expect("ten seconds, and nothing went into the trap");
+    }
+
+    pub fn has_sprung(&self) -> bool {
+        *self.0.borrow() != Stage::Set
+    }
+
+    /// Lets go of what it holds; one that has not sprung never will.
+    pub fn open(&self) {
+        self.0.send_replace(Stage::Open);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Set,
+    Sprung,
+    Open,
+}
+
+struct Armed {
+    way: Way,
+    needles: Vec<Vec<u8>>,
+    then: Then,
+    stage: Arc<watch::Sender<Stage>>,
+}
+
+fn spring(stage: &watch::Sender<Stage>) {
+    stage.send_if_modified(|stage| {
+        let set = *stage == Stage::Set;
+        if set {
+            *stage = Stage::Sprung;
+        }
+        set
+    });
+}
+
+async fn opened(stage: &watch::Sender<Stage>) {
+    let _ = stage
+        .subscribe()
+        .wait_for(|stage| *stage == Stage::Open)
+        .await;
+}
+
+impl Shared {
+    /// The traps of this way that this piece springs, taken out.
+    fn sprung_by(&self, way: Way, seen: &[u8]) -> Vec<Armed> {
+        let mut traps = self.traps.lock().unwrap();
+        let mut sprung = Vec::new();
+        let mut at = 0;
+        while at < traps.len() {
+            let trap = &traps[at];
+            if *trap.stage.borrow() == Stage::Open {
+                traps.swap_remove(at);
+            } else if trap.way == way && trap.needles.iter().any(|needle| holds(seen, needle)) {
+                sprung.push(traps.swap_remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        sprung
+    }
+
+    /// The longest needle of this way.
+    fn needle_len(&self, way: Way) -> usize {
+        let traps = self.traps.lock().unwrap();
+        let needles = traps.iter().filter(|trap| trap.way == way);
+        let lens = needles.flat_map(|trap| trap.needles.iter().map(Vec::len));
+        lens.max().unwrap_or_default()
+    }
+}
+
+pub fn holds(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        if shared.refusing.load(Ordering::SeqCst) {
+            let _ = client.set_zero_linger();
+            continue;
+        }
+        connections.spawn(connection(client, Arc::clone(&shared)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
+    let mut resets = shared.resets.subscribe();
+    let target = *shared.target.lock().unwrap();
+    let Ok(mut server) = TcpStream::connect(target).await else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    shared.connections.fetch_add(1, Ordering::SeqCst);
+    let link = Link {
+        id: shared.next.fetch_add(1, Ordering::SeqCst),
+        doors: Mutex::new([Door::Open, Door::Open]),
+        left: AtomicBool::new(false),
+    };
+    let broken = {
+        let (client_read, client_write) = client.split();
+        let (server_read, server_write) = server.split();
+        let both = async {
+            tokio::try_join!(
+                pump(&shared, &link, Way::Up, client_read, server_write),
+                pump(&shared, &link, Way::Down, server_read, client_write),
+            )
+        };
+        tokio::select! {
+            biased;
+            _ = resets.changed() => true,
+            ended = both => ended.is_err(),
+        }
+    };
+    if broken {
+        let _ = (client.set_zero_linger(), server.set_zero_linger());
+    }
+    shared.connections.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// One connection's own faults.
+struct Link {
+    id: u64,
+    doors: Mutex<[Door; 2]>,
+    /// Whoever connected has gone: what comes down now is seen by nobody.
+    left: AtomicBool,
+}
+
+/// What a trap has made of one direction.
+#[derive(Clone)]
+enum Door {
+    Open,
+    Held(Arc<watch::Sender<Stage>>),
+    /// Reset after so many more bytes.
+    Cut(u64, Arc<watch::Sender<Stage>>),
+}
+
+impl Link {
+    fn door(&self, way: Way) -> Door {
+        self.doors.lock().unwrap()[way as usize].clone()
+    }
+
+    fn set(&self, way: Way, door: Door) {
+        self.doors.lock().unwrap()[way as usize] = door;
+    }
+}
+
+fn cut() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+/// Resolves when the peer has closed; not as long as something lies unread.
+async fn closed(from: &mut ReadHalf<'_>) {
+    match from.peek(&mut [0]).await {
+        Ok(0) | Err(_) => {}
+        Ok(_) => std::future::pending().await,
+    }
+}
+
+/// An error means that the connection is to be reset.
+async fn pump(
+    shared: &Shared,
+    link: &Link,
+    way: Way,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 16 * 1024];
+    // The end of what went before: a needle may lie across two pieces.
+    let mut tail: Vec<u8> = Vec::new();
+    let mut left_to_cut = None;
+    let mut flow = shared.flows[way as usize].subscribe();
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            if way == Way::Up {
+                link.left.store(true, Ordering::SeqCst);
+            }
+            let _ = to.shutdown().await;
+            return Ok(());
+        }
+        let mut piece = &buffer[..count];
+        match link.door(way) {
+            Door::Open => {}
+            Door::Held(stage) => {
+                spring(&stage);
+                opened(&stage).await;
+                link.set(way, Door::Open);
+            }
+            Door::Cut(_, stage) if *stage.borrow() == Stage::Open => link.set(way, Door::Open),
+            Door::Cut(left, stage) if left <= count as u64 => {
+                to.write_all(&piece[..usize::try_from(left).unwrap()])
+                    .await?;
+                spring(&stage);
+                return Err(cut());
+            }
+            Door::Cut(left, stage) => link.set(way, Door::Cut(left - count as u64, stage)),
+        }
+
+        tail.extend_from_slice(piece);
+        for trap in shared.sprung_by(way, &tail) {
+            match trap.then {
+                Then::Tell => spring(&trap.stage),
+                Then::Hold => {
+                    spring(&trap.stage);
+                    // What a dead process had sent is not delivered after its death.
+                    tokio::select! {
+                        biased;
+                        () = closed(&mut from) => return Err(cut()),
+                        () = opened(&trap.stage) => {}
+                    }
+                }
+                Then::HoldAnswer => link.set(way.back(), Door::Held(trap.stage)),
+                Then::LoseAnswer => link.set(way.back(), Door::Cut(0, trap.stage)),
+                Then::CutAnswer(bytes) => link.set(way.back(), Door::Cut(bytes, trap.stage)),
+                Then::Reset => {
+                    spring(&trap.stage);
+                    return Err(cut());
+                }
+            }
+        }
+        let keep = shared.needle_len(way).saturating_sub(1).min(tail.len());
+        tail.drain(..tail.len() - keep);
+
+        loop {
+            let now = *flow.borrow_and_update();
+            match now {
+                Flow::Pass | Flow::Discard => break,
+                Flow::Delay(time) => {
+                    sleep(time).await;
+                    break;
+                }
+                Flow::Stall => {
+                    if flow.changed().await.is_err() {
+                        return Err(cut());
+                    }
+                }
+                Flow::CutAfter(bytes) => {
+                    let left = left_to_cut.get_or_insert(bytes);
+                    if *left <= piece.len() as u64 {
+                        piece = &piece[..usize::try_from(*left).unwrap()];
+                        to.write_all(piece).await?;
+                        return Err(cut());
+                    }
+                    *left -= piece.len() as u64;
+                    break;
+                }
+            }
+        }
+        if *flow.borrow() == Flow::Discard {
+            continue;
+        }
+        to.write_all(piece).await?;
+        if way == Way::Down
+            && !link.left.load(Ordering::SeqCst)
+            && let Some(tap) = &shared.tap
+        {
+            tap(link.id, piece);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What cases of several groups do: calls in the middle, refusals, starts that fail.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use http::{Method, StatusCode};
+use redis::FromRedisValue;
+use serde_json::Value;
+use tokio::{
+    io::AsyncReadExt,
+    time::{Instant, sleep, timeout},
+};
+use tollgate_layers::call::Format;
+
+use crate::{
+    client::{Asked, Client},
+    process::GatewayProcess,
+    redis_servers::RedisServer,
+    vendor_log::{Call, Gate},
+    verdict::{Charge, Verdict},
+    world::World,
+};
+
+pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+/// A gateway waits half a second for each answer of its ledger, and twice at most; the rest is a busy
+/// machine's.
+pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
+/// By then a process has noticed, started or ended.
+pub const SOON: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// One call of each kind, answered and settled: connections stand, and the server knows the scripts.
+pub async fn warm_up(world: &World) {
+    let loaded = world.load(4, 12).await;
+    assert_eq!(loaded.answered, 12, "{loaded:?}");
+    world.settled().await;
+}
+
+/// One call of each format, as a stream and not.
+pub fn each_kind(client: &Client) -> Vec<Call> {
+    FORMATS
+        .into_iter()
+        .flat_map(|format| [client.call(format), client.call(format).plain()])
+        .collect()
+}
+
+/// Calls that hold money and whose vendors wait: streams after five tokens, others before anything.
+pub struct Midway(Vec<(Call, Asked)>);
+
+/// One of each kind.
+pub async fn midway(world: &World, client: &Client) -> Midway {
+    let mut calls = Vec::new();
+    for format in FORMATS {
+        let stream = client.call(format).gate(Gate::Token(5));
+        let plain = client.call(format).plain().gate(Gate::Head);
+        calls.extend([stream, plain].map(|call| (call.clone(), client.ask_in_background(&call))));
+    }
+    for (call, _) in &calls {
+        if call.stream {
+            world.vendor().wait_served(call, 5).await;
+        } else {
+            world.vendor().wait_asked(call).await;
+        }
+    }
+    Midway(calls)
+}
+
+impl Midway {
+    /// They come to their ends, whole, and whatever the ledger does, they will be charged in full.
+    pub async fn end(self, world: &World) -> Vec<Call> {
+        for (call, _) in &self.0 {
+            world.vendor().open_gate(call);
+            world.expect(call, Charge::Full);
+        }
+        let mut ended = Vec::new();
+        for (call, asked) in self.0 {
+            let outcome = asked.outcome().await;
+            assert!(outcome.answered(), "{call:?}: {}", outcome.text());
+            ended.push(call);
+        }
+        ended
+    }
+}
+
+/// An answer as it stood on the wire.
+pub struct Answer {
+    pub status: u16,
+    pub retry_after: Option<String>,
+    pub took: Duration,
+    pub text: String,
+}
+
+/// Sends a call and reads whatever comes.
+pub async fn answer(client: &Client, call: &Call) -> Answer {
+    let began = Instant::now();
+    let mut socket = client.raw(call).await.unwrap();
+    let mut read = Vec::new();
+    let ended = timeout(Duration::from_secs(30), socket.read_to_end(&mut read)).await;
+    assert!(ended.is_ok(), "half a minute without an answer");
+    let text = String::from_utf8_lossy(&read).into_owned();
+    let head = text.split("\r\n\r\n").next().unwrap_or_default();
+    Answer {
+        status: text
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or_default(),
+        retry_after: head
+            .lines()
+            .find_map(|line| line.strip_prefix("retry-after: "))
+            .map(str::to_owned),
+        took: began.elapsed(),
+        text,
+    }
+}
+
+/// Calls of both formats get 503 with `retry-after`, soon, and no vendor hears of them (I13, I6, I9). Says
+/// how long the slower one took.
+pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for call in FORMATS.map(|format| client.call(format)) {
+        let answer = answer(client, &call).await;
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        assert!(answer.retry_after.is_some(), "{}", answer.text);
+        assert!(answer.took < REFUSED_WITHIN, "{:?}", answer.took);
+        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        world.expect(&call, Charge::Nothing);
+        slowest = slowest.max(answer.took);
+    }
+    slowest
+}
+
+/// Resolves when a call is served again.
+pub async fn serves(client: &Client) {
+    let until = Instant::now() + SOON;
+    loop {
+        let outcome = client.ask(&client.call(Format::Chat)).await;
+        if outcome.answered() {
+            return;
+        }
+        let said = outcome.text();
+        assert!(Instant::now() < until, "it does not serve again: {said}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Resolves when a gateway says that it is not ready, in such words.
+pub async fn not_ready(world: &World, gateway: usize, words: &str) {
+    let until = Instant::now() + SOON;
+    loop {
+        let said = world.admin(gateway, Method::GET, "/readyz", None).await;
+        if let Ok((StatusCode::SERVICE_UNAVAILABLE, answer)) = &said
+            && answer["reason"]
+                .as_str()
+                .is_some_and(|reason| reason.contains(words))
+        {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "gateway {gateway} does not say {words:?}: {said:?}"
+        );
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A start that ends by itself and says why. Answers how long that took.
+pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duration {
+    let (before, began) = (gateway.log().len(), Instant::now());
+    gateway.spawn();
+    let status = gateway.wait_exit(SOON).await;
+    let took = began.elapsed();
+    assert!(status.is_some_and(|status| !status.success()), "{status:?}");
+    let until = Instant::now() + Duration::from_secs(2);
+    loop {
+        let said = gateway.log().split_off(before).join("\n");
+        if words.iter().all(|word| said.contains(word)) {
+            return took;
+        }
+        assert!(Instant::now() < until, "it should say {words:?}: {said}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Told to end, it ends well.
+pub async fn stops_well(gateway: &GatewayProcess, limit: Duration) {
+    gateway.term();
+    let status = gateway.wait_exit(limit).await;
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+/// A call of the admin API that must succeed.
+pub async fn told(
+    world: &World,
+    gateway: usize,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+) -> Value {
+    match world.admin(gateway, method, path, body).await {
+        Ok((status, answer)) if status.is_success() => answer,
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+/// One command that must succeed.
+pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
+    match server.ask(words).await {
+        Ok(answer) => answer,
+        Err(error) => panic!("{words:?}: {error}"),
+    }
+}
+
+/// The fault could not be made here.
+pub fn skipped(why: impl std::fmt::Display) -> Verdict {
+    println!("skipped: {why}");
+    Verdict {
+        notes: vec![format!("skipped: {why}")],
+        ..Verdict::default()
+    }
+}
+
+/// Runs a tool of the system.
+pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
+    match Command::new(tool).args(args).output() {
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+        Ok(output) => Err(format!(
+            "{tool}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(error) => Err(format!("{tool}: {error}")),
+    }
+}
+
+/// For [`crate::plan::Plan::shells`]: a write past the limit of a file's size is an error, not the end.
+pub const SURVIVES_FILE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
+
+/// Sets how large a file a process may write; without a number: any.
+pub fn limit_files(gateway: &GatewayProcess, bytes: Option<u64>) -> Result<(), String> {
+    let pid = gateway.pid().ok_or("it does not run")?.to_string();
+    let bytes = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+    run("prlimit", &["--pid", &pid, &format!("--fsize={bytes}:")]).map(drop)
+}
+
+pub fn size_of(path: &Path) -> u64 {
+    path.metadata().map_or(0, |data| data.len())
+}

@@ -1,0 +1,505 @@
+//! A scripted vendor that knows its callers' calls, and what of each went to a gateway: token by token,
+//! as it was written to the gateway's socket.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
+use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
+use tollgate_layers::call::Format;
+
+/// Where a vendor waits for [`VendorLog::open_gate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Before the first byte of its answer's body; no gateway sends its head before that.
+    Head,
+    /// After so many tokens.
+    Token(u64),
+    /// After the usage, before the event that ends the stream.
+    Last,
+}
+
+/// A call as a case wants it. Its id decides its input.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub id: u64,
+    pub gateway: usize,
+    pub format: Format,
+    pub stream: bool,
+    /// Tokens of output.
+    pub tokens: u64,
+    /// Between two of them.
+    pub gap: Duration,
+    pub gate: Option<Gate>,
+    /// By a vendor with `on_disconnect = "drain"`.
+    pub drained: bool,
+    /// All such calls hold the same amount.
+    pub same_hold: bool,
+}
+
+/// Fewest blocks of four bytes that a call's text has.
+const BLOCKS_MIN: u64 = 50;
+/// Blocks of a call that holds as much as the others.
+const BLOCKS_SAME: u64 = 600;
+/// What the tariff adds for the one message.
+const MESSAGE_TOKENS: u64 = 8;
+/// A token of output: where usage is estimated, four bytes count as one.
+const TOKEN: &str = "tok ";
+
+impl Call {
+    /// Not a stream.
+    pub fn plain(mut self) -> Self {
+        self.stream = false;
+        self
+    }
+
+    /// So many tokens of output; 10 unless told.
+    pub fn tokens(mut self, tokens: u64) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// So long between two tokens; nothing unless told.
+    pub fn gap(mut self, gap: Duration) -> Self {
+        self.gap = gap;
+        self
+    }
+
+    pub fn gate(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// The vendor's answer is read to the end when the client leaves.
+    pub fn drained(mut self) -> Self {
+        self.drained = true;
+        self
+    }
+
+    /// Holds as much as all others of its kind, whatever its id.
+    pub fn same_hold(mut self) -> Self {
+        self.same_hold = true;
+        self
+    }
+
+    /// Tokens of input: what the vendor reports, and what is estimated before that. No two calls of a
+    /// world have the same.
+    pub const fn input(&self) -> u64 {
+        input_of(self.id)
+    }
+
+    /// What it costs with so many tokens of output, in micro-rubles.
+    pub fn cost(&self, output: u64) -> i64 {
+        let (input_rate, output_rate) = match self.format {
+            Format::Chat => (100, 200),
+            Format::Messages => (1000, 2000),
+        };
+        i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
+    }
+
+    /// What it costs when it ends well.
+    pub fn full_cost(&self) -> i64 {
+        self.cost(self.tokens)
+    }
+
+    pub fn model(&self) -> &'static str {
+        match (self.format, self.drained) {
+            (Format::Chat, false) => "chat",
+            (Format::Chat, true) => "chat-drained",
+            (Format::Messages, false) => "messages",
+            (Format::Messages, true) => "messages-drained",
+        }
+    }
+
+    /// The request's body.
+    pub fn body(&self) -> String {
+        let blocks = if self.same_hold {
+            BLOCKS_SAME
+        } else {
+            BLOCKS_MIN + self.id
+        };
+        let mut text = format!("call {} ", self.id);
+        let padding = usize::try_from(blocks * 4).unwrap() - text.len();
+        text.push_str(&"x".repeat(padding));
+        json!({ "model": self.model(), "max_tokens": self.tokens.max(1), "stream": self.stream,
+            "messages": [{ "role": "user", "content": text }] })
+        .to_string()
+    }
+
+    /// What it has to send before it sends anything else.
+    fn steps(&self, gate: &Arc<Notify>) -> Vec<Step> {
+        let wait = |at: Gate| (self.gate == Some(at)).then(|| Step::Hold(Arc::clone(gate)));
+        let mut steps: Vec<Step> = wait(Gate::Head).into_iter().collect();
+        let send = |text: String| Step::Send(text.into());
+        if !self.stream {
+            steps.push(send(self.whole().to_string()));
+            return steps;
+        }
+        let (begin, token, end) = self.events();
+        steps.extend(begin.into_iter().map(send));
+        for count in 1..=self.tokens {
+            if count > 1 && !self.gap.is_zero() {
+                steps.push(Step::Wait(self.gap));
+            }
+            steps.push(send(token.clone()));
+            steps.extend(wait(Gate::Token(count)));
+        }
+        let last = end.len() - 1;
+        for (at, event) in end.into_iter().enumerate() {
+            if at == last {
+                steps.extend(wait(Gate::Last));
+            }
+            steps.push(send(event));
+        }
+        steps
+    }
+
+    /// The events before the first token, each token's, and those behind the last.
+    fn events(&self) -> (Vec<String>, String, Vec<String>) {
+        let (served, told) = (self.mark('t'), self.mark('u'));
+        let output = self.tokens;
+        match self.format {
+            Format::Chat => {
+                let chunk = |choices: Value, usage: Value, mark: &str| {
+                    let chunk = json!({ "id": format!("c-{}", self.id), "object": "chat.completion.chunk",
+                        "created": 1, "model": "vendor-chat", "choices": choices, "usage": usage,
+                        "z_mark": mark });
+                    format!("data: {chunk}\n\n")
+                };
+                let delta = |delta: Value, finish: Value, mark: &str| {
+                    let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+                    chunk(json!([choice]), Value::Null, mark)
+                };
+                (
+                    vec![delta(json!({ "role": "assistant" }), Value::Null, "")],
+                    delta(json!({ "content": TOKEN }), Value::Null, &served),
+                    vec![
+                        delta(json!({}), "stop".into(), ""),
+                        chunk(json!([]), self.usage(output), &told),
+                        "data: [DONE]\n\n".to_owned(),
+                    ],
+                )
+            }
+            Format::Messages => {
+                let event = |data: Value| {
+                    let name = data["type"].as_str().unwrap();
+                    format!("event: {name}\ndata: {data}\n\n")
+                };
+                let start = json!({ "id": format!("m-{}", self.id), "type": "message",
+                    "role": "assistant", "model": "vendor-messages", "content": [],
+                    "stop_reason": null, "stop_sequence": null, "usage": self.usage(1) });
+                let block = json!({ "type": "text", "text": "" });
+                (
+                    vec![
+                        event(json!({ "type": "message_start", "message": start })),
+                        event(json!({ "type": "content_block_start", "index": 0,
+                            "content_block": block })),
+                    ],
+                    event(json!({ "type": "content_block_delta", "index": 0,
+                        "delta": { "type": "text_delta", "text": TOKEN }, "z_mark": served })),
+                    vec![
+                        event(json!({ "type": "content_block_stop", "index": 0 })),
+                        event(json!({ "type": "message_delta",
+                            "delta": { "stop_reason": "end_turn", "stop_sequence": null },
+                            "usage": { "output_tokens": output }, "z_mark": told })),
+                        event(json!({ "type": "message_stop" })),
+                    ],
+                )
+            }
+        }
+    }
+
+    /// The answer of a call that is no stream.
+    fn whole(&self) -> Value {
+        let text = TOKEN.repeat(usize::try_from(self.tokens).unwrap());
+        let usage = self.usage(self.tokens);
+        match self.format {
+            Format::Chat => json!({ "id": format!("c-{}", self.id), "object": "chat.completion",
+                "created": 1, "model": "vendor-chat", "choices": [{ "index": 0,
+                    "finish_reason": "stop", "message": { "role": "assistant", "content": text } }],
+                "usage": usage, "z_mark": self.mark('u') }),
+            Format::Messages => json!({ "id": format!("m-{}", self.id), "type": "message",
+                "role": "assistant", "model": "vendor-messages",
+                "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn",
+                "stop_sequence": null, "usage": usage, "z_mark": self.mark('u') }),
+        }
+    }
+
+    fn usage(&self, output: u64) -> Value {
+        let input = self.input();
+        match self.format {
+            Format::Chat => json!({ "prompt_tokens": input, "completion_tokens": output,
+                "total_tokens": input + output }),
+            Format::Messages => json!({ "input_tokens": input, "output_tokens": output }),
+        }
+    }
+
+    /// What shows on the wire that this has gone by.
+    fn mark(&self, what: char) -> String {
+        format!("@{}:{what}@", self.id)
+    }
+
+    /// What shows in an answer that a token of it has gone by.
+    pub fn token_mark(&self) -> String {
+        self.mark('t')
+    }
+}
+
+const fn input_of(id: u64) -> u64 {
+    BLOCKS_MIN + id + MESSAGE_TOKENS
+}
+
+/// The id of the call whose receipt says so many tokens of input.
+pub fn id_of(input: u64) -> Option<u64> {
+    input.checked_sub(BLOCKS_MIN + MESSAGE_TOKENS)
+}
+
+/// What went to a gateway of one call.
+#[derive(Clone, Debug)]
+pub struct Served {
+    pub call: Call,
+    /// How often a vendor was asked.
+    pub asked: u32,
+    /// When each token was written to the gateway's socket.
+    pub tokens: Vec<Instant>,
+    /// When the usage was.
+    pub told: Option<Instant>,
+    /// When the client sent it.
+    pub sent: Instant,
+    gate: Arc<Notify>,
+}
+
+/// A running vendor and its log. Clones share it.
+#[derive(Clone)]
+pub struct VendorLog(Arc<Inner>);
+
+struct Inner {
+    server: ScriptedVendor,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+struct Shared {
+    calls: Mutex<BTreeMap<u64, Served>>,
+    /// What of a connection's bytes may be the beginning of a mark.
+    begun: Mutex<HashMap<(usize, u64), Vec<u8>>>,
+    news: watch::Sender<u64>,
+}
+
+impl VendorLog {
+    pub async fn start() -> Self {
+        let server = ScriptedVendor::start().await.unwrap();
+        let shared = Arc::new(Shared {
+            calls: Mutex::default(),
+            begun: Mutex::default(),
+            news: watch::channel(0).0,
+        });
+        let script = Arc::clone(&shared);
+        server.script(move |received| script.reply(received));
+        Self(Arc::new(Inner {
+            server,
+            shared,
+            next: AtomicU64::new(1),
+        }))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.0.server.address()
+    }
+
+    /// How many answers are being sent now.
+    pub fn open(&self) -> usize {
+        self.0.server.open()
+    }
+
+    /// A new call, of which nobody knows yet: a stream of ten tokens.
+    pub fn call(&self, gateway: usize, format: Format) -> Call {
+        Call {
+            id: self.0.next.fetch_add(1, Ordering::SeqCst),
+            gateway,
+            format,
+            stream: true,
+            tokens: 10,
+            gap: Duration::ZERO,
+            gate: None,
+            drained: false,
+            same_hold: false,
+        }
+    }
+
+    /// The call is about to be sent.
+    pub fn register(&self, call: &Call) {
+        self.0
+            .shared
+            .lock()
+            .entry(call.id)
+            .or_insert_with(|| Served {
+                call: call.clone(),
+                asked: 0,
+                tokens: Vec::new(),
+                told: None,
+                sent: Instant::now(),
+                gate: Arc::new(Notify::new()),
+            });
+    }
+
+    /// Sees what a proxy has written to this gateway.
+    pub fn tap(&self, gateway: usize) -> impl Fn(u64, &[u8]) + Send + Sync + 'static + use<> {
+        let shared = Arc::clone(&self.0.shared);
+        move |connection, bytes| shared.saw((gateway, connection), bytes)
+    }
+
+    /// Everything about every call that was sent.
+    pub fn all(&self) -> Vec<Served> {
+        self.0.shared.lock().values().cloned().collect()
+    }
+
+    /// Everything about one call.
+    pub fn of(&self, call: &Call) -> Option<Served> {
+        self.0.shared.lock().get(&call.id).cloned()
+    }
+
+    /// Tokens of a call that were written to its gateway.
+    pub fn served(&self, call: &Call) -> u64 {
+        self.of(call).map_or(0, |served| served.tokens.len() as u64)
+    }
+
+    /// Whether its usage was.
+    pub fn told(&self, call: &Call) -> bool {
+        self.of(call).is_some_and(|served| served.told.is_some())
+    }
+
+    /// How often a vendor was asked for it.
+    pub fn asked(&self, call: &Call) -> u32 {
+        self.of(call).map_or(0, |served| served.asked)
+    }
+
+    /// Lets the vendor go on with a call.
+    pub fn open_gate(&self, call: &Call) {
+        if let Some(served) = self.0.shared.lock().get(&call.id) {
+            served.gate.notify_one();
+        }
+    }
+
+    /// Resolves when so many tokens of the call were written to its gateway.
+    pub async fn wait_served(&self, call: &Call, tokens: u64) {
+        self.wait(&format!("{tokens} tokens of {call:?}"), || {
+            self.served(call) >= tokens
+        })
+        .await;
+    }
+
+    /// Resolves when the vendor has been asked.
+    pub async fn wait_asked(&self, call: &Call) {
+        self.wait(&format!("{call:?} is asked for"), || self.asked(call) > 0)
+            .await;
+    }
+
+    /// Resolves when the usage was written to the call's gateway.
+    pub async fn wait_told(&self, call: &Call) {
+        self.wait(&format!("the usage of {call:?}"), || self.told(call))
+            .await;
+    }
+
+    async fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+        let mut news = self.0.shared.news.subscribe();
+        let so = timeout(Duration::from_secs(20), async {
+            loop {
+                news.borrow_and_update();
+                if is_so() || news.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        so.await
+            .unwrap_or_else(|_| panic!("twenty seconds at the vendor without {what}"));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Served>> {
+        self.calls.lock().unwrap()
+    }
+
+    fn reply(&self, received: &Received) -> Reply {
+        let req = received.json();
+        let said = req["messages"][0]["content"].as_str().unwrap_or_default();
+        let id = said
+            .strip_prefix("call ")
+            .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        let steps = id.and_then(|id| {
+            let mut calls = self.lock();
+            let served = calls.get_mut(&id)?;
+            served.asked += 1;
+            Some((served.call.stream, served.call.steps(&served.gate)))
+        });
+        self.news.send_modify(|count| *count += 1);
+        match steps {
+            None => Reply::json(400, &json!({ "error": { "message": "no call of ours" } })),
+            Some((true, steps)) => Reply::raw(200, "text/event-stream", steps),
+            Some((false, steps)) => Reply::raw(200, "application/json", steps),
+        }
+    }
+
+    /// Looks for marks in what went by.
+    fn saw(&self, connection: (usize, u64), bytes: &[u8]) {
+        let now = Instant::now();
+        let mut begun = self.begun.lock().unwrap();
+        let seen = begun.entry(connection).or_default();
+        seen.extend_from_slice(bytes);
+        let (marks, rest) = marks(seen);
+        seen.drain(..rest);
+        drop(begun);
+        if marks.is_empty() {
+            return;
+        }
+        let mut calls = self.lock();
+        for (id, what) in marks {
+            let Some(served) = calls.get_mut(&id) else {
+                continue;
+            };
+            if what == "t" {
+                served.tokens.push(now);
+            } else {
+                served.told.get_or_insert(now);
+                // What is no stream comes with its usage.
+                if !served.call.stream {
+                    served.tokens = (0..served.call.tokens).map(|_| now).collect();
+                }
+            }
+        }
+        drop(calls);
+        self.news.send_modify(|count| *count += 1);
+    }
+}
+
+/// The marks in these bytes, and where what may become another one begins.
+pub fn marks(bytes: &[u8]) -> (Vec<(u64, String)>, usize) {
+    let (mut marks, mut at) = (Vec::new(), 0);
+    let next = |from: usize| Some(from + bytes[from..].iter().position(|byte| *byte == b'@')?);
+    while let Some(start) = next(at) {
+        let Some(end) = next(start + 1) else {
+            return (marks, start);
+        };
+        at = end + 1;
+        let mark = str::from_utf8(&bytes[start + 1..end]).ok();
+        let mark = mark.and_then(|mark| mark.split_once(':'));
+        if let Some((id, what)) = mark
+            && let Ok(id) = id.parse()
+        {
+            marks.push((id, what.to_owned()));
+        }
+    }
+    (marks, bytes.len())
+}

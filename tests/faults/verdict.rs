@@ -1,0 +1,497 @@
+//! The vendor's log beside the ledger: what was lost, booked twice, or charged wrongly.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use serde_json::Value;
+use tokio::time::Instant;
+use tollgate_layers::money::MicroRub;
+
+use crate::vendor_log::{Served, id_of};
+
+/// What a fault may cost, as the documentation states it, and what is asserted of it.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// In words, for the table.
+    pub stated: String,
+    /// A call may be lost whose usage was told so shortly before its gateway died.
+    pub ends: Duration,
+    /// Text of a running call may go uncharged that is no older than this when its gateway dies.
+    pub text: Duration,
+    /// So many calls may be lost whatever their age.
+    pub lost_max: usize,
+}
+
+/// What ends within the group commit's window.
+const ENDS: Duration = Duration::from_millis(10);
+/// Running calls are noted once a second.
+const TEXT: Duration = Duration::from_secs(1);
+/// How much later than it should a process gets its turn, where two cores run all of this.
+const BUSY: Duration = Duration::from_millis(40);
+const BUSY_TIMER: Duration = Duration::from_millis(500);
+
+impl Bound {
+    /// Whatever the vendor told is booked.
+    pub fn nothing_lost() -> Self {
+        Self {
+            stated: "nothing".to_owned(),
+            ends: Duration::ZERO,
+            text: Duration::ZERO,
+            lost_max: 0,
+        }
+    }
+
+    /// A gateway dies without a warning: what ended in its last 10 ms, and of running calls the text
+    /// since it was noted last.
+    pub fn killed() -> Self {
+        Self {
+            stated: "ends of the last 10 ms, text of the last 1 s".to_owned(),
+            ends: ENDS + BUSY,
+            text: TEXT + BUSY_TIMER,
+            lost_max: 0,
+        }
+    }
+
+    /// A gateway dies; all that had ended before is booked.
+    pub fn running_text() -> Self {
+        Self {
+            stated: "text of the last 1 s".to_owned(),
+            text: TEXT + BUSY_TIMER,
+            ..Self::nothing_lost()
+        }
+    }
+
+    /// So many calls at most, and why.
+    pub fn lost(max: usize, stated: &str) -> Self {
+        Self {
+            stated: stated.to_owned(),
+            lost_max: max,
+            ..Self::nothing_lost()
+        }
+    }
+}
+
+/// What a call must have cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// All that the vendor told.
+    Full,
+    /// The input and so many tokens of output.
+    Tokens(u64),
+    Nothing,
+    /// Whatever up to all of it.
+    Any,
+}
+
+/// A line of the ledger's export about a call.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub number: String,
+    pub account: String,
+    pub booked: String,
+    pub end: String,
+    pub input: u64,
+    pub output: u64,
+    /// Micro-rubles.
+    pub cost: i64,
+    pub charged: i64,
+    pub loss: i64,
+}
+
+impl Line {
+    pub fn read(line: &Value) -> Self {
+        let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        Self {
+            number: text("number"),
+            account: text("account"),
+            booked: text("booked"),
+            end: text("end"),
+            input: line["usage"]["input"].as_u64().unwrap_or_default(),
+            output: line["usage"]["output"].as_u64().unwrap_or_default(),
+            cost: micro(&line["cost_rub"]),
+            charged: micro(&line["charged_rub"]),
+            loss: micro(&line["loss_rub"]),
+        }
+    }
+
+    /// Something was booked, and not only noted down.
+    const fn moved(&self) -> bool {
+        self.charged + self.loss > 0
+    }
+}
+
+/// Rubles in micro-rubles.
+pub fn micro(rubles: &Value) -> i64 {
+    let text = rubles
+        .as_str()
+        .unwrap_or_else(|| panic!("no amount: {rubles}"));
+    text.parse::<MicroRub>().unwrap().micro()
+}
+
+/// What there is to compare.
+#[derive(Default)]
+pub struct Facts {
+    pub served: Vec<Served>,
+    pub lines: Vec<Line>,
+    /// When each gateway died.
+    pub deaths: Vec<Vec<Instant>>,
+    /// When something died that all of them need.
+    pub faults: Vec<Instant>,
+    pub expected: BTreeMap<u64, Charge>,
+}
+
+/// What came of the comparison.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Calls that a vendor was asked for.
+    pub calls: usize,
+    /// The vendor told what it used, and the ledger has neither a charge nor a loss.
+    pub lost: usize,
+    /// Bookings of a call beyond its first.
+    pub double: usize,
+    /// How long before the death the oldest lost call had ended.
+    pub oldest_end: Option<Duration>,
+    /// How old, at the death, the oldest text was that nobody paid for.
+    pub oldest_text: Option<Duration>,
+    pub problems: Vec<String>,
+}
+
+/// Compares what was served with what was booked.
+pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
+    let mut tally = Tally::default();
+    let mut by_id: BTreeMap<u64, Vec<&Line>> = BTreeMap::new();
+    for line in &facts.lines {
+        let known = |id: &u64| facts.served.iter().any(|served| served.call.id == *id);
+        match id_of(line.input).filter(known) {
+            Some(id) => by_id.entry(id).or_default().push(line),
+            None => tally.problems.push(format!("booked, of no call: {line:?}")),
+        }
+    }
+    let mut beyond_bound = Vec::new();
+    for served in &facts.served {
+        let lines = by_id.remove(&served.call.id).unwrap_or_default();
+        one(facts, bound, served, &lines, &mut tally, &mut beyond_bound);
+    }
+    if beyond_bound.len() > bound.lost_max {
+        tally.problems.push(format!(
+            "lost, of which {} may be: {}",
+            bound.lost_max,
+            beyond_bound.join("; ")
+        ));
+    }
+    tally
+}
+
+fn one(
+    facts: &Facts,
+    bound: &Bound,
+    served: &Served,
+    lines: &[&Line],
+    tally: &mut Tally,
+    beyond_bound: &mut Vec<String>,
+) {
+    let call = &served.call;
+    let name = format!(
+        "call {} ({:?}{})",
+        call.id,
+        call.format,
+        if call.stream { "" } else { ", plain" }
+    );
+    let told = served.told.is_some();
+    tally.calls += usize::from(served.asked > 0);
+
+    let moved: Vec<&&Line> = lines.iter().filter(|line| line.moved()).collect();
+    if moved.len() > 1 {
+        tally.double += moved.len() - 1;
+        tally
+            .problems
+            .push(format!("{name} is booked {} times: {moved:?}", moved.len()));
+    }
+    for line in &moved {
+        if line.charged + line.loss != line.cost {
+            tally.problems.push(format!(
+                "{name}: charge and loss are not the cost: {line:?}"
+            ));
+        }
+    }
+    let booked = moved.first();
+    let cost = booked.map_or(0, |line| line.cost);
+    let death = facts.deaths.get(call.gateway).into_iter().flatten();
+    let death = death
+        .chain(&facts.faults)
+        .filter(|at| **at >= served.sent)
+        .min();
+    // Told after the death counts as told in the moment of it.
+    let age = |at: Instant| death.map(|death| death.saturating_duration_since(at));
+    let ended_before = served.told.and_then(age);
+    let excused = bound.ends > Duration::ZERO && ended_before.is_some_and(|age| age <= bound.ends);
+
+    let expected = facts.expected.get(&call.id).copied();
+    if told && booked.is_none() {
+        tally.lost += 1;
+        tally.oldest_end = tally.oldest_end.max(ended_before);
+        if !excused {
+            beyond_bound.push(match ended_before {
+                Some(age) => format!("{name}, {age:?} before the end of its gateway"),
+                None => name.clone(),
+            });
+        }
+    }
+    let want = match expected {
+        Some(Charge::Full) => Some(call.full_cost()),
+        Some(Charge::Tokens(output)) => Some(call.cost(output)),
+        Some(Charge::Nothing) => Some(0),
+        Some(Charge::Any) | None => None,
+    };
+    if let Some(want) = want {
+        if cost != want {
+            tally.problems.push(format!(
+                "{name} cost {cost} and should cost {want} micro-rubles: {lines:?}"
+            ));
+        }
+        return;
+    }
+
+    let most = match served.asked {
+        // The client left while the request was on its way: that the vendor has not read it is not known.
+        0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
+        0 => 0,
+        _ if told => call.full_cost(),
+        // A stream of messages begins with a guess of one token.
+        _ => call.cost((served.tokens.len() as u64).max(1)),
+    };
+    if cost > most {
+        tally.problems.push(format!(
+            "{name} cost {cost}, and {most} micro-rubles' worth was served: {lines:?}"
+        ));
+    }
+    if expected.is_some() {
+        return;
+    }
+    if told && booked.is_some() && cost < call.full_cost() && !excused {
+        tally.problems.push(format!(
+            "{name} cost {cost} instead of {} micro-rubles, {ended_before:?} before the end of its gateway: {lines:?}",
+            call.full_cost()
+        ));
+    }
+    // Whoever settled it itself has charged what it had seen.
+    let left_running = booked.is_none_or(|line| line.end == "gateway_stopped");
+    if bound.text > Duration::ZERO && !told && left_running {
+        let paid = booked.map_or(0, |line| line.output);
+        let unpaid = served.tokens.get(usize::try_from(paid).unwrap());
+        let age = unpaid.copied().and_then(age);
+        tally.oldest_text = tally.oldest_text.max(age);
+        if age.is_some_and(|age| age > bound.text) {
+            tally.problems.push(format!(
+                "{name}: {paid} of {} tokens are paid, and the next was {age:?} old when its gateway died",
+                served.tokens.len()
+            ));
+        }
+    }
+}
+
+/// A case's line of the table.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub runs: usize,
+    pub calls: usize,
+    pub lost: usize,
+    pub double: usize,
+    /// How often a balance, or what is free of it, was seen below zero.
+    pub negative: usize,
+    /// What is stated.
+    pub bound: String,
+    /// What was measured of it, and whatever else is worth a note.
+    pub notes: Vec<String>,
+    pub problems: Vec<String>,
+    /// What the processes said last, where there are problems.
+    pub logs: String,
+}
+
+impl Verdict {
+    /// Of a tally, and what was seen beside it.
+    pub fn new(tally: Tally, bound: &Bound) -> Self {
+        let mut notes = Vec::new();
+        if let Some(age) = tally.oldest_end {
+            notes.push(format!("lost ended {} ms before", tenths(age)));
+        }
+        if let Some(age) = tally.oldest_text {
+            notes.push(format!("text uncharged {} ms", age.as_millis()));
+        }
+        Self {
+            runs: 1,
+            calls: tally.calls,
+            lost: tally.lost,
+            double: tally.double,
+            negative: 0,
+            bound: bound.stated.clone(),
+            notes,
+            problems: tally.problems,
+            logs: String::new(),
+        }
+    }
+
+    /// Both, as one line.
+    pub fn and(mut self, other: Self) -> Self {
+        self.runs += other.runs;
+        self.calls += other.calls;
+        self.lost += other.lost;
+        self.double += other.double;
+        self.negative += other.negative;
+        if self.bound.is_empty() {
+            self.bound = other.bound;
+        }
+        self.notes.extend(other.notes);
+        self.problems.extend(other.problems);
+        self.logs.push_str(&other.logs);
+        self
+    }
+
+    /// What is wrong, in words; empty when nothing is.
+    pub fn complaint(&self) -> String {
+        let mut text = String::new();
+        for problem in self.problems.iter().take(12) {
+            let _ = writeln!(text, "  - {problem}");
+        }
+        if self.problems.len() > 12 {
+            let _ = writeln!(text, "  - and {} more", self.problems.len() - 12);
+        }
+        if !text.is_empty() {
+            text.push_str(&self.logs);
+        }
+        text
+    }
+}
+
+fn tenths(time: Duration) -> String {
+    let tenths = time.as_micros() / 100;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// The verdict itself can fail: each wrong in an invented ledger is seen.
+pub async fn proves_itself() -> Verdict {
+    use tollgate_layers::call::Format;
+
+    let log = crate::vendor_log::VendorLog::start().await;
+    let call = log.call(0, Format::Chat);
+    log.register(&call);
+    let mut served = log.of(&call).unwrap();
+    served.asked = 1;
+    let now = Instant::now();
+    let dies = now + Duration::from_secs(10);
+    let line = |output: u64| Line {
+        number: "n".to_owned(),
+        account: "acme".to_owned(),
+        booked: "held".to_owned(),
+        end: "gateway_stopped".to_owned(),
+        input: call.input(),
+        output,
+        cost: call.cost(output),
+        charged: call.cost(output),
+        loss: 0,
+    };
+    let ms = Duration::from_millis;
+    let ago = |time: Duration| Some(dies - time);
+    let (full, part) = (vec![line(10)], vec![line(4)]);
+    let torn = vec![Line {
+        loss: 1,
+        ..line(10)
+    }];
+    let stray = vec![Line {
+        input: 1,
+        ..line(10)
+    }];
+    let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
+    let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
+    // name, told before the death, age of each of the 10 tokens (`None`: none came), lines, bound,
+    // expected, right?
+    for (name, told, tokens, lines, bound, expected, right) in [
+        ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
+        (
+            "lost",
+            ago(ms(9)),
+            Some(ms(9)),
+            &nothing,
+            &none,
+            None,
+            false,
+        ),
+        (
+            "lost just so",
+            ago(ms(9)),
+            Some(ms(9)),
+            &nothing,
+            &killed,
+            None,
+            true,
+        ),
+        (
+            "lost too early",
+            ago(ms(900)),
+            Some(ms(900)),
+            &nothing,
+            &killed,
+            None,
+            false,
+        ),
+        (
+            "twice",
+            ago(ms(9)),
+            Some(ms(9)),
+            &twice,
+            &killed,
+            None,
+            false,
+        ),
+        (
+            "too little",
+            ago(ms(900)),
+            Some(ms(900)),
+            &part,
+            &killed,
+            None,
+            false,
+        ),
+        ("too much", None, None, &full, &killed, None, false),
+        ("torn", ago(ms(9)), Some(ms(9)), &torn, &none, None, false),
+        ("of no call", None, None, &stray, &none, None, false),
+        (
+            "late text",
+            None,
+            Some(ms(3000)),
+            &part,
+            &killed,
+            None,
+            false,
+        ),
+        ("last text", None, Some(ms(300)), &part, &killed, None, true),
+        (
+            "not as expected",
+            None,
+            Some(ms(300)),
+            &part,
+            &killed,
+            Some(expect),
+            false,
+        ),
+    ] {
+        served.told = told;
+        served.tokens = tokens.map_or(Vec::new(), |age| vec![dies - age; 10]);
+        let facts = Facts {
+            served: vec![served.clone()],
+            lines: lines.clone(),
+            deaths: vec![vec![dies]],
+            faults: Vec::new(),
+            expected: expected
+                .map(|charge| (call.id, charge))
+                .into_iter()
+                .collect(),
+        };
+        let problems = compare(&facts, bound).problems;
+        assert_eq!(problems.is_empty(), right, "{name}: {problems:?}");
+    }
+    Verdict {
+        runs: 1,
+        bound: none.stated,
+        ..Verdict::default()
+    }
+}
