@@ -757,11 +757,11 @@ async fn one_of_three() -> Verdict {
     }
     let running = midway(&world, &world.client(0)).await;
     cluster.nodes()[gone].kill();
-    for gateway in 0..2 {
+    for (gateway, format) in FORMATS.into_iter().enumerate() {
         for (at, key) in &keys {
             let client = world.client_of(gateway, key);
             if *at != gone {
-                let outcome = client.ask(&client.call(FORMATS[gateway])).await;
+                let outcome = client.ask(&client.call(format)).await;
                 assert!(outcome.answered(), "{}", outcome.text());
             }
         }
