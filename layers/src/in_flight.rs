@@ -1,5 +1,29 @@
 //! Refuses what is more than this node can carry. The permit is kept until the answer's body ends:
 //! tower's `ConcurrencyLimit` frees it at the headers, which for a stream is its beginning.
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tollgate_layers::{Error, body, in_flight::InFlightLayer};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let service = ServiceBuilder::new()
+//!     .layer(InFlightLayer::new(1))
+//!     .service_fn(async |_: Request<()>| Ok::<_, Error>(Response::new(body::full("an answer"))));
+//!
+//! let answer = service.clone().oneshot(Request::new(())).await?;
+//! // The answer is there, but nobody has read it yet.
+//! let refused = service.clone().oneshot(Request::new(())).await;
+//! assert!(matches!(refused, Err(Error::Overloaded)));
+//!
+//! drop(answer);
+//! assert!(service.oneshot(Request::new(())).await.is_ok());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Clones of a layer share its permits, so that several paths can be limited together.
 
 use std::{
     pin::Pin,

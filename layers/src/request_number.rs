@@ -1,4 +1,29 @@
 //! Gives each request its number, before anything can fail.
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tollgate_layers::{facts::RequestNumber, request_number::RequestNumberLayer};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let service = ServiceBuilder::new()
+//!     .layer(RequestNumberLayer::new())
+//!     .service_fn(async |req: Request<()>| {
+//!         let number = req.extensions().get::<RequestNumber>().copied();
+//!         Ok::<_, std::convert::Infallible>(Response::new(number))
+//!     });
+//!
+//! let first = service.clone().oneshot(Request::new(())).await?.into_body();
+//! let second = service.oneshot(Request::new(())).await?.into_body();
+//!
+//! assert!(first.is_some() && second.is_some());
+//! assert_ne!(first, second);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The layer stands on top, above [`respond`](crate::respond), which shows the number to the caller.
 
 use std::task::{Context, Poll};
 
@@ -8,19 +33,6 @@ use tower::{Layer, Service};
 use crate::facts::RequestNumber;
 
 /// Inserts a new [`RequestNumber`] into each request. A number in a header is never believed.
-///
-/// ```
-/// # use tower::{Layer, ServiceExt};
-/// # use tollgate_layers::{request_number::RequestNumberLayer, facts::RequestNumber};
-/// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-/// # runtime.block_on(async {
-/// let service = tower::service_fn(async |req: http::Request<()>| {
-///     Ok::<_, std::convert::Infallible>(req.extensions().get::<RequestNumber>().copied())
-/// });
-/// let number = RequestNumberLayer::new().layer(service).oneshot(http::Request::new(())).await.unwrap();
-/// assert!(number.is_some());
-/// # });
-/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestNumberLayer(());
 

@@ -103,7 +103,8 @@ impl World {
             // Where it serves is known when it does.
             let front = Proxy::start(([127, 0, 0, 1], 9).into()).await;
             let gateway =
-                GatewayProcess::start(index, config, plan.shell_of(index), Arc::clone(&front)).await;
+                GatewayProcess::start(index, config, plan.shell_of(index), Arc::clone(&front))
+                    .await;
             gateways.push(Arc::new(gateway));
             fronts.push(front);
             vendor_proxies.push(vendor_proxy);

@@ -1,8 +1,71 @@
 //! Finds out who calls: `Authorization: Bearer <key>` or `x-api-key` (decisions, "Names").
+//!
+//! ```
+//! use http::{Request, Response};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{
+//!     Error,
+//!     auth::{AuthLayer, KeyList, SecretKey},
+//!     body,
+//!     facts::Caller,
+//! };
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let secret = SecretKey::generate();
+//! let keys = KeyList::from_iter([secret.record("laptop".parse()?, "acme".parse()?)]);
+//! let service = ServiceBuilder::new()
+//!     .layer(AuthLayer::new(keys))
+//!     .service_fn(|req: Request<()>| async move {
+//!         let Caller(key) = req.extensions().get().expect("auth stands above");
+//!         let text = format!("hello {}, on the key {}", key.account, key.id);
+//!         Ok::<_, Error>(Response::new(body::full(text)))
+//!     });
+//!
+//! let shown = format!("Bearer {}", secret.expose());
+//! let req = Request::builder().header("authorization", shown).body(())?;
+//! let answer = service.clone().oneshot(req).await?.into_body().collect().await?;
+//! assert_eq!(answer.to_bytes(), "hello acme, on the key laptop");
+//!
+//! let refused = service.oneshot(Request::new(())).await;
+//! assert!(matches!(refused, Err(Error::KeyMissing)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Keys come from a [`KeyStore`]: a ledger is one, a [`KeyList`] is one, yours is one function. Keys that
+//! are shown elsewhere or look otherwise are found by a [`TakeKey`], most shortly a closure:
+//!
+//! ```
+//! # use http::{HeaderMap, Request, Response};
+//! # use tollgate_layers::{Error, auth::{self, AuthLayer, KeyList, SecretKey}, body};
+//! # use tollgate_layers::key::{KeyDigest, KeyRecord};
+//! # use tower::{ServiceBuilder, ServiceExt};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let from_cookie = |headers: &mut HeaderMap| -> Result<KeyDigest, Error> {
+//!     let cookie = headers.remove("cookie").ok_or(Error::KeyMissing)?;
+//!     let secret = cookie.as_bytes().strip_prefix(b"session=").ok_or(Error::KeyMalformed)?;
+//!     Ok(auth::digest(secret))
+//! };
+//! # let record = SecretKey::generate().record("k".parse()?, "acme".parse()?);
+//! # let keys = KeyList::from_iter([KeyRecord { digest: auth::digest(b"open sesame"), ..record }]);
+//! let service = ServiceBuilder::new()
+//!     .layer(AuthLayer::new(keys).taking(from_cookie))
+//!     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("an answer"))) });
+//!
+//! let req = Request::builder().header("cookie", "session=open sesame").body(())?;
+//! assert!(service.oneshot(req).await.is_ok());
+//! # Ok(())
+//! # }
+//! ```
 
+mod list;
 mod secret;
 
 use std::{
+    fmt,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
@@ -13,53 +76,120 @@ use std::{
 use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
 use tower::{Layer, Service};
 
-pub use self::secret::SecretKey;
+pub use self::{
+    list::KeyList,
+    secret::{SecretKey, digest},
+};
 use crate::{
     error::Error,
     facts::{Caller, ClientAddr},
-    key::{KeyRecord, KeyStatus, KeyStore},
+    key::{KeyDigest, KeyRecord, KeyStatus, KeyStore},
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Lets in whoever shows a key of the store, and inserts the [`Caller`]. The key itself is taken out
 /// of the request: no layer below can pass it on.
-#[derive(Clone, Debug)]
-pub struct AuthLayer<K> {
+///
+/// A key that is bound to addresses needs a [`ClientAddr`] in the request's extensions.
+#[derive(Clone)]
+pub struct AuthLayer<K, T = KeyHeaders> {
     keys: K,
+    take: T,
 }
 
 impl<K> AuthLayer<K> {
-    /// Keys are looked up in `keys`.
+    /// Keys are looked up in `keys`, and shown in [`KeyHeaders`].
     pub const fn new(keys: K) -> Self {
-        Self { keys }
+        Self {
+            keys,
+            take: KeyHeaders,
+        }
     }
 }
 
-impl<S, K: Clone> Layer<S> for AuthLayer<K> {
-    type Service = Auth<S, K>;
+impl<K, T> AuthLayer<K, T> {
+    /// Keys are shown where `take` finds them.
+    pub fn taking<U: TakeKey>(self, take: U) -> AuthLayer<K, U> {
+        AuthLayer {
+            keys: self.keys,
+            take,
+        }
+    }
+}
+
+impl<K: fmt::Debug, T> fmt::Debug for AuthLayer<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthLayer")
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a request shows its key. A closure over the headers is one.
+pub trait TakeKey: Clone + Send + Sync + 'static {
+    /// Takes the key out of the headers and says its digest: [`digest`] computes it.
+    ///
+    /// # Errors
+    /// [`Error::KeyMissing`], [`Error::KeyMalformed`] or [`Error::KeyConflict`].
+    fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
+}
+
+impl<F> TakeKey for F
+where
+    F: Fn(&mut HeaderMap) -> Result<KeyDigest, Error> + Clone + Send + Sync + 'static,
+{
+    fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
+        self(headers)
+    }
+}
+
+/// A [`SecretKey`] in `Authorization: Bearer <key>` or in `x-api-key`, or the same one in both.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyHeaders;
+
+impl TakeKey for KeyHeaders {
+    fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
+        take_key(headers).map(|secret| secret.digest())
+    }
+}
+
+impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
+    type Service = Auth<S, K, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Auth {
             inner,
             keys: self.keys.clone(),
+            take: self.take.clone(),
         }
     }
 }
 
 /// The service of [`AuthLayer`].
-#[derive(Clone, Debug)]
-pub struct Auth<S, K> {
+#[derive(Clone)]
+pub struct Auth<S, K, T = KeyHeaders> {
     inner: S,
     keys: K,
+    take: T,
 }
 
-impl<S, K, B> Service<Request<B>> for Auth<S, K>
+impl<S: fmt::Debug, K: fmt::Debug, T> fmt::Debug for Auth<S, K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth")
+            .field("inner", &self.inner)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, K, T, B> Service<Request<B>> for Auth<S, K, T>
 where
     S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
     K: KeyStore + Clone,
+    T: TakeKey,
     B: Send + 'static,
 {
     type Response = S::Response;
@@ -73,11 +203,11 @@ where
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let keys = self.keys.clone();
+        let (keys, take) = (self.keys.clone(), self.take.clone());
         Box::pin(async move {
-            let secret = take_key(req.headers_mut())?;
+            let shown = take.take_key(req.headers_mut())?;
             let found = keys
-                .find_key(&secret.digest())
+                .find_key(&shown)
                 .await
                 .map_err(Error::LedgerUnavailable)?;
             let record = found.ok_or(Error::KeyUnknown)?;

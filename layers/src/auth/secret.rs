@@ -2,7 +2,10 @@ use std::{fmt, str::FromStr};
 
 use sha2::{Digest, Sha256};
 
-use crate::{error::Error, key::KeyDigest};
+use crate::{
+    error::Error,
+    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const PREFIX: &str = "tg-";
@@ -36,7 +39,26 @@ impl SecretKey {
     /// SHA-256 of the whole key: what is stored and looked up.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
-        KeyDigest::new(Sha256::digest(self.0.as_bytes()).into())
+        digest(self.0.as_bytes())
+    }
+
+    /// What is known of this key when it is made: it is active and may do anything, from any address
+    /// and for ever.
+    #[must_use]
+    pub fn record(&self, id: KeyId, account: AccountId) -> KeyRecord {
+        KeyRecord {
+            name: id.to_string(),
+            id,
+            account,
+            digest: self.digest(),
+            prefix: self.prefix(),
+            status: KeyStatus::Active,
+            models: Vec::new(),
+            addresses: Vec::new(),
+            requests_per_second: None,
+            expires_at_ms: None,
+            created_at_ms: super::unix_ms(),
+        }
     }
 
     /// What people may see: `tg-AbC123…`.
@@ -77,6 +99,13 @@ impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretKey({})", self.prefix())
     }
+}
+
+/// SHA-256 of a secret of any form. A secret that a person chose is not safe so: it can be guessed from
+/// its digest.
+#[must_use]
+pub fn digest(secret: &[u8]) -> KeyDigest {
+    KeyDigest::new(Sha256::digest(secret).into())
 }
 
 /// The last `digits` base62 digits of a big-endian number.

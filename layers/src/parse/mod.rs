@@ -1,4 +1,43 @@
 //! Reads the body once, bounded in size and time, and checks it once: `Request<B>` → `Request<Call>`.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::{BodyExt, Full};
+//! use tollgate_layers::{
+//!     Error, body,
+//!     call::Call,
+//!     error::Problem,
+//!     parse::{ParseLayer, ParseLimits},
+//! };
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! let service = ServiceBuilder::new()
+//!     .layer(ParseLayer::new(ParseLimits { body_bytes_max: 64 << 10, ..ParseLimits::default() }))
+//!     .service_fn(|req: Request<Call>| async move {
+//!         let Call { model, input, .. } = req.into_body();
+//!         let text = format!("{model} is told {} bytes", input.text_bytes);
+//!         Ok::<_, Error>(Response::new(body::full(text)))
+//!     });
+//! let ask = |body: &'static str| {
+//!     Request::post("/v1/chat/completions").body(Full::new(Bytes::from(body))).unwrap()
+//! };
+//!
+//! let good = ask(r#"{"model":"small","messages":[{"role":"user","content":"Hello"}]}"#);
+//! let answer = service.clone().oneshot(good).await?.into_body().collect().await?;
+//! assert_eq!(answer.to_bytes(), "small is told 5 bytes");
+//!
+//! let bad = ask(r#"{"model":"small","messages":[{"role":"tool box","content":"Hello"}]}"#);
+//! let Err(Error::Invalid { field, problem }) = service.oneshot(bad).await else {
+//!     panic!("there is no such role");
+//! };
+//! assert_eq!(field, "messages[0].role");
+//! assert!(matches!(problem, Problem::NotOneOf(_)));
+//! # Ok(())
+//! # }
+//! ```
 
 mod chat;
 mod content;

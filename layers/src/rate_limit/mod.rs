@@ -1,5 +1,40 @@
 //! Limits requests per second by the generic cell rate algorithm (GCRA, ITU-T I.371): one instant
 //! per caller, the *theoretical arrival time*, in a bounded table.
+//!
+//! Whom a request counts for, and at which rate, is a closure's to say:
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tollgate_layers::{
+//!     Error, body,
+//!     rate_limit::{Gcra, Quota, RateLimitLayer},
+//! };
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! // One request a second for each tenant, two at once. Nobody else is counted.
+//! let by_tenant = |req: &Request<()>| {
+//!     let tenant = req.headers().get("x-tenant")?.to_str().ok()?;
+//!     Some((tenant.to_owned(), Quota { per_second: 1, burst: 2 }))
+//! };
+//! let service = ServiceBuilder::new()
+//!     .layer(RateLimitLayer::new(Gcra::new(10_000), by_tenant))
+//!     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("an answer"))) });
+//! let of = |tenant: &str| Request::builder().header("x-tenant", tenant).body(()).unwrap();
+//!
+//! service.clone().oneshot(of("acme")).await?;
+//! service.clone().oneshot(of("acme")).await?;
+//! let refused = service.clone().oneshot(of("acme")).await;
+//! assert!(matches!(refused, Err(Error::TooManyRequests { retry_after }) if !retry_after.is_zero()));
+//! service.oneshot(of("other")).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`by_address`] is the closure for the client's address. [`Gcra`] counts in this process; whatever
+//! else counts is a [`Limiter`]: the feature `redis` has the count over many processes to write one with,
+//! `redis::RedisLimiter`.
 
 mod gcra;
 #[cfg(feature = "redis")]
@@ -8,6 +43,7 @@ pub mod redis;
 use std::{
     fmt,
     hash::Hash,
+    net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -17,7 +53,7 @@ use http::Request;
 use tower::{Layer, Service};
 
 pub use self::gcra::Gcra;
-use crate::error::Error;
+use crate::{error::Error, facts::ClientAddr};
 
 /// So many requests per second, and so many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +73,14 @@ impl Quota {
             burst: per_second,
         }
     }
+}
+
+/// Counts for the client's address, an IPv6 one by its /64, as [`ClientAddr`] has it; a request without
+/// one passes uncounted.
+pub fn by_address<B>(
+    quota: Quota,
+) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
+    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota))
 }
 
 /// Counts requests.

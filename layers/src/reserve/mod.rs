@@ -2,7 +2,96 @@
 //! between.
 //!
 //! The layer is generic in what is sold: a [`Tariff`] says what a request can cost and, at the end,
-//! what it did. [`tokens::ByTokens`] does so for model calls.
+//! what it did. [`tokens::ByTokens`] does so for model calls; here is one for anything:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use http::{Request, Response};
+//! use tollgate_layers::{
+//!     Error,
+//!     auth::SecretKey,
+//!     body,
+//!     key::{AccountId, KeyId},
+//!     money::MicroRub,
+//!     reserve::{
+//!         Bill, Quote, ReserveLayer, Settler, SettlerSettings, Tariff,
+//!         ledger::{Bookkeeping, Entry, Item},
+//!         memory::MemoryLedger,
+//!     },
+//!     usage::{End, Meter, Reading, Usage},
+//! };
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! const FEE: MicroRub = MicroRub::rubles(2);
+//!
+//! /// So much for each request, from one account.
+//! #[derive(Clone)]
+//! struct Fee(AccountId, KeyId);
+//!
+//! impl<B> Tariff<B> for Fee {
+//!     type Bill = Ticket;
+//!
+//!     fn quote(&self, _: &Request<B>) -> Result<Quote<Ticket>, Error> {
+//!         Ok(Quote {
+//!             account: self.0.clone(),
+//!             key: self.1.clone(),
+//!             want: FEE,
+//!             least: FEE,
+//!             meter: Meter::default(),
+//!             finish_without_client: false,
+//!             bill: Ticket,
+//!         })
+//!     }
+//!
+//!     fn granted(&self, _: &mut Request<B>, _: &mut Ticket, _: MicroRub) {}
+//! }
+//!
+//! struct Ticket;
+//!
+//! impl Bill for Ticket {
+//!     fn charge(&self, _: &Reading) -> Option<(MicroRub, Item)> {
+//!         let item = Item {
+//!             model: "a page".into(),
+//!             vendor: "us".into(),
+//!             usage: Usage::default(),
+//!             price: None,
+//!             estimated: false,
+//!             end: End::Finished,
+//!         };
+//!         Some((FEE, item))
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (acme, web): (AccountId, KeyId) = ("acme".parse()?, "web".parse()?);
+//! let ledger = MemoryLedger::new();
+//! ledger.create_account(&acme, "Acme").await?;
+//! let payment = Entry { id: "1".into(), amount: MicroRub::rubles(3), reason: None };
+//! ledger.enter(&acme, &payment).await?;
+//! let key = SecretKey::generate().record(web.clone(), acme.clone());
+//! ledger.create_key(&key, None).await?;
+//!
+//! let (settler, settling) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
+//! let fee = Fee(acme.clone(), web);
+//! let service = ServiceBuilder::new()
+//!     .layer(ReserveLayer::new(ledger.clone(), fee, settler, Duration::from_secs(60)))
+//!     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("a page"))) });
+//!
+//! let page = service.clone().oneshot(Request::new(())).await?;
+//! let Err(Error::DoesNotFit { needs, free, .. }) = service.oneshot(Request::new(())).await else {
+//!     panic!("the account has 1 ₽ beside what is held");
+//! };
+//! assert_eq!((needs, free), (FEE, MicroRub::rubles(1)));
+//!
+//! // What ends the answer, or drops it, settles: off the caller's way, in a task that a server spawns.
+//! drop(page);
+//! settling.run().await;
+//! assert_eq!(ledger.account(&acme).await?.balance_rub, MicroRub::rubles(1));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! A hold is a duty, and it never leaves this module: a guard owns it from before the ledger is asked
 //! until the answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails: its
@@ -26,6 +115,8 @@ pub mod sqlite;
 #[cfg(feature = "sqlite")]
 mod sqlite_file;
 mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tokens;
 
 use std::{

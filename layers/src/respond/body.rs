@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -6,9 +7,8 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use serde_json::json;
 
-use super::{Shape, class, log};
+use super::{Answering, Shape, UsualShape};
 use crate::{call::Format, error::Error};
 
 pin_project! {
@@ -16,23 +16,22 @@ pin_project! {
     ///
     /// When an event stream fails in the middle, its last event says so in the caller's format; any
     /// other body fails, so that the connection is cut and the answer looks as broken as it is.
-    #[derive(Debug)]
-    pub struct ResponseBody<A> {
+    pub struct ResponseBody<A, P = UsualShape> {
         #[pin]
         inner: Option<A>,
         refusal: Option<Bytes>,
-        shape: Option<Shape>,
+        answering: Option<Answering<P>>,
         format: Option<Format>,
         ended: bool,
     }
 }
 
-impl<A> ResponseBody<A> {
-    pub(super) fn answer(inner: A, shape: Shape, format: Option<Format>) -> Self {
+impl<A, P> ResponseBody<A, P> {
+    pub(super) fn answer(inner: A, answering: Answering<P>, format: Option<Format>) -> Self {
         Self {
             inner: Some(inner),
             refusal: None,
-            shape: Some(shape),
+            answering: Some(answering),
             format,
             ended: false,
         }
@@ -42,16 +41,26 @@ impl<A> ResponseBody<A> {
         Self {
             inner: None,
             refusal: Some(bytes),
-            shape: None,
+            answering: None,
             format: None,
             ended: false,
         }
     }
 }
 
-impl<A> Body for ResponseBody<A>
+impl<A: fmt::Debug, P> fmt::Debug for ResponseBody<A, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody")
+            .field("inner", &self.inner)
+            .field("refusal", &self.refusal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A, P> Body for ResponseBody<A, P>
 where
     A: Body<Data = Bytes, Error = Error>,
+    P: Shape,
 {
     type Data = Bytes;
     type Error = Error;
@@ -67,20 +76,19 @@ where
         let Some(inner) = this.inner.as_pin_mut() else {
             return Poll::Ready(this.refusal.take().map(|bytes| Ok(Frame::data(bytes))));
         };
-        Poll::Ready(
-            match (ready!(inner.poll_frame(cx)), *this.format, *this.shape) {
-                (Some(Err(error)), format, Some(shape)) => {
-                    *this.ended = true;
-                    let class = class(&error);
-                    log(&error, class.status, shape.number);
-                    Some(match format {
-                        Some(format) => Ok(Frame::data(error_event(format, shape, &error))),
-                        None => Err(error),
-                    })
-                }
-                (frame, ..) => frame,
-            },
-        )
+        let frame = ready!(inner.poll_frame(cx));
+        let Some(Err(error)) = frame else {
+            return Poll::Ready(frame);
+        };
+        *this.ended = true;
+        let Some(answering) = this.answering else {
+            return Poll::Ready(Some(Err(error)));
+        };
+        let refused = answering.refused(&error);
+        Poll::Ready(Some(match *this.format {
+            Some(format) => Ok(Frame::data(answering.shape.event(&refused, format))),
+            None => Err(error),
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -103,20 +111,6 @@ where
     }
 }
 
-/// The last event of a stream that failed: no `[DONE]` and no `message_stop` follows it.
-fn error_event(format: Format, shape: Shape, error: &Error) -> Bytes {
-    let class = class(error);
-    let object = shape.object(error, class.kind, class.code);
-    Bytes::from(match format {
-        // The blank line first: the vendor may have been cut off in the middle of an event.
-        Format::Chat => format!("\n\ndata: {}\n\n", json!({ "error": object })),
-        Format::Messages => format!(
-            "\n\nevent: error\ndata: {}\n\n",
-            json!({ "type": "error", "error": object })
-        ),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use http_body_util::{BodyExt, StreamBody};
@@ -130,13 +124,14 @@ mod tests {
             Err(Error::VendorBroken("cut".into())),
             Ok(Frame::data(Bytes::from_static(b"never"))),
         ];
-        let shape = Shape {
+        let answering = Answering {
             number: RequestNumber::now_v7(),
             language: Language::Ru,
+            shape: UsualShape,
         };
         ResponseBody::answer(
             StreamBody::new(futures_util::stream::iter(frames)),
-            shape,
+            answering,
             format,
         )
     }

@@ -1,41 +1,108 @@
 //! Turns every [`Error`] into an answer of the service, with its request number (specification 2.5
 //! and 7; decisions, "Status table"). Nothing else makes an error's HTTP.
+//!
+//! Above it nothing fails: its error is [`Infallible`].
+//!
+//! ```
+//! use http::{Request, Response, StatusCode};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{Error, body::AnswerBody, respond::{Language, RespondLayer}};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let service = ServiceBuilder::new()
+//!     .layer(RespondLayer::new(Language::En))
+//!     .service_fn(async |_: Request<()>| Err::<Response<AnswerBody>, _>(Error::KeyMissing));
+//!
+//! let res = service.oneshot(Request::new(())).await?;
+//!
+//! assert_eq!(res.status(), StatusCode::UNAUTHORIZED);
+//! let number = res.headers()["x-request-id"].to_str()?.to_owned();
+//! let body = res.into_body().collect().await?.to_bytes();
+//! let body: serde_json::Value = serde_json::from_slice(&body)?;
+//! assert_eq!(body["error"]["type"], "authentication_error");
+//! assert_eq!(
+//!     body["error"]["message"],
+//!     format!("No API key. Send 'Authorization: Bearer <key>'. ({number})"),
+//! );
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Whoever wants another shape gives it in a [`Shape`], most shortly a closure. It begins with
+//! [`Refused::usual`], which has the status and the headers that clients go by:
+//!
+//! ```
+//! # use bytes::Bytes;
+//! # use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
+//! # use http_body_util::BodyExt;
+//! # use tollgate_layers::{Error, body::AnswerBody};
+//! # use tower::{ServiceBuilder, ServiceExt};
+//! use tollgate_layers::respond::{Language, Refused, RespondLayer};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // RFC 9457: problem details.
+//! let problem = |refused: &Refused<'_>| {
+//!     let body = serde_json::json!({
+//!         "title": refused.text(),
+//!         "status": refused.status().as_u16(),
+//!         "instance": format!("urn:uuid:{}", refused.number()),
+//!     });
+//!     let mut res = refused.usual().map(|_| Bytes::from(body.to_string()));
+//!     let kind = HeaderValue::from_static("application/problem+json");
+//!     res.headers_mut().insert(CONTENT_TYPE, kind);
+//!     res
+//! };
+//! let service = ServiceBuilder::new()
+//!     .layer(RespondLayer::new(Language::En).shaped_by(problem))
+//!     .service_fn(async |_: Request<()>| Err::<Response<AnswerBody>, _>(Error::Overloaded));
+//!
+//! let res = service.oneshot(Request::new(())).await?;
+//!
+//! assert_eq!(res.headers()["retry-after"], "1");
+//! let body = res.into_body().collect().await?.to_bytes();
+//! let body: serde_json::Value = serde_json::from_slice(&body)?;
+//! assert_eq!(body["title"], "The service is overloaded. Try again later.");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A refusal of one's own travels as the cause of an [`Error::Internal`]; a shape finds it there by
+//! `downcast_ref`.
 
 mod body;
+mod refused;
 mod text;
 
 use std::{
     convert::Infallible,
+    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderName, HeaderValue, Request, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
-};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
-use serde_json::json;
 use tower::{Layer, Service};
 
-pub use self::body::ResponseBody;
+pub use self::{body::ResponseBody, refused::Refused};
 use crate::{
-    error::{Error, Problem},
+    call::Format,
+    error::Error,
     facts::{EventStream, RequestNumber},
-    money::MicroRub,
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// What the messages SDK shows as the request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// SDKs of both formats retry every 5xx twice unless told not to.
-const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The language of texts for callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Language {
     /// Russian.
     #[default]
@@ -45,44 +112,112 @@ pub enum Language {
 }
 
 /// Answers every error of the services below, so that above it nothing can fail.
-#[derive(Clone, Copy, Debug)]
-pub struct RespondLayer {
+#[derive(Clone, Copy)]
+pub struct RespondLayer<P = UsualShape> {
     language: Language,
+    shape: P,
 }
 
 impl RespondLayer {
-    /// Answers in `language`.
+    /// Answers in `language` and in the [`UsualShape`].
     #[must_use]
     pub const fn new(language: Language) -> Self {
-        Self { language }
+        Self {
+            language,
+            shape: UsualShape,
+        }
     }
 }
 
-impl<S> Layer<S> for RespondLayer {
-    type Service = Respond<S>;
+impl<P> RespondLayer<P> {
+    /// Answers in a shape of one's own.
+    #[must_use]
+    pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
+        RespondLayer {
+            language: self.language,
+            shape,
+        }
+    }
+}
+
+impl<P> fmt::Debug for RespondLayer<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RespondLayer")
+            .field("language", &self.language)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an error looks like to a caller. A closure from [`Refused`] to the answer is one.
+///
+/// Every answer gets the request's number in its headers, whatever its shape; the log has the error
+/// with its cause already.
+pub trait Shape: Clone + Send + Sync + 'static {
+    /// The whole answer of a request that was refused.
+    fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
+
+    /// The last event of a stream that failed, with the blank lines around it.
+    fn event(&self, refused: &Refused<'_>, format: Format) -> Bytes {
+        refused.usual_event(format)
+    }
+}
+
+impl<F> Shape for F
+where
+    F: Fn(&Refused<'_>) -> Response<Bytes> + Clone + Send + Sync + 'static,
+{
+    fn answer(&self, refused: &Refused<'_>) -> Response<Bytes> {
+        self(refused)
+    }
+}
+
+/// The shape that SDKs of both formats read: `{"error":{"message","type","code"}}`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UsualShape;
+
+impl Shape for UsualShape {
+    fn answer(&self, refused: &Refused<'_>) -> Response<Bytes> {
+        refused.usual()
+    }
+}
+
+impl<S, P: Clone> Layer<S> for RespondLayer<P> {
+    type Service = Respond<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Respond {
             inner,
             language: self.language,
+            shape: self.shape.clone(),
         }
     }
 }
 
 /// The service of [`RespondLayer`].
-#[derive(Clone, Debug)]
-pub struct Respond<S> {
+#[derive(Clone)]
+pub struct Respond<S, P = UsualShape> {
     inner: S,
     language: Language,
+    shape: P,
 }
 
-impl<S, B, A> Service<Request<B>> for Respond<S>
+impl<S: fmt::Debug, P> fmt::Debug for Respond<S, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Respond")
+            .field("inner", &self.inner)
+            .field("language", &self.language)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, B, A, P> Service<Request<B>> for Respond<S, P>
 where
     S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    P: Shape,
 {
-    type Response = Response<ResponseBody<A>>;
+    type Response = Response<ResponseBody<A, P>>;
     type Error = Infallible;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, P>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         // An inner service that is not ready any more says so to the call, which has a number.
@@ -98,42 +233,54 @@ where
             .unwrap_or_else(RequestNumber::now_v7);
         ResponseFuture {
             inner: self.inner.call(req),
-            shape: Shape {
+            answering: Some(Answering {
                 number,
                 language: self.language,
-            },
+                shape: self.shape.clone(),
+            }),
         }
     }
 }
 
 pin_project! {
     /// The future of [`Respond`].
-    #[derive(Debug)]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
         inner: F,
-        shape: Shape,
+        // There until the answer is, which takes it along.
+        answering: Option<Answering<P>>,
     }
 }
 
-impl<F, A> Future for ResponseFuture<F>
+impl<F, P> fmt::Debug for ResponseFuture<F, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+impl<F, A, P> Future for ResponseFuture<F, P>
 where
     F: Future<Output = Result<Response<A>, Error>>,
+    P: Shape,
 {
-    type Output = Result<Response<ResponseBody<A>>, Infallible>;
+    type Output = Result<Response<ResponseBody<A, P>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let shape = *this.shape;
-        let mut res = match ready!(this.inner.poll(cx)) {
+        let result = ready!(this.inner.poll(cx));
+        let answering = this.answering.take().expect("polled after it was ready");
+        let number =
+            HeaderValue::try_from(answering.number.to_string()).expect("a UUID is a header value");
+        let mut res = match result {
             Ok(res) => {
                 let format = res.extensions().get::<EventStream>().map(|stream| stream.0);
-                res.map(|inner| ResponseBody::answer(inner, shape, format))
+                res.map(|inner| ResponseBody::answer(inner, answering, format))
             }
-            Err(error) => shape.refusal(&error).map(ResponseBody::refusal),
+            Err(error) => {
+                let refused = answering.refused(&error);
+                answering.shape.answer(&refused).map(ResponseBody::refusal)
+            }
         };
-        let number =
-            HeaderValue::try_from(shape.number.to_string()).expect("a UUID is a header value");
         res.headers_mut().insert(X_REQUEST_ID, number.clone());
         res.headers_mut().insert(REQUEST_ID, number);
         Poll::Ready(Ok(res))
@@ -141,149 +288,18 @@ where
 }
 
 /// What an error's answer needs beside the error.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
+struct Answering<P> {
     number: RequestNumber,
     language: Language,
+    shape: P,
 }
 
-impl Shape {
-    /// An error as a whole answer.
-    fn refusal(self, error: &Error) -> Response<Bytes> {
-        let Class { status, kind, code } = class(error);
-        log(error, status, self.number);
-        let mut res = Response::new(Bytes::from(
-            json!({ "error": self.object(error, kind, code) }).to_string(),
-        ));
-        *res.status_mut() = status;
-        let headers = res.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        if let Error::MethodNotAllowed { allow } = error {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
-        }
-        match retry(error) {
-            Retry::After(wait) => {
-                let seconds = wait.as_millis().div_ceil(1000).max(1);
-                headers.insert(
-                    RETRY_AFTER,
-                    HeaderValue::try_from(seconds.to_string()).expect("digits"),
-                );
-            }
-            Retry::Never => {
-                headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
-            }
-            Retry::AsTheyLike => {}
-        }
-        res
-    }
-
-    /// The object under `error`, in answers and in streams alike.
-    fn object(self, error: &Error, kind: &'static str, code: &'static str) -> serde_json::Value {
-        let message = format!("{} ({})", text::caller(error, self.language), self.number);
-        let mut object = json!({ "message": message, "type": kind, "code": code });
-        if let Error::Invalid {
-            problem: Problem::ThreadUnsupported,
-            ..
-        } = error
-        {
-            // What makes the messages SDK send the whole conversation again.
-            object["details"] =
-                json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
-        }
-        object
-    }
-}
-
-struct Class {
-    status: StatusCode,
-    kind: &'static str,
-    code: &'static str,
-}
-
-/// The status table, whole.
-fn class(error: &Error) -> Class {
-    use StatusCode as S;
-    const INVALID: &str = "invalid_request_error";
-    const AUTHENTICATION: &str = "authentication_error";
-    const PERMISSION: &str = "permission_error";
-    const LIMIT: &str = "rate_limit_error";
-    const OVERLOADED: &str = "overloaded_error";
-    const API: &str = "api_error";
-    let (status, kind, code) = match error {
-        Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
-        Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-        Error::Invalid {
-            problem: Problem::ThreadUnsupported,
-            ..
-        } => (S::BAD_REQUEST, INVALID, "thread_unsupported_request"),
-        Error::Invalid { .. } => (S::BAD_REQUEST, INVALID, ""),
-        Error::BodyTooSlow => (S::REQUEST_TIMEOUT, INVALID, "request_timeout"),
-        Error::BodyTooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID, "request_too_large"),
-        Error::ContentType | Error::ContentEncoding => {
-            (S::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type")
-        }
-        Error::BodyBroken(_) => (S::BAD_REQUEST, INVALID, ""),
-        Error::KeyMissing | Error::KeyMalformed | Error::KeyConflict | Error::KeyUnknown => {
-            (S::UNAUTHORIZED, AUTHENTICATION, "invalid_api_key")
-        }
-        Error::KeyDisabled => (S::UNAUTHORIZED, AUTHENTICATION, "key_disabled"),
-        Error::KeyExpired => (S::UNAUTHORIZED, AUTHENTICATION, "key_expired"),
-        Error::CeilingUsedUp => (S::UNAUTHORIZED, AUTHENTICATION, "ceiling_used_up"),
-        Error::AccountEmpty => (S::UNAUTHORIZED, AUTHENTICATION, "account_empty"),
-        Error::AccountSuspended => (S::UNAUTHORIZED, AUTHENTICATION, "account_suspended"),
-        Error::DoesNotFit { .. } => (S::FORBIDDEN, PERMISSION, "insufficient_balance"),
-        Error::ModelNotAllowed { .. } => (S::FORBIDDEN, PERMISSION, "model_not_allowed"),
-        Error::AddressNotAllowed => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
-        Error::TooManyRequests { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "rate_limit_exceeded"),
-        Error::VendorLimit { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "vendor_rate_limit"),
-        Error::ModelUnknown { .. } => {
-            (S::SERVICE_UNAVAILABLE, "not_found_error", "model_not_found")
-        }
-        Error::PriceUnavailable => (S::SERVICE_UNAVAILABLE, API, "price_unavailable"),
-        Error::LedgerUnavailable(_) => (S::SERVICE_UNAVAILABLE, API, "ledger_unavailable"),
-        Error::Overloaded => (S::SERVICE_UNAVAILABLE, OVERLOADED, "overloaded"),
-        Error::Draining => (S::SERVICE_UNAVAILABLE, OVERLOADED, "draining"),
-        Error::VendorUnavailable(_)
-        | Error::VendorKeyRefused { .. }
-        | Error::RoutesOut { .. } => (S::SERVICE_UNAVAILABLE, API, "vendor_unavailable"),
-        Error::VendorRefused { status, .. } => (*status, INVALID, ""),
-        Error::VendorBroken(_) => (S::BAD_GATEWAY, API, "vendor_broken"),
-        Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),
-        Error::Internal(_) => (S::INTERNAL_SERVER_ERROR, API, ""),
-    };
-    Class { status, kind, code }
-}
-
-enum Retry {
-    /// `retry-after`.
-    After(Duration),
-    /// `x-should-retry: false`.
-    Never,
-    /// The client's own rule for the status.
-    AsTheyLike,
-}
-
-fn retry(error: &Error) -> Retry {
-    match error {
-        Error::TooManyRequests { retry_after }
-        | Error::VendorLimit { retry_after }
-        | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
-        Error::ModelUnknown { .. } => Retry::Never,
-        // Running calls may give money back.
-        Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
-        Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
-        Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
-        Error::LedgerUnavailable(_)
-        | Error::Overloaded
-        | Error::Draining
-        | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
-        // A client that tries a wrong key or a wrong field again is told the same again.
-        _ if class(error).status.is_client_error() => Retry::Never,
-        _ => Retry::AsTheyLike,
+impl<P> Answering<P> {
+    /// Tells the log of the error, and hands out what the caller may be told.
+    fn refused<'a>(&self, error: &'a Error) -> Refused<'a> {
+        let refused = Refused::new(error, self.number, self.language);
+        log(error, refused.status(), self.number);
+        refused
     }
 }
 
@@ -306,10 +322,14 @@ fn log(error: &Error, status: StatusCode, number: RequestNumber) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
     use http_body_util::BodyExt;
     use tower::ServiceExt;
 
-    use super::*;
+    use super::{refused::X_SHOULD_RETRY, *};
+    use crate::{error::Problem, money::MicroRub};
 
     async fn answer(
         language: Language,
@@ -391,5 +411,28 @@ mod tests {
         assert!(!res.headers().contains_key(RETRY_AFTER));
         let (res, ..) = answer(Language::Ru, || Error::KeyUnknown).await;
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
+    }
+
+    #[tokio::test]
+    async fn a_shape_of_ones_own_is_answered_with_the_number_all_the_same() {
+        let shape = |refused: &Refused<'_>| {
+            let mut res = refused.usual();
+            *res.status_mut() = StatusCode::IM_A_TEAPOT;
+            res.map(|_| Bytes::from(format!("{}: {}", refused.code(), refused.text())))
+        };
+        let service = RespondLayer::new(Language::En)
+            .shaped_by(shape)
+            .layer(tower::service_fn(async |_: Request<()>| {
+                Err::<Response<crate::body::AnswerBody>, _>(Error::Overloaded)
+            }));
+        let Ok(res) = service.oneshot(Request::new(())).await;
+        assert_eq!(res.status(), StatusCode::IM_A_TEAPOT);
+        assert!(res.headers().contains_key("x-request-id"));
+        assert_eq!(res.headers()[RETRY_AFTER], "1");
+        let body = res.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(
+            body,
+            "overloaded: The service is overloaded. Try again later."
+        );
     }
 }

@@ -190,9 +190,7 @@ fn english(error: &Error) -> String {
         }
         Error::Overloaded => "The service is overloaded. Try again later.".into(),
         Error::Draining => "The service is restarting. Try again.".into(),
-        Error::VendorUnavailable(_)
-        | Error::VendorKeyRefused { .. }
-        | Error::RoutesOut { .. } => {
+        Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } | Error::RoutesOut { .. } => {
             "The model's vendor is not available now. Try again later.".into()
         }
         Error::VendorRefused { text, .. } => {

@@ -1,0 +1,132 @@
+//! The whole gateway inside another program: built from a config, filled and watched by function calls, drained
+//! at the end. What it says of itself goes where this program wants it.
+//!
+//! ```sh
+//! cargo run --example embedded
+//! ```
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{
+    HeaderValue, Request,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor, store::Store};
+use tollgate_layers::{
+    auth::SecretKey,
+    key::AccountId,
+    money::MicroRub,
+    reserve::{
+        Event,
+        ledger::{Bookkeeping, Entry},
+    },
+};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    // It stands in for a vendor of models, on a port of its own.
+    let vendor = ScriptedVendor::start().await?;
+    let secrets = |name: &str| (name == "VENDOR_KEY").then(|| "sk-of-the-vendor".to_owned());
+    let config = Config::parse(&config_text(vendor.address()), &secrets)
+        .map_err(|mistakes| anyhow::anyhow!("{mistakes}"))?;
+
+    let (lines, mut booked) = mpsc::channel(16);
+    let gateway = Gateway::build(&config, move |event| {
+        if let Event::Settled {
+            settlement,
+            settled,
+        } = event
+        {
+            let (model, usage) = (&settlement.item.model, settlement.item.usage);
+            let line = format!(
+                "{model}: {} tokens in, {} out, {} ₽",
+                usage.input_total(),
+                usage.output,
+                settled.charged
+            );
+            drop(lines.try_send(line));
+        }
+    })
+    .await?;
+
+    let acme: AccountId = "acme".parse()?;
+    let key = funded_key(gateway.store(), &acme).await?;
+    println!("answered: {}", ask(gateway.address(), &key).await?);
+    println!(
+        "charged: {}",
+        booked.recv().await.context("the settler has ended")?
+    );
+    let account = gateway.store().account(&acme).await?;
+    println!("left: {} ₽", account.balance_rub);
+
+    gateway.drain().await
+}
+
+/// As in a file; see `deploy/tollgate.toml`. The port is a free one, and there is no operator's listener.
+fn config_text(vendor: SocketAddr) -> String {
+    format!(
+        r#"
+listen = "127.0.0.1:0"
+base_url = "http://gateway.example/v1"
+[ledger]
+url = "memory:"
+[[rate.source]]
+fixed = "90.50"
+[tariff]
+sell_rate_multiplier = "1.15"
+[[vendor]]
+name = "scripted"
+format = "chat"
+url = "http://{vendor}/v1"
+key = "${{VENDOR_KEY}}"
+[[model]]
+id = "small"
+family = "Small"
+usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
+output_tokens_max = 32000
+routes = [ {{ vendor = "scripted", model = "scripted-1" }} ]
+"#
+    )
+}
+
+async fn funded_key(books: &Store, account: &AccountId) -> anyhow::Result<SecretKey> {
+    books.create_account(account, "Acme").await?;
+    let payment = Entry {
+        id: "invoice 1".into(),
+        amount: MicroRub::rubles(1000),
+        reason: None,
+    };
+    books.enter(account, &payment).await?;
+    let secret = SecretKey::generate();
+    let record = secret.record("laptop".parse()?, account.clone());
+    books.create_key(&record, None).await?;
+    Ok(secret)
+}
+
+/// What any client library sends.
+async fn ask(gateway: SocketAddr, key: &SecretKey) -> anyhow::Result<String> {
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let call = json!({
+        "model": "small",
+        "messages": [{ "role": "user", "content": "Hello" }],
+    });
+    let mut req = Request::post(format!("http://{gateway}/v1/chat/completions"))
+        .body(Full::new(Bytes::from(call.to_string())))?;
+    let headers = req.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let shown = format!("Bearer {}", key.expose());
+    headers.insert(AUTHORIZATION, HeaderValue::try_from(shown)?);
+    let res = client.request(req).await?;
+    let answer: Value = serde_json::from_slice(&res.into_body().collect().await?.to_bytes())?;
+    let text = &answer["choices"][0]["message"]["content"];
+    Ok(text
+        .as_str()
+        .with_context(|| answer.to_string())?
+        .to_owned())
+}

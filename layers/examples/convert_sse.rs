@@ -1,0 +1,60 @@
+//! Translation without a gateway: puts a recorded stream of one format into the other.
+//!
+//! ```sh
+//! cargo run -p tollgate-layers --features translate --example convert_sse -- FILE
+//! ```
+
+use std::io::Write;
+
+use bytes::{Bytes, BytesMut};
+use tollgate_layers::{
+    error::BoxError,
+    sse::{Event, Splitter},
+    translate::{chat, messages, wire::AnswerCx},
+};
+
+/// What the recording does not say.
+const CX: AnswerCx = AnswerCx {
+    created: 1_790_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+fn main() -> Result<(), BoxError> {
+    let path = std::env::args()
+        .nth(1)
+        .ok_or("name a file with a model's answer as server-sent events: convert_sse FILE")?;
+    let recorded = std::fs::read(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
+
+    let mut events = Vec::new();
+    let mut splitter = Splitter::default();
+    splitter.push(&Bytes::from(recorded), |event| events.push(event))?;
+    events.extend(splitter.finish());
+
+    // Events of a messages stream have names, those of a chat stream have none.
+    let converted = if events.iter().any(|event| !event.name().is_empty()) {
+        to_chat(&events)?
+    } else {
+        to_messages(&events)?
+    };
+    std::io::stdout().write_all(&converted)?;
+    Ok(())
+}
+
+fn to_chat(recorded: &[Event]) -> Result<BytesMut, BoxError> {
+    let (mut events, mut out) = (chat::Events::new(CX), BytesMut::new());
+    for event in recorded {
+        events.event(event, &mut out)?;
+    }
+    events.end(&mut out)?;
+    Ok(out)
+}
+
+fn to_messages(recorded: &[Event]) -> Result<BytesMut, BoxError> {
+    let (mut events, mut out) = (messages::Events::new(CX), BytesMut::new());
+    for event in recorded {
+        events.event(event, &mut out)?;
+    }
+    events.end(&mut out)?;
+    Ok(out)
+}

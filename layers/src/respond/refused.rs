@@ -1,0 +1,246 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use serde_json::json;
+
+use super::{Language, text};
+use crate::{
+    call::Format,
+    error::{Error, Problem},
+    facts::RequestNumber,
+    money::MicroRub,
+};
+
+/// SDKs of both formats retry every 5xx twice unless told not to.
+pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// An error on its way to the caller: what any shape of it is made from.
+#[derive(Debug)]
+pub struct Refused<'a> {
+    error: &'a Error,
+    class: Class,
+    number: RequestNumber,
+    language: Language,
+}
+
+impl<'a> Refused<'a> {
+    pub(super) fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
+        Self {
+            error,
+            class: class(error),
+            number,
+            language,
+        }
+    }
+
+    /// The error. Its [`std::fmt::Display`] and its source are for the log, not for callers.
+    #[must_use]
+    pub const fn error(&self) -> &'a Error {
+        self.error
+    }
+
+    /// The status of the usual answer.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.class.status
+    }
+
+    /// The class of refusal: `error.type` of the usual body.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.class.kind
+    }
+
+    /// A stable word for programs, or nothing: `error.code` of the usual body.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.class.code
+    }
+
+    /// The request's number; [`super::RespondLayer`] puts it into the headers of every answer.
+    #[must_use]
+    pub const fn number(&self) -> RequestNumber {
+        self.number
+    }
+
+    /// The language that callers are answered in.
+    #[must_use]
+    pub const fn language(&self) -> Language {
+        self.language
+    }
+
+    /// The text for people, in their language, without the cause and without the number.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text::caller(self.error, self.language)
+    }
+
+    /// The same with the request's number in parentheses at its end: `error.message` of the usual body.
+    #[must_use]
+    pub fn message(&self) -> String {
+        format!("{} ({})", self.text(), self.number)
+    }
+
+    /// How long to wait before another try; `None` where it is up to the caller, or useless.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match retry(self.error) {
+            Retry::After(wait) => Some(wait),
+            Retry::Never | Retry::AsTheyLike => None,
+        }
+    }
+
+    /// The usual answer: status, headers, and the body `{"error":{"message","type","code"}}`.
+    #[must_use]
+    pub fn usual(&self) -> Response<Bytes> {
+        let mut res = Response::new(Bytes::from(json!({ "error": self.object() }).to_string()));
+        *res.status_mut() = self.status();
+        let headers = res.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Error::MethodNotAllowed { allow } = self.error {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        match retry(self.error) {
+            Retry::After(wait) => {
+                let seconds = wait.as_millis().div_ceil(1000).max(1);
+                headers.insert(
+                    RETRY_AFTER,
+                    HeaderValue::try_from(seconds.to_string()).expect("digits"),
+                );
+            }
+            Retry::Never => {
+                headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+            }
+            Retry::AsTheyLike => {}
+        }
+        res
+    }
+
+    /// The usual last event of a stream that failed: no `[DONE]` and no `message_stop` follows it.
+    #[must_use]
+    pub fn usual_event(&self, format: Format) -> Bytes {
+        let object = self.object();
+        Bytes::from(match format {
+            // The blank line first: the vendor may have been cut off in the middle of an event.
+            Format::Chat => format!("\n\ndata: {}\n\n", json!({ "error": object })),
+            Format::Messages => format!(
+                "\n\nevent: error\ndata: {}\n\n",
+                json!({ "type": "error", "error": object })
+            ),
+        })
+    }
+
+    /// The object under `error`, in answers and in streams alike.
+    fn object(&self) -> serde_json::Value {
+        let mut object =
+            json!({ "message": self.message(), "type": self.kind(), "code": self.code() });
+        if let Error::Invalid {
+            problem: Problem::ThreadUnsupported,
+            ..
+        } = self.error
+        {
+            // What makes the messages SDK send the whole conversation again.
+            object["details"] =
+                json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
+        }
+        object
+    }
+}
+
+#[derive(Debug)]
+struct Class {
+    status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+}
+
+/// The status table, whole.
+fn class(error: &Error) -> Class {
+    use StatusCode as S;
+    const INVALID: &str = "invalid_request_error";
+    const AUTHENTICATION: &str = "authentication_error";
+    const PERMISSION: &str = "permission_error";
+    const LIMIT: &str = "rate_limit_error";
+    const OVERLOADED: &str = "overloaded_error";
+    const API: &str = "api_error";
+    let (status, kind, code) = match error {
+        Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
+        Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
+        Error::Invalid {
+            problem: Problem::ThreadUnsupported,
+            ..
+        } => (S::BAD_REQUEST, INVALID, "thread_unsupported_request"),
+        Error::Invalid { .. } => (S::BAD_REQUEST, INVALID, ""),
+        Error::BodyTooSlow => (S::REQUEST_TIMEOUT, INVALID, "request_timeout"),
+        Error::BodyTooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID, "request_too_large"),
+        Error::ContentType | Error::ContentEncoding => {
+            (S::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type")
+        }
+        Error::BodyBroken(_) => (S::BAD_REQUEST, INVALID, ""),
+        Error::KeyMissing | Error::KeyMalformed | Error::KeyConflict | Error::KeyUnknown => {
+            (S::UNAUTHORIZED, AUTHENTICATION, "invalid_api_key")
+        }
+        Error::KeyDisabled => (S::UNAUTHORIZED, AUTHENTICATION, "key_disabled"),
+        Error::KeyExpired => (S::UNAUTHORIZED, AUTHENTICATION, "key_expired"),
+        Error::CeilingUsedUp => (S::UNAUTHORIZED, AUTHENTICATION, "ceiling_used_up"),
+        Error::AccountEmpty => (S::UNAUTHORIZED, AUTHENTICATION, "account_empty"),
+        Error::AccountSuspended => (S::UNAUTHORIZED, AUTHENTICATION, "account_suspended"),
+        Error::DoesNotFit { .. } => (S::FORBIDDEN, PERMISSION, "insufficient_balance"),
+        Error::ModelNotAllowed { .. } => (S::FORBIDDEN, PERMISSION, "model_not_allowed"),
+        Error::AddressNotAllowed => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
+        Error::TooManyRequests { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "rate_limit_exceeded"),
+        Error::VendorLimit { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "vendor_rate_limit"),
+        Error::ModelUnknown { .. } => {
+            (S::SERVICE_UNAVAILABLE, "not_found_error", "model_not_found")
+        }
+        Error::PriceUnavailable => (S::SERVICE_UNAVAILABLE, API, "price_unavailable"),
+        Error::LedgerUnavailable(_) => (S::SERVICE_UNAVAILABLE, API, "ledger_unavailable"),
+        Error::Overloaded => (S::SERVICE_UNAVAILABLE, OVERLOADED, "overloaded"),
+        Error::Draining => (S::SERVICE_UNAVAILABLE, OVERLOADED, "draining"),
+        Error::VendorUnavailable(_) | Error::VendorKeyRefused { .. } | Error::RoutesOut { .. } => {
+            (S::SERVICE_UNAVAILABLE, API, "vendor_unavailable")
+        }
+        Error::VendorRefused { status, .. } => (*status, INVALID, ""),
+        Error::VendorBroken(_) => (S::BAD_GATEWAY, API, "vendor_broken"),
+        Error::VendorTimeout { .. } => (S::GATEWAY_TIMEOUT, API, "vendor_timeout"),
+        Error::Internal(_) => (S::INTERNAL_SERVER_ERROR, API, ""),
+    };
+    Class { status, kind, code }
+}
+
+enum Retry {
+    /// `retry-after`.
+    After(Duration),
+    /// `x-should-retry: false`.
+    Never,
+    /// The client's own rule for the status.
+    AsTheyLike,
+}
+
+fn retry(error: &Error) -> Retry {
+    match error {
+        Error::TooManyRequests { retry_after }
+        | Error::VendorLimit { retry_after }
+        | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
+        Error::ModelUnknown { .. } => Retry::Never,
+        // Running calls may give money back.
+        Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
+        Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
+        Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
+        Error::LedgerUnavailable(_)
+        | Error::Overloaded
+        | Error::Draining
+        | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
+        // A client that tries a wrong key or a wrong field again is told the same again.
+        _ if class(error).status.is_client_error() => Retry::Never,
+        _ => Retry::AsTheyLike,
+    }
+}
