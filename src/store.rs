@@ -55,13 +55,13 @@ impl Store {
                     calls_max,
                     age_max,
                 } = &config.outbox;
-                // First the file: a second gateway on it is told so before it touches the ledger.
-                let log = SqliteLog::open(path).map_err(StoreError::Outbox)?;
                 let opened = RedisLedger::connect(url, RedisSettings::default()).await;
                 let ledger = opened.map_err(StoreError::Redis)?;
                 for warning in ledger.check_server().await.map_err(StoreError::Redis)? {
                     tracing::warn!("ledger.url: {warning}");
                 }
+                let log = SqliteLog::open_for(path, ledger.data_set());
+                let log = log.map_err(StoreError::Outbox)?;
                 let settings = OutboxSettings {
                     calls_max: *calls_max,
                     age_max: *age_max,

@@ -7,14 +7,14 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 use tollgate::demo::{script::polite, vendor::Step};
-use tollgate_layers::reserve::ledger::Bookkeeping;
+use tollgate_layers::reserve::ledger::{Bookkeeping, Ledger};
 
 use crate::{
     harness::{
         Answer, Key, RedisServer, Setup, World, chat_body, eventually, messages_body, next_text,
         whole, with,
     },
-    ledger::is_sound,
+    ledger::{self, acme, hold, is_sound, number, open, settlement},
 };
 
 /// What a caller waits at most to hear that the ledger is away.
@@ -265,4 +265,35 @@ async fn payments_and_keys_outlive_redis() {
     served_again(&world, &key).await;
     world.settled(&key).await;
     is_sound(world.gateway.store()).await;
+}
+
+/// A RESERVE that was sent twice may arrive when the call has long been settled and its tombstone is
+/// gone: what it holds then must not be charged.
+#[tokio::test]
+async fn a_hold_that_comes_back_after_its_receipt_ends_without_a_second_charge() {
+    let server = RedisServer::start().await;
+    let ledger = ledger::over(&server).await;
+    open(&ledger, 1000).await;
+    ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+    let first = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    let mut conn = redis::Client::open(server.url())
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
+    let tombstone = format!("tg:{{acme}}:d:{}", number(1));
+    let gone: i64 = redis::cmd("DEL")
+        .arg(tombstone)
+        .query_async(&mut conn)
+        .await
+        .unwrap();
+    assert_eq!(gone, 1);
+
+    ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+    let again = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
+    assert_eq!((again.charged, again.repeated), (first.charged, true));
+    let account = ledger.account(&acme()).await.unwrap();
+    assert_eq!(account.held_rub.micro(), 0);
+    assert_eq!(account.spent_rub, first.charged);
+    is_sound(&ledger).await;
 }

@@ -25,6 +25,22 @@ local function journal(key, booked, charged, loss)
   redis.call('SET', KEYS[7], place, 'PX', text(retention))
 end
 
+-- A receipt outlives its tombstone and tells what was done. A hold that came back meanwhile, by a
+-- RESERVE that was sent twice, ends without a second charge.
+local place = redis.call('GET', KEYS[7])
+local entry = place and redis.call('XRANGE', KEYS[6], place, place)[1]
+local receipt = {}
+for i = 1, entry and #entry[2] or 0, 2 do
+  receipt[entry[2][i]] = entry[2][i + 1]
+end
+if receipt.booked and receipt.booked ~= 'stale' then
+  if row[2] then
+    close(number, row[2])
+  end
+  forget_expired(number)
+  return {receipt.booked, tonumber(receipt.charged), tonumber(receipt.loss), 1}
+end
+
 local key, held, booked = ARGV[2], 0, 'forced'
 local expired = redis.call('HGET', KEYS[3], number)
 -- A settlement on another key than its hold's is nobody's.
@@ -35,7 +51,7 @@ elseif expired then
   holder = string.match(expired, '^([^:]+):')
 end
 if holder ~= key then
-  if redis.call('EXISTS', KEYS[7]) == 0 then
+  if not place then
     journal(key, 'stale', 0, 0)
   end
   return {'stale', 0, 0, 0}
@@ -47,18 +63,8 @@ elseif expired then
   forget_expired(number)
   booked = 'late'
 else
-  -- Not held now. A receipt outlives its tombstone and tells what was done.
-  local place = redis.call('GET', KEYS[7])
-  local entry = place and redis.call('XRANGE', KEYS[6], place, place)[1]
-  local receipt = {}
-  for i = 1, entry and #entry[2] or 0, 2 do
-    receipt[entry[2][i]] = entry[2][i + 1]
-  end
-  if receipt.booked and receipt.booked ~= 'stale' then
-    return {receipt.booked, tonumber(receipt.charged), tonumber(receipt.loss), 1}
-  end
   if ARGV[4] ~= '1' or not row[3] then
-    if not receipt.booked then
+    if not place then
       journal(key, 'stale', 0, 0)
     end
     return {'stale', 0, 0, 0}

@@ -28,7 +28,10 @@ use tokio::sync::oneshot;
 use self::queue::Queue;
 pub use self::rows::LogError;
 use super::log::{Line, Log, Pending};
-use crate::{error::BoxError, reserve::state::now_ms};
+use crate::{
+    error::BoxError,
+    reserve::{sqlite_file::SqliteFile, state::now_ms},
+};
 
 /// How long a line may wait for others to share its commit, unless it ends a call.
 const LINGER: Duration = Duration::from_millis(5);
@@ -69,7 +72,27 @@ impl SqliteLog {
     /// # Errors
     /// See [`LogError`].
     pub fn open(path: &Path) -> Result<Self, LogError> {
+        Self::start(rows::open(path)?)
+    }
+
+    /// Opens the outbox of one ledger, named by its data set: what is kept for another one is not told
+    /// to this one.
+    ///
+    /// # Errors
+    /// See [`LogError`].
+    pub fn open_for(path: &Path, books: &str) -> Result<Self, LogError> {
         let (file, left) = rows::open(path)?;
+        let unfinished = left.iter().any(|call| !call.done);
+        let left = if rows::claim(&file, books, unfinished)? {
+            left
+        } else {
+            // What another ledger has acknowledged is no news for this one.
+            Vec::new()
+        };
+        Self::start((file, left))
+    }
+
+    fn start((file, left): (SqliteFile, Vec<Pending>)) -> Result<Self, LogError> {
         let shared = Arc::new(Shared::default());
         let for_writer = Arc::clone(&shared);
         let writer = thread::Builder::new()

@@ -66,6 +66,8 @@ const SWEPT_AT_ONCE: &str = "250";
 const ACCOUNTS_AT_ONCE: usize = 32;
 /// How long a key that was found is remembered. What it may hold is asked of the server each time.
 const KEY_CACHED: Duration = Duration::from_secs(5);
+/// How long a key is known beyond that while its record is out of reach.
+const KEY_KEPT: Duration = Duration::from_secs(60);
 /// How long it is remembered that a key was not found.
 const NO_KEY_CACHED: Duration = Duration::from_secs(1);
 /// How many keys are remembered.
@@ -377,12 +379,21 @@ impl KeyStore for RedisLedger {
         // The age counts from before the question, so that it bounds how old the answer can be.
         let asked = Instant::now();
         let conn = &self.0.conn;
-        let found: Option<String> = conn
-            .command(
-                &["HGET", &digest_key(digest), "record"],
-                conn.response_timeout(),
-            )
-            .await?;
+        let key = digest_key(digest);
+        let words = ["HGET", &key, "record"];
+        let found: Option<String> = match conn.command(&words, conn.response_timeout()).await {
+            Ok(found) => found,
+            // In a Cluster the record may lie on another server than the account, which decides what
+            // the key may hold.
+            Err(fault) => {
+                return match self.0.keys.get(digest) {
+                    Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
+                        Ok(known.record)
+                    }
+                    _ => Err(fault.into()),
+                };
+            }
+        };
         let record: Option<Arc<KeyRecord>> = found
             .map(|json| serde_json::from_str(&json))
             .transpose()?

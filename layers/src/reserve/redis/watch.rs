@@ -71,7 +71,19 @@ impl RedisLedger {
             self.0.data.lost.store(true, Ordering::Relaxed);
             return Ok(Watch::Lost);
         }
+        // Servers that may only be read are no ledger: out of memory, disk full, no replica in touch.
+        // Of a Cluster one shard says nothing about the others.
+        if !conn.is_cluster() {
+            let words = ["SET", "tg:w", "1", "PX", "1000"];
+            let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
+        }
         Ok(self.0.data.note(told))
+    }
+
+    /// The name of the data set that this gateway began with.
+    #[must_use]
+    pub fn data_set(&self) -> &str {
+        &self.0.data.epoch
     }
 
     /// What [`Watch::Changed`] asked for has been done.

@@ -102,6 +102,16 @@ pub enum LogError {
         /// The file.
         path: PathBuf,
     },
+    /// Charges of another ledger wait in it.
+    #[error(
+        "{} keeps charges for another data set than the one at ledger.url: bring that one back, or move the \
+         file away to give them up",
+        .path.display()
+    )]
+    OtherBooks {
+        /// The file.
+        path: PathBuf,
+    },
     /// It cannot be trusted.
     #[error(
         "the outbox {} is damaged ({found}): move it away together with the files beside it (-wal, -shm) and keep them, \
@@ -178,6 +188,42 @@ pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> 
     }
     let left = read(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
     Ok((file, left))
+}
+
+/// Notes whose charges are kept here, and says whether they were this ledger's all along. A file with
+/// charges that another one has still to be told is refused.
+pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<bool, LogError> {
+    let failed = |source| LogError::of(&file.path, source);
+    let schema = "CREATE TABLE IF NOT EXISTS books (name TEXT NOT NULL) STRICT";
+    file.conn.execute_batch(schema).map_err(failed)?;
+    let known: Option<String> = file
+        .conn
+        .query_row("SELECT name FROM books", [], |row| row.get(0))
+        .optional()
+        .map_err(failed)?;
+    match &known {
+        Some(known) if known == books => return Ok(true),
+        Some(_) if unfinished => {
+            return Err(LogError::OtherBooks {
+                path: file.path.clone(),
+            });
+        }
+        _ => {}
+    }
+    let stale = known.is_some();
+    let sql = if stale {
+        "DELETE FROM calls; DELETE FROM books;"
+    } else {
+        ""
+    };
+    file.conn
+        .execute_batch(sql)
+        .and_then(|()| {
+            let sql = "INSERT INTO books (name) VALUES (?1)";
+            file.conn.execute(sql, [books])
+        })
+        .map_err(failed)?;
+    Ok(!stale)
 }
 
 /// What SQLite itself finds wrong with its pages.

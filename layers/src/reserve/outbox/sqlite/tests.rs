@@ -648,3 +648,34 @@ proptest! {
         runtime.block_on(file_keeps_what_lines_come_to(&steps));
     }
 }
+
+#[tokio::test]
+async fn charges_of_one_ledger_are_not_told_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    // It was made before ledgers had names, and is the first one's now.
+    for books in ["first", "first"] {
+        let log = SqliteLog::open_for(&path, books).unwrap();
+        assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
+        log.close().await;
+    }
+    let error = SqliteLog::open_for(&path, "second").unwrap_err();
+    assert!(
+        matches!(error, LogError::OtherBooks { .. }) && error.to_string().contains("outbox.db"),
+        "{error}"
+    );
+
+    // With nothing left to tell it may change hands.
+    let log = SqliteLog::open_for(&path, "first").unwrap();
+    for number in 1..=4 {
+        log.append(done(number));
+    }
+    log.sync().await.unwrap();
+    log.close().await;
+    for _ in 0..2 {
+        let log = SqliteLog::open_for(&path, "second").unwrap();
+        assert!(log.load().await.unwrap().is_empty());
+        log.close().await;
+    }
+}
