@@ -160,7 +160,8 @@ mod tests {
 
     #[tokio::test]
     async fn another_services_error_is_internal_and_ours_stays_what_it_was() {
-        let cases: [(Fails, fn(&Error) -> bool); 2] = [
+        type IsRight = fn(&Error) -> bool;
+        let cases: [(Fails, IsRight); 2] = [
             (
                 || "disk full".into(),
                 |error| matches!(error, Error::Internal(cause) if cause.to_string() == "disk full"),

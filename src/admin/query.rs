@@ -103,7 +103,9 @@ mod tests {
 
     const KNOWN: &[&str] = &["account", "model", "since"];
 
-    fn read(query: &str) -> Result<(Option<AccountId>, Option<String>, Option<u64>), Refusal> {
+    type Read = (Option<AccountId>, Option<String>, Option<u64>);
+
+    fn read(query: &str) -> Result<Read, Refusal> {
         let mut query = Query::parse(Some(query), KNOWN)?;
         Ok((
             query.optional("account", id)?,

@@ -339,7 +339,8 @@ fn unfit() -> Error {
 
 #[tokio::test(start_paused = true)]
 async fn a_vendor_that_fails_before_the_first_byte_is_not_noticed() {
-    let failures: [(&str, fn() -> Error); 8] = [
+    type Fails = fn() -> Error;
+    let failures: [(&str, Fails); 8] = [
         ("refused", down),
         ("silent", silent),
         ("limited", || limit(5)),
