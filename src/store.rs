@@ -94,21 +94,10 @@ impl Store {
             Self::Memory(_) => Ok(()),
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
-                match outbox.ledger().watch().await? {
-                    Watch::Same if !outbox.replay_due() => outbox.confirmed(),
-                    Watch::Same | Watch::Changed => {
-                        let booked = outbox.replay().await?;
-                        outbox.ledger().known();
-                        tracing::warn!(booked, "another Redis server: newest charges told again");
-                    }
-                    Watch::Lost => {
-                        return Err(
-                            "the ledger's data set is gone, or another's: nothing is sold on it"
-                                .into(),
-                        );
-                    }
-                }
-                well(&outbox.backlog())
+                let looked = look(outbox).await;
+                // What waits here tells more than why it waits.
+                well(&outbox.backlog())?;
+                looked
             }
         }
     }
@@ -135,6 +124,24 @@ impl Store {
             }
         }
     }
+}
+
+/// Whether the ledger is the one that was there.
+async fn look(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
+    match outbox.ledger().watch().await? {
+        Watch::Same if !outbox.replay_due() => outbox.confirmed(),
+        Watch::Same | Watch::Changed => {
+            let booked = outbox.replay().await?;
+            outbox.ledger().known();
+            tracing::warn!(booked, "another Redis server: newest charges told again");
+        }
+        Watch::Lost => {
+            return Err(
+                "the ledger's data set is gone, or another's: nothing is sold on it".into(),
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Whether an outbox lets its node serve.
