@@ -10,11 +10,15 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     task::JoinSet,
+    time::Instant,
 };
 use tollgate_layers::{
     failover::Health,
     parse::ParseLimits,
-    reserve::{Event, Settler, SettlerSettings, ledger::Bookkeeping},
+    reserve::{
+        Event, Settler, SettlerSettings,
+        ledger::{Booked, Bookkeeping},
+    },
     upstream::Upstream,
 };
 use tower::service_fn;
@@ -32,6 +36,8 @@ use crate::{
 
 /// How long answers that are cut may take to say so.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How often it is looked whether calls without clients have ended.
+const FAREWELL_LOOK: Duration = Duration::from_millis(20);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -187,7 +193,14 @@ impl Gateway {
     pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
-        if !ended(&mut self.servers, self.drain_timeout).await {
+        let until = Instant::now() + self.drain_timeout;
+        let mut done = ended(&mut self.servers, self.drain_timeout).await;
+        // Calls that go on without their clients have the same time.
+        while done && self.calls.running() > 0 {
+            tokio::time::sleep(FAREWELL_LOOK).await;
+            done = Instant::now() < until;
+        }
+        if !done {
             tracing::warn!(
                 calls = self.calls.running(),
                 "cutting what did not finish in time"
@@ -325,6 +338,18 @@ pub fn log_event(event: &Event<'_>) {
             settled,
         } => {
             let usage = settlement.item.usage;
+            if matches!(
+                settled.booked,
+                Booked::Stale | Booked::NoAccount | Booked::Released
+            ) {
+                tracing::error!(
+                    number = %settlement.number,
+                    account = %settlement.account,
+                    cost_rub = %settlement.cost,
+                    booked = ?settled.booked,
+                    "a call was not charged: look into it"
+                );
+            }
             tracing::info!(
                 number = %settlement.number,
                 account = %settlement.account,

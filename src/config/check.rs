@@ -257,7 +257,16 @@ impl Check<'_> {
         let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
         let call_time_max = self.seconds(raw.call_seconds, "limits.call_seconds", 900, 1);
         let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
-        let connections = self.connections(raw);
+        // All attempts at a call take no longer than this; what does is stuck.
+        let longest = [call_time_max, body_timeout].into_iter().flatten();
+        let longest = longest.sum::<Duration>() + Duration::from_secs(300);
+        let request_timeout = self.seconds(
+            raw.request_seconds,
+            "limits.request_seconds",
+            longest.as_secs().min(DAY_SECONDS),
+            1,
+        );
+        let connections = self.connections(raw, request_timeout);
         Some(Limits {
             connections: connections?,
             catalog_requests_per_second: u32::try_from(catalog?).ok()?,
@@ -276,7 +285,11 @@ impl Check<'_> {
         })
     }
 
-    fn connections(&mut self, raw: &RawLimits) -> Option<ConnectionLimits> {
+    fn connections(
+        &mut self,
+        raw: &RawLimits,
+        request_timeout: Option<Duration>,
+    ) -> Option<ConnectionLimits> {
         let usual = ConnectionLimits::default();
         let max = self.whole(
             raw.connections_max,
@@ -309,6 +322,7 @@ impl Check<'_> {
             head_timeout: head?,
             idle_timeout: idle?,
             age_max: age_max?,
+            request_timeout: request_timeout?,
             write_timeout: write?,
         })
     }

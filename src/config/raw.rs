@@ -68,6 +68,7 @@ pub(super) struct RawLimits {
     pub(super) answer_bytes_max: Option<u64>,
     pub(super) messages_max: Option<u64>,
     pub(super) call_seconds: Option<u64>,
+    pub(super) request_seconds: Option<u64>,
     pub(super) connections_max: Option<u64>,
     pub(super) connections_per_address_max: Option<u64>,
     pub(super) connection_age_seconds: Option<u64>,

@@ -39,9 +39,10 @@ struct Inner {
     requests: Mutex<Requests>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Requests {
-    running: usize,
+    /// When each of those that run began.
+    running: Vec<Instant>,
     seen: bool,
     /// When the last one ended.
     idle_since: Instant,
@@ -51,7 +52,7 @@ impl Activity {
     pub(super) fn new() -> Self {
         let began = Instant::now();
         let requests = Requests {
-            running: 0,
+            running: Vec::new(),
             seen: false,
             idle_since: began,
         };
@@ -71,10 +72,19 @@ impl Activity {
 
     /// A request begins; it runs until what is returned is dropped.
     pub(super) fn begin(&self) -> Running {
+        let began = Instant::now();
         let mut requests = self.lock();
-        requests.running += 1;
+        requests.running.push(began);
         requests.seen = true;
-        Running(self.clone())
+        Running {
+            activity: self.clone(),
+            began,
+        }
+    }
+
+    /// When the oldest of those that run began.
+    fn oldest(&self) -> Option<Instant> {
+        self.lock().running.iter().min().copied()
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
@@ -86,8 +96,8 @@ impl Activity {
 
     /// Since when no answer runs, and for how long that may stay so; `None` while one does.
     fn idle(&self, limits: &ConnectionLimits) -> Option<(Instant, Duration)> {
-        let requests = *self.lock();
-        if requests.running > 0 {
+        let requests = self.lock();
+        if !requests.running.is_empty() {
             return None;
         }
         let patience = match (requests.seen, self.0.read.load(Ordering::Relaxed)) {
@@ -101,7 +111,10 @@ impl Activity {
 
 /// A running request.
 #[derive(Debug)]
-pub(super) struct Running(Activity);
+pub(super) struct Running {
+    activity: Activity,
+    began: Instant,
+}
 
 impl Running {
     /// Keeps it until the answer's body has ended.
@@ -115,8 +128,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut requests = self.0.lock();
-        requests.running -= 1;
+        let mut requests = self.activity.lock();
+        let place = requests.running.iter().position(|at| *at == self.began);
+        if let Some(place) = place {
+            requests.running.swap_remove(place);
+        }
         requests.idle_since = Instant::now();
     }
 }
@@ -186,6 +202,12 @@ where
             }
             () = tokio::time::sleep_until(look_again) => {
                 let now = Instant::now();
+                // No call takes so long. Where a client grants no window, its body is never asked for
+                // the end that it would tell: being dropped is all that ends it.
+                let too_long = |began: Instant| began + limits.request_timeout <= now;
+                if activity.oldest().is_some_and(too_long) {
+                    return Ok(());
+                }
                 match (ending, activity.idle(&limits)) {
                     // It was asked and has nothing to do: whoever is there does not listen.
                     (Some(asked), Some((since, _))) if asked.max(since) + FAREWELL <= now => {

@@ -62,6 +62,8 @@ pub struct ConnectionLimits {
     pub idle_timeout: Duration,
     /// Age at which a connection is closed after its running answers; up to a tenth more.
     pub age_max: Duration,
+    /// Time for a request and all of its answer.
+    pub request_timeout: Duration,
     /// Time for the client to take what is written.
     pub write_timeout: Duration,
 }
@@ -75,6 +77,7 @@ impl Default for ConnectionLimits {
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             age_max: Duration::from_secs(3600),
+            request_timeout: Duration::from_secs(1260),
             write_timeout: Duration::from_secs(30),
         }
     }

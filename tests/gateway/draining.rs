@@ -3,8 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
-use tollgate::demo::vendor::{Reply, Step};
+use tokio::{net::TcpStream, sync::Notify, task::JoinSet};
+use tollgate::demo::{
+    script::polite,
+    vendor::{Reply, Step},
+};
 use tollgate_layers::reserve::ledger::Bookkeeping;
 
 use crate::harness::{Setup, World, chat_body, next_text, with};
@@ -65,4 +71,70 @@ async fn a_drain_cuts_what_is_left_with_an_error_event_and_charges_what_was_deli
     // 100 tokens of text at 200 ₽ a million, and the estimated input.
     let each = account.spent_rub.micro() / 50;
     assert!((20_000..21_500).contains(&each), "{each}");
+}
+
+/// A plain call is read to its end although its client has left: a drain waits for it.
+#[tokio::test]
+async fn a_drain_waits_for_calls_whose_clients_have_left() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let asked = Arc::new(Notify::new());
+    let told = Arc::clone(&asked);
+    world.vendor.script(move |received| {
+        told.notify_one();
+        polite(received).with_step(0, Step::Wait(Duration::from_millis(700)))
+    });
+    let request = world.chat_request(&key, &chat_body("Привет"));
+    tokio::select! {
+        _ = world.send(request) => panic!("the vendor has not answered yet"),
+        () = asked.notified() => {}
+    }
+    let World {
+        gateway,
+        vendor: _vendor,
+        client,
+        dir: _dir,
+    } = world;
+    // With its connections the client is gone.
+    drop(client);
+    let store = gateway.store().clone();
+    gateway.drain().await.unwrap();
+    let account = store.account(&key.account.parse().unwrap()).await.unwrap();
+    assert_eq!(account.held_rub.micro(), 0);
+    assert_eq!(account.spent_rub.micro(), 1500);
+}
+
+/// An h2 client that grants no window keeps its answer from ever being asked for.
+#[tokio::test]
+async fn a_client_that_takes_nothing_does_not_keep_its_hold() {
+    let world = Setup::default()
+        .edit(
+            "[ledger]",
+            "[limits]\ncall_seconds = 1\nrequest_seconds = 2\n[ledger]",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    world.vendor.script(polite);
+    let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .handshake(TokioIo::new(socket))
+        .await
+        .unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    let body = with(chat_body("Привет"), json!({ "stream": true }));
+    let answer = sender.send_request(world.chat_request(&key, &body)).await;
+    let _kept = answer.unwrap();
+    assert_ne!(world.account(&key).await["held_rub"], "0.00");
+    // The connection is looked at every five seconds.
+    let deadline = Duration::from_secs(12);
+    tokio::time::timeout(deadline, async {
+        while world.account(&key).await["held_rub"] != "0.00" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .expect("its hold ends");
 }

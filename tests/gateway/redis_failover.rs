@@ -205,6 +205,10 @@ async fn a_shard_that_lost_its_data_is_a_loss() {
     let shard = &cluster.nodes()[(sys + 1) % 3];
     shard.ask::<String>(&["FLUSHALL"]).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Lost);
+    // Nobody who comes later takes what is left for the whole.
+    let newcomer = RedisLedger::connect(&cluster.url(), RedisSettings::default()).await;
+    assert!(newcomer.is_err());
+    assert_eq!(watched(&ledger).await, Watch::Lost);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
     checks::{API, INVALID, LIMIT, cost_nothing, refused},
-    harness::{VENDOR_KEY, World, with},
+    harness::{VENDOR_KEY, World, chat_body, with},
     ops::{BOTH, Op, vendors, vendors_at},
     replies::{answer, events, refusal, usage},
 };
@@ -240,4 +240,25 @@ async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     refused("falls silent", &answer, 504, API, "vendor_timeout");
     cost_nothing("falls silent", &world, &key, &answer).await;
+}
+
+/// A first event that is an error makes the answer a refusal, whatever else stands in it.
+#[tokio::test]
+async fn a_stream_that_begins_with_an_error_costs_nothing_whatever_else_it_says() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let error = json!({ "message": "overloaded", "type": "server_error" });
+    for event in [
+        json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(400) } }], "error": error }),
+        json!({ "error": error, "usage": { "prompt_tokens": 900, "completion_tokens": 3 } }),
+    ] {
+        world
+            .vendor
+            .script(move |_| Reply::stream([format!("data: {event}\n\n")]));
+        let body = with(chat_body("x"), json!({ "stream": true }));
+        let answer = world.chat(&key, &body).await;
+        assert!(answer.status.is_server_error(), "{answer:?}");
+        let account = world.settled(&key).await;
+        assert_eq!(account["spent_rub"], "0.00", "{account}");
+    }
 }

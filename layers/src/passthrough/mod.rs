@@ -102,8 +102,10 @@ where
             let kind = media_type(&parts.headers);
             match (stream, kind.as_slice()) {
                 (true, b"text/event-stream") => {
-                    let body = ResponseBody::stream(body, format, strip_usage, meter);
-                    let mut res = Response::new(body.begun(head_timeout).await?);
+                    let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
+                    // What never began for the client is not paid for.
+                    let begun = body.begun(head_timeout).await;
+                    let mut res = Response::new(begun.inspect_err(|_| meter.refused())?);
                     set(
                         res.headers_mut(),
                         "text/event-stream; charset=utf-8",

@@ -148,6 +148,14 @@ pub struct Settled {
     pub repeated: bool,
 }
 
+impl Settled {
+    /// Whether this settlement, and no earlier one, moved the money.
+    #[must_use]
+    pub const fn moved(&self) -> bool {
+        !self.repeated && matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
+    }
+}
+
 /// A call's receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {

@@ -166,7 +166,8 @@ impl Bill for TokenBill {
         }
         let end = reading.end.unwrap_or(End::ClientLeft);
         let delivered = reading.text_bytes > 0 || end == End::Finished;
-        if reading.usage.is_none() && !delivered && end != End::ClientLeft {
+        let left = end == End::ClientLeft || reading.client_gone;
+        if reading.usage.is_none() && !delivered && !left {
             return None;
         }
         let (usage, repaired) = self.usage(reading);

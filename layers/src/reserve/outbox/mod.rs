@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 pub use self::log::{Ending, Line, Log, Pending};
 use super::{
     Event,
-    ledger::{Booked, Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+    ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     state::now_ms,
 };
 use crate::{
@@ -308,14 +308,17 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         let mut answers = stream::iter(told)
             .map(|ended| async move { inner.tell(&ended.as_of_now()).await })
             .buffered(AT_ONCE);
-        let mut booked_anew = 0;
+        let (mut booked_anew, mut failed) = (0, None);
         while let Some(answer) = answers.next().await {
-            if let Some(settled) = answer?
-                && !settled.repeated
-                && matches!(settled.booked, Booked::Held | Booked::Late | Booked::Forced)
-            {
-                booked_anew += 1;
+            match answer {
+                Ok(Some(settled)) if settled.moved() => booked_anew += 1,
+                Ok(_) => {}
+                // The others are told all the same.
+                Err(error) => failed = Some(error),
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         let mut desk = inner.lock();
         desk.replay_due = false;
@@ -406,7 +409,7 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let inner = &*self.inner;
         inner.ends(Ending::Settle(Box::new(settlement.clone())));
-        let answer = booked_somewhere(inner.ledger.settle(settlement).await);
+        let answer = inner.ledger.settle(settlement).await;
         if answer.is_ok() {
             inner.acknowledged(settlement.number);
         } else {
@@ -607,9 +610,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     /// Tells the ledger how a call ended.
     async fn tell(&self, ending: &Ending) -> Result<Option<Settled>, LedgerError> {
         match ending {
-            Ending::Settle(settlement) => {
-                booked_somewhere(self.ledger.settle(settlement).await).map(Some)
-            }
+            Ending::Settle(settlement) => self.ledger.settle(settlement).await.map(Some),
             Ending::Release {
                 number,
                 account,
@@ -653,17 +654,6 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     fn lock(&self) -> MutexGuard<'_, Desk> {
         // No step leaves the desk half changed: maps, and lines that are appended whole.
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A ledger that does not know the account has lost its books, or is another one: the charge is kept
-/// until they are back.
-fn booked_somewhere(answer: Result<Settled, LedgerError>) -> Result<Settled, LedgerError> {
-    match answer {
-        Ok(settled) if settled.booked == Booked::NoAccount => Err(LedgerError::Unavailable(
-            "the ledger does not know the account: its data set is gone, or another's".into(),
-        )),
-        answer => answer,
     }
 }
 

@@ -24,8 +24,9 @@ use crate::{
     },
 };
 
-/// A line's id may tell a later time than the line: it is made a moment after.
-const ID_LATER_MS_MAX: u64 = 1000;
+/// A line's id may tell a later time than the line: by an hour, after a failover to a server whose clock
+/// is so far behind, since ids never go back.
+const ID_LATER_MS_MAX: u64 = 3_600_000;
 
 /// Which lines of a stream, both ends among them; `after` alone is not.
 #[derive(Clone, Copy, Debug)]

@@ -126,7 +126,14 @@ impl DataSet {
         }
         let epoch = read_epoch(conn).await?.ok_or(RedisFault::OtherData)?;
         let marks = if conn.is_cluster() {
-            marked(conn, &epoch).await?
+            let words = ["HGET", "tg:sys", "marked"];
+            let complete: Option<String> = conn.command(&words, OPERATOR_TIMEOUT).await?;
+            let marks = marked(conn, &epoch, complete.is_some()).await?;
+            if complete.is_none() && marks.len() == MARKS {
+                let words = ["HSET", "tg:sys", "marked", "1"];
+                let _: i64 = conn.command(&words, OPERATOR_TIMEOUT).await?;
+            }
+            marks
         } else {
             Vec::new()
         };
@@ -228,9 +235,12 @@ async fn tell(
 }
 
 /// Writes the marks that are not there, and says which are. A shard that does not answer now has none.
-async fn marked(conn: &RedisConn, epoch: &str) -> Result<Vec<String>, RedisFault> {
+///
+/// They are written once for a data set. Written again later, they would vouch for a shard that has
+/// come back empty since.
+async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
     let mut there = Vec::with_capacity(MARKS);
-    let marks = (0..MARKS).map(|index| mark(conn, epoch, index));
+    let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
     for (mark, found) in join_all(marks).await.into_iter().flatten() {
         if found.as_deref() != Some(epoch) {
             // A part of the Cluster is of other books.
@@ -242,10 +252,17 @@ async fn marked(conn: &RedisConn, epoch: &str) -> Result<Vec<String>, RedisFault
 }
 
 /// One of them, and what it says now.
-async fn mark(conn: &RedisConn, epoch: &str, index: usize) -> Option<(String, Option<String>)> {
+async fn mark(
+    conn: &RedisConn,
+    epoch: &str,
+    index: usize,
+    complete: bool,
+) -> Option<(String, Option<String>)> {
     let mark = format!("tg:epoch:{index}");
-    let words = ["SET", mark.as_str(), epoch, "NX"];
-    let _: Option<String> = conn.command(&words, conn.response_timeout()).await.ok()?;
+    if !complete {
+        let words = ["SET", mark.as_str(), epoch, "NX"];
+        let _: Option<String> = conn.command(&words, conn.response_timeout()).await.ok()?;
+    }
     let found = read_mark(conn, &mark).await.ok()?;
     Some((mark, found))
 }
