@@ -18,6 +18,7 @@ use rusqlite::{
 
 use super::queue::{Entry, Queue, Waiting};
 use crate::{
+    error::BoxError,
     facts::RequestNumber,
     reserve::{
         ledger::Settlement,
@@ -121,7 +122,7 @@ pub enum LogError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: rusqlite::Error,
+        source: BoxError,
     },
 }
 
@@ -148,7 +149,10 @@ impl LogError {
                 path,
                 found: source.to_string(),
             },
-            _ => Self::Sqlite { path, source },
+            _ => Self::Sqlite {
+                path,
+                source: source.into(),
+            },
         }
     }
 }
