@@ -16,7 +16,7 @@ use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
     call::{Format, Outbound, Priced},
-    model::{Route, Vendor},
+    model::Route,
     translate::{messages::estimate_input_tokens, splice},
 };
 use tower::Service;
@@ -92,14 +92,9 @@ fn counting(route: &Route) -> Result<Route, Error> {
     let endpoint: Uri = format!("{}/count_tokens", route.vendor.endpoint)
         .parse()
         .map_err(|error: http::uri::InvalidUri| Error::Internal(error.into()))?;
-    let vendor = Vendor {
-        endpoint,
-        ..(*route.vendor).clone()
-    };
-    Ok(Route {
-        vendor: Arc::new(vendor),
-        ..route.clone()
-    })
+    let mut route = route.clone();
+    Arc::make_mut(&mut route.vendor).endpoint = endpoint;
+    Ok(route)
 }
 
 fn answer(tokens: u64) -> Response<AnswerBody> {

@@ -234,15 +234,12 @@ struct Entry {
 
 impl Entry {
     fn new(config: &ModelConfig) -> Self {
-        let model = Model {
-            id: config.id.clone(),
-            family: config.family.clone(),
-            output_tokens_max: config.output_tokens_max,
-            output_tokens_min: config.output_tokens_min,
-            input_tokens_max: config.input_tokens_max,
-            sticky: config.sticky,
-            routes: config.routes.clone(),
-        };
+        let mut model = Model::new(&*config.id, config.output_tokens_max)
+            .family(&*config.family)
+            .output_tokens_min(config.output_tokens_min)
+            .sticky(config.sticky);
+        model.input_tokens_max = config.input_tokens_max;
+        model.routes.clone_from(&config.routes);
         Self {
             model: Arc::new(model),
             usdt: config.usdt_mtok,

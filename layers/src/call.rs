@@ -6,6 +6,7 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
+use http::{HeaderValue, header::InvalidHeaderValue};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,6 +23,22 @@ pub enum Format {
     Chat,
     /// `POST /v1/messages`.
     Messages,
+}
+
+impl Format {
+    /// What the header that carries a key says: `Bearer` and the key in `authorization`, or the key in
+    /// `x-api-key`. Marked sensitive.
+    ///
+    /// # Errors
+    /// The key is not plain ASCII on one line.
+    pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+        let mut value = match self {
+            Self::Chat => HeaderValue::from_str(&format!("Bearer {key}")),
+            Self::Messages => HeaderValue::from_str(key),
+        }?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
 }
 
 /// A request whose fields have been checked, with its bytes as the client sent them.
@@ -127,6 +144,7 @@ pub struct Outbound {
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Operation {
     /// `POST /v1/chat/completions`.
     Chat,

@@ -123,6 +123,7 @@ impl<'de> Deserialize<'de> for KeyDigest {
 /// Whether a key may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum KeyStatus {
     /// It may.
     #[default]

@@ -1,4 +1,29 @@
 //! What the catalog sells: models, the routes that lead to a vendor, and where they are found.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use http::Uri;
+//! use tollgate_layers::{
+//!     call::Format,
+//!     model::{Model, Route, Vendor},
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoint = Uri::from_static("https://api.openai.com/v1/chat/completions");
+//! let key = Format::Chat.credential("sk-our-key")?;
+//! let vendor = Vendor::new("openai", Format::Chat, endpoint, key)
+//!     .connections_max(100)
+//!     .idle_timeout(Duration::from_secs(30));
+//! let model = Model::new("small", 128_000)
+//!     .family("Small")
+//!     .route(Route::new(vendor, "gpt-5-mini"));
+//!
+//! assert_eq!(model.output_tokens_min, 256);
+//! assert_eq!(model.routes[0].weight, 1);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     fmt,
@@ -12,8 +37,23 @@ use http::{HeaderValue, Uri};
 
 use crate::{call::Format, price::Price};
 
+/// Methods that take a value with another field, and the fields' names.
+macro_rules! with {
+    ($($field:ident: $kind:ty),* $(,)?) => {
+        $(
+            #[doc = concat!("With another `", stringify!($field), "`.")]
+            #[must_use]
+            pub fn $field(mut self, $field: $kind) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
 /// A model of the catalog.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Model {
     /// Name in the request field `model`.
     pub id: String,
@@ -32,8 +72,55 @@ pub struct Model {
     pub routes: Vec<Arc<Route>>,
 }
 
+impl Model {
+    /// A model that can be asked for so many output tokens. Without a ceiling it is not called for
+    /// fewer than 256, conversations may move, its family has its own name, and there is no way to it
+    /// yet.
+    #[must_use]
+    pub fn new(id: impl Into<String>, output_tokens_max: u64) -> Self {
+        let id = id.into();
+        Self {
+            family: id.clone(),
+            id,
+            output_tokens_max,
+            output_tokens_min: output_tokens_max.min(256),
+            input_tokens_max: None,
+            sticky: false,
+            routes: Vec::new(),
+        }
+    }
+
+    /// With one way more.
+    #[must_use]
+    pub fn route(mut self, route: impl Into<Arc<Route>>) -> Self {
+        self.routes.push(route.into());
+        self.routes.sort_by_key(|route| route.priority);
+        self
+    }
+
+    /// With another family.
+    #[must_use]
+    pub fn family(mut self, family: impl Into<String>) -> Self {
+        self.family = family.into();
+        self
+    }
+
+    /// With a context window that is known.
+    #[must_use]
+    pub fn input_tokens_max(mut self, input_tokens_max: u64) -> Self {
+        self.input_tokens_max = Some(input_tokens_max);
+        self
+    }
+
+    with! {
+        output_tokens_min: u64,
+        sticky: bool,
+    }
+}
+
 /// In what models of one format differ: switches of the config, by the vendor's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dialect {
     /// Chat: the field that a ceiling on output tokens is written into where the caller named none,
     /// or named it in the other format.
@@ -63,9 +150,21 @@ impl Default for Dialect {
     }
 }
 
+impl Dialect {
+    with! {
+        output_field: OutputField,
+        system_role: SystemRole,
+        reasoning_effort: bool,
+        sampling: bool,
+        thinking: Thinking,
+        json_schema: bool,
+    }
+}
+
 /// The chat format has two names for the ceiling on output tokens; vendors take one or the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OutputField {
     /// Today's name.
     #[default]
@@ -88,6 +187,7 @@ impl OutputField {
 /// The chat format's role for instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SystemRole {
     /// What every vendor takes.
     #[default]
@@ -99,6 +199,7 @@ pub enum SystemRole {
 /// How a model of the messages format is asked to think.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Thinking {
     /// By `output_config.effort`.
     #[default]
@@ -111,6 +212,7 @@ pub enum Thinking {
 
 /// One way to a model.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Route {
     /// Who answers.
     pub vendor: Arc<Vendor>,
@@ -124,8 +226,29 @@ pub struct Route {
     pub dialect: Dialect,
 }
 
+impl Route {
+    /// A way to what the vendor calls `model`, of weight 1 and priority 0.
+    #[must_use]
+    pub fn new(vendor: impl Into<Arc<Vendor>>, model: impl Into<String>) -> Self {
+        Self {
+            vendor: vendor.into(),
+            model: model.into(),
+            weight: 1,
+            priority: 0,
+            dialect: Dialect::default(),
+        }
+    }
+
+    with! {
+        weight: u32,
+        priority: u32,
+        dialect: Dialect,
+    }
+}
+
 /// A vendor: its format, address, keys and patience.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Vendor {
     /// The operator's name for it.
     pub name: Arc<str>,
@@ -155,8 +278,66 @@ pub struct Vendor {
     pub connections_max: usize,
 }
 
+impl Vendor {
+    /// A vendor with one key, as [`Format::credential`] writes it.
+    ///
+    /// It may be silent for 120 seconds before the first byte and between two frames, 900 before the
+    /// head of a plain answer; the head of a stream waits 30 for the first event. It takes 1024
+    /// connections, and streams whose client left are closed. The beta `context-1m`, which doubles the
+    /// price, is not passed on.
+    #[must_use]
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        format: Format,
+        endpoint: Uri,
+        credential: HeaderValue,
+    ) -> Self {
+        let vendor = Self {
+            name: name.into(),
+            format,
+            endpoint,
+            credentials: Vec::new(),
+            betas_removed: vec!["context-1m".to_owned()],
+            on_disconnect: OnDisconnect::default(),
+            egress: Arc::default(),
+            first_byte_timeout: Duration::from_secs(120),
+            plain_timeout: Duration::from_secs(900),
+            head_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
+            connections_max: 1024,
+        };
+        vendor.credential(credential)
+    }
+
+    /// With one key more.
+    #[must_use]
+    pub fn credential(mut self, mut credential: HeaderValue) -> Self {
+        credential.set_sensitive(true);
+        self.credentials.push(credential);
+        self
+    }
+
+    /// With other connections. Vendors may share an egress.
+    #[must_use]
+    pub fn egress(mut self, egress: impl Into<Arc<Egress>>) -> Self {
+        self.egress = egress.into();
+        self
+    }
+
+    with! {
+        betas_removed: Vec<String>,
+        on_disconnect: OnDisconnect,
+        first_byte_timeout: Duration,
+        plain_timeout: Duration,
+        head_timeout: Duration,
+        idle_timeout: Duration,
+        connections_max: usize,
+    }
+}
+
 /// How connections to a vendor are made. Vendors that agree in all of it share a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Egress {
     /// Time for a connection, through the proxy and with TLS.
     pub connect_timeout: Duration,
@@ -168,6 +349,43 @@ pub struct Egress {
     pub protocol: Protocol,
     /// A connection that idles this long is closed: before the vendor does it.
     pub idle_connection_timeout: Duration,
+}
+
+/// Straight, within 3 seconds, over HTTP/1.1, trusting Mozilla's list; a connection idles for 50
+/// seconds at most.
+impl Default for Egress {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(3),
+            proxy: None,
+            authorities: None,
+            protocol: Protocol::default(),
+            // Vendors and what stands in front of them close idle connections after 60 and more.
+            idle_connection_timeout: Duration::from_secs(50),
+        }
+    }
+}
+
+impl Egress {
+    /// Through a proxy.
+    #[must_use]
+    pub fn proxy(mut self, proxy: Proxy) -> Self {
+        self.proxy = Some(proxy);
+        self
+    }
+
+    /// Trusting these authorities, PEM, and no others.
+    #[must_use]
+    pub fn authorities(mut self, pem: impl Into<Bytes>) -> Self {
+        self.authorities = Some(pem.into());
+        self
+    }
+
+    with! {
+        connect_timeout: Duration,
+        protocol: Protocol,
+        idle_connection_timeout: Duration,
+    }
 }
 
 /// The authorities count by their length alone: a file of them may be long, and this is for each call.
@@ -210,6 +428,7 @@ impl fmt::Debug for Proxy {
 
 /// What is spoken on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Protocol {
     /// HTTP/1.1: a call has its connection for itself.
     #[default]
@@ -223,6 +442,7 @@ pub enum Protocol {
 /// What to do with the vendor's stream when the client leaves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum OnDisconnect {
     /// Close it at once; what was seen is charged.
     #[default]
@@ -257,6 +477,37 @@ impl<M: Models> Models for Arc<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn vendor() -> Vendor {
+        let endpoint = Uri::from_static("http://vendor.example/v1/messages");
+        let key = Format::Messages.credential("hunter2").unwrap();
+        Vendor::new("v", Format::Messages, endpoint, key)
+    }
+
+    #[test]
+    fn routes_stand_by_priority_and_then_as_they_came() {
+        let vendor = Arc::new(vendor());
+        let route = |model: &str| Route::new(Arc::clone(&vendor), model);
+        let model = Model::new("m", 100)
+            .route(route("last").priority(1))
+            .route(route("first"))
+            .route(route("second").weight(3));
+        let order: Vec<&str> = model.routes.iter().map(|it| it.model.as_str()).collect();
+        assert_eq!(order, ["first", "second", "last"]);
+        assert_eq!(model.output_tokens_min, 100);
+    }
+
+    #[test]
+    fn keys_are_never_shown() {
+        let vendor = vendor().credential(HeaderValue::from_static("hunter2 too"));
+        assert_eq!(vendor.credentials, ["hunter2", "hunter2 too"]);
+        let shown = format!("{vendor:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert_eq!(Format::Chat.credential("k").unwrap(), "Bearer k");
+        for bad in ["ключ", "two\nlines"] {
+            assert!(Format::Chat.credential(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_proxys_password_is_not_shown() {

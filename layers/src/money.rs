@@ -81,6 +81,7 @@ impl MicroRub {
 
 /// Why a text is not an amount of rubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AmountError {
     /// Not a decimal number.
     #[error("not a decimal number of rubles, like 100 or 0.50")]

@@ -33,15 +33,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Error> {
-//! let model = Model {
-//!     id: "small".into(),
-//!     family: "Small".into(),
-//!     output_tokens_max: 4096,
-//!     output_tokens_min: 256,
-//!     input_tokens_max: None,
-//!     sticky: false,
-//!     routes: Vec::new(),
-//! };
+//! let model = Model::new("small", 4096);
 //! let rubles_for_a_million = |rubles: u64| Rate::new(rubles * 1_000_000);
 //! let price = Price {
 //!     input: rubles_for_a_million(100),

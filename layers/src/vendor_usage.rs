@@ -1,7 +1,7 @@
 //! Usage as vendors write it: counts that may be missing, null or nonsense.
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 use crate::usage::Usage;
 
@@ -46,11 +46,11 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// Reads the `usage` object of a chat answer, where cached and cache-written tokens stand inside the
-/// prompt. `None` if it is no such object or counts nothing.
+/// Reads the `usage` object of a chat answer, JSON, where cached and cache-written tokens stand inside
+/// the prompt. `None` if it is no such object or counts nothing.
 #[must_use]
-pub fn chat_usage(usage: &RawValue) -> Option<VendorUsage> {
-    let usage: ChatUsage = serde_json::from_str(usage.get()).ok()?;
+pub fn chat_usage(json: &str) -> Option<VendorUsage> {
+    let usage: ChatUsage = serde_json::from_str(json).ok()?;
     if usage.prompt_tokens.tokens.is_none() && usage.completion_tokens.tokens.is_none() {
         return None;
     }

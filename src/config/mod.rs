@@ -500,16 +500,12 @@ mod tests {
             .map(|route| (&*route.vendor.name, route.model.as_str(), route.weight))
             .collect();
         assert_eq!(places, [("w", "m-1", 7), ("v", "m-1", 1), ("v", "last", 1)]);
-        let usual = Dialect {
-            output_field: OutputField::MaxTokens,
-            sampling: false,
-            ..Dialect::default()
-        };
-        let other = Dialect {
-            output_field: OutputField::MaxCompletionTokens,
-            thinking: Thinking::Budget,
-            ..usual
-        };
+        let usual = Dialect::default()
+            .output_field(OutputField::MaxTokens)
+            .sampling(false);
+        let other = usual
+            .output_field(OutputField::MaxCompletionTokens)
+            .thinking(Thinking::Budget);
         let dialects: Vec<_> = model.routes.iter().map(|route| route.dialect).collect();
         assert_eq!(dialects, [usual, usual, other]);
     }

@@ -15,7 +15,7 @@ use tollgate_layers::{
         Dialect, Egress, OnDisconnect, OutputField, Protocol, Proxy, Route, SystemRole, Thinking,
         Vendor,
     },
-    upstream::trust,
+    upstream::check_authorities,
 };
 
 use super::{
@@ -128,20 +128,20 @@ impl Check<'_> {
             .iter()
             .map(|(path, key)| self.keep(credential(format, key), path))
             .collect();
-        Some(Arc::new(Vendor {
-            name: raw.name?.into(),
-            format,
-            endpoint: endpoint?,
-            credentials: credentials.into_iter().collect::<Option<_>>()?,
-            on_disconnect: on_disconnect?,
-            betas_removed,
-            egress: Arc::new(egress?),
-            first_byte_timeout: first_byte_timeout?,
-            plain_timeout: plain_timeout?,
-            head_timeout: head_timeout?,
-            idle_timeout: idle_timeout?,
-            connections_max: usize::try_from(connections_max?).ok()?,
-        }))
+        let mut credentials = credentials
+            .into_iter()
+            .collect::<Option<Vec<_>>>()?
+            .into_iter();
+        let vendor = Vendor::new(raw.name?, format, endpoint?, credentials.next()?)
+            .on_disconnect(on_disconnect?)
+            .betas_removed(betas_removed)
+            .egress(egress?)
+            .first_byte_timeout(first_byte_timeout?)
+            .plain_timeout(plain_timeout?)
+            .head_timeout(head_timeout?)
+            .idle_timeout(idle_timeout?)
+            .connections_max(usize::try_from(connections_max?).ok()?);
+        Some(Arc::new(credentials.fold(vendor, Vendor::credential)))
     }
 
     /// Our keys at the vendor, each with the path of its field. Never empty.
@@ -225,13 +225,13 @@ impl Check<'_> {
             (true, false) => Protocol::Http2Offered,
             (true, true) => Protocol::Http2,
         };
-        Some(Egress {
-            connect_timeout: connect_timeout?,
-            proxy: proxy?,
-            authorities: authorities?,
-            protocol,
-            idle_connection_timeout: Duration::from_secs(idle_connection_timeout?),
-        })
+        let mut egress = Egress::default()
+            .connect_timeout(connect_timeout?)
+            .protocol(protocol)
+            .idle_connection_timeout(Duration::from_secs(idle_connection_timeout?));
+        egress.proxy = proxy?;
+        egress.authorities = authorities?;
+        Some(egress)
     }
 
     /// A model's routes, by priority.
@@ -305,13 +305,11 @@ impl Check<'_> {
             );
             return None;
         };
-        Some(Arc::new(Route {
-            vendor: Arc::clone(vendor.as_ref()?),
-            model: model?,
-            weight: u32::try_from(weight?).ok()?,
-            priority: u32::try_from(priority?).ok()?,
-            dialect: dialect?,
-        }))
+        let route = Route::new(Arc::clone(vendor.as_ref()?), model?)
+            .weight(u32::try_from(weight?).ok()?)
+            .priority(u32::try_from(priority?).ok()?)
+            .dialect(dialect?);
+        Some(Arc::new(route))
     }
 
     pub(super) fn dialect(
@@ -348,14 +346,14 @@ impl Check<'_> {
                 ("none", Thinking::None),
             ],
         );
-        Some(Dialect {
-            output_field: output_field?,
-            system_role: system_role?,
-            reasoning_effort: raw.reasoning_effort.unwrap_or(usual.reasoning_effort),
-            sampling: raw.sampling.unwrap_or(usual.sampling),
-            thinking: thinking?,
-            json_schema: raw.json_schema.unwrap_or(usual.json_schema),
-        })
+        let dialect = usual
+            .output_field(output_field?)
+            .system_role(system_role?)
+            .reasoning_effort(raw.reasoning_effort.unwrap_or(usual.reasoning_effort))
+            .sampling(raw.sampling.unwrap_or(usual.sampling))
+            .thinking(thinking?)
+            .json_schema(raw.json_schema.unwrap_or(usual.json_schema));
+        Some(dialect)
     }
 
     fn choice_or<T: Copy, const N: usize>(
@@ -370,14 +368,9 @@ impl Check<'_> {
 }
 
 fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
-    let value = match format {
-        Format::Chat => HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())),
-        Format::Messages => HeaderValue::from_str(key.expose_secret()),
-    };
-    let mut value =
-        value.map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())?;
-    value.set_sensitive(true);
-    Ok(value)
+    format
+        .credential(key.expose_secret())
+        .map_err(|_| "must be plain ASCII on one line, it is sent in a header".to_owned())
 }
 
 /// The address of a proxy. What is said about a mistake never repeats the text.
@@ -433,7 +426,8 @@ fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
 fn authorities(path: &str) -> Result<Bytes, String> {
     let pem = std::fs::read(path)
         .map_err(|error| format!("cannot read {path}: {error}; give a PEM file"))?;
-    trust(&pem).map_err(|error| format!("{path} is no PEM file of certificates: {error}"))?;
+    check_authorities(&pem)
+        .map_err(|error| format!("{path} is no PEM file of certificates: {error}"))?;
     Ok(pem.into())
 }
 

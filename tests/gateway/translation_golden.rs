@@ -73,15 +73,12 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
         .find_map(|field| fields[field].as_u64());
-    let dialect = Dialect {
-        // The way to ask for thinking is the model's, not the request's.
-        thinking: if name.contains("budget") {
-            Thinking::Budget
-        } else {
-            Thinking::Effort
-        },
-        ..Dialect::default()
-    };
+    // The way to ask for thinking is the model's, not the request's.
+    let dialect = Dialect::default().thinking(if name.contains("budget") {
+        Thinking::Budget
+    } else {
+        Thinking::Effort
+    });
     let cx = RequestCx {
         model: "vendor-model",
         output_tokens: ceiling.unwrap_or(OUTPUT_TOKENS),

@@ -187,6 +187,7 @@ pub struct RouteState {
 /// Whether a route lets calls through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum BreakerState {
     /// It does.
     Closed,

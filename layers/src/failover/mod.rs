@@ -22,6 +22,76 @@
 //! depend on a request's size, and one large request of one caller must not shut out all others. A route
 //! that is shut is not: it failed whoever asked, and each further call would wait for its failure. The
 //! caller is told when the first route is open again, as 429 or 503.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use bytes::Bytes;
+//! use http::{Request, Response, Uri};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{
+//!     Error, body,
+//!     call::{Attempt, Format, Operation, Priced},
+//!     failover::{BreakerState, FailoverLayer, FailoverSettings, Health},
+//!     model::{Model, Route, Vendor},
+//! };
+//! # use tollgate_layers::{parse, price::{Price, Rate}, usage::Meter};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # fn priced(body: &'static str, model: &Arc<Model>) -> Priced {
+//! #     let rate = Rate::new(1);
+//! #     let price = Price {
+//! #         input: rate,
+//! #         cached_input: rate,
+//! #         output: rate,
+//! #         cache_write: rate,
+//! #         version: 1,
+//! #         exchange_rate: "1".into(),
+//! #     };
+//! #     let body = Bytes::from_static(body.as_bytes());
+//! #     let call = parse::call(Operation::Chat, &body, 100).unwrap();
+//! #     Priced {
+//! #         call: Arc::new(call),
+//! #         model: Arc::clone(model),
+//! #         price: Arc::new(price),
+//! #         output_tokens: 100,
+//! #         meter: Meter::default(),
+//! #     }
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let vendor = |name: &str| -> Result<Vendor, http::Error> {
+//!     let endpoint = Uri::from_static("https://vendor.example/v1/chat/completions");
+//!     Ok(Vendor::new(name, Format::Chat, endpoint, Format::Chat.credential("our key")?))
+//! };
+//! let model = Model::new("large", 4096)
+//!     .route(Route::new(vendor("first")?, "large-1"))
+//!     .route(Route::new(vendor("second")?, "large-1").priority(1));
+//! let model = Arc::new(model);
+//!
+//! // The first vendor is down.
+//! let vendors = |req: Request<Attempt>| async move {
+//!     match &*req.body().route.vendor.name {
+//!         "first" => Err(Error::VendorUnavailable("connection refused".into())),
+//!         name => Ok(Response::new(body::full(format!("{name} answers")))),
+//!     }
+//! };
+//! let health = Health::new();
+//! let service = ServiceBuilder::new()
+//!     .layer(FailoverLayer::new(health.clone(), FailoverSettings::default()))
+//!     .service_fn(vendors);
+//!
+//! // `priced` parses a call and puts its model and a price beside it, as `parse` and `select` do.
+//! let text = r#"{"model":"large","messages":[{"role":"user","content":"Hello"}]}"#;
+//! for _ in 0..5 {
+//!     let call = Request::new(priced(text, &model));
+//!     let answer = service.clone().oneshot(call).await?.into_body().collect().await?;
+//!     assert_eq!(answer.to_bytes(), "second answers");
+//! }
+//! // Five failures in a row: nobody asks the first vendor for a while.
+//! assert_eq!(health.snapshot()[0].routes[0].breaker, BreakerState::Open);
+//! # Ok(())
+//! # }
+//! ```
 
 mod breaker;
 mod budget;

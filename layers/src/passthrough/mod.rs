@@ -5,6 +5,61 @@
 //! first event, so that an error that comes first still has its status; comments and pings before it
 //! are no event. A plain answer is read whole first: only
 //! then is it known that it is one.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use http::Uri;
+//! # use tollgate_layers::call::Format;
+//! # use tollgate_layers::model::{Route, Vendor};
+//! # use tollgate_layers::usage::Meter;
+//! use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{Error, body, call::Outbound, passthrough::PassthroughLayer};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # fn outbound(body: &'static str) -> Outbound {
+//! #     let endpoint = Uri::from_static("https://vendor.example/v1/chat/completions");
+//! #     let key = Format::Chat.credential("our key").unwrap();
+//! #     let vendor = Vendor::new("vendor", Format::Chat, endpoint, key);
+//! #     Outbound {
+//! #         route: Arc::new(Route::new(vendor, "large-2")),
+//! #         credential: 0,
+//! #         body: body.into(),
+//! #         stream: true,
+//! #         strip_usage: false,
+//! #         meter: Meter::default(),
+//! #     }
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const STREAM: &str = concat!(
+//!     r#"data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}"#, "\n\n",
+//!     r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#, "\n\n",
+//!     "data: [DONE]\n\n",
+//! );
+//! let vendor = |_: Request<Outbound>| async {
+//!     let mut res = Response::new(body::full(STREAM));
+//!     let kind = HeaderValue::from_static("text/event-stream");
+//!     res.headers_mut().insert(CONTENT_TYPE, kind);
+//!     Ok::<_, Error>(res)
+//! };
+//! let service = ServiceBuilder::new()
+//!     .layer(PassthroughLayer::new(1 << 20))
+//!     .service_fn(vendor);
+//!
+//! // `outbound` puts the way to that vendor beside the body.
+//! let outbound = outbound(
+//!     r#"{"model":"large-2","stream":true,"messages":[{"role":"user","content":"Hello"}]}"#,
+//! );
+//! let meter = outbound.meter.clone();
+//! let answer = service.oneshot(Request::new(outbound)).await?.into_body().collect().await?;
+//!
+//! assert_eq!(answer.to_bytes(), STREAM);
+//! let usage = meter.read().usage.expect("the vendor said it");
+//! assert_eq!((usage.input, usage.output), (9, 1));
+//! # Ok(())
+//! # }
+//! ```
 
 mod body;
 mod text;

@@ -149,7 +149,7 @@ impl Reader {
             return Seen::Other;
         };
         let usage = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage));
-        match usage.map(chat_usage) {
+        match usage.map(|usage| chat_usage(usage.get())) {
             // One of nothing at all behind one of something says nothing.
             Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
             Some(Some(counts)) => self.chat = Some(counts),
@@ -227,7 +227,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
     }
     let counts = match (format, answer.usage) {
         (_, None) => None,
-        (Format::Chat, Some(usage)) => chat_usage(usage),
+        (Format::Chat, Some(usage)) => chat_usage(usage.get()),
         (Format::Messages, Some(usage)) => serde_json::from_str::<MessagesUsage>(usage.get())
             .ok()
             .and_then(|usage| usage.counts()),

@@ -44,6 +44,7 @@ pub struct Reserved {
 
 /// Why nothing was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Refusal {
     /// No such account or key.
     Unknown,
@@ -120,6 +121,7 @@ pub struct Item {
 /// How a settlement was booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Booked {
     /// From its hold.
     Held,

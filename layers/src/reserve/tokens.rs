@@ -19,6 +19,7 @@ use crate::{
 /// How a request's text is turned into a bound of its input tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum HoldMode {
     /// 1.5 bytes a token: no ordinary text has fewer (base64, the densest, has 1.8).
     #[default]

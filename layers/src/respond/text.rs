@@ -42,9 +42,7 @@ fn russian(error: &Error) -> String {
         Error::KeyMissing => {
             "Не передан ключ API. Укажите заголовок «Authorization: Bearer <ключ>».".into()
         }
-        Error::KeyMalformed => "Неверный ключ API: нужно «Authorization: Bearer <ключ>», ключ начинается с «tg-» и \
-             копируется целиком."
-            .into(),
+        Error::KeyMalformed => "Неверный ключ API: проверьте, что он скопирован целиком.".into(),
         Error::KeyConflict => {
             "Переданы два разных ключа API. Оставьте один: «Authorization: Bearer» или «x-api-key»."
                 .into()

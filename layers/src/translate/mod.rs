@@ -4,6 +4,76 @@
 //! Where both sides speak the same format, the client's bytes go on as they are but for the spans that
 //! must change ([`splice`]), and the answer's frames pass untouched. Otherwise [`chat`] or [`messages`]
 //! translate, named by the caller's format: pure functions over bodies and events.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use bytes::Bytes;
+//! # use http::Uri;
+//! # use tollgate_layers::call::{Attempt, Format, Operation, Priced};
+//! # use tollgate_layers::model::{Model, Route, Vendor};
+//! # use tollgate_layers::{parse, price::{Price, Rate}, usage::Meter};
+//! use http::{Request, Response};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{Error, body, call::Outbound, translate::TranslateLayer};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # fn attempt(body: &'static str) -> Attempt {
+//! #     let endpoint = Uri::from_static("https://vendor.example/v1/messages");
+//! #     let key = Format::Messages.credential("our key").unwrap();
+//! #     let vendor = Vendor::new("vendor", Format::Messages, endpoint, key);
+//! #     let route = Arc::new(Route::new(vendor, "large-2"));
+//! #     let model = Model::new("large", 4096).route(Arc::clone(&route));
+//! #     let rate = Rate::new(1);
+//! #     let price = Price {
+//! #         input: rate,
+//! #         cached_input: rate,
+//! #         output: rate,
+//! #         cache_write: rate,
+//! #         version: 1,
+//! #         exchange_rate: "1".into(),
+//! #     };
+//! #     let body = Bytes::from_static(body.as_bytes());
+//! #     let call = parse::call(Operation::Chat, &body, 100).unwrap();
+//! #     let priced = Priced {
+//! #         call: Arc::new(call),
+//! #         model: Arc::new(model),
+//! #         price: Arc::new(price),
+//! #         output_tokens: 100,
+//! #         meter: Meter::default(),
+//! #     };
+//! #     Attempt { priced, route, credential: 0 }
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A vendor of the messages format.
+//! let vendor = |req: Request<Outbound>| async move {
+//!     let sent: serde_json::Value = serde_json::from_slice(&req.body().body).expect("it is JSON");
+//!     assert_eq!(sent["model"], "large-2");
+//!     assert_eq!(sent["messages"][0]["role"], "user");
+//!     Ok::<_, Error>(Response::new(body::full(
+//!         r#"{"id":"msg_1","type":"message","role":"assistant","model":"large-2",
+//!             "content":[{"type":"text","text":"Hi"}],"stop_reason":"end_turn",
+//!             "usage":{"input_tokens":9,"output_tokens":1}}"#,
+//!     )))
+//! };
+//! let service = ServiceBuilder::new()
+//!     .layer(TranslateLayer::new())
+//!     .service_fn(vendor);
+//!
+//! // A caller of the chat format; `attempt` puts the way to that vendor beside the call.
+//! let call = attempt(
+//!     r#"{"model":"large","messages":[
+//!         {"role":"system","content":"Be short."},{"role":"user","content":"Hello"}]}"#,
+//! );
+//! let answer = service.oneshot(Request::new(call)).await?.into_body().collect().await?;
+//! let answer: serde_json::Value = serde_json::from_slice(&answer.to_bytes())?;
+//! assert_eq!(answer["choices"][0]["message"]["content"], "Hi");
+//! assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without a gateway around it, `examples/convert_sse.rs` puts a recorded stream into the other format.
 
 mod body;
 pub mod chat;

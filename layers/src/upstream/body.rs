@@ -7,6 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -63,10 +64,40 @@ pub(super) struct Patience {
     pub(super) deadline: Instant,
 }
 
+/// A vendor's body. It may be silent only so long, and take only so long in all.
+#[derive(Debug)]
+pub struct ResponseBody(Patient<Incoming>);
+
+impl ResponseBody {
+    pub(super) fn new(inner: Incoming, patience: Patience) -> Self {
+        Self(Patient::new(inner, patience))
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
 pin_project! {
-    /// A vendor's body that may be silent only so long, and take only so long in all.
+    /// A body with an alarm for its silence.
     #[derive(Debug)]
-    pub struct ResponseBody<A> {
+    struct Patient<A> {
         #[pin]
         inner: A,
         patience: Patience,
@@ -78,8 +109,8 @@ pin_project! {
     }
 }
 
-impl<A> ResponseBody<A> {
-    pub(super) fn new(inner: A, patience: Patience) -> Self {
+impl<A> Patient<A> {
+    fn new(inner: A, patience: Patience) -> Self {
         Self {
             inner,
             patience,
@@ -89,7 +120,7 @@ impl<A> ResponseBody<A> {
     }
 }
 
-impl<A> Body for ResponseBody<A>
+impl<A> Body for Patient<A>
 where
     A: Body<Data = Bytes>,
     A::Error: Into<BoxError>,
@@ -165,13 +196,13 @@ mod tests {
     fn body(
         waits: Vec<u64>,
         patience: Patience,
-    ) -> ResponseBody<impl Body<Data = Bytes, Error = io::Error>> {
+    ) -> Patient<impl Body<Data = Bytes, Error = io::Error>> {
         use futures_util::StreamExt;
         let frames = futures_util::stream::iter(waits).then(async |wait: u64| {
             sleep(Duration::from_secs(wait)).await;
             Ok::<_, io::Error>(Frame::data(Bytes::from_static(b"x")))
         });
-        ResponseBody::new(StreamBody::new(frames), patience)
+        Patient::new(StreamBody::new(frames), patience)
     }
 
     #[tokio::test(start_paused = true)]

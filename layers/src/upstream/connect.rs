@@ -2,6 +2,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -24,6 +25,7 @@ use hyper_util::{
 };
 use rustls::{
     RootCertStore,
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, pem::PemObject},
 };
 use tokio::{
@@ -86,11 +88,16 @@ impl Connector {
     }
 }
 
-/// The certificates of a PEM file, as roots of trust.
+/// Whether a PEM file will do as the authorities of an [`Egress`].
 ///
 /// # Errors
-/// There is none, or one of them is broken.
-pub fn trust(pem: &[u8]) -> Result<RootCertStore, BoxError> {
+/// There is no certificate in it, or one of them is broken.
+pub fn check_authorities(pem: &[u8]) -> Result<(), BoxError> {
+    roots(pem).map(drop)
+}
+
+/// The certificates of a PEM file, as roots of trust.
+fn roots(pem: &[u8]) -> Result<RootCertStore, BoxError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         roots.add(certificate?)?;
@@ -108,10 +115,16 @@ struct Https {
 
 impl Https {
     fn new(egress: &Egress) -> Result<Self, BoxError> {
-        let builder = rustls::ClientConfig::builder();
+        // rustls panics where a program has several providers and has chosen none.
+        let provider = CryptoProvider::get_default().map_or_else(
+            || Arc::new(rustls::crypto::ring::default_provider()),
+            Arc::clone,
+        );
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?;
         let builder = match &egress.authorities {
             None => hyper_rustls::ConfigBuilderExt::with_webpki_roots(builder),
-            Some(pem) => builder.with_root_certificates(trust(pem)?),
+            Some(pem) => builder.with_root_certificates(roots(pem)?),
         };
         Ok(Self {
             tls: builder.with_no_client_auth(),
@@ -319,7 +332,7 @@ mod tests {
             "hello",
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ] {
-            assert!(trust(pem.as_bytes()).is_err(), "{pem:?}");
+            assert!(check_authorities(pem.as_bytes()).is_err(), "{pem:?}");
         }
     }
 }

@@ -4,6 +4,41 @@
 //!
 //! A request is sent once. Only one whose pooled connection was closed before a byte of it was written
 //! goes over another connection; whether a vendor that failed is asked again is decided elsewhere.
+//!
+//! ```no_run
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use http::{Request, Uri};
+//! use http_body_util::BodyExt;
+//! use tollgate_layers::{
+//!     call::{Format, Outbound},
+//!     model::{Route, Vendor},
+//!     upstream::Upstream,
+//!     usage::Meter,
+//! };
+//! use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoint = Uri::from_static("https://api.openai.com/v1/chat/completions");
+//! let key = Format::Chat.credential(&std::env::var("OPENAI_API_KEY")?)?;
+//! let vendor = Vendor::new("openai", Format::Chat, endpoint, key)
+//!     .first_byte_timeout(Duration::from_secs(30));
+//! let upstream = Upstream::new(Duration::from_secs(900));
+//!
+//! let outbound = Outbound {
+//!     route: Arc::new(Route::new(vendor, "gpt-5-mini")),
+//!     credential: 0,
+//!     body: r#"{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hello"}]}"#.into(),
+//!     stream: false,
+//!     strip_usage: false,
+//!     meter: Meter::default(),
+//! };
+//! let answer = upstream.oneshot(Request::new(outbound)).await?.into_body().collect().await?;
+//! println!("{}", String::from_utf8_lossy(&answer.to_bytes()));
+//! # Ok(())
+//! # }
+//! ```
 
 mod body;
 mod clients;
@@ -30,7 +65,7 @@ use hyper_util::client::legacy::{
 use tokio::time::{Instant, timeout_at};
 use tower::Service;
 
-pub use self::{body::ResponseBody, connect::trust};
+pub use self::{body::ResponseBody, connect::check_authorities};
 use self::{
     body::{Patience, RequestBody},
     clients::Clients,
@@ -88,7 +123,7 @@ impl fmt::Debug for Upstream {
 }
 
 impl Service<Request<Outbound>> for Upstream {
-    type Response = Response<ResponseBody<Incoming>>;
+    type Response = Response<ResponseBody>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
@@ -103,10 +138,7 @@ impl Service<Request<Outbound>> for Upstream {
 }
 
 impl Upstream {
-    async fn send(
-        &self,
-        req: Request<Outbound>,
-    ) -> Result<Response<ResponseBody<Incoming>>, Error> {
+    async fn send(&self, req: Request<Outbound>) -> Result<Response<ResponseBody>, Error> {
         let (parts, outbound) = req.into_parts();
         let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
         let began = Instant::now();

@@ -22,6 +22,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord},
     money::MicroRub,
@@ -230,7 +231,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: rusqlite::Error,
+        source: BoxError,
     },
 }
 
@@ -242,7 +243,10 @@ impl From<NotOpened> for OpenError {
             NotOpened::Foreign { path } => Self::NotALedger { path },
             NotOpened::Version { path, found, known } => Self::Version { path, found, known },
             NotOpened::ReadOnly { path } => Self::ReadOnly { path },
-            NotOpened::Sqlite { path, source } => Self::Sqlite { path, source },
+            NotOpened::Sqlite { path, source } => Self::Sqlite {
+                path,
+                source: source.into(),
+            },
         }
     }
 }
@@ -265,7 +269,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     } = LEDGER.open(path)?;
     let failed = |source: rusqlite::Error| OpenError::Sqlite {
         path: path.clone(),
-        source,
+        source: source.into(),
     };
     writer.execute_batch(ADDITIONS).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;

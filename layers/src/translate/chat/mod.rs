@@ -1,7 +1,7 @@
 //! A chat caller in front of a messages vendor: the request there, the answer and its stream back.
 //!
-//! Pure: bytes in, bytes out. What each field becomes stands in `docs/translation.md`. The layers
-//! around see to the rest: what is checked here has been parsed, and an answer that comes here has
+//! Pure: bytes in, bytes out. What each field becomes stands in `docs/translation-chat.md`. The
+//! layers around see to the rest: what is checked here has been parsed, and an answer that comes here has
 //! been metered and is no error.
 
 mod answer;

@@ -25,7 +25,7 @@ impl Tally {
     pub(super) fn read(usage: &RawValue) -> Option<Self> {
         let VendorUsage {
             usage, reasoning, ..
-        } = chat_usage(usage)?;
+        } = chat_usage(usage.get())?;
         Some(Self {
             usage,
             thinking: reasoning,

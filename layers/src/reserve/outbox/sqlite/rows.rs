@@ -18,6 +18,7 @@ use rusqlite::{
 
 use super::queue::{Entry, Queue, Waiting};
 use crate::{
+    error::BoxError,
     facts::RequestNumber,
     reserve::{
         ledger::Settlement,
@@ -131,7 +132,7 @@ pub enum LogError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: rusqlite::Error,
+        source: BoxError,
     },
 }
 
@@ -158,7 +159,10 @@ impl LogError {
                 path,
                 found: source.to_string(),
             },
-            _ => Self::Sqlite { path, source },
+            _ => Self::Sqlite {
+                path,
+                source: source.into(),
+            },
         }
     }
 }
