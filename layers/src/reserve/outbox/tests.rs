@@ -9,7 +9,7 @@ use crate::{
     key::{KeyDigest, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::{
-        ledger::{Bookkeeping, Entry, Item},
+        ledger::{Booked, Bookkeeping, Entry, Item},
         memory::MemoryLedger,
     },
     usage::{End, Usage},
@@ -785,4 +785,74 @@ async fn what_is_kept_for_a_replay_is_bounded() {
     wire.asked();
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 4", "settle 5"]);
+}
+
+/// A ledger that can be put back to what it was.
+#[derive(Clone)]
+struct Restorable(Arc<Mutex<MemoryLedger>>);
+
+impl Restorable {
+    fn now(&self) -> MemoryLedger {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Ledger for Restorable {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.now().reserve(hold).await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.now().settle(settlement).await
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        self.now().release(number, account, key).await
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        self.now().extend(number, account, ttl).await
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.now().probe(account, key).await
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        self.now().expire().await
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_a_backup_does_not_have_keeps_no_other_from_being_told_again() {
+    let ledger = Restorable(Arc::new(Mutex::new(funded().await)));
+    let newco: AccountId = "newco".parse().unwrap();
+    ledger.now().create_account(&newco, "New").await.unwrap();
+    let outbox = Outbox::open(ledger.clone(), Lines::default(), OutboxSettings::default())
+        .await
+        .unwrap();
+    for (index, account) in [newco.clone(), account(), newco, account()].into_iter().enumerate() {
+        let settlement = Settlement {
+            account,
+            ..settlement(index as u128 + 1, 10)
+        };
+        outbox.settle(&settlement).await.unwrap();
+    }
+
+    // The backup is older than the account.
+    *ledger.0.lock().unwrap() = funded().await;
+    let before = balance(&ledger.now()).await;
+    assert_eq!(outbox.replay().await.unwrap(), 2);
+    assert_eq!(balance(&ledger.now()).await, before - 20);
+    assert!(!outbox.replay_due());
 }
