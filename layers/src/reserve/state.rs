@@ -193,12 +193,14 @@ impl State {
     }
 
     /// Remembers what running calls have cost.
+    #[cfg(feature = "sqlite")]
     pub(super) fn note(&mut self, running: &[Settlement]) -> Journaled<()> {
         self.noted.extend(running.iter().map(|call| call.number));
         ((), Some(Record::Noted(running.to_vec())))
     }
 
     /// Ends a hold without a charge. Most leave nothing to write down.
+    #[cfg(feature = "sqlite")]
     pub(super) fn release(
         &mut self,
         number: RequestNumber,
