@@ -212,6 +212,10 @@ impl Gateway {
         drop(self.calls);
         // With the last answer the last way into the settler's queue is gone.
         let settled = ended(&mut self.settler, SETTLE_TIMEOUT).await;
+        if !settled {
+            // Or it would write into an outbox that is closed.
+            self.settler.shutdown().await;
+        }
         self.feed.shutdown().await;
         self.loops.shutdown().await;
         let kept = self.store.close().await;
@@ -219,8 +223,9 @@ impl Gateway {
             return Ok(());
         }
         // What could not be told to the ledger is on this machine's disk, or lost.
-        let waiting =
-            kept.context("some calls were not charged: the ledger stayed out of reach")?;
+        let waiting = kept.context(
+            "some calls were not settled in time; the next start charges what was noted of them",
+        )?;
         tracing::warn!(
             waiting,
             "charges wait in the outbox for the ledger: they are booked at the next start"
@@ -258,7 +263,7 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     tokio::select! {
         drained = gateway.drain() => drained?,
         () = stop.next() => {
-            anyhow::bail!("told to stop twice: running calls were cut and may not be charged");
+            anyhow::bail!("told to stop twice: running calls were cut; the next start charges what was noted of them");
         }
     }
     tracing::info!("stopped");

@@ -126,12 +126,19 @@ impl Store {
     }
 }
 
+/// How long an answer of a server that has been replaced may be on its way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Whether the ledger is the one that was there.
 async fn look(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
     match outbox.ledger().watch().await? {
         Watch::Same if !outbox.replay_due() => outbox.confirmed(),
-        Watch::Same | Watch::Changed => {
-            let booked = outbox.replay().await?;
+        Watch::Same => drop(outbox.replay().await?),
+        Watch::Changed => {
+            let mut booked = outbox.replay().await?;
+            // The server that was there may have acknowledged some more until it was gone.
+            tokio::time::sleep(LAST_WORDS).await;
+            booked += outbox.replay().await?;
             outbox.ledger().known();
             tracing::warn!(booked, "another Redis server: newest charges told again");
         }
@@ -186,9 +193,7 @@ impl fmt::Display for StoreError {
             Self::Sqlite(error) => write!(f, "ledger.url: {error}"),
             Self::Outbox(error) => write!(f, "ledger.outbox: {error}"),
             Self::Unread(_) => f.write_str("ledger.outbox: the file cannot be read"),
-            Self::Redis(_) => {
-                f.write_str("ledger.url: the Redis server cannot be used: check that it runs")
-            }
+            Self::Redis(_) => f.write_str("ledger.url: the Redis server cannot be used"),
         }
     }
 }

@@ -188,7 +188,8 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout)
+        // It also runs while a connection idles; the first head is timed by `attend`.
+        .header_read_timeout(limits.idle_timeout.max(limits.head_timeout))
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MAX);
     builder

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
@@ -25,6 +26,8 @@ use crate::{
 
 /// A vendor's wish to be left alone means something for a second at least.
 const REST_MIN: Duration = Duration::from_secs(1);
+/// How long a route rests after a 403.
+const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 
 /// The places that an attempt holds.
 #[derive(Debug)]
@@ -136,6 +139,12 @@ impl Running {
             Class::Limited(wish) => {
                 self.tell(Outcome::Unknown, now);
                 self.rest(wish, Why::Limited, now);
+            }
+            // Some vendors forbid what one request says, or one model: that is no word about the key for
+            // others, and this route alone rests a little.
+            Class::KeyRefused(StatusCode::FORBIDDEN) => {
+                self.tell(Outcome::Unknown, now);
+                self.rest(FORBIDDEN_REST, Why::Refused, now);
             }
             Class::KeyRefused(_) => {
                 self.tell(Outcome::Failed, now);

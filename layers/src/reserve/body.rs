@@ -54,10 +54,10 @@ impl<T: Bill> Guard<T> {
     /// The ledger holds so much: from here on the call is tended. `fit` writes into the bill what
     /// that pays for.
     pub(super) fn granted(&mut self, settler: &Settler, held: MicroRub, fit: impl FnOnce(&mut T)) {
-        if let Some(call) = Arc::get_mut(&mut self.call) {
-            call.held = Some(held);
-            fit(&mut call.bill);
-        }
+        let call = Arc::get_mut(&mut self.call);
+        let call = call.expect("nobody else has the call before it is tended");
+        call.held = Some(held);
+        fit(&mut call.bill);
         self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
 

@@ -55,6 +55,9 @@ impl Default for SettlerSettings {
 /// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
 const FRESH: Duration = Duration::from_secs(300);
 
+/// A call that cannot be settled is reported once, and then so often.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
 /// Holds that one round asks to extend at the same time.
 const EXTENSIONS_AT_ONCE: usize = 64;
 
@@ -344,16 +347,21 @@ impl<L: Ledger> SettlerTask<L> {
         async move {
             let (began, mut wait) = (Instant::now(), settings.retry_min);
             let mut resolution = resolution;
+            let mut told: Option<Instant> = None;
             loop {
                 if let Resolution::Settle(settlement) = &mut resolution {
                     settlement.fresh = began.elapsed() < FRESH;
                 }
                 match attempt(&*ledger, &resolution).await {
                     Ok(settled) => return tell(&*report, &resolution, settled.as_ref()),
-                    Err(cause) => report(&Event::Unavailable {
-                        number: resolution.number(),
-                        cause: &cause,
-                    }),
+                    Err(cause) if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                        told = Some(Instant::now());
+                        report(&Event::Unavailable {
+                            number: resolution.number(),
+                            cause: &cause,
+                        });
+                    }
+                    Err(_) => {}
                 }
                 tokio::time::sleep(jittered(wait, resolution.number())).await;
                 wait = settings.retry_max.min(wait * 2);

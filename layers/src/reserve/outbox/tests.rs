@@ -841,7 +841,10 @@ async fn an_account_that_a_backup_does_not_have_keeps_no_other_from_being_told_a
     let outbox = Outbox::open(ledger.clone(), Lines::default(), OutboxSettings::default())
         .await
         .unwrap();
-    for (index, account) in [newco.clone(), account(), newco, account()].into_iter().enumerate() {
+    for (index, account) in [newco.clone(), account(), newco, account()]
+        .into_iter()
+        .enumerate()
+    {
         let settlement = Settlement {
             account,
             ..settlement(index as u128 + 1, 10)
