@@ -505,6 +505,9 @@ async fn a_number_that_was_charged_twice_or_stands_open_though_it_ended_is_found
     let both = format!("I5 account acme: hold {} is both open and ended", number(1));
     assert_eq!(breaches(&ledger).await, [both]);
 
+    // With the receipt's place gone too, nothing keeps it from being charged again.
+    let place = format!("tg:{{acme}}:r:{}", number(1));
+    server.ask::<i64>(&["DEL", &place]).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     let twice = format!("I5 account acme: call {} was settled twice", number(1));
     assert_eq!(breaches(&ledger).await, [twice]);
