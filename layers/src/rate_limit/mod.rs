@@ -37,6 +37,7 @@
 //! `redis::RedisLimiter`.
 
 mod gcra;
+mod refusals;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -52,7 +53,10 @@ use std::{
 use http::Request;
 use tower::{Layer, Service};
 
-pub use self::gcra::Gcra;
+pub use self::{
+    gcra::Gcra,
+    refusals::{RefusalLimit, RefusalLimitLayer},
+};
 use crate::{error::Error, facts::ClientAddr};
 
 /// So many requests per second, and so many at once.
