@@ -12,8 +12,10 @@ pub mod server;
 
 pub mod catalog;
 pub mod count_tokens;
+pub mod head;
 pub mod limiter;
 pub mod own;
+pub mod panics;
 pub mod paths;
 pub mod rate_feed;
 pub mod readiness;

@@ -387,6 +387,7 @@ pub fn log_event(event: &Event<'_>) {
 pub(crate) fn parse_limits(limits: &Limits) -> ParseLimits {
     ParseLimits {
         body_bytes_max: limits.body_bytes_max,
+        bodies_bytes_max: limits.body_bytes_in_flight_max,
         body_time_max: limits.body_timeout,
         body_rate_min: limits.body_rate_min,
         messages_max: limits.messages_max,

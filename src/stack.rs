@@ -18,7 +18,7 @@ use tollgate_layers::{
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, Quota, RateLimitLayer},
+    rate_limit::{Gcra, Quota, RateLimitLayer, RefusalLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, RespondLayer},
@@ -32,16 +32,18 @@ use crate::{
     catalog::Catalog,
     config::Config,
     count_tokens::CountTokens,
+    head::{HeadLayer, HeadLimits},
     limiter::AddressLimiter,
     live::Live,
     own::Own,
+    panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch},
     runtime::parse_limits,
     store::Store,
 };
 
 /// What comes out at the top.
-pub type Answer = Response<respond::ResponseBody<AnswerBody>>;
+pub type Answer = Response<respond::ResponseBody<panics::ResponseBody<AnswerBody>>>;
 
 /// How many keys' request rates are remembered.
 const KEYS_MAX: usize = 100_000;
@@ -65,12 +67,26 @@ pub fn stack(
     let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
     let caller_quota = limits.requests_per_second.map(Quota::per_second);
 
+    let guess_quota = Some(Quota {
+        per_second: limits.unknown_keys_per_second,
+        burst: limits.unknown_keys_burst,
+    });
+    let head_limits = HeadLimits {
+        uri_bytes_max: limits.uri_bytes_max,
+        headers_max: limits.connections.headers_max,
+        bytes_max: limits.connections.head_bytes_max,
+    };
+
     let request_number = RequestNumberLayer::new();
     let respond = RespondLayer::new(config.language);
+    let panics = PanicsLayer;
+    let head = HeadLayer::new(head_limits);
     let in_flight = InFlightLayer::new(limits.in_flight_max);
     let catalog_rate =
         RateLimitLayer::new(AddressLimiter::shared(store), by_address(catalog_quota));
     let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(caller_quota));
+    let guesses =
+        RefusalLimitLayer::new(AddressLimiter::local(), by_address(guess_quota), is_guess);
     let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key);
     let auth = AuthLayer::new(store.clone());
     let parse = ParseLayer::new(parse_limits(limits));
@@ -84,11 +100,12 @@ pub fn stack(
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
         .layer(address_rate) //   429      per address, before the key costs a look-up
+        .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403  + Caller; the key leaves the request here
         .layer(key_rate); //      429      per key
     let calls = callers
         .clone()
-        .layer(parse) //          400 413  Request<B> → Request<Call>
+        .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
         .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
     let inference = calls
         .clone()
@@ -112,6 +129,8 @@ pub fn stack(
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber
         .layer(respond) //                 Error → JSON with the number; above it: Infallible
+        .layer(panics) //         500      in the call and in its body
+        .layer(head) //           400 414 431  before anything is decided by it
         .service(Paths::new(&config.service, branches)) // 404 405
 }
 
@@ -120,6 +139,11 @@ fn by_address<B>(
     quota: Option<Quota>,
 ) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
     move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota?))
+}
+
+/// Whether a key was shown that could be one of ours and is not: what has no checksum is no guess.
+const fn is_guess(error: &Error) -> bool {
+    matches!(error, Error::KeyUnknown)
 }
 
 /// Counts for the key, at the key's own rate.

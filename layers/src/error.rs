@@ -25,6 +25,20 @@ pub enum Error {
         /// The `allow` header.
         allow: &'static str,
     },
+    /// 414: the request's address is too long.
+    #[error("request address longer than {bytes_max} bytes")]
+    UriTooLong {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// 431: there are too many headers, or they are too large.
+    #[error("more than {headers_max} headers or {bytes_max} bytes of them")]
+    HeadTooLarge {
+        /// Most lines.
+        headers_max: usize,
+        /// Most bytes of names and values.
+        bytes_max: usize,
+    },
     /// 400: the request is not what its format asks for.
     #[error("invalid request: {field}: {problem:?}")]
     Invalid {

@@ -12,9 +12,12 @@ use memchr::memchr2;
 /// An event may be this long; a vendor that sends more is broken.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// An event grew past [`EVENT_BYTES_MAX`].
+/// One line of an event may be this long: room for an image, and half of what an event may be.
+pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// An event grew past [`EVENT_BYTES_MAX`], or a line of it past [`LINE_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event is longer than {EVENT_BYTES_MAX} bytes")]
+#[error("an event is longer than {EVENT_BYTES_MAX} bytes, or a line of it than {LINE_BYTES_MAX}")]
 pub struct EventTooLong;
 
 /// Cuts a byte stream into events.
@@ -22,36 +25,46 @@ pub struct EventTooLong;
 pub struct Splitter {
     /// The event that is not complete yet.
     tail: BytesMut,
-    /// Where in `tail` its last, unfinished line begins.
+    /// How far into `tail` we have looked.
+    cursor: Cursor,
+}
+
+/// Where the search for an event's end goes on, so that no byte is looked at twice: a vendor that sends
+/// one endless line in small pieces would cost the square of its length otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    /// Where the unfinished line begins.
     line: usize,
+    /// Up to where there is no line end behind that.
+    seen: usize,
 }
 
 impl Splitter {
     /// Takes the next chunk and hands each event that it completes to `each`.
     ///
     /// # Errors
-    /// The unfinished event is too long.
+    /// The unfinished event is too long, or its last line is.
     pub fn push(&mut self, chunk: &Bytes, mut each: impl FnMut(Event)) -> Result<(), EventTooLong> {
         let mut chunk = chunk.clone();
         if !self.tail.is_empty() {
             let before = self.tail.len();
             // Up to the first line end that could close the event: the rest stays a slice.
             self.tail.extend_from_slice(&chunk);
-            match event_end(&self.tail, &mut self.line) {
+            match event_end(&self.tail, &mut self.cursor) {
                 None => return self.check(),
                 Some(end) => {
                     self.tail.truncate(end);
                     each(Event(self.tail.split().freeze()));
-                    self.line = 0;
+                    self.cursor = Cursor::default();
                     let _ = chunk.split_to(end - before);
                 }
             }
         }
         loop {
-            let mut line = 0;
-            let Some(end) = event_end(&chunk, &mut line) else {
+            let mut cursor = Cursor::default();
+            let Some(end) = event_end(&chunk, &mut cursor) else {
                 self.tail.extend_from_slice(&chunk);
-                self.line = line;
+                self.cursor = cursor;
                 return self.check();
             };
             each(Event(chunk.split_to(end)));
@@ -67,12 +80,13 @@ impl Splitter {
     /// Takes the unfinished event as if the stream had closed it: some vendors leave out the last
     /// blank line.
     pub fn finish(&mut self) -> Option<Event> {
-        self.line = 0;
+        self.cursor = Cursor::default();
         (!self.tail.is_empty()).then(|| Event(self.tail.split().freeze()))
     }
 
     fn check(&self) -> Result<(), EventTooLong> {
-        if self.tail.len() > EVENT_BYTES_MAX {
+        let line_bytes = self.tail.len() - self.cursor.line;
+        if self.tail.len() > EVENT_BYTES_MAX || line_bytes > LINE_BYTES_MAX {
             Err(EventTooLong)
         } else {
             Ok(())
@@ -80,23 +94,35 @@ impl Splitter {
     }
 }
 
-/// The end of the first event: behind its blank line. `line` is where the line that is looked at
-/// begins, kept between calls so that no byte is looked at twice.
-fn event_end(buffer: &[u8], line: &mut usize) -> Option<usize> {
+/// The end of the first event: behind its blank line. `cursor` is kept between calls.
+fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     loop {
-        let length = memchr2(b'\n', b'\r', &buffer[*line..])?;
-        let end = *line + length;
+        let found = memchr2(b'\n', b'\r', &buffer[cursor.seen..]);
+        #[cfg(test)]
+        tests::looked_at(found.map_or(buffer.len() - cursor.seen, |skipped| skipped + 1));
+        let Some(skipped) = found else {
+            cursor.seen = buffer.len();
+            return None;
+        };
+        let end = cursor.seen + skipped;
+        let length = end - cursor.line;
         let next = match (buffer[end], buffer.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
             // Whether a line feed follows is not known yet. An empty line ends the event either way:
             // the line feed would make an empty event of its own, which nobody sees.
-            (b'\r', None) if length > 0 => return None,
+            (b'\r', None) if length > 0 => {
+                cursor.seen = end;
+                return None;
+            }
             _ => end + 1,
         };
         if length == 0 {
             return Some(next);
         }
-        *line = next;
+        *cursor = Cursor {
+            line: next,
+            seen: next,
+        };
     }
 }
 
@@ -154,7 +180,18 @@ impl Event {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Counts the bytes that were searched for a line end.
+    pub(super) fn looked_at(bytes: usize) {
+        LOOKED_AT.set(LOOKED_AT.get() + bytes);
+    }
 
     type Named = (Vec<u8>, Option<Vec<u8>>);
 
@@ -232,9 +269,54 @@ mod tests {
     #[test]
     fn an_endless_event_is_refused() {
         let mut splitter = Splitter::default();
-        let chunk = Bytes::from(vec![b'a'; EVENT_BYTES_MAX / 4]);
+        let mut line = vec![b'a'; 1023];
+        line.push(b'\n');
+        let chunk = Bytes::from(line.repeat(EVENT_BYTES_MAX / 4 / 1024));
         let results: Vec<_> = (0..5).map(|_| splitter.push(&chunk, |_| {})).collect();
-        assert_eq!(results.last(), Some(&Err(EventTooLong)));
-        assert_eq!(results[0], Ok(()));
+        assert_eq!(results[3], Ok(()));
+        assert_eq!(results[4], Err(EventTooLong));
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_before_the_event_is_too_long() {
+        let mut splitter = Splitter::default();
+        let chunk = Bytes::from(vec![b'a'; LINE_BYTES_MAX / 4]);
+        let results: Vec<_> = (0..5).map(|_| splitter.push(&chunk, |_| {})).collect();
+        assert_eq!(results[3], Ok(()));
+        assert_eq!(results[4], Err(EventTooLong));
+    }
+
+    #[test]
+    fn a_line_in_ever_so_many_pieces_is_looked_at_once() {
+        for piece in [&b"x"[..], b"xyz", b"0123456789"] {
+            let mut splitter = Splitter::default();
+            let mut bytes = 0;
+            LOOKED_AT.set(0);
+            for _ in 0..20_000 {
+                bytes += piece.len();
+                let piece = Bytes::from_static(b"0123456789").slice(..piece.len());
+                splitter.push(&piece, |_| panic!("no event")).unwrap();
+            }
+            let mut events = 0;
+            splitter
+                .push(&Bytes::from_static(b"\n\n"), |_| events += 1)
+                .unwrap();
+            assert_eq!(events, 1);
+            let looked_at = LOOKED_AT.get();
+            assert!(looked_at <= bytes + 2, "{looked_at} for {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn carriage_returns_alone_are_looked_at_once_more_at_most() {
+        let mut splitter = Splitter::default();
+        LOOKED_AT.set(0);
+        let mut events = 0;
+        for byte in b"data: 1\rdata: 2\r\rdata: 3\r\n\r\n" {
+            let piece = Bytes::copy_from_slice(&[*byte]);
+            splitter.push(&piece, |_| events += 1).unwrap();
+        }
+        assert!(events >= 2, "{events}");
+        assert!(LOOKED_AT.get() <= 2 * 32, "{}", LOOKED_AT.get());
     }
 }

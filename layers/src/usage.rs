@@ -39,18 +39,22 @@ impl Usage {
     /// then from what was written to it.
     #[must_use]
     pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
-        let mut surplus = self.input_total().saturating_sub(input_max);
+        // Three counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
+        let total = [self.input, self.cached_input, self.cache_write]
+            .map(u128::from)
+            .iter()
+            .sum::<u128>();
+        let mut surplus = total.saturating_sub(input_max.into());
         let clamped = surplus > 0 || self.output > output_max;
         for class in [
             &mut self.input,
             &mut self.cached_input,
             &mut self.cache_write,
         ] {
-            let cut = surplus.min(*class);
+            let cut = u64::try_from(surplus).unwrap_or(u64::MAX).min(*class);
             *class -= cut;
-            surplus -= cut;
+            surplus -= u128::from(cut);
         }
-        // A class may have saturated the sum; what is left over is held at the bound itself.
         self.output = self.output.min(output_max);
         (self, clamped)
     }
@@ -204,5 +208,22 @@ mod tests {
         };
         let (held, clamped) = absurd.clamped(100, 100);
         assert!(clamped && held.input_total() <= 100 && held.output <= 100);
+    }
+
+    #[test]
+    fn counts_that_overflow_their_sum_are_held_at_the_bound_all_the_same() {
+        let usage = Usage {
+            input: u64::MAX,
+            cached_input: u64::MAX,
+            cache_write: u64::MAX,
+            output: u64::MAX,
+        };
+        for (input_max, output_max) in [(0, 0), (10, 5), (u64::MAX, 1)] {
+            let (clamped, had_to) = usage.clamped(input_max, output_max);
+            assert!(had_to);
+            assert_eq!(clamped.input_total(), input_max);
+            assert_eq!((clamped.input, clamped.cached_input), (0, 0));
+            assert_eq!(clamped.output, output_max);
+        }
     }
 }

@@ -151,10 +151,18 @@ pub struct Limits {
     pub catalog_requests_per_second: u32,
     /// Other requests a second from one address; `None`: as many as come.
     pub requests_per_second: Option<u32>,
+    /// Unknown keys a second that one address may show; beyond it, it is not told any more.
+    pub unknown_keys_per_second: u32,
+    /// Unknown keys that one address may show at once.
+    pub unknown_keys_burst: u32,
+    /// Bytes of path and query.
+    pub uri_bytes_max: usize,
     /// Most requests at a time.
     pub in_flight_max: usize,
     /// Most bytes of a request's body.
     pub body_bytes_max: u64,
+    /// Most bytes of all requests' bodies that are kept at a time.
+    pub body_bytes_in_flight_max: u64,
     /// Time for a request's body.
     pub body_timeout: Duration,
     /// Bytes of a request's body that must come each second.
@@ -406,8 +414,12 @@ mod tests {
             Limits {
                 catalog_requests_per_second: 10,
                 requests_per_second: None,
+                unknown_keys_per_second: 10,
+                unknown_keys_burst: 300,
+                uri_bytes_max: 2048,
                 in_flight_max: 10_000,
                 body_bytes_max: 33_554_432,
+                body_bytes_in_flight_max: 536_870_912,
                 body_timeout: Duration::from_secs(60),
                 body_rate_min: 1024,
                 answer_bytes_max: 67_108_864,
@@ -914,6 +926,24 @@ mod tests {
                 "[]",
                 "model[0].routes",
                 "missing",
+            ),
+            (
+                "[admin]",
+                "[limits]\nbody_bytes_in_flight_max = 1000\n[admin]",
+                "limits.body_bytes_in_flight_max",
+                "body_bytes_max",
+            ),
+            (
+                "[admin]",
+                "[limits]\nh2_stream_window_bytes = 1000\n[admin]",
+                "limits.h2_stream_window_bytes",
+                "65535",
+            ),
+            (
+                "[admin]",
+                "[limits]\nhead_bytes_max = 100\n[admin]",
+                "limits.head_bytes_max",
+                "4096",
             ),
         ] {
             let errors = parse(&changed(from, to)).expect_err(to);

@@ -61,8 +61,11 @@ pub(super) struct RawLedger {
 pub(super) struct RawLimits {
     pub(super) catalog_requests_per_second: Option<u64>,
     pub(super) requests_per_second: Option<u64>,
+    pub(super) unknown_keys_per_second: Option<u64>,
+    pub(super) unknown_keys_burst: Option<u64>,
     pub(super) in_flight_max: Option<u64>,
     pub(super) body_bytes_max: Option<u64>,
+    pub(super) body_bytes_in_flight_max: Option<u64>,
     pub(super) body_seconds: Option<u64>,
     pub(super) body_bytes_per_second_min: Option<u64>,
     pub(super) answer_bytes_max: Option<u64>,
@@ -76,6 +79,14 @@ pub(super) struct RawLimits {
     pub(super) head_seconds: Option<u64>,
     pub(super) idle_seconds: Option<u64>,
     pub(super) write_seconds: Option<u64>,
+    pub(super) uri_bytes_max: Option<u64>,
+    pub(super) headers_max: Option<u64>,
+    pub(super) head_bytes_max: Option<u64>,
+    pub(super) h2_streams_max: Option<u64>,
+    pub(super) h2_stream_window_bytes: Option<u64>,
+    pub(super) h2_connection_window_bytes: Option<u64>,
+    pub(super) h2_ping_seconds: Option<u64>,
+    pub(super) h2_ping_timeout_seconds: Option<u64>,
     pub(super) drain_seconds: Option<u64>,
 }
 

@@ -2,26 +2,33 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 
 /// The socket's address, unless the peer is a trusted proxy: then the rightmost entry of
 /// `x-forwarded-for` that is not one.
-pub(super) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+#[must_use]
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     let peer = peer.to_canonical();
     if trusted.is_empty() || !is_trusted(&peer) {
         return peer;
     }
-    let lines: Vec<&str> = headers
+    let lines: Vec<&[u8]> = headers
         .get_all("x-forwarded-for")
         .iter()
-        .filter_map(|line| line.to_str().ok())
+        .map(HeaderValue::as_bytes)
         .collect();
     let mut nearest = peer;
-    for entry in lines.iter().rev().flat_map(|line| line.rsplit(',')) {
+    // Bytes and not text: one odd byte of the client's must not hide what the proxy wrote behind it.
+    let entries = lines
+        .iter()
+        .rev()
+        .flat_map(|line| line.rsplit(|byte| *byte == b','));
+    for entry in entries {
         // What stands left of something that is no address is hearsay.
-        let Some(address) = parse_address(entry.trim()) else {
+        let text = std::str::from_utf8(entry).unwrap_or_default();
+        let Some(address) = parse_address(text.trim()) else {
             return nearest;
         };
         if !is_trusted(&address) {
@@ -59,12 +66,15 @@ mod tests {
             ("10.0.0.1", &["1.1.1.1", "203.0.113.9:4711"], "203.0.113.9"),
             ("10.0.0.1", &["1.1.1.1, nonsense, 10.0.0.3"], "10.0.0.3"),
             ("10.0.0.1", &["nonsense"], "10.0.0.1"),
+            ("10.0.0.1", &["6.6.6.6, ÿ, 203.0.113.9"], "203.0.113.9"),
+            ("10.0.0.1", &["6.6.6.6", "ÿ", "10.0.0.3"], "10.0.0.3"),
             ("::ffff:10.0.0.1", &["[2001:db8::1]:80"], "2001:db8::1"),
             ("::1", &["2001:db8::2"], "2001:db8::2"),
         ] {
             let mut headers = HeaderMap::new();
             for line in forwarded {
-                headers.append("x-forwarded-for", line.parse().unwrap());
+                let value = HeaderValue::from_bytes(line.as_bytes()).unwrap();
+                headers.append("x-forwarded-for", value);
             }
             let found = client_address(peer.parse().unwrap(), &headers, &trusted);
             assert_eq!(found.to_string(), client, "{peer} {forwarded:?}");

@@ -1,18 +1,18 @@
-//! Sees a connection to its end: it must say something soon, must not idle long, and ends gently when
-//! it is old or the server drains.
+//! Sees a connection to its end: it must say something soon, must take what it is given, must not idle
+//! long, and ends gently when it is old or the server drains.
 
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -43,7 +43,10 @@ struct Inner {
 struct Requests {
     /// When each of those that run began.
     running: Vec<Instant>,
-    seen: bool,
+    /// How many there were.
+    begun: usize,
+    /// Of the running ones on HTTP/2.
+    hands: Vec<Weak<Hand>>,
     /// When the last one ended.
     idle_since: Instant,
 }
@@ -53,7 +56,8 @@ impl Activity {
         let began = Instant::now();
         let requests = Requests {
             running: Vec::new(),
-            seen: false,
+            begun: 0,
+            hands: Vec::new(),
             idle_since: began,
         };
         Self(Arc::new(Inner {
@@ -70,21 +74,47 @@ impl Activity {
         }
     }
 
-    /// A request begins; it runs until what is returned is dropped.
-    pub(super) fn begin(&self) -> Running {
-        let began = Instant::now();
+    /// A request begins; it runs until what is returned is dropped. Its place among the connection's
+    /// requests, counted from 1, is returned too.
+    pub(super) fn begin(&self, version: Version) -> (Running, usize) {
+        let (began, hand) = (Instant::now(), Arc::new(Hand::default()));
         let mut requests = self.lock();
         requests.running.push(began);
-        requests.seen = true;
-        Running {
+        requests.begun += 1;
+        requests.hands.retain(|hand| hand.strong_count() > 0);
+        if version == Version::HTTP_2 {
+            requests.hands.push(Arc::downgrade(&hand));
+        }
+        let nth = requests.begun;
+        drop(requests);
+        let running = Running {
             activity: self.clone(),
             began,
-        }
+            hand,
+        };
+        (running, nth)
     }
 
     /// When the oldest of those that run began.
     fn oldest(&self) -> Option<Instant> {
         self.lock().running.iter().min().copied()
+    }
+
+    /// Whether an answer has been held out for so long and nobody asked for more of it. A client of h2
+    /// that opens no window takes nothing over a healthy socket; on HTTP/1 it is the socket that stalls.
+    fn holds_out(&self, patience: Duration) -> bool {
+        let now = self.now_ms();
+        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let requests = self.lock();
+        requests.hands.iter().filter_map(Weak::upgrade).any(|hand| {
+            let given = hand.given_ms.load(Ordering::Relaxed);
+            given != 0 && now.saturating_sub(given) >= patience
+        })
+    }
+
+    /// Since the connection began; never 0.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
@@ -100,7 +130,7 @@ impl Activity {
         if !requests.running.is_empty() {
             return None;
         }
-        let patience = match (requests.seen, self.0.read.load(Ordering::Relaxed)) {
+        let patience = match (requests.begun > 0, self.0.read.load(Ordering::Relaxed)) {
             (true, _) => limits.idle_timeout,
             (false, true) => limits.first_byte_timeout + limits.head_timeout,
             (false, false) => limits.first_byte_timeout,
@@ -109,11 +139,19 @@ impl Activity {
     }
 }
 
+/// Whether a frame of an answer was given and the next one not asked for yet.
+#[derive(Debug, Default)]
+struct Hand {
+    /// When it was given, on the connection's clock; 0 while we are the ones who are asked.
+    given_ms: AtomicU64,
+}
+
 /// A running request.
 #[derive(Debug)]
 pub(super) struct Running {
     activity: Activity,
     began: Instant,
+    hand: Arc<Hand>,
 }
 
 impl Running {
@@ -155,7 +193,14 @@ impl<A: Body<Data = Bytes>> Body for Attended<A> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
-        self.project().inner.poll_frame(cx)
+        let this = self.project();
+        let hand = &this.running.hand.given_ms;
+        hand.store(0, Ordering::Relaxed);
+        let frame = this.inner.poll_frame(cx);
+        if frame.is_ready() {
+            hand.store(this.running.activity.now_ms(), Ordering::Relaxed);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -188,7 +233,7 @@ where
     loop {
         let look_again = match (ending, activity.idle(&limits)) {
             // Answers run: whether they have ended is looked at now and then.
-            (_, None) => Instant::now() + FAREWELL,
+            (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
             (Some(asked), Some((since, _))) => asked.max(since) + FAREWELL,
             (None, Some((since, patience))) => old.min(since + patience),
         };
@@ -201,6 +246,10 @@ where
                 ending.get_or_insert_with(Instant::now);
             }
             () = tokio::time::sleep_until(look_again) => {
+                if activity.holds_out(limits.write_timeout) {
+                    tracing::debug!("connection ended: limits.write_seconds");
+                    return Ok(());
+                }
                 let now = Instant::now();
                 // No call takes so long. Where a client grants no window, its body is never asked for
                 // the end that it would tell: being dropped is all that ends it.

@@ -3,6 +3,7 @@
 
 mod address;
 mod attend;
+mod framing;
 mod peers;
 mod socket;
 
@@ -25,16 +26,19 @@ use tokio::{
 use tollgate_layers::{error::BoxError, facts::ClientAddr};
 use tower::{Service, ServiceExt};
 
+pub use self::address::client_address;
 use self::{
-    address::client_address,
     attend::{Activity, attend},
+    framing::{Doubt, Framing},
     peers::Peers,
     socket::Socket,
 };
+use crate::head::TwoLengths;
 
-const HEADERS_MAX: usize = 64;
-/// Of a head, and of what is read ahead of a body.
-const BUFFER_BYTES_MAX: usize = 32 * 1024;
+/// With the usual limit these make a hundred, for which hyper allocates nothing.
+const HEADERS_SPARE: usize = 36;
+/// hyper takes no smaller buffer.
+const BUFFER_BYTES_MIN: usize = 8192;
 /// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -66,7 +70,46 @@ pub struct ConnectionLimits {
     pub request_timeout: Duration,
     /// Time for the client to take what is written.
     pub write_timeout: Duration,
+    /// Lines of a request's head.
+    pub headers_max: usize,
+    /// Bytes of a request's head. Of twice that nothing is read.
+    pub head_bytes_max: usize,
+    /// What holds on HTTP/2 alone.
+    pub h2: H2Limits,
 }
+
+/// How much a client may do at a time on one HTTP/2 connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct H2Limits {
+    /// Requests at a time.
+    pub streams_max: u32,
+    /// Bytes of one request's body that may be under way.
+    pub stream_window_bytes: u32,
+    /// Bytes of all bodies that may be under way.
+    pub connection_window_bytes: u32,
+    /// Time between two pings of ours.
+    pub ping_interval: Duration,
+    /// Time for the answer to one.
+    pub ping_timeout: Duration,
+}
+
+impl Default for H2Limits {
+    fn default() -> Self {
+        Self {
+            streams_max: 100,
+            stream_window_bytes: 64 * 1024,
+            connection_window_bytes: 1024 * 1024,
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Streams that a client opened and reset before we looked at them; more end the connection
+/// (CVE-2023-44487).
+const PENDING_RESETS_MAX: usize = 20;
+/// Streams that we had to reset for what the client did on them; more end the connection.
+const LOCAL_RESETS_MAX: usize = 1024;
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
@@ -79,6 +122,9 @@ impl Default for ConnectionLimits {
             age_max: Duration::from_secs(3600),
             request_timeout: Duration::from_secs(1260),
             write_timeout: Duration::from_secs(30),
+            headers_max: 64,
+            head_bytes_max: 32 * 1024,
+            h2: H2Limits::default(),
         }
     }
 }
@@ -163,13 +209,17 @@ where
     // Small frames leave at once.
     let _ = socket.set_nodelay(true);
     let (trusted, limits) = (Arc::clone(&settings.trusted_proxies), settings.connections);
-    let activity = Activity::new();
-    let socket = Socket::new(socket, limits.write_timeout, activity.clone());
+    let (activity, doubt) = (Activity::new(), Doubt::default());
+    let framing = Framing::new(doubt.clone());
+    let socket = Socket::new(socket, limits.write_timeout, activity.clone(), framing);
     let seen = activity.clone();
     let service = service_fn(move |mut req: Request<Incoming>| {
         let address = client_address(peer.ip(), req.headers(), &trusted);
         req.extensions_mut().insert(ClientAddr(address));
-        let running = seen.begin();
+        let (running, nth) = seen.begin(req.version());
+        if doubt.concerns(nth) {
+            req.extensions_mut().insert(TwoLengths);
+        }
         let answer = service.clone().oneshot(req);
         async move { Ok::<_, Infallible>(running.until_end_of(answer.await?)) }
     });
@@ -184,22 +234,32 @@ where
 }
 
 fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
+    let ConnectionLimits {
+        headers_max,
+        head_bytes_max,
+        h2,
+        ..
+    } = limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
+    // Somewhat more than is allowed reaches `head`, which refuses in the shape of all refusals; hyper's own
+    // refusal has no body.
     builder
         .http1()
         .timer(TokioTimer::new())
         // It also runs while a connection idles; the first head is timed by `attend`.
         .header_read_timeout(limits.idle_timeout.max(limits.head_timeout))
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(BUFFER_BYTES_MAX);
+        .max_headers(headers_max + HEADERS_SPARE)
+        .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(100)
-        .initial_stream_window_size(64 * 1024)
-        .initial_connection_window_size(1024 * 1024)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(20))
-        .max_header_list_size(32 * 1024);
+        .max_concurrent_streams(h2.streams_max)
+        .initial_stream_window_size(h2.stream_window_bytes)
+        .initial_connection_window_size(h2.connection_window_bytes)
+        .keep_alive_interval(h2.ping_interval)
+        .keep_alive_timeout(h2.ping_timeout)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(LOCAL_RESETS_MAX)
+        .max_header_list_size(u32::try_from(head_bytes_max * 2).unwrap_or(u32::MAX));
     builder
 }

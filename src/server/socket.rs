@@ -13,9 +13,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use super::attend::Activity;
+use super::{attend::Activity, framing::Framing};
 
-/// A socket with a limit on how long a write may stall.
+/// A socket with a limit on how long a write may stall, that tells what comes in.
 #[derive(Debug)]
 pub(super) struct Socket {
     inner: TcpStream,
@@ -24,16 +24,23 @@ pub(super) struct Socket {
     stall: Option<Pin<Box<Sleep>>>,
     stalled: bool,
     activity: Activity,
+    framing: Framing,
 }
 
 impl Socket {
-    pub(super) const fn new(inner: TcpStream, write_timeout: Duration, activity: Activity) -> Self {
+    pub(super) const fn new(
+        inner: TcpStream,
+        write_timeout: Duration,
+        activity: Activity,
+        framing: Framing,
+    ) -> Self {
         Self {
             inner,
             write_timeout,
             stall: None,
             stalled: false,
             activity,
+            framing,
         }
     }
 
@@ -72,6 +79,7 @@ impl AsyncRead for Socket {
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         if buf.filled().len() > before {
             self.activity.has_read();
+            self.framing.saw(&buf.filled()[before..]);
         }
         read
     }

@@ -74,7 +74,7 @@ fn note(event: &Event<'_>) {
 /// Rates that are easy to reckon with: the exchange rate is 100 and the multiplier 1, so `chat` costs
 /// 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write) per million tokens, and `messages`
 /// ten times that.
-fn config_text(vendor: SocketAddr, ledger: &str, outbox: &str) -> String {
+pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &str) -> String {
     format!(
         r#"
 listen = "127.0.0.1:0"
@@ -117,7 +117,7 @@ routes = [ {{ vendor = "messages-vendor", model = "vendor-messages-1" }} ]
 
 pub type HttpClient = Client<HttpConnector, Full<Bytes>>;
 
-fn client() -> HttpClient {
+pub fn client() -> HttpClient {
     Client::builder(TokioExecutor::new()).build_http()
 }
 

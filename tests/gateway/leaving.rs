@@ -500,12 +500,12 @@ async fn a_call_that_was_refused() {
 
 /// Costs 30 once it was at a vendor; holds 100.
 #[derive(Clone)]
-struct Flat {
-    meter: Meter,
-    finish_without_client: bool,
+pub struct Flat {
+    pub meter: Meter,
+    pub finish_without_client: bool,
 }
 
-struct FlatBill;
+pub struct FlatBill;
 
 impl Tariff<()> for Flat {
     type Bill = FlatBill;
@@ -636,7 +636,7 @@ enum At {
 }
 
 /// A body that comes to grief.
-struct Fragile;
+pub struct Fragile;
 
 impl Body for Fragile {
     type Data = Bytes;

@@ -26,6 +26,14 @@ mod replies; // what vendors say
 mod redis_servers;
 
 mod draining; // what a stop does to running calls
+mod edge; // the binary and hand-written bytes, for the files below
+mod edge_connections; // silent, slow and too many connections
+mod edge_framing; // requests that no client would send, byte by byte
+mod edge_h2; // floods of frames
+mod edge_headers; // heads that are too large, and where no secret may turn up
+mod edge_overload; // more than can be served, and keys that are guessed
+mod edge_panics; // panics over real sockets
+mod edge_random; // random and mutated bytes
 mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections, patience
 mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from

@@ -43,9 +43,11 @@ mod chat;
 mod content;
 mod json;
 mod messages;
+mod room;
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -57,9 +59,13 @@ use http::{
 };
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 use tower::{Layer, Service};
 
+use self::room::Room;
 use crate::{
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
@@ -72,6 +78,9 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 pub struct ParseLimits {
     /// Bytes of a body.
     pub body_bytes_max: u64,
+    /// Bytes of all bodies that are being read or still needed, over all services of a layer. Whatever
+    /// comes in beyond it is [`Error::Overloaded`], also a body that has come halfway.
+    pub bodies_bytes_max: u64,
     /// Time for the whole body.
     pub body_time_max: Duration,
     /// Bytes that must come each second, on average, once [`SLOW_START`] is over.
@@ -84,6 +93,7 @@ impl Default for ParseLimits {
     fn default() -> Self {
         Self {
             body_bytes_max: 32 << 20,
+            bodies_bytes_max: 512 << 20,
             body_time_max: Duration::from_secs(60),
             body_rate_min: 1024,
             messages_max: 10_000,
@@ -98,16 +108,27 @@ pub const SLOW_START: Duration = Duration::from_secs(5);
 pub const DEPTH_MAX: usize = 64;
 
 /// Parses calls of both formats; which one is said by the path ([`Operation::of_path`]).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ParseLayer {
     limits: ParseLimits,
+    /// Room for bodies; see [`Room`].
+    room: Arc<Semaphore>,
+}
+
+impl Default for ParseLayer {
+    fn default() -> Self {
+        Self::new(ParseLimits::default())
+    }
 }
 
 impl ParseLayer {
     /// Parses within `limits`.
     #[must_use]
-    pub const fn new(limits: ParseLimits) -> Self {
-        Self { limits }
+    pub fn new(limits: ParseLimits) -> Self {
+        Self {
+            limits,
+            room: room::of(limits.bodies_bytes_max),
+        }
     }
 }
 
@@ -118,6 +139,7 @@ impl<S> Layer<S> for ParseLayer {
         Parse {
             inner,
             limits: self.limits,
+            room: Arc::clone(&self.room),
         }
     }
 }
@@ -127,6 +149,7 @@ impl<S> Layer<S> for ParseLayer {
 pub struct Parse<S> {
     inner: S,
     limits: ParseLimits,
+    room: Arc<Semaphore>,
 }
 
 impl<S, B> Service<Request<B>> for Parse<S>
@@ -148,12 +171,19 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let limits = self.limits;
+        let (limits, room) = (self.limits, Room::new(&self.room));
         Box::pin(async move {
             let (parts, body) = req.into_parts();
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            check_headers(&parts.headers, operation.format(), limits.body_bytes_max)?;
-            let body = read(body, &limits).await?;
+            let declared = declared(&parts.headers);
+            check_headers(
+                &parts.headers,
+                operation.format(),
+                declared,
+                limits.body_bytes_max,
+            )?;
+            room.could_hold(declared.unwrap_or(0))?;
+            let body = read(body, &limits, room).await?;
             let call = call(operation, &body, limits.messages_max)?;
             inner.call(Request::from_parts(parts, call)).await
         })
@@ -172,10 +202,17 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
     }
 }
 
-fn check_headers(headers: &HeaderMap, format: Format, bytes_max: u64) -> Result<(), Error> {
-    let declared = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+fn declared(headers: &HeaderMap) -> Option<u64> {
+    let length = headers.get(CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
+fn check_headers(
+    headers: &HeaderMap,
+    format: Format,
+    declared: Option<u64>,
+    bytes_max: u64,
+) -> Result<(), Error> {
     if declared.is_some_and(|bytes| bytes > bytes_max) {
         return Err(Error::BodyTooLarge { bytes_max });
     }
@@ -205,7 +242,7 @@ fn check_headers(headers: &HeaderMap, format: Format, bytes_max: u64) -> Result<
     Ok(())
 }
 
-async fn read<B>(body: B, limits: &ParseLimits) -> Result<Bytes, Error>
+async fn read<B>(body: B, limits: &ParseLimits, mut room: Room) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -231,6 +268,7 @@ where
         if (first.len() + rest.len() + data.len()) as u64 > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
+        room.make(first.len() + rest.len() + data.len())?;
         // A body that comes as one frame, as most do, is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -239,11 +277,11 @@ where
             rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() {
+    Ok(room.kept_by(if rest.is_empty() {
         first
     } else {
         rest.freeze()
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -276,7 +314,8 @@ mod tests {
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();
-            let body = read(each_second(frames, bytes), &limits).await;
+            let room = Room::new(&room::of(limits.bodies_bytes_max));
+            let body = read(each_second(frames, bytes), &limits, room).await;
             let length = match body {
                 Ok(body) => Some(body.len()),
                 Err(Error::BodyTooSlow) => None,

@@ -25,6 +25,9 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Comments that come before the first event are kept up to this.
 const HELD_BYTES_MAX: usize = 64 * 1024;
+/// A chunk with usage and nothing else is never longer: what is longer is not held back, nor searched again
+/// with each piece that comes.
+const USAGE_BYTES_MAX: usize = 16 * 1024;
 
 pin_project! {
     /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
@@ -258,7 +261,8 @@ impl Tap {
                     from = chunk.len();
                     *failure = Some(error);
                 }
-                Seen::UsageAlone if *strip_usage => {
+                // What has begun to go on goes on.
+                Seen::UsageAlone if *strip_usage && !(first && already > 0) => {
                     pieces.push(chunk.slice(from..start));
                     from = end;
                 }
@@ -297,7 +301,7 @@ impl Tap {
         if let Some(event) = self.splitter.finish() {
             match self.reader.event(&event) {
                 Seen::Failure(error) => self.failure = Some(error),
-                Seen::UsageAlone if self.strip_usage => {}
+                Seen::UsageAlone if self.strip_usage && self.passed == 0 => {}
                 // An event that was cut is no event: it would look like one.
                 _ if self.reader.finished() => rest = event.raw().slice(self.passed..),
                 _ => {}
@@ -335,6 +339,9 @@ impl Tap {
 
 /// Whether the beginning of an event could be that of a chunk with usage and without choices.
 fn may_be_usage_alone(begun: &[u8]) -> bool {
+    if begun.len() > USAGE_BYTES_MAX {
+        return false;
+    }
     let Some(at) = memchr::memmem::find(begun, b"\"choices\"") else {
         return !begun.is_empty();
     };

@@ -39,6 +39,7 @@
 mod gcra;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod refusals;
 
 use std::{
     fmt,
@@ -52,7 +53,10 @@ use std::{
 use http::Request;
 use tower::{Layer, Service};
 
-pub use self::gcra::Gcra;
+pub use self::{
+    gcra::Gcra,
+    refusals::{RefusalLimit, RefusalLimitLayer},
+};
 use crate::{error::Error, facts::ClientAddr};
 
 /// So many requests per second, and so many at once.

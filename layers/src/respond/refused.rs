@@ -174,6 +174,12 @@ fn class(error: &Error) -> Class {
     let (status, kind, code) = match error {
         Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
+        Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
+        Error::HeadTooLarge { .. } => (
+            S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            INVALID,
+            "headers_too_large",
+        ),
         Error::Invalid {
             problem: Problem::ThreadUnsupported,
             ..

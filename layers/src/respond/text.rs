@@ -28,6 +28,15 @@ fn russian(error: &Error) -> String {
                 russian_problem(problem)
             )
         }
+        Error::UriTooLong { bytes_max } => {
+            format!("Адрес запроса длиннее допустимых {bytes_max} байт.")
+        }
+        Error::HeadTooLarge {
+            headers_max,
+            bytes_max,
+        } => format!(
+            "Слишком много заголовков или они слишком велики: допустимо {headers_max} строк и {bytes_max} байт."
+        ),
         Error::BodyTooSlow => "Тело запроса передаётся слишком медленно.".into(),
         Error::BodyTooLarge { bytes_max } => {
             format!("Тело запроса больше допустимых {bytes_max} байт.")
@@ -141,6 +150,15 @@ fn english(error: &Error) -> String {
         Error::Invalid { field, problem } => format!(
             "Invalid request, field '{field}': {}.",
             english_problem(problem)
+        ),
+        Error::UriTooLong { bytes_max } => {
+            format!("The request's address is longer than {bytes_max} bytes.")
+        }
+        Error::HeadTooLarge {
+            headers_max,
+            bytes_max,
+        } => format!(
+            "Too many headers, or too large ones: {headers_max} lines and {bytes_max} bytes are allowed."
         ),
         Error::BodyTooSlow => "The request body comes too slowly.".into(),
         Error::BodyTooLarge { bytes_max } => {

@@ -1,0 +1,160 @@
+//! What a request's head may be, before anything is decided by it: the address not too long (414), the
+//! headers not too many nor too large (431), one length and not two (400).
+//!
+//! hyper refuses what is far over these limits itself, with the same status and no body, and closes.
+
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use http::Request;
+use tollgate_layers::{Error, error::Problem};
+use tower::{Layer, Service};
+
+/// On a request: `content-length` and `transfer-encoding` were both in its head. Inserted by the server.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoLengths;
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes of path and query.
+    pub uri_bytes_max: usize,
+    /// Lines.
+    pub headers_max: usize,
+    /// Bytes of their names and values.
+    pub bytes_max: usize,
+}
+
+/// Refuses heads that are not within the limits.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLayer {
+    limits: HeadLimits,
+}
+
+impl HeadLayer {
+    /// Refuses what is beyond `limits`.
+    #[must_use]
+    pub const fn new(limits: HeadLimits) -> Self {
+        Self { limits }
+    }
+}
+
+impl<S> Layer<S> for HeadLayer {
+    type Service = Head<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Head {
+            inner,
+            limits: self.limits,
+        }
+    }
+}
+
+/// The service of [`HeadLayer`].
+#[derive(Clone, Debug)]
+pub struct Head<S> {
+    inner: S,
+    limits: HeadLimits,
+}
+
+impl<S, B> Service<Request<B>> for Head<S>
+where
+    S: Service<Request<B>, Error = Error>,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Either<std::future::Ready<Result<S::Response, Error>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        match self.limits.check(&req) {
+            Ok(()) => Either::Right(self.inner.call(req)),
+            Err(error) => Either::Left(std::future::ready(Err(error))),
+        }
+    }
+}
+
+impl HeadLimits {
+    fn check<B>(&self, req: &Request<B>) -> Result<(), Error> {
+        if req.extensions().get::<TwoLengths>().is_some() {
+            let problem = Problem::Contradicts("transfer-encoding");
+            return Err(Error::invalid("content-length", problem));
+        }
+        let uri = req.uri().path_and_query();
+        if uri.is_some_and(|uri| uri.as_str().len() > self.uri_bytes_max) {
+            return Err(Error::UriTooLong {
+                bytes_max: self.uri_bytes_max,
+            });
+        }
+        let headers = req.headers();
+        let bytes = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+            name.as_str().len() + value.len()
+        };
+        if headers.len() > self.headers_max
+            || headers.iter().map(bytes).sum::<usize>() > self.bytes_max
+        {
+            return Err(Error::HeadTooLarge {
+                headers_max: self.headers_max,
+                bytes_max: self.bytes_max,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits {
+        uri_bytes_max: 10,
+        headers_max: 2,
+        bytes_max: 20,
+    };
+
+    #[test]
+    fn a_head_is_refused_for_what_is_too_much_of_it() {
+        let check = |uri: &str, headers: &[(&str, &str)]| {
+            let req = headers
+                .iter()
+                .fold(Request::get(uri), |req, (name, value)| {
+                    req.header(*name, *value)
+                });
+            LIMITS.check(&req.body(()).unwrap())
+        };
+        assert!(check("/123456789", &[("a", "1"), ("a", "2")]).is_ok());
+        // The host is no part of what a route is chosen by.
+        assert!(check("http://some.host.example/123456789", &[]).is_ok());
+        for uri in ["/1234567890", "/?123456789", "http://h/1234567890"] {
+            let refused = check(uri, &[]);
+            assert!(
+                matches!(refused, Err(Error::UriTooLong { bytes_max: 10 })),
+                "{uri}: {refused:?}"
+            );
+        }
+        for headers in [
+            &[("a", "1"), ("a", "2"), ("a", "3")][..],
+            &[("name", "12345678901234567")],
+        ] {
+            let refused = check("/", headers);
+            assert!(
+                matches!(refused, Err(Error::HeadTooLarge { .. })),
+                "{headers:?}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_lengths_are_one_too_many() {
+        let mut req = Request::new(());
+        req.extensions_mut().insert(TwoLengths);
+        let refused = LIMITS.check(&req);
+        assert!(
+            matches!(&refused, Err(Error::Invalid { field, .. }) if field == "content-length"),
+            "{refused:?}"
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! Config files: taken, or all mistakes told, and never with a secret in them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate::config::Config;
+
+const SECRET: &str = "a-secret-of-the-environment-0123456789";
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    // No file of this machine is read.
+    if text.contains("file:") {
+        return;
+    }
+    match Config::parse(text, &|_| Some(SECRET.to_owned())) {
+        Ok(config) => {
+            assert!(!config.live.models.is_empty());
+            assert!(!format!("{config:?}").contains(SECRET));
+        }
+        Err(errors) => {
+            assert!(errors.iter().next().is_some());
+            assert!(!format!("{errors} {errors:?}").contains(SECRET));
+        }
+    }
+});

@@ -1,0 +1,36 @@
+//! Streams, cut anywhere: the same events come out however the bytes come in, and no byte is lost.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use tollgate_layers::sse::Splitter;
+
+/// Names and data of the events, and all their bytes. Events without data are nobody's.
+fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>) {
+    let (mut splitter, mut seen, mut raw) = (Splitter::default(), Vec::new(), Vec::new());
+    let mut take = |event: tollgate_layers::sse::Event| {
+        raw.extend_from_slice(event.raw());
+        if let Some(data) = event.data() {
+            seen.push((event.name().to_vec(), data.into_owned()));
+        }
+    };
+    for piece in pieces {
+        let piece = Bytes::copy_from_slice(piece);
+        splitter.push(&piece, &mut take).expect("it is short");
+    }
+    if let Some(event) = splitter.finish() {
+        take(event);
+    }
+    (seen, raw)
+}
+
+// The first byte says how large the pieces are.
+fuzz_target!(|data: &[u8]| {
+    let Some((size, stream)) = data.split_first() else {
+        return;
+    };
+    let whole = events(std::iter::once(stream));
+    assert_eq!(whole.1, stream);
+    let cut = events(stream.chunks(usize::from(*size % 16) + 1));
+    assert_eq!(cut, whole);
+});

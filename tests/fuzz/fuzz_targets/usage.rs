@@ -1,0 +1,42 @@
+//! What vendors say they used: whatever they say, nothing panics, and what is clamped stays within its
+//! bounds.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use tollgate_layers::{
+    call::Format,
+    passthrough::usage::{Reader, plain},
+    sse::Splitter,
+    usage::{Meter, Usage},
+};
+
+fn bounded(usage: Usage) {
+    for (input_max, output_max) in [(0, 0), (10, 5), (1_000_000, 128_000)] {
+        let (clamped, _) = usage.clamped(input_max, output_max);
+        let input = [clamped.input, clamped.cached_input, clamped.cache_write]
+            .into_iter()
+            .try_fold(0u64, u64::checked_add)
+            .expect("clamped counts add up");
+        assert!(input <= input_max && clamped.output <= output_max, "{clamped:?}");
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    for format in [Format::Chat, Format::Messages] {
+        let meter = Meter::default();
+        let _ = plain(format, data, &meter);
+        if let Some(usage) = meter.read().usage {
+            bounded(usage);
+        }
+        let (mut reader, mut splitter) = (Reader::new(format), Splitter::default());
+        let _ = splitter.push(&Bytes::copy_from_slice(data), |event| drop(reader.event(&event)));
+        if let Some(event) = splitter.finish() {
+            let _ = reader.event(&event);
+        }
+        let _ = (reader.suspect(), reader.finished(), reader.may_end());
+        if let Some(usage) = reader.usage() {
+            bounded(usage);
+        }
+    }
+});

@@ -1,0 +1,229 @@
+//! The binary as a process of its own with a scripted vendor, whose memory can be weighed and whose log can
+//! be read; and connections that say what they are told to.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::{Instant, timeout},
+};
+use tollgate::demo::vendor::ScriptedVendor;
+
+use crate::harness::{
+    ADMIN_KEY, Answer, HttpClient, VENDOR_KEY, client, config_text, eventually, request, whole,
+};
+
+/// How long a start may take on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// `tollgate serve`, with as many files as this machine lets it open.
+pub struct Edge {
+    child: Child,
+    pub address: SocketAddr,
+    pub admin_address: SocketAddr,
+    pub vendor: ScriptedVendor,
+    pub client: HttpClient,
+    /// Config, ledger and log.
+    pub dir: tempfile::TempDir,
+}
+
+impl Edge {
+    /// With lines under `[limits]` and a ledger in a file.
+    pub async fn start(limits: &str) -> Self {
+        let vendor = ScriptedVendor::start().await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let ledger = format!("sqlite:{}", path("books.db"));
+        let text = config_text(vendor.address(), &ledger, &path("outbox.db"));
+        let text = text.replace("[tariff]", &format!("[limits]\n{limits}\n[tariff]"));
+        std::fs::write(path("tollgate.toml"), text).unwrap();
+        let log = std::fs::File::create(path("log")).unwrap();
+        let child = Command::new("sh")
+            .arg("-c")
+            .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
+            .arg(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--config", &path("tollgate.toml")])
+            .env("ADMIN_KEY", ADMIN_KEY)
+            .env("VENDOR_KEY", VENDOR_KEY)
+            .env("RUST_LOG", "info,tollgate=debug,tollgate_layers=debug")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut edge = Self {
+            child,
+            address: nowhere,
+            admin_address: nowhere,
+            vendor,
+            client: client(),
+            dir,
+        };
+        let begun = Instant::now();
+        let serving = loop {
+            let log = edge.log();
+            let line = log.lines().find(|line| line.contains("\"serving\""));
+            if let Some(line) = line.and_then(|line| serde_json::from_str::<Value>(line).ok()) {
+                break line;
+            }
+            assert!(begun.elapsed() < START_LIMIT && edge.is_alive(), "{log}");
+            tokio::task::yield_now().await;
+        };
+        let address = |field: &str| serving[field].as_str().unwrap().parse().unwrap();
+        edge.address = address("address");
+        edge.admin_address = address("admin");
+        edge
+    }
+
+    /// What it printed.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.dir.path().join("log")).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Its resident memory in KiB.
+    pub fn rss_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(self.proc("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let number = line.unwrap().split_whitespace().nth(1).unwrap();
+        number.parse().unwrap()
+    }
+
+    /// What the machine tells everybody of it.
+    pub fn command_line(&self) -> String {
+        std::fs::read_to_string(self.proc("cmdline")).unwrap()
+    }
+
+    fn proc(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/{name}", self.child.id()).into()
+    }
+
+    /// Tells it to stop, and waits until it has; its exit status.
+    pub async fn stop(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").arg(pid).status().unwrap().success());
+        let status = eventually("it has stopped", async || self.child.try_wait().unwrap()).await;
+        status.code()
+    }
+
+    /// A call of the admin API.
+    pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let bearer = format!("Bearer {ADMIN_KEY}");
+        let url = format!("http://{}{path}", self.admin_address);
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let req = request(method, &url, &headers, body.into());
+        whole(self.client.request(req).await.unwrap()).await
+    }
+
+    /// An account `acme` with much money, and the secret of its key.
+    pub async fn key(&self) -> String {
+        for (path, body) in [
+            (
+                "/admin/v1/accounts",
+                json!({ "id": "acme", "name": "acme" }),
+            ),
+            (
+                "/admin/v1/accounts/acme/topups",
+                json!({ "id": "first", "amount_rub": "1000000" }),
+            ),
+        ] {
+            let made = self.admin(Method::POST, path, Some(body)).await;
+            assert!(made.status.is_success(), "{made:?}");
+        }
+        let path = "/admin/v1/accounts/acme/keys";
+        let made = self.admin(Method::POST, path, Some(json!({}))).await;
+        assert!(made.status.is_success(), "{made:?}");
+        made.json()["key"].as_str().unwrap().to_owned()
+    }
+
+    /// A chat call on a connection of the common client's.
+    pub async fn chat(&self, key: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {key}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let url = format!("http://{}/v1/chat/completions", self.address);
+        let req = request(Method::POST, &url, &headers, body.to_string().into());
+        whole(self.client.request(req).await.unwrap()).await
+    }
+
+    /// Waits until the account holds nothing; every hold ends, also those of calls that were cut.
+    pub async fn nothing_is_held(&self) {
+        let begun = Instant::now();
+        loop {
+            let path = "/admin/v1/accounts/acme";
+            let account = self.admin(Method::GET, path, None).await.json();
+            if account["held_rub"] == "0.00" {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "{account}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Drop for Edge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection from the `nth` address of this machine: each of them is another client.
+pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    let [high, low] = u16::try_from(nth % 60_000)
+        .unwrap_or_default()
+        .to_be_bytes();
+    socket.bind(SocketAddr::from(([127, 1, high, low], 0)))?;
+    socket.connect(to).await
+}
+
+/// Sends these bytes and reads until the other side closes; what came, or `None` if it does not close.
+pub async fn talk(to: SocketAddr, bytes: &[u8], patience: Duration) -> Option<Vec<u8>> {
+    let mut socket = TcpStream::connect(to).await.unwrap();
+    // It may close before it has read all.
+    let _ = socket.write_all(bytes).await;
+    read_to_close(&mut socket, patience).await
+}
+
+/// Reads until the other side closes or resets; `None` if it does neither in time.
+pub async fn read_to_close(socket: &mut TcpStream, patience: Duration) -> Option<Vec<u8>> {
+    let mut read = Vec::new();
+    let _ = timeout(patience, socket.read_to_end(&mut read))
+        .await
+        .ok()?;
+    Some(read)
+}
+
+/// The statuses of the answers in these bytes.
+pub fn statuses(bytes: &[u8]) -> Vec<u16> {
+    let text = String::from_utf8_lossy(bytes);
+    text.match_indices("HTTP/1.")
+        .filter_map(|(at, _)| text.get(at + 9..at + 12)?.parse().ok())
+        .collect()
+}
+
+/// Of these times, the one that so many of a hundred do not exceed.
+pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort_unstable();
+    times[(times.len() * percent / 100).min(times.len() - 1)]
+}

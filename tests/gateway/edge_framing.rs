@@ -1,0 +1,485 @@
+//! Hardening, "Framing": requests as bytes, and what each must get. Whatever comes in, the vendor sees
+//! whole requests of ours and nothing else.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::{
+    checks::{INVALID, head, raw, refused},
+    edge::{statuses, talk},
+    harness::{Key, World, chat_body},
+    ops::{BOTH, Op},
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Statuses that may come; none of them where the connection is closed without a word.
+type Allowed = &'static [&'static [u16]];
+const NOT_SO: Allowed = &[&[405]];
+const NOWHERE: Allowed = &[&[404]];
+const BAD: Allowed = &[&[400]];
+const OK: Allowed = &[&[200]];
+const NOWHERE_OR_NOT_SO: Allowed = &[&[404], &[405]];
+const NOWHERE_OR_BAD: Allowed = &[&[404], &[400]];
+const BAD_OR_SHUT: Allowed = &[&[400], &[]];
+const OK_OR_BAD: Allowed = &[&[200], &[400]];
+const OK_THEN_BAD: Allowed = &[&[200, 400]];
+const OK_TWICE: Allowed = &[&[200, 200]];
+const OK_THEN_BAD_OR_SHUT: Allowed = &[&[200, 400], &[200]];
+
+/// A request for the chat operation: its first line, lines of its head, and what stands behind it.
+fn chat(key: &Key, first: &str, lines: &str, body: &str) -> String {
+    let secret = &key.secret;
+    format!(
+        "{first}\r\nhost: gateway.example\r\nauthorization: Bearer {secret}\r\n\
+         content-type: application/json\r\n{lines}\r\n{body}"
+    )
+}
+
+fn chunked(body: &str) -> String {
+    format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
+}
+
+#[tokio::test]
+async fn each_way_to_frame_a_request_gets_its_answer_and_the_vendor_sees_whole_requests_alone() {
+    const POST: &str = "POST /v1/chat/completions HTTP/1.1";
+    let world = World::start().await;
+    let key = world.key().await;
+    let body = chat_body("x").to_string();
+    let length = format!("content-length: {}\r\n", body.len());
+    let close = format!("connection: close\r\n{length}");
+    let te = "transfer-encoding: chunked\r\n";
+    let te_close = format!("connection: close\r\n{te}");
+    let req = |first: &str, lines: &str, body: &str| chat(&key, first, lines, body);
+    let good = req(POST, &close, &body);
+    let kept = req(POST, &length, &body);
+    let in_chunks = chunked(&body);
+    let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    // What it is, its bytes, what may come, and how many calls the vendor may see.
+    let table: Vec<(&str, String, Allowed, usize)> = vec![
+        ("as it should be", good.clone(), OK, 1),
+        ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
+        (
+            "one length twice",
+            req(POST, &format!("{length}{close}"), &body),
+            OK_OR_BAD,
+            1,
+        ),
+        // Two lengths.
+        (
+            "length, then chunked",
+            req(POST, &format!("{length}{te}"), &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "chunked, then length",
+            req(POST, &format!("{te}{length}"), &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "CL.TE",
+            req(
+                POST,
+                &format!("content-length: 5\r\n{te}"),
+                &format!("0\r\n\r\n{smuggled}"),
+            ),
+            BAD,
+            0,
+        ),
+        (
+            "TE.CL",
+            req(
+                POST,
+                &format!("{te}content-length: 4\r\n"),
+                &format!("5\r\nhello\r\n0\r\n\r\n{smuggled}"),
+            ),
+            BAD,
+            0,
+        ),
+        (
+            "two different lengths",
+            req(POST, &format!("{length}content-length: 1\r\n"), &body),
+            BAD,
+            0,
+        ),
+        // Lengths that are none.
+        (
+            "length with a sign",
+            req(POST, "content-length: +5\r\n", "hello"),
+            BAD,
+            0,
+        ),
+        (
+            "length below zero",
+            req(POST, "content-length: -1\r\n", "hello"),
+            BAD,
+            0,
+        ),
+        (
+            "list of lengths",
+            req(POST, "content-length: 5, 5\r\n", "hello"),
+            BAD,
+            0,
+        ),
+        (
+            "length in hex",
+            req(POST, "content-length: 0x5\r\n", "hello"),
+            BAD,
+            0,
+        ),
+        (
+            "no length there",
+            req(POST, "content-length: \r\n", "hello"),
+            BAD,
+            0,
+        ),
+        (
+            "length beyond all numbers",
+            req(POST, "content-length: 99999999999999999999999\r\n", "hello"),
+            BAD,
+            0,
+        ),
+        // Codings.
+        (
+            "identity",
+            req(POST, "transfer-encoding: identity\r\n", &body),
+            BAD,
+            0,
+        ),
+        (
+            "chunked is not last",
+            req(POST, "transfer-encoding: chunked, gzip\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        (
+            "looks like chunked",
+            req(POST, "transfer-encoding: xchunked\r\n", &in_chunks),
+            BAD,
+            0,
+        ),
+        // Chunks. The answer may get lost with the connection.
+        (
+            "size is no number",
+            req(
+                POST,
+                te,
+                &in_chunks.replacen(&format!("{:x}", body.len()), "zz", 1),
+            ),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "size beyond all numbers",
+            req(POST, te, "fffffffffffffffff\r\n{}\r\n0\r\n\r\n"),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "size below zero",
+            req(POST, te, "-1\r\n{}\r\n0\r\n\r\n"),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "line feeds alone in chunks",
+            req(POST, te, &in_chunks.replace("\r\n", "\n")),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "chunk longer than it says",
+            req(POST, te, &format!("1\r\n{body}\r\n0\r\n\r\n")),
+            BAD_OR_SHUT,
+            0,
+        ),
+        // Heads.
+        (
+            "line feeds alone in the head",
+            good.replace("\r\n", "\n"),
+            OK_OR_BAD,
+            1,
+        ),
+        (
+            "a carriage return alone",
+            req(POST, &format!("x: a\rb\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "a folded line",
+            req(POST, &format!("x: a\r\n b\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "a blank before the colon",
+            req(POST, &format!("x : a\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "a blank in a name",
+            req(POST, &format!("x y: a\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "no name",
+            req(POST, &format!(": a\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "a zero byte",
+            req(POST, &format!("x: a\0b\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        (
+            "length behind a blank",
+            req(POST, &format!(" content-length: 5\r\n{close}"), &body),
+            BAD,
+            0,
+        ),
+        // Addresses: nothing is decided by a host.
+        (
+            "absolute address",
+            req(
+                "POST http://evil.example/v1/chat/completions HTTP/1.1",
+                &close,
+                &body,
+            ),
+            OK,
+            1,
+        ),
+        (
+            "another path behind a host",
+            req(
+                "POST http://gateway.example/v1/nothing HTTP/1.1",
+                &close,
+                &body,
+            ),
+            NOWHERE,
+            0,
+        ),
+        (
+            "two slashes",
+            req("POST //v1/chat/completions HTTP/1.1", &close, &body),
+            NOWHERE_OR_BAD,
+            0,
+        ),
+        (
+            "a way up",
+            req(
+                "POST /v1/messages/../chat/completions HTTP/1.1",
+                &close,
+                &body,
+            ),
+            NOWHERE,
+            0,
+        ),
+        (
+            "a slash in disguise",
+            req("POST /v1%2fchat/completions HTTP/1.1", &close, &body),
+            NOWHERE,
+            0,
+        ),
+        (
+            "a blank in the address",
+            req("POST /v1/chat /completions HTTP/1.1", &close, &body),
+            BAD,
+            0,
+        ),
+        // Versions and methods.
+        (
+            "HTTP/1.0",
+            req("POST /v1/chat/completions HTTP/1.0", &length, &body),
+            OK,
+            1,
+        ),
+        (
+            "HTTP/1.0, chunked",
+            req("POST /v1/chat/completions HTTP/1.0", te, &in_chunks),
+            BAD,
+            0,
+        ),
+        ("HTTP/0.9", "GET /\r\n\r\n".to_owned(), BAD_OR_SHUT, 0),
+        (
+            "HTTP/7.3",
+            req("POST /v1/chat/completions HTTP/7.3", &close, &body),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "method in small letters",
+            req("post /v1/chat/completions HTTP/1.1", &close, &body),
+            NOT_SO,
+            0,
+        ),
+        (
+            "TRACE",
+            req(
+                "TRACE /v1/chat/completions HTTP/1.1",
+                "connection: close\r\n",
+                "",
+            ),
+            NOT_SO,
+            0,
+        ),
+        (
+            "CONNECT",
+            req(
+                "CONNECT evil.example:443 HTTP/1.1",
+                "connection: close\r\n",
+                "",
+            ),
+            NOWHERE_OR_NOT_SO,
+            0,
+        ),
+        (
+            "OPTIONS *",
+            req("OPTIONS * HTTP/1.1", "connection: close\r\n", ""),
+            NOWHERE_OR_NOT_SO,
+            0,
+        ),
+        (
+            "upgrade",
+            req(
+                "GET /v1/chat/completions HTTP/1.1",
+                "connection: close, upgrade\r\nupgrade: websocket\r\n",
+                "",
+            ),
+            NOT_SO,
+            0,
+        ),
+        (
+            "upgrade to h2c",
+            req(
+                POST,
+                &format!("connection: close, upgrade\r\nupgrade: h2c\r\n{length}"),
+                &body,
+            ),
+            OK,
+            1,
+        ),
+        // Two of them on one connection.
+        ("pipelined", format!("{kept}{good}"), OK_TWICE, 2),
+        (
+            "pipelined, the second with two lengths",
+            format!("{kept}{}", req(POST, &format!("{length}{te}"), &in_chunks)),
+            OK_THEN_BAD,
+            1,
+        ),
+        (
+            "pipelined behind chunks",
+            format!("{}{good}", req(POST, te, &in_chunks)),
+            OK_TWICE,
+            2,
+        ),
+        (
+            "rubbish behind a request",
+            format!("{kept}rubbish\r\n\r\n"),
+            OK_THEN_BAD_OR_SHUT,
+            1,
+        ),
+        // Other languages.
+        (
+            "an h2 preface that goes wrong",
+            "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "PRI with a head",
+            "PRI * HTTP/2.0\r\nhost: x\r\n\r\n".to_owned(),
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "TLS",
+            "\u{16}\u{3}\u{1}\0\u{5}hello\r\n\r\n".to_owned(),
+            BAD_OR_SHUT,
+            0,
+        ),
+    ];
+    for (what, bytes, allowed, calls) in table {
+        let before = world.vendor.received().len();
+        let answer = talk(world.gateway.address(), bytes.as_bytes(), PATIENCE).await;
+        let answer = answer.unwrap_or_else(|| panic!("{what}: the connection is kept open"));
+        let found = statuses(&answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
+        let received = world.vendor.received().split_off(before);
+        let served = found.iter().filter(|status| **status == 200).count();
+        assert_eq!(received.len(), served, "{what}: a call for each answer");
+        assert!(received.len() <= calls, "{what}: {received:?}");
+        for received in received {
+            assert_eq!(received.path, "/v1/chat/completions", "{what}");
+            assert_eq!(received.json()["model"], "vendor-chat-1", "{what}");
+            let headers = &received.headers;
+            assert!(!headers.contains_key("transfer-encoding"), "{what}");
+            let length = headers["content-length"].to_str().unwrap();
+            assert_eq!(length, received.body.len().to_string(), "{what}");
+        }
+    }
+    world.settled(&key).await;
+}
+
+#[tokio::test]
+async fn two_lengths_are_refused_in_the_shape_of_all_refusals_and_the_connection_ends() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let body = op.body("x").to_string();
+        let lines = format!(
+            "content-length: {}\r\ntransfer-encoding: chunked\r\n",
+            body.len()
+        );
+        let head = head(op, Some(&key.secret), &lines).replace("connection: close\r\n", "");
+        let answer = raw(&world, &format!("{head}{}", chunked(&body))).await;
+        let text = refused(op.path(), &answer, 400, INVALID, "");
+        assert!(text.contains("content-length"), "{text}");
+    }
+    assert!(world.vendor.received().is_empty());
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_continue_is_told_to_and_only_once_its_key_is_good() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let body = chat_body("x").to_string();
+    let lines = format!("expect: 100-continue\r\ncontent-length: {}\r\n", body.len());
+    let req = head(Op::Chat, Some(&key.secret), &lines) + &body;
+    let answer = talk(world.gateway.address(), req.as_bytes(), PATIENCE).await;
+    let found = statuses(&answer.unwrap());
+    assert!(found == [100, 200] || found == [200], "{found:?}");
+    let stranger = head(Op::Chat, None, &lines);
+    let answer = talk(world.gateway.address(), stranger.as_bytes(), PATIENCE).await;
+    assert_eq!(statuses(&answer.unwrap()), [401], "no body is asked for");
+}
+
+#[tokio::test]
+async fn a_body_that_is_shorter_than_it_says_never_reaches_a_vendor() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let body = json!({ "model": "chat", "messages": [] }).to_string();
+    for op in BOTH {
+        let lines = format!("content-length: {}\r\n", body.len() + 10);
+        let bytes = head(op, Some(&key.secret), &lines) + &body;
+        let mut socket = tokio::net::TcpStream::connect(world.gateway.address())
+            .await
+            .unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut socket, bytes.as_bytes())
+            .await
+            .unwrap();
+        drop(socket);
+    }
+    assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+    assert!(world.vendor.received().is_empty());
+}

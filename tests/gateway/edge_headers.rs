@@ -1,0 +1,269 @@
+//! Hardening, "Headers" and "Keys": heads that are too large, and that no secret turns up where it should
+//! not. Which headers cross is in `passthrough`.
+
+use std::path::Path;
+
+use http::Method;
+use serde_json::json;
+use tollgate::demo::vendor::{Received, Reply};
+use tollgate_layers::auth::SecretKey;
+
+use crate::{
+    checks::{INVALID, raw, refused},
+    edge::{Edge, statuses, talk},
+    harness::{ADMIN_KEY, Answer, VENDOR_KEY, World, request, whole, with},
+    ops::{BOTH, Op, limits},
+    replies::{answer, events, refusal, usage},
+};
+
+/// A request with this address and these lines.
+fn get(path: &str, lines: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n{lines}\r\n")
+}
+
+#[tokio::test]
+async fn an_address_of_more_than_2_kb_is_414_before_anything_else_is_wrong() {
+    let world = World::start().await;
+    for path in [
+        "/v1/tollgate/models",
+        "/v1/chat/completions",
+        "/nowhere",
+        "/",
+    ] {
+        let long = |bytes: usize| format!("{path}?{}", "x".repeat(bytes - path.len() - 1));
+        let answer = raw(&world, &get(&long(2049), "")).await;
+        let text = refused(path, &answer, 414, INVALID, "uri_too_long");
+        assert!(text.contains("2048"), "{text}");
+        let answer = raw(&world, &get(&long(2048), "")).await;
+        assert_ne!(answer.status, 414, "{path}");
+    }
+    // A host in the address decides nothing, nor does it count.
+    let host = format!("http://{}.example/", "x".repeat(3000));
+    assert_eq!(raw(&world, &get(&host, "")).await.status, 200);
+}
+
+#[tokio::test]
+async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
+    let world = World::start().await;
+    // `get` has two lines of its own.
+    for (lines, bytes, status) in [
+        (62, 1, 200),
+        (63, 1, 431),
+        (90, 1, 431),
+        (2, 15_000, 200),
+        (3, 15_000, 431),
+    ] {
+        let value = "x".repeat(bytes);
+        let lines: String = (0..lines).map(|n| format!("x-{n}: {value}\r\n")).collect();
+        let answer = raw(&world, &get("/", &lines)).await;
+        assert_eq!(answer.status, status, "{}", lines.len());
+        if status == 431 {
+            refused("head", &answer, 431, INVALID, "headers_too_large");
+        }
+    }
+}
+
+/// Nothing of such a request is kept in memory, so there is nothing to answer in.
+#[tokio::test]
+async fn heads_beyond_all_measure_are_refused_without_being_read() {
+    let world = World::start().await;
+    for lines in [
+        "x: x\r\n".repeat(10_000),
+        format!("x: {}\r\n", "x".repeat(1 << 20)),
+    ] {
+        let req = get("/", &lines);
+        let patience = std::time::Duration::from_secs(10);
+        let answer = talk(world.gateway.address(), req.as_bytes(), patience).await;
+        let statuses = statuses(&answer.expect("it is closed"));
+        // A reset may have overtaken the answer.
+        assert!(statuses.is_empty() || statuses == [431], "{statuses:?}");
+    }
+    assert_eq!(world.get("/", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn how_large_a_head_may_be_is_the_configs() {
+    let world = limits("uri_bytes_max = 64\nheaders_max = 8\nhead_bytes_max = 4096")
+        .start()
+        .await;
+    for (path, lines, status) in [
+        ("/".to_owned(), String::new(), 200),
+        (format!("/?{}", "x".repeat(63)), String::new(), 414),
+        ("/".to_owned(), "x: x\r\n".repeat(7), 431),
+        ("/".to_owned(), format!("x: {}\r\n", "x".repeat(4096)), 431),
+    ] {
+        let answer = raw(&world, &get(&path, &lines)).await;
+        assert_eq!(answer.status, status, "{path} {lines}");
+    }
+}
+
+/// What no vendor may be told, and nobody else either.
+const PROMPT: &str = "a-prompt-that-nobody-writes-down";
+const REPLY: &str = "a-reply-that-nobody-writes-down";
+const ORGANISATION: &str = "org-SecretOfTheVendor";
+const VENDOR_REQUEST: &str = "req_SecretOfTheVendor";
+const CALLERS_ADDRESS: &str = "203.0.113.77";
+
+/// A vendor that tells all it knows, and fails in every way that the prompt asks for.
+fn gossip(received: &Received) -> Reply {
+    let op = if received.path.contains("/messages") {
+        Op::Messages
+    } else {
+        Op::Chat
+    };
+    let body = String::from_utf8_lossy(&received.body).into_owned();
+    let told = format!(
+        "key {VENDOR_KEY} of {ORGANISATION} at https://api.vendor.example/v1, {VENDOR_REQUEST}"
+    );
+    let reply = if body.contains("fail-400") {
+        refusal(400, &told)
+    } else if body.contains("fail-401") {
+        refusal(401, &told)
+    } else if body.contains("fail-429") {
+        refusal(429, &told)
+    } else if body.contains("fail-500") {
+        refusal(500, &told)
+    } else if body.contains("fail-html") {
+        Reply::raw(200, "text/html", vec![]).header("x-told", told.clone())
+    } else if body.contains("\"stream\":true") {
+        let reply = Reply::stream(events(op, &[REPLY, "."], 9, 2));
+        if body.contains("fail-cut") {
+            reply.cut()
+        } else {
+            reply
+        }
+    } else {
+        Reply::json(200, &answer(op, REPLY, &usage(op, 9, 2)))
+    };
+    reply
+        .header("openai-organization", ORGANISATION)
+        .header("anthropic-organization-id", ORGANISATION)
+        .header("x-request-id", VENDOR_REQUEST)
+        .header("set-cookie", VENDOR_REQUEST)
+        .header("x-our-key", VENDOR_KEY)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_secret_turns_up_in_anything_that_is_printed_answered_or_stored() {
+    let mut edge = Edge::start("").await;
+    edge.vendor.script(gossip);
+    let key = edge.key().await;
+    let wrong = SecretKey::generate();
+    let mut answers: Vec<(String, Answer)> = Vec::new();
+    for op in BOTH {
+        for fault in [
+            "",
+            "fail-400",
+            "fail-html",
+            "fail-cut",
+            "fail-429",
+            "fail-500",
+            "fail-401",
+        ] {
+            for stream in [false, true] {
+                for secret in [key.as_str(), wrong.expose(), "tg-rubbish"] {
+                    let body = with(
+                        op.body(&format!("{PROMPT} {fault}")),
+                        json!({ "stream": stream }),
+                    );
+                    let bearer = format!("Bearer {secret}");
+                    let url = format!("http://{}{}", edge.address, op.path());
+                    let headers = [
+                        ("authorization", bearer.as_str()),
+                        ("content-type", "application/json"),
+                        ("anthropic-version", "2023-06-01"),
+                        ("x-forwarded-for", CALLERS_ADDRESS),
+                        ("cookie", PROMPT),
+                    ];
+                    let req = request(Method::POST, &url, &headers, body.to_string().into());
+                    let res = edge.client.request(req).await.unwrap();
+                    answers.push((format!("{op:?} {fault} {stream}"), whole(res).await));
+                }
+            }
+        }
+    }
+    // What operators ask for, with the right key and a wrong one.
+    for path in [
+        "/admin/v1/accounts",
+        "/admin/v1/accounts/acme",
+        "/admin/v1/accounts/acme/keys",
+        "/admin/v1/usage",
+        "/metrics",
+        "/readyz",
+    ] {
+        answers.push((path.to_owned(), edge.admin(Method::GET, path, None).await));
+        let url = format!("http://{}{path}", edge.admin_address);
+        let bearer = format!("Bearer {}", wrong.expose());
+        let req = request(Method::GET, &url, &[("authorization", &bearer)], "".into());
+        let res = edge.client.request(req).await.unwrap();
+        answers.push((format!("{path}, wrong key"), whole(res).await));
+    }
+    edge.nothing_is_held().await;
+    let command_line = edge.command_line();
+    let received = edge.vendor.received();
+    assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
+
+    let secrets = [
+        ("the vendor's key", VENDOR_KEY),
+        ("the operator's key", ADMIN_KEY),
+        ("the caller's key", key.as_str()),
+        ("a wrong key", wrong.expose()),
+    ];
+    let vendors = [
+        ("the organisation", ORGANISATION),
+        ("the vendor's number", VENDOR_REQUEST),
+    ];
+    let said = [("the prompt", PROMPT), ("the reply", REPLY)];
+    let scan = |place: &str, text: &str, lists: &[&[(&str, &str)]]| {
+        for (what, secret) in lists.concat() {
+            assert!(!text.contains(secret), "{what} is in {place}");
+        }
+    };
+    for (what, answer) in &answers {
+        let text = format!(
+            "{:?} {}",
+            answer.headers,
+            String::from_utf8_lossy(&answer.body)
+        );
+        scan(
+            &format!("the answer to {what}: {text}"),
+            &text,
+            &[&secrets, &vendors],
+        );
+        assert!(!text.contains("vendor.example"), "{what}: {text}");
+    }
+    for received in &received {
+        let text = format!(
+            "{:?} {}",
+            received.headers,
+            String::from_utf8_lossy(&received.body)
+        );
+        scan("what a vendor was sent", &text, &[&secrets[1..]]);
+        assert!(!text.contains(CALLERS_ADDRESS), "{text}");
+    }
+    scan("the command line", &command_line, &[&secrets]);
+    let log = edge.log();
+    scan("the log", &log, &[&secrets, &vendors, &said]);
+    assert!(
+        log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
+        "{log}"
+    );
+    // The config names where secrets come from.
+    let mut files = 0;
+    for (name, bytes) in files_in(edge.dir.path()) {
+        let text = String::from_utf8_lossy(&bytes);
+        scan(&name, &text, &[&secrets, &vendors, &said]);
+        files += 1;
+    }
+    assert!(files >= 3, "config, ledger, log");
+}
+
+fn files_in(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.is_file())
+        .map(|path| (path.display().to_string(), std::fs::read(&path).unwrap()))
+        .collect()
+}
