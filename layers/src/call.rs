@@ -32,6 +32,10 @@ impl Format {
     /// # Errors
     /// The key is not plain ASCII on one line.
     pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+        if !key.is_ascii() {
+            // A header can carry such bytes; no vendor's key has any.
+            return HeaderValue::from_bytes(b"\n");
+        }
         let mut value = match self {
             Self::Chat => HeaderValue::from_str(&format!("Bearer {key}")),
             Self::Messages => HeaderValue::from_str(key),

@@ -61,10 +61,12 @@ async fn connections_that_say_nothing_or_too_slowly_are_closed() {
         let (mut reader, mut writer) = socket.into_split();
         let drip = async {
             let mut tick = interval(Duration::from_millis(100));
-            while drips {
-                tick.tick().await;
-                if writer.write_all(b"x").await.is_err() {
-                    break;
+            if drips {
+                loop {
+                    tick.tick().await;
+                    if writer.write_all(b"x").await.is_err() {
+                        break;
+                    }
                 }
             }
             std::future::pending::<()>().await;

@@ -115,10 +115,12 @@ async fn flood(
     };
     let read = async {
         let mut bytes = vec![0; 64 * 1024];
-        while reads {
-            match reader.read(&mut bytes).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
+        if reads {
+            loop {
+                match reader.read(&mut bytes).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
             }
         }
         std::future::pending().await

@@ -13,6 +13,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    hash::{BuildHasherDefault, DefaultHasher},
     time::Duration,
 };
 
@@ -33,10 +34,13 @@ pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
 /// How many due holds one RESERVE that does not fit ends on its way.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 
+/// Of ids that operators choose. The same each time, so that a run can be repeated.
+type Hashing = BuildHasherDefault<DefaultHasher>;
+
 /// All accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
-    accounts: BTreeMap<AccountId, Account>,
+    accounts: HashMap<AccountId, Account, Hashing>,
 }
 
 /// One account with its keys and holds.
@@ -270,7 +274,9 @@ impl Book {
 
     /// All accounts, by id.
     pub fn accounts(&self) -> impl Iterator<Item = (&AccountId, &Account)> {
-        self.accounts.iter()
+        let mut accounts: Vec<_> = self.accounts.iter().collect();
+        accounts.sort_unstable_by_key(|(id, _)| *id);
+        accounts.into_iter()
     }
 
     /// Opens an account as a store remembers it: what was entered and what its keys have used.
@@ -479,7 +485,7 @@ impl Book {
             accounts: self.accounts.len() as u64,
             ..Audit::default()
         };
-        for (id, account) in &self.accounts {
+        for (id, account) in self.accounts() {
             audit.keys += account.keys.len() as u64;
             audit.holds_open += account.open.len() as u64;
             account.audit(id, &mut audit.breaches);
