@@ -505,11 +505,11 @@ mod tests {
             ),
             (
                 JournalPart {
-                    end: Some("2000-3"),
+                    end: Some("7200000-3"),
                     until_ms: 7,
                     ..part
                 },
-                Some("1007-18446744073709551615"),
+                Some("3600007-18446744073709551615"),
             ),
             (
                 JournalPart {
