@@ -199,8 +199,12 @@ impl Drop for Running {
             Stage::Answering => {
                 let outcome = match self.meter.read().end {
                     Some(End::Finished) => Outcome::Succeeded,
-                    Some(End::VendorCut | End::VendorError) => Outcome::Failed,
-                    Some(End::ClientLeft | End::GatewayStopped) | None => Outcome::Unknown,
+                    Some(End::VendorCut) => Outcome::Failed,
+                    // What it says in the middle is as often about the request: one caller must not
+                    // shut a route for the others by asking for too much.
+                    Some(End::VendorError | End::ClientLeft | End::GatewayStopped) | None => {
+                        Outcome::Unknown
+                    }
                 };
                 self.tell(outcome, now);
             }
