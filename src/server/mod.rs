@@ -249,6 +249,9 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
         // It also runs while a connection idles; the first head is timed by `attend`.
         .header_read_timeout(limits.idle_timeout.max(limits.head_timeout))
         .max_headers(headers_max + HEADERS_SPARE)
+        // Frames that are there leave in one write. Each has three parts in chunked encoding, and the
+        // parts of five are as many as hyper hands to the system at a time; copied, they are one.
+        .writev(false)
         .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
     builder
         .http2()

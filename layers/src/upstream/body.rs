@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::http1::DrivenBody;
 use crate::{
     error::{BoxError, Error},
     usage::Meter,
@@ -66,10 +67,10 @@ pub(super) struct Patience {
 
 /// A vendor's body. It may be silent only so long, and take only so long in all.
 #[derive(Debug)]
-pub struct ResponseBody(Patient<Incoming>);
+pub struct ResponseBody(Patient<VendorBody>);
 
 impl ResponseBody {
-    pub(super) fn new(inner: Incoming, patience: Patience) -> Self {
+    pub(super) fn new(inner: VendorBody, patience: Patience) -> Self {
         Self(Patient::new(inner, patience))
     }
 }
@@ -91,6 +92,44 @@ impl Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.0.size_hint()
+    }
+}
+
+/// A body as it comes from a connection.
+#[derive(Debug)]
+pub(super) enum VendorBody {
+    /// By whoever reads it.
+    Driven(DrivenBody),
+    /// By a task of the connection.
+    Shared(Incoming),
+}
+
+impl Body for VendorBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Driven(inner) => Pin::new(inner).poll_frame(cx),
+            Self::Shared(inner) => Pin::new(inner).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Driven(inner) => inner.is_end_stream(),
+            Self::Shared(inner) => inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Driven(inner) => inner.size_hint(),
+            Self::Shared(inner) => inner.size_hint(),
+        }
     }
 }
 

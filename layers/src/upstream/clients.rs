@@ -1,15 +1,27 @@
+//! A pool of connections for each way to make them.
+
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper_util::{
-    client::legacy::Client,
+    client::legacy::{
+        Client,
+        connect::{CaptureConnection, capture_connection},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
+use tokio::time::Instant;
 
-use super::{body::RequestBody, connect::Connector};
+use super::{
+    body::{RequestBody, VendorBody},
+    connect::{Connector, Retires},
+    http1::Http1Client,
+};
 use crate::{
     error::BoxError,
     model::{Egress, Protocol},
@@ -17,9 +29,8 @@ use crate::{
 
 /// Most ways to connect that are kept; one that is left out of the config is dropped long before.
 const CLIENTS_MAX: usize = 1024;
-/// What is read from a connection of HTTP/1.1 ahead of whoever takes it.
-const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
-/// The same for a stream of HTTP/2. An event of a model's stream has some hundred bytes.
+/// What is read from a stream of HTTP/2 ahead of whoever takes it. An event of a model's stream has some
+/// hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
 /// For a connection of HTTP/2: a few hundred streams may stand still and the others still move.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
@@ -27,12 +38,73 @@ const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) type HttpClient = Client<Connector, RequestBody>;
+/// Sends requests one way.
+#[derive(Clone)]
+pub(super) enum VendorClient {
+    /// One call at a time on a connection.
+    Http1(Http1Client),
+    /// Where HTTP/2 may be spoken: many on one.
+    Shared(Client<Connector, RequestBody>),
+}
 
-/// A pool of connections for each way to make them.
+impl VendorClient {
+    fn new(egress: &Egress) -> Result<Self, BoxError> {
+        let connector = Connector::new(egress)?;
+        let idle_timeout = egress.idle_connection_timeout;
+        if egress.protocol == Protocol::Http1 {
+            return Ok(Self::Http1(Http1Client::new(connector, idle_timeout)));
+        }
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(idle_timeout)
+            // A request that no byte of was sent, as its connection turned out to be closed, goes over
+            // another one. Any other is failover's business.
+            .retry_canceled_requests(true)
+            .http2_only(egress.protocol == Protocol::Http2)
+            .http2_adaptive_window(false)
+            .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
+            .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
+            .http2_keep_alive_interval(HTTP2_PING_EVERY)
+            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
+        Ok(Self::Shared(builder.build(connector)))
+    }
+
+    /// The head of the answer.
+    ///
+    /// # Errors
+    /// There is no connection, or it broke before that.
+    pub(super) async fn send(
+        &self,
+        mut req: Request<RequestBody>,
+    ) -> Result<Response<VendorBody>, BoxError> {
+        match self {
+            Self::Http1(client) => Ok(client.send(req).await?.map(VendorBody::Driven)),
+            Self::Shared(client) => {
+                let connection = capture_connection(&mut req);
+                let res = client.request(req).await?;
+                retire(&res, &connection);
+                Ok(res.map(VendorBody::Shared))
+            }
+        }
+    }
+}
+
+/// A connection that is old enough takes no other call.
+fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
+    let retires = res.extensions().get::<Retires>();
+    if retires.is_some_and(|retires| Instant::now() >= retires.0)
+        && let Some(connected) = &*connection.connection_metadata()
+    {
+        connected.poison();
+    }
+}
+
+/// A client for each way to connect.
 #[derive(Default)]
 pub(super) struct Clients {
-    by_egress: RwLock<HashMap<Arc<Egress>, HttpClient>>,
+    by_egress: RwLock<HashMap<Arc<Egress>, VendorClient>>,
 }
 
 impl Clients {
@@ -40,7 +112,7 @@ impl Clients {
     ///
     /// # Errors
     /// See [`Connector::new`].
-    pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<HttpClient, BoxError> {
+    pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<VendorClient, BoxError> {
         let clients = self
             .by_egress
             .read()
@@ -49,7 +121,7 @@ impl Clients {
             return Ok(client.clone());
         }
         drop(clients);
-        let made = new_client(egress)?;
+        let made = VendorClient::new(egress)?;
         let mut clients = self
             .by_egress
             .write()
@@ -74,26 +146,6 @@ impl Clients {
     pub(super) fn len(&self) -> usize {
         self.by_egress.read().unwrap().len()
     }
-}
-
-fn new_client(egress: &Egress) -> Result<HttpClient, BoxError> {
-    let connector = Connector::new(egress)?;
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(egress.idle_connection_timeout)
-        // A request that no byte of was sent, as its connection turned out to be closed, goes over
-        // another one. Any other is failover's business.
-        .retry_canceled_requests(true)
-        .http1_max_buf_size(HTTP1_BUFFER_BYTES)
-        .http2_only(egress.protocol == Protocol::Http2)
-        .http2_adaptive_window(false)
-        .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
-        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
-        .http2_keep_alive_interval(HTTP2_PING_EVERY)
-        .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-    Ok(builder.build(connector))
 }
 
 #[cfg(test)]

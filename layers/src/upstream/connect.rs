@@ -240,6 +240,12 @@ pub(super) struct Stream {
     retires: Retires,
 }
 
+impl Stream {
+    pub(super) const fn retires(&self) -> Instant {
+        self.retires.0
+    }
+}
+
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         self.inner.connected().extra(self.retires)

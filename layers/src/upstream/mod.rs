@@ -43,6 +43,7 @@
 mod body;
 mod clients;
 mod connect;
+mod http1;
 mod refusal;
 
 use std::{
@@ -57,11 +58,6 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response,
     header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
-use hyper::body::Incoming;
-use hyper_util::client::legacy::{
-    self,
-    connect::{CaptureConnection, capture_connection},
-};
 use tokio::time::{Instant, timeout_at};
 use tower::Service;
 
@@ -69,11 +65,11 @@ pub use self::{body::ResponseBody, connect::check_authorities};
 use self::{
     body::{Patience, RequestBody},
     clients::Clients,
-    connect::{Retires, TooSlow},
+    connect::TooSlow,
 };
 use crate::{
     call::{Format, Outbound},
-    error::Error,
+    error::{BoxError, Error},
     model::{Egress, Vendor},
 };
 
@@ -162,11 +158,9 @@ impl Upstream {
         let Some(credential) = vendor.credentials.get(outbound.credential).cloned() else {
             return Err(Error::Internal("the vendor has no such key".into()));
         };
-        let mut req = vendor_request(&parts.headers, outbound, credential);
-        let connection = capture_connection(&mut req);
-        let failure = match timeout_at(head, client.request(req)).await {
+        let req = vendor_request(&parts.headers, outbound, credential);
+        let failure = match timeout_at(head, client.send(req)).await {
             Ok(Ok(res)) => {
-                retire(&res, &connection);
                 if res.status() == http::StatusCode::OK {
                     return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
                 }
@@ -188,28 +182,18 @@ impl Upstream {
     }
 }
 
-/// A connection that is old enough takes no other call.
-fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
-    let retires = res.extensions().get::<Retires>();
-    if retires.is_some_and(|retires| Instant::now() >= retires.0)
-        && let Some(connected) = &*connection.connection_metadata()
-    {
-        connected.poison();
-    }
-}
-
-fn no_answer(error: &legacy::Error) -> Error {
-    let cause = std::error::Error::source(error);
-    if cause.is_some_and(|cause| cause.is::<TooSlow>()) {
-        return Error::VendorTimeout {
-            awaited: "connection",
-        };
-    }
+fn no_answer(error: &BoxError) -> Error {
     // In one text: whoever reads the log wants to know that it was the proxy, or the certificate.
-    let mut text = error.to_string();
-    let mut next = cause;
+    let mut text = String::new();
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(cause) = next {
-        text = format!("{text}: {cause}");
+        if cause.is::<TooSlow>() {
+            return Error::VendorTimeout {
+                awaited: "connection",
+            };
+        }
+        let separator = if text.is_empty() { "" } else { ": " };
+        text = format!("{text}{separator}{cause}");
         next = cause.source();
     }
     Error::VendorUnavailable(text.into())
