@@ -232,11 +232,14 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
             .ok()
             .and_then(|usage| usage.counts()),
     };
+    // Text is only charged by where the vendor has not counted it.
+    let uncounted = counts.is_none_or(|counts| counts.usage.output == 0);
+    let text = if uncounted { text_bytes(format, bytes) } else { 0 };
     meter.update(|reading| {
         reading.usage = counts.map(|counts| counts.usage);
         reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
-        reading.text_bytes = text_bytes(format, bytes);
+        reading.text_bytes = text;
         reading.end = Some(End::Finished);
     });
     Ok(())
