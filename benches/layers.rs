@@ -425,7 +425,7 @@ impl Desk {
             id: 1,
             effective_from_ms: 0,
         };
-        let live = Live::new(&config.live, version, &config.base_url);
+        let live = Live::new(&config, version);
         live.set_rate(RateReading::fixed(Decimal::from(90)));
 
         let ledger = MemoryLedger::new();

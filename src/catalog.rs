@@ -20,7 +20,7 @@ use tollgate_layers::{
 };
 use tower::Service;
 
-use crate::live::{Live, Page};
+use crate::live::{Document, Live};
 
 /// Far within the five minutes that the specification allows, since prices follow the rate.
 const PRICED: &str = "public, max-age=60";
@@ -52,44 +52,50 @@ impl<B> Service<Request<B>> for Catalog {
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        ready(answer(
-            self.live.snapshot().page(),
-            req.method(),
-            req.headers(),
-        ))
+        let snapshot = self.live.snapshot();
+        let page = snapshot.page();
+        let answered = answer(&page.json, "application/json", page.priced, &req);
+        ready(answered.map(|mut res| {
+            let anybody = HeaderValue::from_static("*");
+            res.headers_mut()
+                .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
+            res
+        }))
     }
 }
 
-fn answer(
-    page: &Page,
-    method: &Method,
-    headers: &HeaderMap,
+/// Answers with a document of the snapshot in force, which may be kept as long as its prices last.
+pub(crate) fn answer<B>(
+    document: &Document,
+    content_type: &'static str,
+    priced: bool,
+    req: &Request<B>,
 ) -> Result<Response<AnswerBody>, Error> {
+    let method = req.method();
     if method != Method::GET && method != Method::HEAD {
         return Err(Error::MethodNotAllowed { allow: "GET, HEAD" });
     }
-    let unchanged = is_known(headers, &page.etag);
+    let unchanged = is_known(req.headers(), &document.etag);
     let bytes = if unchanged || method == Method::HEAD {
         Bytes::new()
     } else {
-        page.json.clone()
+        document.bytes.clone()
     };
     let mut res = Response::new(body::full(bytes));
     let headers = res.headers_mut();
-    headers.insert(ETAG, page.etag.clone());
+    headers.insert(ETAG, document.etag.clone());
     headers.insert(
         CACHE_CONTROL,
-        HeaderValue::from_static(if page.priced { PRICED } else { UNPRICED }),
+        HeaderValue::from_static(if priced { PRICED } else { UNPRICED }),
     );
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     if unchanged {
         *res.status_mut() = StatusCode::NOT_MODIFIED;
         return Ok(res);
     }
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if method == Method::HEAD {
         // The server sees an empty body and would say 0.
-        headers.insert(CONTENT_LENGTH, page.json.len().into());
+        headers.insert(CONTENT_LENGTH, document.bytes.len().into());
     }
     Ok(res)
 }

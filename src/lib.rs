@@ -12,13 +12,17 @@ pub mod server;
 
 pub mod catalog;
 pub mod count_tokens;
+pub mod estimate;
 pub mod head;
 pub mod limiter;
 pub mod own;
+pub mod page;
 pub mod panics;
 pub mod paths;
 pub mod rate_feed;
 pub mod readiness;
+pub mod receipts;
+mod reply;
 pub mod select_json;
 pub mod store;
 

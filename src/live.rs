@@ -16,10 +16,12 @@ use tollgate_layers::{
     model::{Found, Model, Models, Vendor},
     price::{Price, Rate},
     reserve::ledger::TariffVersion,
+    respond::Language,
 };
 
 use crate::{
-    config::{LiveConfig, ModelConfig, UsdtRates},
+    config::{Config, ModelConfig, UsdtRates},
+    page,
     time_text::rfc3339,
 };
 
@@ -32,9 +34,14 @@ pub struct Live {
 impl Live {
     /// The models of `config` without prices: those come with the first [`Live::set_rate`].
     #[must_use]
-    pub fn new(config: &LiveConfig, version: TariffVersion, base_url: &str) -> Self {
+    pub fn new(config: &Config, version: TariffVersion) -> Self {
+        let front = Front {
+            service: config.service.clone(),
+            base_url: config.base_url.clone(),
+            language: config.language,
+        };
         Self {
-            snapshot: ArcSwap::from_pointee(Snapshot::new(config, version, base_url)),
+            snapshot: ArcSwap::from_pointee(Snapshot::new(config, version, front)),
         }
     }
 
@@ -50,9 +57,13 @@ impl Live {
     }
 
     /// Swaps models, base prices and vendors for those of `config`, priced at the rate in force. Calls
-    /// that run keep theirs.
-    pub fn replace(&self, config: &LiveConfig, version: TariffVersion, base_url: &str) {
-        let next = Snapshot::new(config, version, base_url);
+    /// that run keep theirs. Paths and the language stay as they are.
+    pub fn replace(&self, config: &Config, version: TariffVersion) {
+        let front = Front {
+            base_url: config.base_url.clone(),
+            ..Front::clone(&self.snapshot.load().front)
+        };
+        let next = Snapshot::new(config, version, front);
         self.snapshot.rcu(|snapshot| match snapshot.rate() {
             Some(rate) => next.with_rate(rate),
             None => next.clone(),
@@ -108,6 +119,16 @@ impl RateReading {
     }
 }
 
+/// What callers are told beside models and prices.
+#[derive(Clone, Debug)]
+pub(crate) struct Front {
+    /// The path segment of the service.
+    pub(crate) service: String,
+    /// Ends in `/v1`.
+    pub(crate) base_url: String,
+    pub(crate) language: Language,
+}
+
 /// Models and prices that belong together.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -117,7 +138,7 @@ pub struct Snapshot {
     version: TariffVersion,
     multiplier: Decimal,
     rate_age_max: Duration,
-    base_url: Arc<str>,
+    front: Arc<Front>,
     rate: Option<RateReading>,
     /// The catalog with the prices of `rate`.
     priced: Option<Page>,
@@ -125,7 +146,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(config: &LiveConfig, version: TariffVersion, base_url: &str) -> Self {
+    fn new(config: &Config, version: TariffVersion, front: Front) -> Self {
+        let config = &config.live;
         let entries: Vec<Entry> = config.models.iter().map(Entry::new).collect();
         let places = entries
             .iter()
@@ -134,13 +156,13 @@ impl Snapshot {
             .collect();
         let multiplier = config.tariff.sell_rate_multiplier;
         Self {
-            unpriced: Page::new(&entries, version, multiplier, base_url, false),
+            unpriced: Page::new(&entries, version, multiplier, &front, false),
             entries,
             places: Arc::new(places),
             version,
             multiplier,
             rate_age_max: config.rate.age_max,
-            base_url: base_url.into(),
+            front: Arc::new(front),
             rate: None,
             priced: None,
         }
@@ -208,7 +230,7 @@ impl Snapshot {
             &next.entries,
             self.version,
             self.multiplier,
-            &self.base_url,
+            &self.front,
             true,
         ));
         next
@@ -266,12 +288,13 @@ impl UsdtRates {
     }
 }
 
-/// The catalog's answer, ready to be sent.
+/// The catalog's answers, ready to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    pub(crate) json: Bytes,
-    /// Strong: the same tag means the same bytes.
-    pub(crate) etag: HeaderValue,
+    /// For programs: specification 2.6.
+    pub(crate) json: Document,
+    /// For people.
+    pub(crate) html: Document,
     pub(crate) priced: bool,
 }
 
@@ -280,11 +303,11 @@ impl Page {
         entries: &[Entry],
         version: TariffVersion,
         multiplier: Decimal,
-        base_url: &str,
+        front: &Front,
         priced: bool,
     ) -> Self {
         let catalog = CatalogJson {
-            base_url,
+            base_url: &front.base_url,
             priced,
             price_version: VersionJson {
                 id: version.id,
@@ -297,17 +320,39 @@ impl Page {
                 .collect(),
         };
         let json = serde_json::to_vec(&catalog).expect("text and numbers are always JSON");
-        let digest = Sha256::digest(&json);
+        let models = entries.iter().map(|entry| {
+            let price = entry.price.as_deref().filter(|_| priced);
+            (&*entry.model, price)
+        });
+        let html = page::render(front, version, priced, models);
+        Self {
+            json: Document::new(json.into()),
+            html: Document::new(html.into()),
+            priced,
+        }
+    }
+}
+
+/// Bytes and the name that clients keep them under.
+#[derive(Clone, Debug)]
+pub(crate) struct Document {
+    pub(crate) bytes: Bytes,
+    /// Strong: the same tag means the same bytes.
+    pub(crate) etag: HeaderValue,
+}
+
+impl Document {
+    fn new(bytes: Bytes) -> Self {
+        let digest = Sha256::digest(&bytes);
         let etag: String = digest
             .iter()
             .take(16)
             .map(|byte| format!("{byte:02x}"))
             .collect();
         Self {
-            json: json.into(),
+            bytes,
             etag: HeaderValue::from_str(&format!("\"{etag}\""))
                 .expect("hexadecimal digits fit in a header"),
-            priced,
         }
     }
 }
@@ -357,9 +402,9 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::Config;
 
     const CONFIG: &str = r#"
+        base_url = "https://api.example/v1"
         [rate]
         max_age_seconds = 600
         [[rate.source]]
@@ -391,7 +436,7 @@ pub(crate) mod tests {
             id: 7,
             effective_from_ms: 1_767_323_045_678,
         };
-        Live::new(&config.live, version, "https://api.example/v1")
+        Live::new(&config, version)
     }
 
     pub(crate) fn decimal(text: &str) -> Decimal {
@@ -399,7 +444,7 @@ pub(crate) mod tests {
     }
 
     fn catalog(live: &Live) -> Value {
-        serde_json::from_slice(&live.snapshot().page().json).unwrap()
+        serde_json::from_slice(&live.snapshot().page().json.bytes).unwrap()
     }
 
     fn price(live: &Live, id: &str) -> Option<Arc<Price>> {
@@ -502,14 +547,14 @@ pub(crate) mod tests {
         live.set_rate(RateReading::measured(decimal("90.5")));
         let (first, tag) = (
             price(&live, "z-first").unwrap(),
-            live.snapshot().page().etag.clone(),
+            live.snapshot().page().json.etag.clone(),
         );
         live.set_rate(RateReading::measured(decimal("90.50")));
         assert!(Arc::ptr_eq(&first, &price(&live, "z-first").unwrap()));
-        assert_eq!(live.snapshot().page().etag, tag);
+        assert_eq!(live.snapshot().page().json.etag, tag);
         live.set_rate(RateReading::measured(decimal("90.51")));
         assert!(!Arc::ptr_eq(&first, &price(&live, "z-first").unwrap()));
-        assert_ne!(live.snapshot().page().etag, tag);
+        assert_ne!(live.snapshot().page().json.etag, tag);
         assert_eq!(
             first.input.to_string(),
             "26.01875",

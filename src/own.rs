@@ -6,14 +6,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{
-    HeaderName, HeaderValue, Request, Response,
-    header::{CACHE_CONTROL, CONTENT_TYPE},
-};
+use http::{HeaderMap, HeaderName, Request, Response};
 use serde_json::{Value, json};
 use tollgate_layers::{
     Error,
-    body::{AnswerBody, full},
+    body::AnswerBody,
     call::Format,
     facts::Caller,
     key::KeyRecord,
@@ -21,7 +18,7 @@ use tollgate_layers::{
 };
 use tower::Service;
 
-use crate::{live::Live, store::Store, time_text::rfc3339};
+use crate::{live::Live, reply, store::Store, time_text::rfc3339};
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
@@ -71,11 +68,7 @@ impl Own {
 
     /// The numbers that admission uses.
     async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
-        let view = self.store.key(&key.id).await.map_err(|error| match error {
-            BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
-            BookError::NotFound => Error::KeyUnknown,
-            other => Error::Internal(other.into()),
-        })?;
+        let view = self.store.key(&key.id).await.map_err(no_books)?;
         Ok(json!({
             "prefix": view.record.prefix,
             "name": view.record.name,
@@ -100,21 +93,31 @@ impl<B: Send + 'static> Service<Request<B>> for Own {
         let this = self.clone();
         Box::pin(async move {
             let Caller(key) = req.extensions().get::<Caller>().ok_or(Error::KeyMissing)?;
-            let format = if req.headers().contains_key(ANTHROPIC_VERSION) {
-                Format::Messages
-            } else {
-                Format::Chat
-            };
+            let format = format_of(req.headers());
             let body = match req.uri().path() {
                 "/v1/models" => this.models(key, format),
                 _ => this.key(key).await?,
             };
-            let mut res = Response::new(full(body.to_string()));
-            res.headers_mut()
-                .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            res.headers_mut()
-                .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            Ok(res)
+            Ok(reply::json(&body))
         })
+    }
+}
+
+/// Why a key's books could not be read, as the caller's error.
+pub(crate) fn no_books(error: BookError) -> Error {
+    match error {
+        BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
+        BookError::NotFound => Error::KeyUnknown,
+        other => Error::Internal(other.into()),
+    }
+}
+
+/// The format of a caller where the path does not say it: clients of the messages format alone send its
+/// version.
+pub(crate) fn format_of(headers: &HeaderMap) -> Format {
+    if headers.contains_key(ANTHROPIC_VERSION) {
+        Format::Messages
+    } else {
+        Format::Chat
     }
 }

@@ -12,9 +12,11 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use tollgate_layers::{
     Error,
-    body::{AnswerBody, boxed, full},
+    body::{AnswerBody, boxed},
 };
 use tower::{Service, ServiceExt, util::BoxCloneSyncService};
+
+use crate::page;
 
 /// The services behind the paths, as one type: their bodies are boxed here, once.
 type Branch<B> = BoxCloneSyncService<Request<B>, Response<AnswerBody>, Error>;
@@ -44,10 +46,16 @@ pub struct Branches<B> {
     pub inference: Branch<B>,
     /// Counting of tokens.
     pub count: Branch<B>,
+    /// What a call would hold.
+    pub estimate: Branch<B>,
     /// What a key may know of itself.
     pub own: Branch<B>,
+    /// What a key's calls cost.
+    pub receipts: Branch<B>,
     /// The public price list.
     pub catalog: Branch<B>,
+    /// The same, for people.
+    pub page: Branch<B>,
 }
 
 impl<B> Paths<B> {
@@ -66,14 +74,20 @@ impl<B> Clone for Paths<B> {
         let Branches {
             inference,
             count,
+            estimate,
             own,
+            receipts,
             catalog,
+            page,
         } = &self.branches;
         let branches = Branches {
             inference: inference.clone(),
             count: count.clone(),
+            estimate: estimate.clone(),
             own: own.clone(),
+            receipts: receipts.clone(),
             catalog: catalog.clone(),
+            page: page.clone(),
         };
         Self {
             names: Arc::clone(&self.names),
@@ -86,12 +100,17 @@ impl<B> Clone for Paths<B> {
 struct Names {
     catalog: String,
     key: String,
+    estimate: String,
+    /// Up to the number.
+    receipts: String,
 }
 
 enum Place {
     Inference,
     Count,
+    Estimate,
     Own,
+    Receipts,
     Catalog,
     Root,
 }
@@ -101,6 +120,8 @@ impl Names {
         Self {
             catalog: format!("/v1/{service}/models"),
             key: format!("/v1/{service}/key"),
+            estimate: format!("/v1/{service}/estimate"),
+            receipts: format!("/v1/{service}/receipts/"),
         }
     }
 
@@ -115,6 +136,8 @@ impl Names {
             "/" => (Place::Root, GET_HEAD, "GET, HEAD"),
             path if path == self.catalog => (Place::Catalog, GET_HEAD, "GET, HEAD"),
             path if path == self.key => (Place::Own, GET, "GET"),
+            path if path == self.estimate => (Place::Estimate, POST, "POST"),
+            path if self.is_receipt(path) => (Place::Receipts, GET, "GET"),
             _ => return Err(Error::PathUnknown),
         };
         if methods.contains(method) {
@@ -122,6 +145,11 @@ impl Names {
         } else {
             Err(Error::MethodNotAllowed { allow })
         }
+    }
+
+    fn is_receipt(&self, path: &str) -> bool {
+        path.strip_prefix(&self.receipts)
+            .is_some_and(|number| !number.is_empty() && !number.contains('/'))
     }
 }
 
@@ -138,11 +166,14 @@ impl<B: Send + 'static> Service<Request<B>> for Paths<B> {
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let branch = match self.names.find(req.method(), req.uri().path()) {
             Err(error) => return Box::pin(async { Err(error) }),
+            Ok(Place::Root) if page::is_asked_for(req.headers()) => &self.branches.page,
             // Tools look whether somebody is there.
-            Ok(Place::Root) => return Box::pin(async { Ok(Response::new(full(Bytes::new()))) }),
+            Ok(Place::Root) => return Box::pin(async { Ok(page::nothing()) }),
             Ok(Place::Inference) => &self.branches.inference,
             Ok(Place::Count) => &self.branches.count,
+            Ok(Place::Estimate) => &self.branches.estimate,
             Ok(Place::Own) => &self.branches.own,
+            Ok(Place::Receipts) => &self.branches.receipts,
             Ok(Place::Catalog) => &self.branches.catalog,
         };
         Box::pin(branch.clone().oneshot(req))
@@ -159,7 +190,9 @@ mod tests {
         let found = |method: Method, path: &str| match names.find(&method, path) {
             Ok(Place::Inference) => "inference",
             Ok(Place::Count) => "count",
+            Ok(Place::Estimate) => "estimate",
             Ok(Place::Own) => "own",
+            Ok(Place::Receipts) => "receipts",
             Ok(Place::Catalog) => "catalog",
             Ok(Place::Root) => "root",
             Err(Error::MethodNotAllowed { allow }) => allow,
@@ -175,6 +208,13 @@ mod tests {
             (Method::POST, "/v1/tollgate/models", "GET, HEAD"),
             (Method::GET, "/v1/models", "own"),
             (Method::GET, "/v1/tollgate/key", "own"),
+            (Method::POST, "/v1/tollgate/estimate", "estimate"),
+            (Method::GET, "/v1/tollgate/estimate", "POST"),
+            (Method::GET, "/v1/tollgate/receipts/n", "receipts"),
+            (Method::POST, "/v1/tollgate/receipts/n", "GET"),
+            (Method::GET, "/v1/tollgate/receipts", "unknown"),
+            (Method::GET, "/v1/tollgate/receipts/", "unknown"),
+            (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
             (Method::HEAD, "/", "root"),
             (Method::POST, "/v1/messages/", "unknown"),
             (Method::POST, "/V1/messages", "unknown"),

@@ -82,7 +82,7 @@ impl Gateway {
             .tariff_version(&config.live.fingerprint())
             .await
             .context("cannot read the tariff version")?;
-        let live = Arc::new(Live::new(&config.live, version, &config.base_url));
+        let live = Arc::new(Live::new(config, version));
         let report = Arc::new(report);
         let settings = SettlerSettings {
             calls_max: config.limits.in_flight_max,
@@ -287,9 +287,7 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
         .await
     {
         Ok(version) => {
-            gateway
-                .live
-                .replace(&config.live, version, &config.base_url);
+            gateway.live.replace(&config, version);
             follow(&gateway.health, &gateway.live);
             let snapshot = gateway.live.snapshot();
             let vendors = snapshot.vendors().map(|vendor| &**vendor);
@@ -371,6 +369,7 @@ pub fn log_event(event: &Event<'_>) {
                 booked = ?settled.booked,
                 end = ?settlement.item.end,
                 estimated = settlement.item.estimated,
+                bounded = settlement.item.bounded,
                 "call"
             );
         }

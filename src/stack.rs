@@ -32,12 +32,15 @@ use crate::{
     catalog::Catalog,
     config::Config,
     count_tokens::CountTokens,
+    estimate::{self, Estimate},
     head::{HeadLayer, HeadLimits},
     limiter::AddressLimiter,
     live::Live,
     own::Own,
+    page::PricePage,
     panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch},
+    receipts::Receipts,
     runtime::parse_limits,
     store::Store,
 };
@@ -114,17 +117,28 @@ pub fn stack(
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
-    let count = calls.service(CountTokens::new(upstream)); //  free: nothing is held
-    let own = callers.service(Own::new(Arc::clone(live), store.clone()));
-    let catalog = ServiceBuilder::new()
+    let count = calls.clone().service(CountTokens::new(upstream)); //  free: nothing is held
+    let estimate = ServiceBuilder::new()
+        .map_request(estimate::as_call::<Incoming>) // whose body it is: no path says that
+        .layer(calls)
+        .service(Estimate::new(store.clone(), tariff)); //  free: nothing is held
+    let own = callers
+        .clone()
+        .service(Own::new(Arc::clone(live), store.clone()));
+    let receipts = callers.service(Receipts::new(store.clone()));
+    let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
-        .layer(catalog_rate) //   429      10 per second per address
-        .service(Catalog::new(Arc::clone(live)));
+        .layer(catalog_rate); //  429      10 per second per address
+    let catalog = public.clone().service(Catalog::new(Arc::clone(live)));
+    let page = public.service(PricePage::new(Arc::clone(live)));
     let branches = Branches {
         inference: branch(inference),
         count: branch(count),
+        estimate: branch(estimate),
         own: branch(own),
+        receipts: branch(receipts),
         catalog: branch(catalog),
+        page: branch(page),
     };
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber

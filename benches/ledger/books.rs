@@ -334,6 +334,7 @@ impl Books {
                 },
                 price: Some(Arc::clone(&self.price)),
                 estimated: false,
+                bounded: false,
                 end: End::Finished,
             },
         };

@@ -122,6 +122,7 @@ impl<B> Tariff<B> for Fee {
             least: self.amount,
             meter: meter.clone(),
             finish_without_client: false,
+            tells_cost: false,
             bill: Ticket {
                 amount: self.amount,
                 meter,
@@ -148,6 +149,7 @@ impl Bill for Ticket {
             usage: Usage::default(),
             price: None,
             estimated: false,
+            bounded: false,
             end: reading.end?,
         };
         Some((self.amount, item))

@@ -19,6 +19,9 @@ pub enum Error {
     /// 404: no such path.
     #[error("no such path")]
     PathUnknown,
+    /// 404: no call of this key has a receipt under that number.
+    #[error("no such receipt")]
+    ReceiptUnknown,
     /// 405: the path takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {

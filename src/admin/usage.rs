@@ -398,6 +398,7 @@ mod tests {
                     },
                     price: None,
                     estimated,
+                    bounded: false,
                     end: End::Finished,
                 },
             };

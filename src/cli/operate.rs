@@ -71,6 +71,7 @@ const RECEIPT: &[Cell] = &[
     Cell::text("cache write tokens", "/usage/cache_write"),
     Cell::text("output tokens", "/usage/output"),
     Cell::text("usage estimated", "/estimated"),
+    Cell::text("usage bounded", "/bounded"),
     Cell::rubles("input, per million", "/price/input"),
     Cell::rubles("cached input, per million", "/price/cached_input"),
     Cell::rubles("cache write, per million", "/price/cache_write"),
@@ -369,13 +370,15 @@ mod tests {
     #[test]
     fn a_receipt_shows_tokens_and_money() {
         let receipt = json!({
-            "number": "n", "at": "2027-01-31T00:00:00Z", "estimated": false, "usage": {"input": 10, "output": 3},
+            "number": "n", "at": "2027-01-31T00:00:00Z", "estimated": false,
+            "bounded": true, "usage": {"input": 10, "output": 3},
             "price": {"input": "26.018751"}, "charged_rub": "0.000361"
         });
         let text = facts(RECEIPT, &receipt);
         assert!(
             text.contains("input tokens        10\n")
-                && text.contains("usage estimated     false\n"),
+                && text.contains("usage estimated     false\n")
+                && text.contains("usage bounded       true\n"),
             "{text}"
         );
         assert!(

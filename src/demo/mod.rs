@@ -177,7 +177,7 @@ The gateway runs with a scripted vendor (no real model); the key's account has {
     -H 'content-type: application/json' \
     -d '{{"model":"demo-messages","max_tokens":100,"stream":true,"messages":[{{"role":"user","content":"Привет"}}]}}'
 
-  curl {url}/v1/tollgate/models     # the price list, without a key
+  curl {url}/v1/tollgate/models     # the price list, without a key; for people: {url}/ in a browser
 
   # OpenAI SDK, with model "demo-chat":
   export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}

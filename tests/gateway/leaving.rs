@@ -521,6 +521,7 @@ impl Tariff<()> for Flat {
             least: want,
             meter: self.meter.clone(),
             finish_without_client: self.finish_without_client,
+            tells_cost: false,
             bill: FlatBill,
         })
     }

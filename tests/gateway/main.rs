@@ -25,6 +25,7 @@ mod replies; // what vendors say
 #[path = "../support/redis.rs"]
 mod redis_servers;
 
+mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
 mod edge_connections; // silent, slow and too many connections
@@ -35,6 +36,7 @@ mod edge_overload; // more than can be served, and keys that are guessed
 mod edge_panics; // panics over real sockets
 mod edge_random; // random and mutated bytes
 mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections, patience
+mod estimate; // what a call would hold
 mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
@@ -48,9 +50,11 @@ mod money; // what a call costs
 mod operators; // accounts, payments, receipts
 mod operators_keys; // keys, from their secret to their end
 mod order_of_checks; // which of two mistakes answers
+mod page; // the price list for people
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
 mod process; // signals and files of the binary
+mod receipts; // what a key's own calls cost
 mod redis_down; // Redis dead, emptied, standing still
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
 mod smoke; // the shortest way through

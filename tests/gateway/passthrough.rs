@@ -152,6 +152,7 @@ fn only_ours(what: &str, answer: &Answer, key: &Key) {
             "retry-after",
             "transfer-encoding",
             "x-accel-buffering",
+            "x-cost-rub",
             "x-request-id",
             "x-should-retry",
         ];

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tollgate::demo::vendor::{Reply, Step};
@@ -194,6 +195,18 @@ pub async fn read_until(body: &mut Incoming, text: &str) -> String {
         }
     }
     seen
+}
+
+/// A stream without the comment behind its last event, and what that says the call cost.
+pub fn told_cost(text: &str) -> (&str, &str) {
+    let (events, comment) = text
+        .rsplit_once(": cost_rub ")
+        .unwrap_or_else(|| panic!("no cost behind the stream: {text}"));
+    let cost = comment
+        .strip_suffix("\n\n")
+        .unwrap_or_else(|| panic!("the cost is not the end of the stream: {text}"));
+    assert!(cost.parse::<Decimal>().is_ok(), "{cost} is no amount");
+    (events, cost)
 }
 
 /// Reads to the end.

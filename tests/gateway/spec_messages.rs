@@ -7,6 +7,7 @@ use crate::{
     checks::{INVALID, refused, refuses},
     harness::{World, messages_body, request, with},
     ops::{Op, bearer},
+    replies::told_cost,
 };
 
 fn turns() -> Value {
@@ -223,7 +224,8 @@ async fn a_streamed_answer_is_events_that_add_up_to_the_reply() {
     let kind = answer.headers["content-type"].to_str().unwrap();
     assert!(kind.starts_with("text/event-stream"), "{kind}");
     let (mut names, mut reply) = (Vec::new(), String::new());
-    for event in answer.text().split_terminator("\n\n") {
+    let text = answer.text();
+    for event in told_cost(&text).0.split_terminator("\n\n") {
         let (name, data) = event.split_once("\ndata: ").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
         assert_eq!(name, format!("event: {}", data["type"].as_str().unwrap()));

@@ -11,7 +11,7 @@ use crate::{
     checks::{is_russian, names},
     harness::{World, chat_body, next_text, with},
     ops::{BOTH, Op, vendors},
-    replies::{begun, events, read_until, rest},
+    replies::{begun, events, read_until, rest, told_cost},
 };
 
 fn streamed(body: Value) -> Value {
@@ -51,7 +51,8 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
                 .vendor
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
             let answer = op.call(&world, &key, &with_usage(op.body("x"))).await;
-            assert_eq!(answer.text(), said, "{op:?} in pieces of {size}");
+            let text = answer.text();
+            assert_eq!(told_cost(&text).0, said, "{op:?} in pieces of {size}");
             assert!(!answer.failed, "{op:?} in pieces of {size}");
         }
     }
@@ -93,7 +94,8 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
             }
             assert_eq!(&seen, event, "{op:?}");
         }
-        assert_eq!(next_text(&mut body).await, None, "{op:?}");
+        let end = rest(&mut body).await;
+        assert_eq!(told_cost(&end).0, "", "{op:?}");
     }
 }
 
@@ -168,7 +170,8 @@ async fn usage_that_the_client_asked_for_stays() {
     let expected = said.concat();
     world.vendor.script(move |_| Reply::stream(said.clone()));
     let body = with_usage(chat_body("x"));
-    assert_eq!(world.chat(&key, &body).await.text(), expected);
+    let text = world.chat(&key, &body).await.text();
+    assert_eq!(told_cost(&text).0, expected);
     let sent = world.vendor.received().pop().unwrap().json();
     assert_eq!(sent["stream_options"], json!({ "include_usage": true }));
 }
@@ -196,10 +199,11 @@ async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
     let mut said = events(Op::Chat, &["раз"], 9, 1);
     said.pop();
     world.vendor.script(move |_| Reply::stream(said.clone()));
-    for body in [streamed(chat_body("x")), with_usage(chat_body("x"))] {
-        let text = world.chat(&key, &body).await.text();
-        assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
-    }
+    let text = world.chat(&key, &streamed(chat_body("x"))).await.text();
+    assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
+    let text = world.chat(&key, &with_usage(chat_body("x"))).await.text();
+    let (events, _) = told_cost(&text);
+    assert!(events.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
 }
 
 /// What stands in the last event of a stream that failed, after checking that it is one of this

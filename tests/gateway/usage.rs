@@ -61,6 +61,10 @@ async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged
             let receipt = world.receipt(&answer.number()).await;
             let what = format!("{op:?}: {nonsense}: {receipt}");
             assert_eq!(receipt["estimated"], true, "{what}");
+            let huge = |field: &str| nonsense[field].as_u64().is_some_and(|it| it > 100_000);
+            let (input, output) = counts(op);
+            // What cannot be is cut to what was held for, and said to be.
+            assert_eq!(receipt["bounded"], huge(input) || huge(output), "{what}");
             let (held, charged) = (micro(&receipt["held_rub"]), micro(&receipt["charged_rub"]));
             assert!(charged > 0, "{what}");
             // A usual hold counts 1.5 bytes for a token, and no token has less than one.

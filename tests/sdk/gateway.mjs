@@ -236,6 +236,12 @@ export function sharedPromises(suite) {
     await key.assertSpent();
   });
 
+  test("a plain answer says what it cost", async () => {
+    const { wire, client, charged } = await asker(suite);
+    const { usage } = await ask(client);
+    assert.equal(micro(wire.responses.at(-1).headers.get("x-cost-rub")), await charged(usage));
+  });
+
   test("what has no counterpart in the other format does no harm", async () => {
     const { client, charged } = await asker(suite);
     const { usage } = await ask(client, undefined, suite.dropped);

@@ -234,6 +234,11 @@ class Suite(unittest.TestCase):
         self.assertEqual(usage, self.ask(self.asker).usage)
         self.assert_charged(self.classes(usage))
 
+    def test_plain_answer_says_what_it_cost(self):
+        usage = self.ask(self.asker).usage
+        cost_header = self.wire.responses[-1].headers["x-cost-rub"]
+        self.assertEqual(self.assert_charged(self.classes(usage)), Decimal(cost_header))
+
     def test_field_that_nobody_knows_is_passed_on_or_named_in_a_refusal(self):
         # A vendor of the same format may know the field: it gets every byte. Where it would have to be translated,
         # what it means is not known, and leaving it out silently could change the answer.

@@ -122,6 +122,7 @@ impl Tariff<Order> for ByTheToken {
             least: cost(input_tokens + plan.order.output_tokens_min),
             meter: meter.clone(),
             finish_without_client: plan.order.finish_without_client,
+            tells_cost: false,
             bill: TokenBill { input_tokens },
         })
     }
@@ -162,6 +163,7 @@ impl Bill for TokenBill {
             },
             price: None,
             estimated: false,
+            bounded: false,
             end,
         };
         Some((cost(self.input_tokens + output), item))

@@ -423,6 +423,7 @@ mod tests {
                 usage: Usage::default(),
                 price: None,
                 estimated: false,
+                bounded: false,
                 end: End::Finished,
             },
         })

@@ -1,5 +1,6 @@
 use std::{
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -105,15 +106,21 @@ impl<T: Bill> Guard<T> {
         }
     }
 
+    /// Ends a call of which everything has come: nobody has to wait for the client to take it. Says what
+    /// it cost.
+    pub(super) fn end_if_over(&mut self) -> Option<MicroRub> {
+        self.call.meter.read().end?;
+        self.end()
+    }
+
     /// Whether the vendor that answers is read to its end without the client.
     fn outlives_client(&self) -> bool {
         self.call.meter.read().outlives_client
     }
 
-    fn end(&mut self) {
-        let Some(place) = self.place.take() else {
-            return;
-        };
+    /// Ends the hold, and says what the call cost; `None` when it has ended before.
+    fn end(&mut self) -> Option<MicroRub> {
+        let place = self.place.take()?;
         self.entry = None;
         let Granted {
             hold,
@@ -129,19 +136,23 @@ impl<T: Bill> Guard<T> {
             ..
         } = hold.clone();
         let reading = meter.read();
-        place.send(
-            match held.and_then(|held| Some((held, bill.charge(&reading)?))) {
-                Some((held, (cost, item))) => {
-                    Resolution::settle(number, account, key, held, cost, item)
-                }
-                // The reserve's answer was lost, or nothing was used.
-                None => Resolution::Release {
+        let (cost, resolution) = match held.and_then(|held| Some((held, bill.charge(&reading)?))) {
+            Some((held, (cost, item))) => (
+                cost,
+                Resolution::settle(number, account, key, held, cost, item),
+            ),
+            // The reserve's answer was lost, or nothing was used.
+            None => (
+                MicroRub::ZERO,
+                Resolution::Release {
                     number,
                     account,
                     key,
                 },
-            },
-        );
+            ),
+        };
+        place.send(resolution);
+        Some(cost)
     }
 }
 
@@ -160,7 +171,8 @@ impl<T: Bill> Drop for Guard<T> {
 
 /// An answer's body that ends the call's hold when it ends, fails or is dropped.
 ///
-/// Of a call that goes on without its client, the rest is read by the settler.
+/// Of a call that goes on without its client, the rest is read by the settler. A stream that tells what it
+/// cost does so behind its last event, where it came to its end.
 #[derive(Debug)]
 pub struct ResponseBody<A, T>
 where
@@ -172,6 +184,22 @@ where
     guard: Option<Guard<T>>,
     settler: Settler,
     finish_without_client: bool,
+    cost: CostComment,
+}
+
+/// With so many line feeds an event ends.
+const BETWEEN_EVENTS: usize = 2;
+
+/// The comment at the end of a stream.
+#[derive(Debug, Default)]
+enum CostComment {
+    #[default]
+    None,
+    /// The stream still runs, and what has come of it ends with so many line feeds.
+    Awaited {
+        line_feeds: usize,
+    },
+    Ready(Bytes),
 }
 
 impl<A, T> ResponseBody<A, T>
@@ -179,18 +207,55 @@ where
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
     T: Bill,
 {
-    pub(super) fn new(
-        inner: A,
-        guard: Guard<T>,
-        settler: Settler,
-        finish_without_client: bool,
-    ) -> Self {
+    pub(super) fn new(inner: A, guard: Guard<T>, settler: Settler) -> Self {
         Self {
             inner: Some(inner),
             guard: Some(guard),
             settler,
-            finish_without_client,
+            finish_without_client: false,
+            cost: CostComment::None,
         }
+    }
+
+    /// Whether the call goes on to its end when its client leaves.
+    pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
+        self.finish_without_client = finish;
+        self
+    }
+
+    /// Whether a comment behind the last event says what the call cost.
+    pub(super) fn tell_cost(mut self, tell: bool) -> Self {
+        if tell {
+            self.cost = CostComment::Awaited {
+                line_feeds: BETWEEN_EVENTS,
+            };
+        }
+        self
+    }
+
+    /// The hold has ended, at `cost`: what is to be sent behind the last frame.
+    fn told(&mut self, cost: Option<MicroRub>) -> Option<Bytes> {
+        let CostComment::Awaited { line_feeds } = mem::take(&mut self.cost) else {
+            return None;
+        };
+        // Some vendors leave out the blank line behind the last event.
+        let gap = if line_feeds < BETWEEN_EVENTS {
+            "\n\n"
+        } else {
+            ""
+        };
+        cost.map(|cost| format!("{gap}: cost_rub {cost}\n\n").into())
+    }
+}
+
+/// How many line feeds a stream ends with that ended with `before` of them and goes on with `data`.
+fn line_feeds_at_end(before: usize, data: &[u8]) -> usize {
+    let text = data.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
+    let end = &data[text.map_or(0, |at| at + 1)..];
+    let count = end.iter().filter(|byte| **byte == b'\n').count();
+    match text {
+        Some(_) => count,
+        None => before.saturating_add(count),
     }
 }
 
@@ -206,6 +271,11 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let CostComment::Ready(comment) = &mut self.cost {
+            let comment = mem::take(comment);
+            self.cost = CostComment::None;
+            return Poll::Ready(Some(Ok(Frame::data(comment))));
+        }
         // Taken out while it is polled: a body that panics must not be polled again by the drop.
         let Some(mut inner) = self.inner.take() else {
             return Poll::Ready(None);
@@ -218,18 +288,40 @@ where
         let frame = ready!(polled);
         // hyper does not poll again after trailers or once the body says that it has ended.
         let ended = !matches!(&frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
+        if let CostComment::Awaited { line_feeds } = &mut self.cost
+            && let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            *line_feeds = line_feeds_at_end(*line_feeds, data);
+        }
         if ended && let Some(guard) = &mut self.guard {
-            guard.end();
+            let cost = guard.end();
+            match (self.told(cost), &frame) {
+                (Some(comment), None) => {
+                    self.inner = None;
+                    return Poll::Ready(Some(Ok(Frame::data(comment))));
+                }
+                (Some(comment), Some(Ok(frame))) if frame.is_data() => {
+                    self.cost = CostComment::Ready(comment);
+                }
+                // Nothing comes behind an error or trailers.
+                _ => {}
+            }
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
+        matches!(self.cost, CostComment::None)
+            && self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map(Body::size_hint).unwrap_or_default()
+        match (&self.cost, &self.inner) {
+            (CostComment::None, Some(inner)) => inner.size_hint(),
+            // The comment comes on top.
+            _ => SizeHint::default(),
+        }
     }
 }
 
@@ -260,5 +352,28 @@ where
             let _ = timeout(patience, rest).await;
             drop(guard);
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_events_end_is_seen_however_it_is_cut() {
+        for (pieces, expected) in [
+            (&["data: [DONE]\n\n"][..], 2),
+            (&["data: [DONE]\r\n\r\n"][..], 2),
+            (&["data: [DONE]\n", "\n"][..], 2),
+            (&["data: [DONE]\r\n", "\r", "\n", ""][..], 2),
+            (&["\n\n", "data: [DONE]"][..], 0),
+            (&["data: [DONE]\n"][..], 1),
+            (&[][..], BETWEEN_EVENTS),
+        ] {
+            let feeds = pieces.iter().fold(BETWEEN_EVENTS, |feeds, piece| {
+                line_feeds_at_end(feeds, piece.as_bytes())
+            });
+            assert_eq!(feeds, expected, "{pieces:?}");
+        }
     }
 }

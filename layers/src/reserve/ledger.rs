@@ -114,6 +114,9 @@ pub struct Item {
     pub price: Option<Arc<Price>>,
     /// The usage was estimated or repaired: the vendor's own was missing or absurd.
     pub estimated: bool,
+    /// The vendor's counts were beyond what is possible, and were cut to what was held for.
+    #[serde(default)]
+    pub bounded: bool,
     /// How the call ended.
     pub end: End,
 }

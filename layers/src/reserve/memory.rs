@@ -434,6 +434,7 @@ mod tests {
                 },
                 price: None,
                 estimated: false,
+                bounded: false,
                 end: End::Finished,
             },
         }

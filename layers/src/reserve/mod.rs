@@ -40,6 +40,7 @@
 //!             least: FEE,
 //!             meter: Meter::default(),
 //!             finish_without_client: false,
+//!             tells_cost: false,
 //!             bill: Ticket,
 //!         })
 //!     }
@@ -57,6 +58,7 @@
 //!             usage: Usage::default(),
 //!             price: None,
 //!             estimated: false,
+//!             bounded: false,
 //!             end: End::Finished,
 //!         };
 //!         Some((FEE, item))
@@ -96,6 +98,18 @@
 //! A hold is a duty, and it never leaves this module: a guard owns it from before the ledger is asked
 //! until the answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails: its
 //! place in the [`Settler`]'s queue was taken before the hold was.
+//!
+//! # What the caller is told
+//!
+//! A plain answer whose use is known with its head says in [`X_COST_RUB`] what it costs, in decimal rubles. An
+//! event stream can say so only behind its last event, in a comment, which clients pass over:
+//!
+//! ```text
+//! : cost_rub 0.000859
+//! ```
+//!
+//! It is the cost that the ledger is told. Where that is more than was held and the rest is not there, the ledger
+//! charges less, and the receipt says how much.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -128,7 +142,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
@@ -140,11 +154,14 @@ pub use self::{
 };
 use crate::{
     error::Error,
-    facts::RequestNumber,
+    facts::{EventStream, RequestNumber},
     key::{AccountId, KeyId},
     money::MicroRub,
     usage::{Meter, Reading},
 };
+
+/// The header of a plain answer that says what it costs, in decimal rubles.
+pub const X_COST_RUB: HeaderName = HeaderName::from_static("x-cost-rub");
 
 /// What a request of type `B` can cost and what it did cost.
 pub trait Tariff<B>: Clone + Send + Sync + 'static {
@@ -178,6 +195,8 @@ pub struct Quote<T> {
     /// Whether the call goes on to its end when its client leaves, whoever answers it. The meter may
     /// say so of the vendor that does (`Reading::outlives_client`).
     pub finish_without_client: bool,
+    /// Whether an answer that is an [`EventStream`] says at its end what it cost.
+    pub tells_cost: bool,
     /// What is kept to compute the charge.
     pub bill: T,
 }
@@ -319,7 +338,7 @@ where
     T: Tariff<B>,
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
 {
-    let finish_without_client = quote.finish_without_client;
+    let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
     let number = req
         .extensions()
         .get::<RequestNumber>()
@@ -349,9 +368,18 @@ where
         }
         Err(error) => return Err(refusal(error, hold.least)),
     }
-    let res = guard.unless_cut(inner.call(req)).await?;
+    let mut res = guard.unless_cut(inner.call(req)).await?;
+    let streams = res.extensions().get::<EventStream>().is_some();
+    if !streams && let Some(cost) = guard.end_if_over() {
+        let cost = HeaderValue::try_from(cost.to_string()).expect("digits and a point");
+        res.headers_mut().insert(X_COST_RUB, cost);
+    }
     let settler = shared.settler.clone();
-    Ok(res.map(|inner| ResponseBody::new(inner, guard, settler, finish_without_client)))
+    Ok(res.map(|inner| {
+        ResponseBody::new(inner, guard, settler)
+            .finish_without_client(finish_without_client)
+            .tell_cost(streams && tells_cost)
+    }))
 }
 
 /// A ledger's refusal of a call that needs `needs`, as the caller's error.

@@ -319,6 +319,7 @@ mod tests {
                 usage: reading.usage.unwrap_or_default(),
                 price: None,
                 estimated: true,
+                bounded: false,
                 end: reading.end.unwrap(),
             };
             (cost > 0).then(|| (MicroRub::new(cost), item))

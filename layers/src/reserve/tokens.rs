@@ -122,6 +122,7 @@ impl Tariff<Priced> for ByTokens {
             least,
             meter: meter.clone(),
             finish_without_client: !call.stream,
+            tells_cost: call.usage_asked,
             bill: TokenBill {
                 price: Arc::clone(price),
                 model: Arc::clone(model),
@@ -171,7 +172,11 @@ impl Bill for TokenBill {
         if reading.usage.is_none() && !delivered && !left {
             return None;
         }
-        let (usage, repaired) = self.usage(reading);
+        let Counted {
+            usage,
+            repaired,
+            bounded,
+        } = self.counted(reading);
         if usage.is_zero() {
             return None;
         }
@@ -181,15 +186,36 @@ impl Bill for TokenBill {
             usage,
             price: Some(Arc::clone(&self.price)),
             estimated: repaired || reading.suspect,
+            bounded,
             end,
         };
         Some((self.price.cost(&usage), item))
     }
 }
 
+/// The usage to charge.
+struct Counted {
+    usage: Usage,
+    /// Not all of it is the vendor's own word.
+    repaired: bool,
+    /// The vendor's word was cut to what was held for.
+    bounded: bool,
+}
+
 impl TokenBill {
-    /// The usage to charge, and whether any of it is not the vendor's own word.
-    fn usage(&self, reading: &Reading) -> (Usage, bool) {
+    /// The input tokens that the hold pays for, whatever their class.
+    #[must_use]
+    pub const fn input_tokens_max(&self) -> u64 {
+        self.input_bound
+    }
+
+    /// The output tokens that the hold pays for, all choices together.
+    #[must_use]
+    pub const fn output_tokens_max(&self) -> u64 {
+        self.output_bound
+    }
+
+    fn counted(&self, reading: &Reading) -> Counted {
         let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
         let reported = reading.usage.unwrap_or_default();
         // What no answer can have used is held to what was held for; anything less is the vendor's word,
@@ -202,7 +228,8 @@ impl TokenBill {
             true => self.output_bound,
             false => u64::MAX,
         };
-        let (mut usage, mut repaired) = reported.clamped(input_max, output_max);
+        let (mut usage, bounded) = reported.clamped(input_max, output_max);
+        let mut repaired = bounded;
         // No call is without input.
         if usage.input_total() == 0 {
             (usage.input, repaired) = (self.input_estimate, true);
@@ -215,7 +242,11 @@ impl TokenBill {
         if missing {
             (usage.output, repaired) = (seen.min(self.output_limit), true);
         }
-        (usage, repaired)
+        Counted {
+            usage,
+            repaired,
+            bounded,
+        }
     }
 }
 
@@ -336,6 +367,7 @@ mod tests {
         ] {
             let charged = bill().charge(&reading).map(|(cost, item)| {
                 assert_eq!(item.vendor, "answered", "{name}");
+                assert_eq!(item.bounded, name == "finished, absurd usage", "{name}");
                 (cost.micro(), item.estimated)
             });
             assert_eq!(charged, charge, "{name}");

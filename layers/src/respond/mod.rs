@@ -359,6 +359,7 @@ mod tests {
         type Make = fn() -> Error;
         let errors: &[(Make, u16)] = &[
             (|| Error::PathUnknown, 404),
+            (|| Error::ReceiptUnknown, 404),
             (|| Error::invalid("model", Problem::Missing), 400),
             (|| Error::KeyMissing, 401),
             (|| Error::AccountEmpty, 401),

@@ -173,6 +173,7 @@ fn class(error: &Error) -> Class {
     const API: &str = "api_error";
     let (status, kind, code) = match error {
         Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
+        Error::ReceiptUnknown => (S::NOT_FOUND, "not_found_error", "receipt_not_found"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
         Error::HeadTooLarge { .. } => (

@@ -16,6 +16,10 @@ fn russian(error: &Error) -> String {
         Error::PathUnknown => {
             "Такого адреса нет. Проверьте путь запроса и базовый адрес клиента.".into()
         }
+        Error::ReceiptUnknown => {
+            "Квитанции с таким номером нет: запрос ещё выполняется, ничего не стоил или сделан другим ключом."
+                .into()
+        }
         Error::MethodNotAllowed { allow } => {
             format!("Метод не поддерживается этим адресом. Допустимо: {allow}.")
         }
@@ -142,6 +146,10 @@ fn english(error: &Error) -> String {
     match error {
         Error::PathUnknown => {
             "No such path. Check the request's path and the client's base address.".into()
+        }
+        Error::ReceiptUnknown => {
+            "No receipt under this number: the call still runs, cost nothing, or was made with another key."
+                .into()
         }
         Error::MethodNotAllowed { allow } => format!("Method not allowed here. Allowed: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {

@@ -57,6 +57,7 @@ fn settlement(index: u128, cost: i64) -> Settlement {
             usage: Usage::default(),
             price: None,
             estimated: false,
+            bounded: false,
             end: End::Finished,
         },
     }

@@ -479,6 +479,7 @@ mod tests {
             },
             price: None,
             estimated: true,
+            bounded: true,
             end: End::ClientLeft,
         };
         let mut entry: HashMap<String, String> = [

@@ -89,7 +89,8 @@ CREATE TABLE receipts (
     ended TEXT NOT NULL,
     booked TEXT NOT NULL,
     estimated INTEGER NOT NULL CHECK (estimated IN (0, 1)),
-    price TEXT
+    price TEXT,
+    bounded INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))
 ) STRICT;
 CREATE TABLE tariff (
     id INTEGER PRIMARY KEY NOT NULL,
@@ -109,9 +110,13 @@ CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 ";
 
+/// What an earlier version's receipts lack.
+const BOUNDED: &str =
+    "ALTER TABLE receipts ADD COLUMN bounded INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))";
+
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
-    output, held, cost, charged, loss, ended, booked, estimated, price";
+    output, held, cost, charged, loss, ended, booked, estimated, price, bounded";
 
 /// Receipts may be trimmed by age one day, so their sums bound the books from below.
 const BREACHES: &str = "
@@ -272,6 +277,9 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
         source: source.into(),
     };
     writer.execute_batch(ADDITIONS).map_err(failed)?;
+    if !has_bounded(&writer).map_err(failed)? {
+        writer.execute_batch(BOUNDED).map_err(failed)?;
+    }
     let books = writer.transaction().map_err(failed)?;
     let breaches = breaches(&books).map_err(failed)?;
     if !breaches.is_empty() {
@@ -294,6 +302,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
         lock,
         state,
     })
+}
+
+fn has_bounded(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM pragma_table_info('receipts') WHERE name = 'bounded'";
+    conn.query_row(sql, [], |row| row.get::<_, i64>(0))
+        .map(|found| found > 0)
 }
 
 /// Breaches of the invariants in the file, in words that begin with the invariant's name.
@@ -507,15 +521,16 @@ fn forget(batch: &Transaction<'_>, number: RequestNumber) -> rusqlite::Result<()
 fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
     // A dispute moved nothing: what is booked later takes its place. Anything else stands.
     let sql = "INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
-                   output, held, cost, charged, loss, ended, booked, estimated, price)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+                   output, held, cost, charged, loss, ended, booked, estimated, price, bounded)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
                ON CONFLICT (number) DO UPDATE SET
                    at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
                    model = excluded.model, vendor = excluded.vendor, input = excluded.input,
                    cached_input = excluded.cached_input, cache_write = excluded.cache_write,
                    output = excluded.output, held = excluded.held, cost = excluded.cost,
                    charged = excluded.charged, loss = excluded.loss, ended = excluded.ended,
-                   booked = excluded.booked, estimated = excluded.estimated, price = excluded.price
+                   booked = excluded.booked, estimated = excluded.estimated, price = excluded.price,
+                   bounded = excluded.bounded
                WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
     let Item {
         model,
@@ -523,6 +538,7 @@ fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result
         usage,
         price,
         estimated,
+        bounded,
         end,
     } = &receipt.item;
     let row = params![
@@ -544,6 +560,7 @@ fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result
         word(&receipt.booked)?,
         estimated,
         price.as_ref().map(to_json).transpose()?,
+        bounded,
     ];
     batch.prepare_cached(sql)?.execute(row)?;
     Ok(())
@@ -586,6 +603,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             },
             price,
             estimated: row.get(16)?,
+            bounded: row.get(18)?,
             end: from_word(row, 14)?,
         },
     })

@@ -93,6 +93,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
             },
             price: Some(Arc::new(price)),
             estimated: true,
+            bounded: true,
             end: End::ClientLeft,
         },
     }
@@ -365,15 +366,20 @@ async fn journals_never_go_back_in_time() {
 }
 
 #[tokio::test]
-async fn a_file_of_an_earlier_version_gets_its_indexes() {
+async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
     let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("DROP INDEX entries_by_time; DROP INDEX receipts_by_time")
-        .unwrap();
+    raw.execute_batch(
+        "DROP INDEX entries_by_time; DROP INDEX receipts_by_time;
+         ALTER TABLE receipts DROP COLUMN bounded",
+    )
+    .unwrap();
     drop(raw);
-    SqliteLedger::open(&path).unwrap().close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert!(!ledger.receipt(number(0)).await.unwrap().item.bounded);
+    ledger.close().await;
     let raw = Connection::open(&path).unwrap();
     let indexes: i64 = raw
         .query_row(

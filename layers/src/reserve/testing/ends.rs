@@ -262,6 +262,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
     let plain = Item {
         price: None,
         estimated: false,
+        bounded: false,
         end: End::Finished,
         usage: Usage::default(),
         ..item()

@@ -147,6 +147,7 @@ pub fn item() -> Item {
         },
         price: Some(Arc::new(price)),
         estimated: true,
+        bounded: true,
         end: End::ClientLeft,
     }
 }

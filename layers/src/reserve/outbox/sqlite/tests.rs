@@ -50,6 +50,7 @@ fn settlement(index: u16, cost: i64) -> Box<Settlement> {
             },
             price: None,
             estimated: true,
+            bounded: false,
             end: End::GatewayStopped,
         },
     })

@@ -1,0 +1,18 @@
+//! JSON answers of our own, for one caller alone.
+
+use http::{
+    HeaderValue, Response,
+    header::{CACHE_CONTROL, CONTENT_TYPE},
+};
+use serde::Serialize;
+use tollgate_layers::body::{AnswerBody, full};
+
+/// Answers with `value`, which nobody on the way may keep.
+pub(crate) fn json(value: &impl Serialize) -> Response<AnswerBody> {
+    let bytes = serde_json::to_vec(value).expect("text and numbers are always JSON");
+    let mut res = Response::new(full(bytes));
+    let headers = res.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    res
+}

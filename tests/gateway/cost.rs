@@ -1,0 +1,176 @@
+//! What the caller is told of a call's cost with the answer: a header of a plain one, a comment behind the
+//! last event of a stream.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    checks::micro,
+    harness::{World, with},
+    ops::{BOTH, Op},
+    replies::{answer, begun, events, read_until, refusal, rest, told_cost, usage},
+};
+
+/// Both operations, at vendors of both formats.
+const WAYS: [(Op, Op); 4] = [
+    (Op::Chat, Op::Chat),
+    (Op::Chat, Op::Messages),
+    (Op::Messages, Op::Messages),
+    (Op::Messages, Op::Chat),
+];
+
+fn to(op: Op, vendor: Op, fields: Value) -> Value {
+    let body = with(op.body("x"), json!({ "model": vendor.model() }));
+    with(body, fields)
+}
+
+/// A stream of which the usage is asked for where that has to be asked for.
+fn streamed(op: Op, vendor: Op) -> Value {
+    let body = to(op, vendor, json!({ "stream": true }));
+    match op {
+        Op::Chat => with(body, json!({ "stream_options": { "include_usage": true } })),
+        Op::Messages => body,
+    }
+}
+
+#[tokio::test]
+async fn a_plain_answer_says_what_it_cost() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, vendor) in WAYS {
+        let said = answer(vendor, "да", &usage(vendor, 9, 2));
+        world.vendor.script(move |_| Reply::json(200, &said));
+        let answer = op.call(&world, &key, &to(op, vendor, json!({}))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let length = answer.headers["content-length"].to_str().unwrap();
+        assert_eq!(length, answer.body.len().to_string(), "{op:?} {vendor:?}");
+        let receipt = world.receipt(&answer.number()).await;
+        let cost = answer.headers["x-cost-rub"].to_str().unwrap();
+        assert_eq!(receipt["charged_rub"], cost, "{op:?} {vendor:?}");
+        assert_eq!(receipt["end"], "finished", "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_says_what_it_cost_behind_its_last_event() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, vendor) in WAYS {
+        world
+            .vendor
+            .script(move |_| Reply::stream(events(vendor, &["раз ", "два"], 9, 2)));
+        let answer = op.call(&world, &key, &streamed(op, vendor)).await;
+        assert!(!answer.headers.contains_key("x-cost-rub"));
+        let text = answer.text();
+        let (before, cost) = told_cost(&text);
+        let last = match op {
+            Op::Chat => "data: [DONE]\n\n",
+            Op::Messages => "\"message_stop\"}\n\n",
+        };
+        assert!(before.ends_with(last), "{op:?} {vendor:?}: {text}");
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["charged_rub"], cost, "{op:?} {vendor:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_chat_stream_without_usage_says_nothing_of_its_cost() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for vendor in BOTH {
+        world
+            .vendor
+            .script(move |_| Reply::stream(events(vendor, &["раз"], 9, 2)));
+        let body = to(Op::Chat, vendor, json!({ "stream": true }));
+        let text = world.chat(&key, &body).await.text();
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+        assert!(!text.contains("cost_rub"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_comment_is_a_line_of_its_own_whatever_the_vendor_left_out() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let whole = events(Op::Chat, &["раз"], 9, 2).concat();
+    for (end, gap) in [("", "\n\n"), ("\n", "\n\n"), ("\n\n", "")] {
+        for size in [1, whole.len()] {
+            let said = format!("{}{end}", whole.trim_end());
+            let steps: Vec<Step> = said
+                .as_bytes()
+                .chunks(size)
+                .map(|piece| Step::Send(piece.to_vec().into()))
+                .collect();
+            world
+                .vendor
+                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            let body = streamed(Op::Chat, Op::Chat);
+            let text = world.chat(&key, &body).await.text();
+            let (before, _) = told_cost(&text);
+            assert_eq!(before, format!("{said}{gap}"), "in pieces of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_says_nothing_of_its_cost() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let go = Arc::new(Notify::new());
+        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2))
+            .with_step(begun(op), Step::Cut)
+            .with_step(begun(op), Step::Hold(Arc::clone(&go)));
+        world.vendor.script(move |_| reply.clone());
+        let req = op.request(&world, &key, &streamed(op, op));
+        let mut body = world.send(req).await.into_body();
+        let mut text = read_until(&mut body, "раз").await;
+        go.notify_one();
+        text.push_str(&rest(&mut body).await);
+        assert!(text.contains("\"error\""), "{text}");
+        assert!(!text.contains("cost_rub"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_refused_has_no_cost() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for status in [400, 500] {
+            let reply = refusal(status, "no");
+            world.vendor.script(move |_| reply.clone());
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            assert!(!answer.headers.contains_key("x-cost-rub"), "{answer:?}");
+        }
+        let said = answer(op, "да", &usage(op, 9, 2)).to_string();
+        let half = said[..said.len() / 2].to_owned();
+        world.vendor.script(move |_| {
+            let steps = vec![Step::Send(half.clone().into()), Step::Cut];
+            Reply::raw(200, "application/json", steps)
+        });
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        assert_eq!(answer.status, 502, "{answer:?}");
+        assert!(!answer.headers.contains_key("x-cost-rub"), "{answer:?}");
+    }
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
+}
+
+#[tokio::test]
+async fn a_cost_beyond_the_funds_is_told_and_the_receipt_says_what_was_charged() {
+    let world = World::start().await;
+    // 3000 bytes are held as 2000 tokens, and may be 3000.
+    let body = Op::Chat.body(&"x".repeat(3000));
+    let said = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let key = world.key_with("poor", "0.3", json!({})).await;
+    let answer = world.chat(&key, &body).await;
+    assert_eq!(answer.headers["x-cost-rub"], "0.32");
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(receipt["cost_rub"], "0.32", "{receipt}");
+    assert_eq!(receipt["charged_rub"], "0.30", "{receipt}");
+    assert_eq!(micro(&receipt["loss_rub"]), 20_000, "{receipt}");
+}

@@ -1,0 +1,173 @@
+//! Decisions, "Extra paths": what a call would hold, said without holding it and without asking a vendor.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::{AUTHENTICATION, INVALID, NOT_FOUND, PERMISSION, micro, names, refused, rubles},
+    harness::{Answer, Key, World, request, with},
+    ops::{BOTH, Op},
+    replies::Running,
+};
+
+async fn estimate(world: &World, op: Op, key: &Key, body: &Value) -> Answer {
+    let mut headers = vec![
+        ("x-api-key", key.secret.as_str()),
+        ("content-type", "application/json"),
+    ];
+    if op == Op::Messages {
+        headers.push(("anthropic-version", "2026-10-21"));
+    }
+    let url = world.url("/v1/tollgate/estimate");
+    let body = body.to_string().into();
+    world.ask(request(Method::POST, &url, &headers, body)).await
+}
+
+/// A chat body without a ceiling.
+fn without_max_tokens() -> Value {
+    json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
+}
+
+#[tokio::test]
+async fn an_estimate_is_what_the_call_holds_and_is_free() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+    let rates = |op: Op| {
+        let models = catalog["models"].as_array().unwrap();
+        let model = models.iter().find(|model| model["id"] == op.model());
+        model.unwrap().clone()
+    };
+    let two = with(Op::Chat.body("x"), json!({ "n": 2 }));
+    for (op, body, output) in [
+        (Op::Chat, Op::Chat.body(&"слово ".repeat(100)), 100),
+        (Op::Messages, Op::Messages.body("x"), 100),
+        (Op::Chat, without_max_tokens(), 4000),
+        (Op::Chat, two, 200),
+    ] {
+        let account = world.settled(&key).await;
+        let answer = estimate(&world, op, &key, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let said = answer.json();
+        assert_eq!(
+            names(&said),
+            [
+                "fits",
+                "free_rub",
+                "hold_rub",
+                "input_tokens_max",
+                "model",
+                "output_tokens_max",
+                "price",
+            ]
+        );
+        assert_eq!(said["model"], op.model());
+        assert_eq!(said["fits"], true);
+        assert_eq!(said["output_tokens_max"], output, "{said}");
+        assert_eq!(said["free_rub"], account["free_rub"], "{said}");
+        let rates = rates(op);
+        for (class, rate) in [
+            ("input", "input_rub_mtok"),
+            ("cached_input", "cached_input_rub_mtok"),
+            ("output", "output_rub_mtok"),
+            ("cache_write", "cache_write_rub_mtok"),
+        ] {
+            assert_eq!(said["price"][class], rates[rate], "{said}");
+        }
+        // Anybody can compute it: rubles for a million tokens are micro-rubles for one.
+        let count = |field: &str| said[field].as_i64().unwrap();
+        let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
+        let hold = count("input_tokens_max") * rate("input_rub_mtok")
+            + count("output_tokens_max") * rate("output_rub_mtok");
+        assert_eq!(micro(&said["hold_rub"]), hold, "{said}");
+        let held = world.account(&key).await["held_rub"].clone();
+        assert_eq!(held, "0.00", "an estimate holds nothing");
+
+        if body["n"].is_null() {
+            let running = Running::start(&world, op, &key, &body).await;
+            let held = world.account(&key).await["held_rub"].clone();
+            assert_eq!(said["hold_rub"], held, "{said}");
+            running.finish().await;
+        }
+    }
+    assert_eq!(world.vendor.received().len(), 3, "the calls alone");
+}
+
+#[tokio::test]
+async fn where_funds_are_short_the_ceiling_gives_way_as_it_does_for_the_call() {
+    let world = World::start().await;
+    let rich = world.key().await;
+    let body = without_max_tokens();
+    let all = estimate(&world, Op::Chat, &rich, &body).await.json();
+    let funds = micro(&all["hold_rub"]) - 100_000;
+    let key = world.key_with("poor", &rubles(funds), json!({})).await;
+    let said = estimate(&world, Op::Chat, &key, &body).await.json();
+    assert_eq!(said["fits"], true, "{said}");
+    assert_eq!(said["hold_rub"], said["free_rub"], "{said}");
+    assert_eq!(said["output_tokens_max"], 4000 - 500, "{said}");
+    let running = Running::start(&world, Op::Chat, &key, &body).await;
+    assert_eq!(world.account(&key).await["held_rub"], said["hold_rub"]);
+    running.finish().await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_told_with_what_it_needs() {
+    let world = World::start().await;
+    let key = world.key_with("poor", "0.02", json!({})).await;
+    let spent = json!({ "ceiling_rub": "0.000001" });
+    let spent = world.another_key("poor", spent).await;
+    let empty = world.key_with("empty", "0", json!({})).await;
+    for op in BOTH {
+        let body = op.body("x");
+        let said = estimate(&world, op, &key, &body).await.json();
+        assert_eq!(said["fits"], false, "{said}");
+        assert_eq!(said["free_rub"], "0.02", "{said}");
+        let answer = op.call(&world, &key, &body).await;
+        let text = refused("the call", &answer, 403, PERMISSION, "insufficient_balance");
+        let needs = said["hold_rub"].as_str().unwrap();
+        assert!(text.contains(&format!("нужно {needs} ₽")), "{text}");
+
+        for (key, free) in [(&spent, "0.000001"), (&empty, "0.00")] {
+            let said = estimate(&world, op, key, &body).await.json();
+            assert_eq!(said["fits"], false, "{said}");
+            assert_eq!(said["free_rub"], free, "{said}");
+        }
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn an_estimate_is_refused_as_its_call_is() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let good = op.body("x");
+        let other = json!({ "models": ["of-yesterday"] });
+        let narrow = world.another_key("acme", other).await;
+        let forged = Key {
+            secret: "tg-forged".to_owned(),
+            ..key.clone()
+        };
+        let of_nothing = with(good.clone(), json!({ "messages": [] }));
+        let of_nobody = with(good.clone(), json!({ "model": "nobody" }));
+        for (key, body, status, kind, code) in [
+            (&key, &of_nothing, 400, INVALID, ""),
+            (&key, &of_nobody, 503, NOT_FOUND, "model_not_found"),
+            (&narrow, &good, 403, PERMISSION, "model_not_allowed"),
+            (&forged, &good, 401, AUTHENTICATION, "invalid_api_key"),
+        ] {
+            let said = estimate(&world, op, key, body).await;
+            let called = op.call(&world, key, body).await;
+            let text = refused("an estimate", &said, status, kind, code);
+            assert_eq!(text, refused("a call", &called, status, kind, code));
+        }
+    }
+    let suspended = json!({ "status": "suspended" });
+    let account = world
+        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(suspended))
+        .await;
+    assert_eq!(account.status, 200, "{account:?}");
+    let said = estimate(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    refused("suspended", &said, 401, AUTHENTICATION, "account_suspended");
+    assert!(world.vendor.received().is_empty());
+}

@@ -1,0 +1,154 @@
+//! Decisions, "Extra paths": a key reads the receipts of its own calls, and of no others.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::{AUTHENTICATION, INVALID, NOT_FOUND, names, refused},
+    harness::{Answer, Key, World, eventually},
+    ops::{BOTH, Op, bearer, top},
+    replies::{Running, answer},
+};
+
+const UNKNOWN: &str = "01a1f9e6-bc69-7767-a285-af3e6bb9c9ef";
+
+async fn ask(world: &World, key: &Key, number: &str) -> Answer {
+    let bearer = bearer(key);
+    let path = format!("/v1/tollgate/receipts/{number}");
+    world.get(&path, &[("authorization", &bearer)]).await
+}
+
+/// The receipt once it is booked.
+async fn receipt(world: &World, key: &Key, number: &str) -> Value {
+    eventually("the key finds its receipt", async || {
+        let answer = ask(world, key, number).await;
+        (answer.status == 200).then(|| answer.json())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let answer = op.call(&world, &key, &op.body("Привет")).await;
+        let own = receipt(&world, &key, &answer.number()).await;
+        assert_eq!(
+            names(&own),
+            [
+                "at",
+                "bounded",
+                "charged_rub",
+                "cost_rub",
+                "end",
+                "estimated",
+                "held_rub",
+                "loss_rub",
+                "model",
+                "number",
+                "price",
+                "started_at",
+                "usage",
+            ]
+        );
+        let operators = world.receipt(&answer.number()).await;
+        for field in names(&own) {
+            if field != "started_at" {
+                assert_eq!(own[field], operators[field], "{field}");
+            }
+        }
+        assert_eq!(own["number"], answer.number());
+        assert_eq!(own["model"], op.model());
+        assert_eq!(own["end"], "finished");
+        // 9 in, 3 out.
+        let charged = match op {
+            Op::Chat => "0.0015",
+            Op::Messages => "0.015",
+        };
+        assert_eq!(own["charged_rub"], charged);
+        let second = |field: &str| own[field].as_str().unwrap()[..19].to_owned();
+        assert!(second("started_at") <= second("at"), "{own}");
+        assert!(!own.to_string().contains("vendor"), "{own}");
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_says_how_a_call_ended_and_that_its_usage_was_bounded() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    let left = running.number.clone();
+    drop(running);
+    let own = receipt(&world, &key, &left).await;
+    assert_eq!(own["end"], "client_left", "{own}");
+    assert_eq!(own["bounded"], false, "{own}");
+
+    let absurd = json!({ "prompt_tokens": 9, "completion_tokens": 1_000_000_000 });
+    let said = answer(Op::Chat, "да", &absurd);
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let answer = world.chat(&key, &Op::Chat.body("x")).await;
+    let own = receipt(&world, &key, &answer.number()).await;
+    assert_eq!(
+        (&own["bounded"], &own["estimated"]),
+        (&json!(true), &json!(true)),
+        "{own}"
+    );
+    // What `max_tokens` allowed is what was held for.
+    assert_eq!(own["usage"]["output"], 100, "{own}");
+}
+
+#[tokio::test]
+async fn another_keys_call_is_as_unknown_as_one_that_never_was() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let sibling = world.another_key("acme", json!({})).await;
+    let stranger = world.key_with("other", "10", json!({})).await;
+    let paid = world.chat(&key, &Op::Chat.body("x")).await.number();
+    receipt(&world, &key, &paid).await;
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+
+    let unknown = ask(&world, &key, UNKNOWN).await;
+    let words = refused("unknown", &unknown, 404, NOT_FOUND, "receipt_not_found");
+    for (what, key, number) in [
+        ("of a key of the same account", &sibling, &paid),
+        ("of another account", &stranger, &paid),
+        ("of a call that runs", &key, &running.number),
+    ] {
+        let answer = ask(&world, key, number).await;
+        let text = refused(what, &answer, 404, NOT_FOUND, "receipt_not_found");
+        assert_eq!(text, words, "{what}");
+    }
+    running.finish().await;
+}
+
+#[tokio::test]
+async fn a_number_that_is_none_is_400_and_named() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for number in ["1", "x", "01a1f9e6-bc69-7767-a285", "%20", "..."] {
+        let answer = ask(&world, &key, number).await;
+        let text = refused(number, &answer, 400, INVALID, "");
+        assert!(text.contains("«number»"), "{number}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn receipts_need_a_key_and_stand_under_the_service_name() {
+    let world = top("service = \"acme-ai\"").start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let path = format!("/v1/acme-ai/receipts/{UNKNOWN}");
+    let answer = world.get(&path, &[]).await;
+    refused("no key", &answer, 401, AUTHENTICATION, "invalid_api_key");
+    let answer = world.get(&path, &headers).await;
+    refused("a key", &answer, 404, NOT_FOUND, "receipt_not_found");
+    for path in [
+        format!("/v1/tollgate/receipts/{UNKNOWN}"),
+        "/v1/acme-ai/receipts/".to_owned(),
+    ] {
+        let answer = world.get(&path, &headers).await;
+        refused(&path, &answer, 404, NOT_FOUND, "path_not_found");
+    }
+}
