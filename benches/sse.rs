@@ -31,7 +31,7 @@ use tollgate_layers::{
 };
 use tower::{Layer, ServiceExt};
 
-use crate::fixtures::{Canned, EVENTS, answers::Answers, chat_events, config};
+use crate::fixtures::{Canned, EVENTS, answers::Answers, chat_events, config, messages_events};
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -121,34 +121,6 @@ fn from_messages(group: &mut BenchmarkGroup<'_, WallTime>) {
             });
         },
     );
-}
-
-fn messages_events() -> Vec<Bytes> {
-    let event = |kind: &str, data: &str| {
-        Bytes::from(format!(
-            "event: {kind}\ndata: {{\"type\":\"{kind}\",{data}}}\n\n"
-        ))
-    };
-    let mut events = vec![
-        event(
-            "message_start",
-            r#""message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":1}}"#,
-        ),
-        event(
-            "content_block_start",
-            r#""index":0,"content_block":{"type":"text","text":""}"#,
-        ),
-    ];
-    let delta = r#""index":0,"delta":{"type":"text_delta","text":" слово"}"#;
-    events.resize(EVENTS - 3, event("content_block_delta", delta));
-    events.push(event("content_block_stop", r#""index":0"#));
-    let end =
-        r#""delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":94}"#;
-    events.push(event("message_delta", end));
-    events.push(Bytes::from_static(
-        b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
-    ));
-    events
 }
 
 fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {

@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    fs,
     hint::black_box,
     process::{Command, Stdio},
     sync::{
@@ -62,6 +63,8 @@ const TTL: Duration = Duration::from_secs(960);
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
 /// A stall of the server is measured, not refused.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A filling that leaves less than this ends the run: the machine has other programs.
+const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
 /// Filling says how far it has come so often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
@@ -217,7 +220,8 @@ impl Books {
         let ids: Vec<(AccountId, KeyId)> = (0..keys)
             .map(|index| ids(&format!("account-{index}"), &format!("key-{index}")))
             .collect();
-        let mut progress = Progress::new(format!("{}, {keys} keys", self.kind.name()));
+        let what = format!("{}, {keys} keys", self.kind.name());
+        let mut progress = Progress::new(what, keys);
         let books = &*self;
         let mut filled = stream::iter(&ids)
             .map(|(account, key)| books.fund(account, key))
@@ -400,27 +404,56 @@ fn new_directory() -> TempDir {
     TempDir::new_in(place).expect("target/bench is writable")
 }
 
-/// Says on the standard error how far a long filling has come.
+/// Says on the standard error how far a long filling has come, and ends it before the machine has no
+/// memory left.
 struct Progress {
     what: String,
+    all: usize,
     done: usize,
+    began: Instant,
     say_at: Instant,
 }
 
 impl Progress {
-    fn new(what: String) -> Self {
+    fn new(what: String, all: usize) -> Self {
+        let began = Instant::now();
         Self {
             what,
+            all,
             done: 0,
-            say_at: Instant::now() + PROGRESS_EVERY,
+            began,
+            say_at: began + PROGRESS_EVERY,
         }
     }
 
     fn step(&mut self) {
         self.done += 1;
-        if self.say_at <= Instant::now() {
-            eprintln!("ledger: {}: {} filled", self.what, self.done);
-            self.say_at = Instant::now() + PROGRESS_EVERY;
+        if Instant::now() < self.say_at {
+            return;
         }
+        self.say_at = Instant::now() + PROGRESS_EVERY;
+        let left = self.began.elapsed().as_secs_f64() / self.done as f64
+            * self.all.saturating_sub(self.done) as f64;
+        eprintln!(
+            "ledger: {}: {} filled, {left:.0} s left",
+            self.what, self.done
+        );
+        let memory = memory_available();
+        assert!(
+            memory > MEMORY_LEFT_MIN,
+            "{}: {} MB of memory are left: use a smaller --max, or --stores one by one",
+            self.what,
+            memory / 1_000_000
+        );
     }
+}
+
+/// What the system says that it could still give away; `MAX` where it does not say.
+fn memory_available() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.map_or(u64::MAX, |kilobytes| kilobytes * 1024)
 }

@@ -5,6 +5,7 @@
 //! cargo bench --bench ledger                            one RESERVE and its SETTLE, on each ledger
 //! cargo bench --bench ledger -- growth                  10 to 100 000 keys; 0 to 10 000 open holds
 //! cargo bench --bench ledger -- growth --max 1000000    to 1 000 000 keys
+//! cargo bench --bench ledger -- growth --stores redis   these ledgers; what the others came to is kept
 //! ```
 //!
 //! Each of criterion's lines is one RESERVE and its SETTLE, both waited for, over all keys in turn. One
@@ -18,7 +19,6 @@ mod redis_servers;
 
 mod books;
 mod growth;
-mod plot;
 mod report;
 
 use std::{

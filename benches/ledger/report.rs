@@ -1,15 +1,10 @@
-//! Medians over rounds: as a table, as JSON and as a plot in `benches/results`.
+//! Medians over rounds: as a table, and as entries of the results file.
 
-use std::{
-    fs,
-    path::Path,
-    thread,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::plot::{self, Line, Panel};
+use crate::fixtures::results::{self, figure, figures, median};
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,14 +80,10 @@ impl Report {
     pub(crate) fn add(&mut self, place: Place, rounds: Vec<Round>) {
         let smallest = self.rows.iter().find(|row| row.place.is_beside(place));
         let smallest = smallest.map_or(&rounds, |row| &row.rounds);
-        let each = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
-        let beside = |figure: fn(&Round) -> f64| {
+        let each = |part: fn(&Round) -> f64| median(rounds.iter().map(part));
+        let beside = |part: fn(&Round) -> f64| {
             let pairs = rounds.iter().zip(smallest);
-            median(
-                pairs
-                    .map(|(round, least)| figure(round) / figure(least))
-                    .collect(),
-            )
+            median(pairs.map(|(round, least)| part(round) / part(least)))
         };
         let row = Row {
             place,
@@ -105,7 +96,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Prints the tables, and writes the files anew.
+    /// Prints the tables, and keeps the figures: of other ledgers they stay as they were.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         for counted in ["keys", "holds"] {
             println!("{}", head(counted));
@@ -114,13 +105,18 @@ impl Report {
             }
             println!();
         }
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results");
-        fs::create_dir_all(&directory)?;
-        let json = serde_json::to_string_pretty(&self.json())? + "\n";
-        fs::write(directory.join("ledger-growth.json"), json)?;
-        fs::write(directory.join("ledger-growth.svg"), self.plot())?;
-        eprintln!("ledger: figures and plot are in {}", directory.display());
-        Ok(())
+        let mut run = results::machine();
+        run["rounds"] = self.rounds.into();
+        let mut of_store: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for row in &self.rows {
+            let rows = of_store.entry(row.place.store()).or_default();
+            rows.push(row.json());
+        }
+        let entries = of_store.into_iter().map(|(store, rows)| {
+            let entry = json!({ "run": run, "results": rows });
+            (store.to_owned(), entry)
+        });
+        results::keep("ledger-growth.json", entries)
     }
 
     fn rows_of(&self, counted: &str) -> impl Iterator<Item = &Row> {
@@ -128,53 +124,20 @@ impl Report {
             .iter()
             .filter(move |row| row.place.counted() == counted)
     }
-
-    fn json(&self) -> Value {
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        json!({ "run": machine(self.rounds), "results": rows })
-    }
-
-    fn plot(&self) -> String {
-        let panel = |title, counted: &str| {
-            let mut panel = Panel {
-                title,
-                places: Vec::new(),
-                lines: Vec::new(),
-            };
-            for row in self.rows_of(counted) {
-                let count = spaced(row.place.count());
-                if !panel.places.contains(&count) {
-                    panel.places.push(count);
-                }
-                let name = row.place.store();
-                match panel.lines.last_mut() {
-                    Some(line) if line.name == name => line.values.push(row.reserve_us),
-                    _ => panel.lines.push(Line {
-                        name,
-                        values: vec![row.reserve_us],
-                    }),
-                }
-            }
-            panel
-        };
-        plot::svg(&[
-            panel("RESERVE, µs, by keys and accounts", "keys"),
-            panel("RESERVE, µs, by open holds of the account", "holds"),
-        ])
-    }
 }
 
 impl Row {
     fn json(&self) -> Value {
-        let each = |figure: fn(&Round) -> f64| self.rounds.iter().map(figure).collect::<Vec<_>>();
+        let rounds = |part: fn(&Round) -> f64| figures(self.rounds.iter().map(part));
         let mut json = json!({
-            "store": self.place.store(),
-            "reserve_us": self.reserve_us,
-            "reserve_ratio": self.reserve_ratio,
-            "reserve_and_settle_us": self.both_us,
-            "reserve_and_settle_ratio": self.both_ratio,
-            "rounds_reserve_us": each(|round| round.reserve_us),
-            "rounds_reserve_and_settle_us": each(|round| round.both_us),
+            "reserve_us": figure(self.reserve_us),
+            "reserve_ratio": figure(self.reserve_ratio),
+            "reserve_and_settle_us": figure(self.both_us),
+            "reserve_and_settle_ratio": figure(self.both_ratio),
+            "rounds": {
+                "reserve_us": rounds(|round| round.reserve_us),
+                "reserve_and_settle_us": rounds(|round| round.both_us),
+            },
         });
         json[self.place.counted()] = self.place.count().into();
         json
@@ -215,34 +178,4 @@ fn spaced(count: usize) -> String {
         text.push(digit);
     }
     text
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    match figures.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => figures[middle],
-        _ => (figures[middle - 1] + figures[middle]) / 2.0,
-    }
-}
-
-/// What the figures were measured on, and how.
-fn machine(rounds: u32) -> Value {
-    let line = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        let value = line.rsplit(':').next().unwrap_or_default();
-        Some(value.trim().to_owned())
-    };
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    json!({
-        "unix_seconds": since_epoch.unwrap_or_default().as_secs(),
-        "cpu": line("/proc/cpuinfo", "model name"),
-        "cores": thread::available_parallelism().map_or(0, usize::from),
-        "memory": line("/proc/meminfo", "MemTotal"),
-        "kernel": line("/proc/sys/kernel/osrelease", ""),
-        "optimised": !cfg!(debug_assertions),
-        "rounds": rounds,
-    })
 }

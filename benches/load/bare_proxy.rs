@@ -15,12 +15,15 @@ use hyper_util::{
 };
 use tokio::runtime;
 
-use crate::role;
+use crate::{
+    fixtures::vendor::{listen, serve},
+    role,
+};
 
 /// Runs the proxy before `vendor`.
 pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_multi_thread(), async {
-        let (listener, address) = role::listen().await?;
+        let (listener, address) = listen().await?;
         let authority: Authority = vendor.to_string().parse()?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -29,7 +32,7 @@ pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
         role::ready();
         let forward = move |req| forward(client.clone(), authority.clone(), req);
         tokio::select! {
-            served = role::serve(listener, forward) => served,
+            served = serve(listener, forward) => served,
             () = role::until_told_to_stop() => Ok(()),
         }
     })

@@ -5,12 +5,16 @@ use std::{
     env,
     io::{BufRead, BufReader},
     net::SocketAddr,
+    path::Path,
     process::{ChildStdout, Command, Stdio},
 };
 
 use anyhow::Context as _;
 
 use crate::options::RoleName;
+
+/// As many open files as there may be at all, then this binary: many streams need many.
+const MANY_FILES: &str = r#"ulimit -n "$(ulimit -Hn)" 2>/dev/null; exec "$0" "$@""#;
 
 /// Stopped when dropped, and by itself when this process dies: its standard input ends then.
 pub(crate) struct Child {
@@ -23,9 +27,19 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a role and waits until it is ready.
     pub(crate) fn start(role: RoleName, args: &[(&str, &str)]) -> anyhow::Result<Self> {
+        Self::start_in(Path::new("."), role, args)
+    }
+
+    /// The same in a folder of its own.
+    pub(crate) fn start_in(
+        directory: &Path,
+        role: RoleName,
+        args: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let name = role.name();
-        let mut command = Command::new(env::current_exe()?);
-        command.args(["--role", name]);
+        let mut command = Command::new("sh");
+        command.args(["-c", MANY_FILES]).arg(env::current_exe()?);
+        command.args(["--role", name]).current_dir(directory);
         for (flag, value) in args {
             command.args([flag, value]);
         }

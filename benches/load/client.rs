@@ -1,103 +1,208 @@
-//! The client: hyper connections on one thread, as light as they can be.
+//! The client: on one thread, so that the cores are left to what is measured.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
 use tokio::{
-    net::TcpStream,
     task::JoinSet,
     time::{Instant, interval},
 };
 
-use crate::{scenario::Measure, vendor::unix_ns};
+use crate::{
+    fixtures::{
+        caller::{Connection, Origin, Prepared},
+        vendor::unix_ns,
+    },
+    scenario::{Measure, Pace},
+};
 
 /// Connections that are open before a load with a pace begins; more are opened if it needs them.
 const PACED_CONNECTIONS: u32 = 16;
+/// Calls with a pace that may be under way: who cannot keep up is not asked for ever more.
+const UNDER_WAY_MAX: usize = 512;
 
-/// A call, ready to be sent again and again.
-pub(crate) struct Prepared {
-    pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+/// What is sent again and again, and what is taken down of it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) prepared: Prepared,
     pub(crate) measure: Measure,
+}
+
+/// How far a load may go.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// Calls that may still be begun.
+    left: Arc<AtomicU64>,
+    failures: Failures,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Failures {
+    EndIt,
+    AreCounted,
+}
+
+impl Terms {
+    /// As many calls as go through; all must be answered.
+    pub(crate) fn of_a_bench() -> Self {
+        Self {
+            left: Arc::new(AtomicU64::new(u64::MAX)),
+            failures: Failures::EndIt,
+        }
+    }
+
+    /// So many calls; those that fail are counted.
+    pub(crate) fn bounded(calls: u64) -> Self {
+        Self {
+            left: Arc::new(AtomicU64::new(calls)),
+            failures: Failures::AreCounted,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Takes one of the calls that are left.
+    fn take(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        let taken = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.is_ok()
+    }
 }
 
 /// What a load has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) answered: u64,
+    pub(crate) failed: u64,
+    /// Why the first one failed.
+    pub(crate) failure: Option<String>,
     pub(crate) elapsed: Duration,
     pub(crate) samples: Vec<Duration>,
 }
 
-/// Open connections to a target, each of which has carried a call.
+impl Seen {
+    /// Of two loads at the same time, or one after another.
+    pub(crate) fn add(&mut self, mut other: Self) {
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.failure = self.failure.take().or(other.failure);
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.samples.append(&mut other.samples);
+    }
+
+    fn fail(&mut self, error: anyhow::Error, terms: &Terms) -> anyhow::Result<()> {
+        match terms.failures {
+            Failures::EndIt => Err(error),
+            Failures::AreCounted => {
+                self.failed += 1;
+                self.failure.get_or_insert_with(|| format!("{error:#}"));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Open connections.
 pub(crate) struct Client {
-    address: SocketAddr,
-    call: Arc<Prepared>,
+    origin: Origin,
+    call: Arc<Call>,
+    terms: Terms,
     connections: Vec<Connection>,
 }
 
 impl Client {
-    /// Opens connections for a load of so many callers at a time; says how many calls that took.
+    /// Opens connections: so many for a load without a pace.
     pub(crate) async fn open(
-        address: SocketAddr,
-        call: Arc<Prepared>,
+        origin: Origin,
+        call: Arc<Call>,
+        terms: Terms,
+        pace: Pace,
         connections: u32,
-    ) -> anyhow::Result<(Self, u64)> {
+    ) -> anyhow::Result<Self> {
+        let wanted = match pace {
+            Pace::WhenAnswered => connections,
+            Pace::PerSecond(calls) => calls.min(PACED_CONNECTIONS),
+        };
         let mut opening = JoinSet::new();
-        for _ in 0..connections {
-            let call = Arc::clone(&call);
-            opening.spawn(async move {
-                let mut connection = Connection::open(address).await?;
-                connection.send(&call, &mut Vec::new()).await?;
+        for _ in 0..wanted {
+            let origin = origin.clone();
+            opening.spawn(async move { Connection::open(&origin).await });
+        }
+        let mut connections = Vec::new();
+        while let Some(opened) = opening.join_next().await {
+            connections.push(opened??);
+        }
+        Ok(Self {
+            origin,
+            call,
+            terms,
+            connections,
+        })
+    }
+
+    /// Sends a call over each connection; says how many that were.
+    pub(crate) async fn warm_up(&mut self) -> anyhow::Result<u64> {
+        let calls = self.connections.len() as u64;
+        let mut warming = JoinSet::new();
+        for mut connection in self.connections.drain(..) {
+            let call = Arc::clone(&self.call);
+            warming.spawn(async move {
+                connection.send(&call.prepared, |_| {}).await?;
                 anyhow::Ok(connection)
             });
         }
-        let mut client = Self {
-            address,
-            call,
-            connections: Vec::new(),
-        };
-        while let Some(opened) = opening.join_next().await {
-            client.connections.push(opened??);
+        while let Some(warmed) = warming.join_next().await {
+            self.connections.push(warmed??);
         }
-        Ok((client, u64::from(connections)))
+        Ok(calls)
     }
 
-    /// Opens connections for a load with a pace.
-    pub(crate) async fn open_paced(
-        address: SocketAddr,
-        call: Arc<Prepared>,
-    ) -> anyhow::Result<(Self, u64)> {
-        Self::open(address, call, PACED_CONNECTIONS).await
+    pub(crate) async fn run(self, pace: Pace, time: Duration) -> anyhow::Result<Seen> {
+        match pace {
+            Pace::WhenAnswered => self.when_answered(time).await,
+            Pace::PerSecond(calls) => self.per_second(calls, time).await,
+        }
     }
 
     /// Sends the next call on each connection when the last one is answered. Every call that was
     /// begun in time is waited for and counts.
-    pub(crate) async fn when_answered(self, time: Duration) -> anyhow::Result<Seen> {
+    async fn when_answered(self, time: Duration) -> anyhow::Result<Seen> {
         let began = Instant::now();
         let mut callers = JoinSet::new();
         for mut connection in self.connections {
-            let call = Arc::clone(&self.call);
+            let (origin, call, terms) = (
+                self.origin.clone(),
+                Arc::clone(&self.call),
+                self.terms.clone(),
+            );
             callers.spawn(async move {
                 let mut seen = Seen::default();
-                while began.elapsed() < time {
-                    connection.send(&call, &mut seen.samples).await?;
-                    seen.answered += 1;
+                while began.elapsed() < time && terms.take() {
+                    let sent = Instant::now();
+                    match measured(&mut connection, &call, sent, &mut seen.samples).await {
+                        Ok(()) => seen.answered += 1,
+                        Err(error) => {
+                            seen.fail(error, &terms)?;
+                            connection = Connection::open(&origin).await?;
+                        }
+                    }
                 }
                 anyhow::Ok(seen)
             });
         }
         let mut seen = Seen::default();
         while let Some(done) = callers.join_next().await {
-            let mut done = done??;
-            seen.answered += done.answered;
-            seen.samples.append(&mut done.samples);
+            seen.add(done??);
         }
         seen.elapsed = began.elapsed();
         Ok(seen)
@@ -105,31 +210,46 @@ impl Client {
 
     /// Sends so many calls each second, each on a free connection, answered or not: slow answers do
     /// not slow the calls down, or they would hide themselves.
-    pub(crate) async fn per_second(self, calls: u32, time: Duration) -> anyhow::Result<Seen> {
+    async fn per_second(self, calls: u32, time: Duration) -> anyhow::Result<Seen> {
         let mut idle = self.connections;
         let mut ticks = interval(Duration::from_secs(1) / calls);
         let mut under_way = JoinSet::new();
         let mut seen = Seen::default();
         let began = Instant::now();
         loop {
+            let takes_more =
+                began.elapsed() < time && under_way.len() < UNDER_WAY_MAX && self.terms.left() > 0;
             tokio::select! {
                 biased;
                 Some(done) = under_way.join_next(), if !under_way.is_empty() => {
-                    let (connection, mut samples) = done??;
-                    seen.answered += 1;
-                    seen.samples.append(&mut samples);
-                    idle.push(connection);
+                    let (connection, one): (Option<Connection>, Seen) = done??;
+                    seen.add(one);
+                    idle.extend(connection);
                 }
-                _ = ticks.tick(), if began.elapsed() < time => {
-                    let (call, address, free) = (Arc::clone(&self.call), self.address, idle.pop());
+                _ = ticks.tick(), if takes_more => {
+                    self.terms.take();
+                    // From here on the caller waits, also for a connection.
+                    let sent = Instant::now();
+                    let (origin, call, terms, free) = (
+                        self.origin.clone(),
+                        Arc::clone(&self.call),
+                        self.terms.clone(),
+                        idle.pop(),
+                    );
                     under_way.spawn(async move {
                         let mut connection = match free {
                             Some(connection) => connection,
-                            None => Connection::open(address).await?,
+                            None => Connection::open(&origin).await?,
                         };
-                        let mut samples = Vec::new();
-                        connection.send(&call, &mut samples).await?;
-                        anyhow::Ok((connection, samples))
+                        let mut one = Seen::default();
+                        match measured(&mut connection, &call, sent, &mut one.samples).await {
+                            Ok(()) => one.answered = 1,
+                            Err(error) => {
+                                one.fail(error, &terms)?;
+                                return Ok((None, one));
+                            }
+                        }
+                        anyhow::Ok((Some(connection), one))
                     });
                 }
                 else => break,
@@ -140,59 +260,33 @@ impl Client {
     }
 }
 
-/// A connection, and the task that drives it, which ends with it.
-struct Connection {
-    requests: SendRequest<Full<Bytes>>,
-    _driver: JoinSet<()>,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr) -> anyhow::Result<Self> {
-        let socket = TcpStream::connect(address).await?;
-        socket.set_nodelay(true)?;
-        let (requests, connection) = http1::handshake(TokioIo::new(socket)).await?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move { drop(connection.await) });
-        Ok(Self {
-            requests,
-            _driver: driver,
-        })
-    }
-
-    /// Sends a call, reads its answer to the end and takes down what is measured.
-    async fn send(&mut self, call: &Prepared, samples: &mut Vec<Duration>) -> anyhow::Result<()> {
-        let mut req = Request::new(Full::new(call.body.clone()));
-        *req.method_mut() = Method::POST;
-        *req.uri_mut() = call.uri.clone();
-        req.headers_mut().clone_from(&call.headers);
-        self.requests.ready().await?;
-        let began = Instant::now();
-        let res = self.requests.send_request(req).await?;
-        let status = res.status();
-        let mut body = res.into_body();
-        if status != StatusCode::OK {
-            let bytes = body.collect().await?.to_bytes();
-            anyhow::bail!("{status}: {}", String::from_utf8_lossy(&bytes));
+/// Sends a call that was due at `sent`, and takes down what is measured.
+async fn measured(
+    connection: &mut Connection,
+    call: &Call,
+    sent: Instant,
+    samples: &mut Vec<Duration>,
+) -> anyhow::Result<()> {
+    let prepared = &call.prepared;
+    match call.measure {
+        Measure::Whole => {
+            connection.send(prepared, |_| {}).await?;
+            samples.push(sent.elapsed());
         }
-        let mut bytes = 0;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.context("an answer broke off")?;
-            let Some(data) = frame.data_ref() else {
-                continue;
+        Measure::FirstByte => {
+            let mut first = None;
+            let each = |_: &Bytes| {
+                first.get_or_insert_with(|| sent.elapsed());
             };
-            match call.measure {
-                Measure::FirstByte if bytes == 0 => samples.push(began.elapsed()),
-                Measure::ChunkDelay => take_down_delays(data, samples),
-                Measure::FirstByte | Measure::Whole => {}
-            }
-            bytes += data.len();
+            connection.send(prepared, each).await?;
+            samples.extend(first);
         }
-        ensure!(bytes > 0, "an answer was empty");
-        if let Measure::Whole = call.measure {
-            samples.push(began.elapsed());
+        Measure::ChunkDelay => {
+            let each = |data: &Bytes| take_down_delays(data, samples);
+            connection.send(prepared, each).await?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Reads when the vendor sent the chunks that are in `data`.

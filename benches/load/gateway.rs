@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,27 +9,27 @@ use std::{
 };
 
 use tokio::runtime;
-use tollgate::{Gateway, runtime::log_event, store::Store};
+use tollgate::{Gateway, runtime::log_event};
 use tollgate_layers::{
-    auth::SecretKey,
-    key::AccountId,
     money::MicroRub,
-    reserve::{
-        Event,
-        ledger::{Booked, Bookkeeping, Entry},
-    },
+    reserve::{Event, ledger::Booked},
 };
 
 use crate::{
-    fixtures::{config, key_record},
+    fixtures::{config, funded_key},
+    options::GatewayRole,
     role,
 };
 
-/// Runs a gateway before `vendor`, and says at the end how many calls it has charged.
-pub(crate) fn play(vendor: SocketAddr, ledger: &str) -> anyhow::Result<()> {
+/// Runs a gateway, and says at the end how many calls it has charged.
+pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     log_as_the_binary_does();
-    role::play(&mut runtime::Builder::new_multi_thread(), async {
+    let mut threads = runtime::Builder::new_multi_thread();
+    if let Some(number) = given.threads {
+        threads.worker_threads(number);
+    }
+    role::play(&mut threads, async {
         let charged = Arc::new(AtomicU64::new(0));
         let report = {
             let charged = Arc::clone(&charged);
@@ -41,8 +40,8 @@ pub(crate) fn play(vendor: SocketAddr, ledger: &str) -> anyhow::Result<()> {
                 }
             }
         };
-        let gateway = Gateway::build(&config(vendor, ledger), report).await?;
-        let key = funded_key(gateway.store()).await?;
+        let gateway = Gateway::build(&config(given.vendor, given.ledger), report).await?;
+        let key = funded_key(gateway.store(), given.account).await?;
         role::say("address", &gateway.address());
         role::say("key", &key.expose());
         role::ready();
@@ -70,19 +69,4 @@ fn log_as_the_binary_does() {
         .json()
         .flatten_event(true)
         .init();
-}
-
-async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
-    let account: AccountId = "bench".parse()?;
-    store.create_account(&account, "Bench").await?;
-    let funds = Entry {
-        id: "funds".into(),
-        amount: MicroRub::rubles(1_000_000_000),
-        reason: None,
-    };
-    store.enter(&account, &funds).await?;
-    let secret = SecretKey::generate();
-    let record = key_record(&account, "bench-key", secret.digest());
-    store.create_key(&record, None).await?;
-    Ok(secret)
 }

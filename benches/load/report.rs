@@ -1,21 +1,19 @@
-//! Medians over rounds: as a table, and as JSON lines in `target/bench/load.json`.
+//! Medians over rounds: as text here, and as entries of the results file.
 
-use std::{
-    fs::{self, File},
-    io::{BufWriter, Write},
-    path::PathBuf,
-    thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{fixtures::directory, options::Options};
+use crate::{
+    client::Seen,
+    fixtures::results::{self, figure, figures, median},
+    options::Options,
+    scenario::ScenarioName,
+};
 
 /// What one round on one target came to. Times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
-    pub(crate) answered: u64,
     pub(crate) calls_per_second: f64,
     pub(crate) cpu_us: f64,
     pub(crate) p50_us: f64,
@@ -23,214 +21,155 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    pub(crate) fn new(
-        answered: u64,
-        elapsed: Duration,
-        cpu: Duration,
-        mut samples: Vec<Duration>,
-    ) -> Self {
-        samples.sort_unstable();
-        let calls = answered as f64;
+    pub(crate) fn new(seen: Seen, cpu: Duration) -> Self {
+        let calls = seen.answered as f64;
+        let latency = Latency::of(seen.samples);
         Self {
-            answered,
-            calls_per_second: calls / elapsed.as_secs_f64(),
+            calls_per_second: calls / seen.elapsed.as_secs_f64(),
             cpu_us: us(cpu) / calls,
-            p50_us: us(quantile(&samples, 0.50)),
-            p99_us: us(quantile(&samples, 0.99)),
+            p50_us: us(latency.p50),
+            p99_us: us(latency.p99),
         }
     }
 }
 
-/// The sample below which this part of all lies.
-fn quantile(sorted: &[Duration], part: f64) -> Duration {
-    let rank = (sorted.len() as f64 * part) as usize;
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(rank.min(last)).copied().unwrap_or_default()
+/// Half of the samples lie below the one, all but a hundredth below the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
 }
 
-fn us(time: Duration) -> f64 {
+impl Latency {
+    pub(crate) fn of(mut samples: Vec<Duration>) -> Self {
+        samples.sort_unstable();
+        let quantile = |part: f64| {
+            let rank = (samples.len() as f64 * part) as usize;
+            let last = samples.len().saturating_sub(1);
+            samples.get(rank.min(last)).copied().unwrap_or_default()
+        };
+        Self {
+            p50: quantile(0.50),
+            p99: quantile(0.99),
+        }
+    }
+}
+
+pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// One line of the table. What is compared is compared within each round, and the median taken then:
-/// a round in which the machine was slow was slow for both.
-struct Line {
-    scenario: &'static str,
-    target: &'static str,
-    calls_per_second: f64,
-    calls_ratio: f64,
-    cpu_us: f64,
-    cpu_ratio: f64,
-    p50_us: f64,
-    p50_added_us: f64,
-    p99_us: f64,
-    p99_added_us: f64,
+/// One line of a table. What is compared is compared within each round, and the median taken then: a
+/// round in which the machine was slow was slow for both.
+pub(crate) struct Line<'a> {
+    pub(crate) target: &'a str,
+    pub(crate) rounds: &'a [Round],
+    /// Of what it is compared with.
+    pub(crate) base: &'a [Round],
 }
 
-impl Line {
-    fn new(scenario: &'static str, target: &'static str, rounds: &[Round], bare: &[Round]) -> Self {
-        let each = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
-        let beside = |figure: fn(&Round, &Round) -> f64| {
-            let pairs = rounds.iter().zip(bare);
-            median(pairs.map(|(round, bare)| figure(round, bare)).collect())
-        };
-        Self {
-            scenario,
-            target,
-            calls_per_second: each(|round| round.calls_per_second),
-            calls_ratio: beside(|round, bare| round.calls_per_second / bare.calls_per_second),
-            cpu_us: each(|round| round.cpu_us),
-            cpu_ratio: beside(|round, bare| round.cpu_us / bare.cpu_us),
-            p50_us: each(|round| round.p50_us),
-            p50_added_us: beside(|round, bare| round.p50_us - bare.p50_us),
-            p99_us: each(|round| round.p99_us),
-            p99_added_us: beside(|round, bare| round.p99_us - bare.p99_us),
-        }
+impl Line<'_> {
+    fn each(&self, part: fn(&Round) -> f64) -> f64 {
+        median(self.rounds.iter().map(part))
     }
 
-    fn json(&self) -> Value {
+    fn ratio(&self, part: fn(&Round) -> f64) -> f64 {
+        let pairs = self.rounds.iter().zip(self.base);
+        median(pairs.map(|(round, base)| part(round) / part(base)))
+    }
+
+    fn added(&self, part: fn(&Round) -> f64) -> f64 {
+        let pairs = self.rounds.iter().zip(self.base);
+        median(pairs.map(|(round, base)| part(round) - part(base)))
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let rounds = |part: fn(&Round) -> f64| figures(self.rounds.iter().map(part));
         json!({
-            "kind": "result",
-            "scenario": self.scenario,
             "target": self.target,
-            "calls_per_second": self.calls_per_second,
-            "calls_ratio": self.calls_ratio,
-            "cpu_us": self.cpu_us,
-            "cpu_ratio": self.cpu_ratio,
-            "p50_us": self.p50_us,
-            "p50_added_us": self.p50_added_us,
-            "p99_us": self.p99_us,
-            "p99_added_us": self.p99_added_us,
+            "calls_per_second": figure(self.each(calls_per_second)),
+            "calls_ratio": figure(self.ratio(calls_per_second)),
+            "cpu_us": figure(self.each(cpu_us)),
+            "cpu_ratio": figure(self.ratio(cpu_us)),
+            "p50_us": figure(self.each(p50_us)),
+            "p50_added_us": figure(self.added(p50_us)),
+            "p99_us": figure(self.each(p99_us)),
+            "p99_added_us": figure(self.added(p99_us)),
+            "rounds": {
+                "calls_per_second": rounds(calls_per_second),
+                "cpu_us": rounds(cpu_us),
+                "p50_us": rounds(p50_us),
+                "p99_us": rounds(p99_us),
+            },
         })
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self, scenario: &str) -> String {
         format!(
-            "{:<12} {:<8} {:>9.0} {:>7.2} {:>8.1} {:>7.2} {:>9.0} {:>+8.0} {:>9.0} {:>+8.0}",
-            self.scenario,
+            "{scenario:<12} {:<20} {:>9.0} {:>7.2} {:>8.1} {:>7.2} {:>9.0} {:>+8.0} {:>9.0} {:>+8.0}",
             self.target,
-            self.calls_per_second,
-            self.calls_ratio,
-            self.cpu_us,
-            self.cpu_ratio,
-            self.p50_us,
-            self.p50_added_us,
-            self.p99_us,
-            self.p99_added_us,
+            self.each(calls_per_second),
+            self.ratio(calls_per_second),
+            self.each(cpu_us),
+            self.ratio(cpu_us),
+            self.each(p50_us),
+            self.added(p50_us),
+            self.each(p99_us),
+            self.added(p99_us),
         )
     }
 }
 
-const HEAD: &str = "\
-scenario     target     calls/s  × bare   CPU µs  × bare    p50 µs   + bare    p99 µs   + bare";
+/// Stands above the lines.
+pub(crate) const HEAD: &str = "\
+scenario     target                 calls/s  × base   CPU µs  × base    p50 µs   + base    p99 µs   + base";
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    match figures.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => figures[middle],
-        _ => (figures[middle - 1] + figures[middle]) / 2.0,
-    }
+fn calls_per_second(round: &Round) -> f64 {
+    round.calls_per_second
+}
+
+fn cpu_us(round: &Round) -> f64 {
+    round.cpu_us
+}
+
+fn p50_us(round: &Round) -> f64 {
+    round.p50_us
+}
+
+fn p99_us(round: &Round) -> f64 {
+    round.p99_us
 }
 
 /// Where the figures go.
 #[derive(Debug)]
 pub(crate) struct Report {
-    path: PathBuf,
-    file: BufWriter<File>,
-    table: Vec<String>,
+    run: Value,
+    entries: Vec<(String, Value)>,
 }
 
 impl Report {
-    /// Begins the file anew.
-    pub(crate) fn create(machine: &Value) -> anyhow::Result<Self> {
-        let path = directory()?.join("load.json");
-        let mut report = Self {
-            file: BufWriter::new(File::create(&path)?),
-            path,
-            table: Vec::new(),
-        };
-        report.write(machine)?;
-        Ok(report)
-    }
-
-    /// Takes down a scenario: its rounds by target, the bare proxy's first.
-    pub(crate) fn scenario<'a>(
-        &mut self,
-        scenario: &'static str,
-        targets: impl Iterator<Item = (&'static str, &'a Vec<Round>)>,
-    ) -> anyhow::Result<()> {
-        let mut bare: &[Round] = &[];
-        for (index, (target, rounds)) in targets.enumerate() {
-            if index == 0 {
-                bare = rounds;
-            }
-            for (number, round) in rounds.iter().enumerate() {
-                self.write(&json!({
-                    "kind": "round",
-                    "scenario": scenario,
-                    "target": target,
-                    "round": number + 1,
-                    "answered": round.answered,
-                    "calls_per_second": round.calls_per_second,
-                    "cpu_us": round.cpu_us,
-                    "p50_us": round.p50_us,
-                    "p99_us": round.p99_us,
-                }))?;
-            }
-            let line = Line::new(scenario, target, rounds, bare);
-            self.write(&line.json())?;
-            self.table.push(line.text());
+    pub(crate) fn new(options: &Options) -> Self {
+        let mut run = results::machine();
+        run["rounds"] = options.rounds.into();
+        run["round_seconds"] = options.round().as_secs_f64().into();
+        run["connections"] = options.connections().into();
+        Self {
+            run,
+            entries: Vec::new(),
         }
-        Ok(())
     }
 
-    /// Prints the table.
-    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
-        self.file.flush()?;
-        println!("{HEAD}");
-        for line in &self.table {
-            println!("{line}");
+    /// Takes down what a scenario came to.
+    pub(crate) fn add(&mut self, scenario: ScenarioName, results: Vec<Value>) {
+        let entry = json!({ "run": self.run, "results": results });
+        self.entries.push((scenario.name().to_owned(), entry));
+    }
+
+    /// Keeps what has been taken down: it was found to be right.
+    pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
         }
-        eprintln!("load: all rounds are in {}", self.path.display());
-        Ok(())
+        results::keep("load.json", self.entries.drain(..))
     }
-
-    fn write(&mut self, line: &Value) -> anyhow::Result<()> {
-        writeln!(self.file, "{line}")?;
-        Ok(())
-    }
-}
-
-/// What the figures were measured on, and how.
-pub(crate) fn machine(options: &Options) -> Value {
-    let first_line = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name));
-        line.map(|line| {
-            line.rsplit(':')
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        })
-    };
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    json!({
-        "kind": "run",
-        "unix_seconds": seconds,
-        "cpu": first_line("/proc/cpuinfo", "model name"),
-        "cores": thread::available_parallelism().map_or(0, usize::from),
-        "memory": first_line("/proc/meminfo", "MemTotal"),
-        "kernel": first_line("/proc/sys/kernel/osrelease", ""),
-        "allocator": if cfg!(feature = "mimalloc") { "mimalloc" } else { "system" },
-        "optimised": !cfg!(debug_assertions),
-        "round_seconds": options.round().as_secs_f64(),
-        "rounds": options.rounds,
-        "connections": options.connections,
-    })
 }

@@ -1,85 +1,222 @@
-//! The run: every scenario in rounds, every round over all targets in turn.
+//! The run: every scenario in rounds, every round over all that is compared, in turn.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::ValueEnum as _;
+use serde_json::Value;
 use tokio::runtime::Runtime;
+use tollgate_layers::call::Format;
 
 use crate::{
-    client::{Client, Seen},
+    fixtures::{Canned, EVENTS},
+    memory,
     options::Options,
-    report::{Report, Round, machine},
-    scenario::{Pace, Scenario},
+    report::{HEAD, Line, Report, Round},
+    scenario::{Kind, Scenario, ScenarioName},
     target::{Field, Target},
+    two_gateways,
 };
 
 /// Before the first round of a scenario; not counted.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+/// Calls a second of `rate`.
+const RATES: [u32; 9] = [100, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
 
-/// Runs what was asked for, prints the table and writes the file.
+/// Runs what was asked for, prints the tables and keeps the figures.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("load: not an optimised build; use `cargo bench`");
     }
-    let mut report = Report::create(&machine(options))?;
-    let mut field = Field::start(options)?;
-    // One thread: the client is to leave the cores to what is measured.
+    let runtime = one_thread()?;
+    let mut report = Report::new(options);
+    let mut field = None;
+    let names = match options.named() {
+        [] => ScenarioName::value_variants(),
+        named => named,
+    };
+    for name in names {
+        match name.kind() {
+            Kind::Compared(scenario) => {
+                let field = started(&mut field, options)?;
+                println!("{HEAD}");
+                let results = compare(&runtime, field, &scenario, options, scenario.name)?;
+                report.add(*name, results);
+            }
+            Kind::Rate => {
+                let results = rates(&runtime, started(&mut field, options)?, options)?;
+                report.add(*name, results);
+            }
+            Kind::Translated => {
+                let results = translated(&runtime, started(&mut field, options)?, options)?;
+                report.add(*name, results);
+            }
+            // These two have processes of their own, and want the machine to themselves.
+            Kind::Memory => {
+                end(&mut field, &mut report)?;
+                memory::run(&runtime, options, &mut report)?;
+                report.keep()?;
+            }
+            Kind::TwoGateways => {
+                end(&mut field, &mut report)?;
+                two_gateways::run(&runtime, options, &mut report)?;
+                report.keep()?;
+            }
+        }
+    }
+    end(&mut field, &mut report)
+}
+
+/// The client's: it is to leave the cores to what is measured.
+pub(crate) fn one_thread() -> anyhow::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    for name in options.scenarios() {
-        let scenario = name.scenario();
-        let mut rounds = vec![Vec::new(); field.targets.len()];
-        for target in &mut field.targets {
-            load(&runtime, target, &scenario, options, WARM_UP)?;
-        }
-        for number in 0..options.rounds as usize {
-            eprint!("{} {}/{}:", scenario.name, number + 1, options.rounds);
-            // Whoever goes first in one round does not in the next.
-            for turn in 0..rounds.len() {
-                let index = (number + turn) % rounds.len();
-                let target = &mut field.targets[index];
-                let round = load(&runtime, target, &scenario, options, options.round())?;
-                eprint!("  {} {:.0}/s", target.name, round.calls_per_second);
-                rounds[index].push(round);
-            }
-            eprintln!();
-        }
-        let names = field.targets.iter().map(|target| target.name);
-        report.scenario(scenario.name, names.zip(&rounds))?;
+    Ok(runtime)
+}
+
+fn started<'f>(field: &'f mut Option<Field>, options: &Options) -> anyhow::Result<&'f mut Field> {
+    if field.is_none() {
+        *field = Some(Field::start(options)?);
     }
-    field.stop()?;
-    report.finish()
+    field.as_mut().context("it was started")
+}
+
+/// The figures are kept when the gateways are found to have charged what they answered.
+fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
+    if let Some(field) = field.take() {
+        field.stop()?;
+    }
+    report.keep()
+}
+
+/// The same load on each target.
+fn compare(
+    runtime: &Runtime,
+    field: &mut Field,
+    scenario: &Scenario,
+    options: &Options,
+    title: &str,
+) -> anyhow::Result<Vec<Value>> {
+    let targets = &mut field.targets;
+    let names: Vec<&'static str> = targets.iter().map(|target| target.name).collect();
+    let time = options.round() * scenario.rounds_long;
+    let rounds = in_rounds(title, &names, options.rounds, time, |index, time| {
+        runtime
+            .block_on(load(&mut targets[index], scenario, options, time))
+            .with_context(|| format!("{title} on {}", names[index]))
+    })?;
+    let lines = names.iter().zip(&rounds).map(|(target, of_target)| {
+        let line = Line {
+            target,
+            rounds: of_target,
+            base: &rounds[0],
+        };
+        println!("{}", line.text(title));
+        line.json()
+    });
+    Ok(lines.collect())
+}
+
+/// More and more calls a second, to the most that was asked for.
+fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Result<Vec<Value>> {
+    println!("{HEAD}");
+    let mut results = Vec::new();
+    for rate in RATES.into_iter().filter(|rate| *rate <= options.rate_max) {
+        let title = format!("rate {rate}");
+        let scenario = Scenario::at_rate(rate);
+        for mut line in compare(runtime, field, &scenario, options, &title)? {
+            line["rate"] = rate.into();
+            results.push(line);
+        }
+    }
+    Ok(results)
+}
+
+/// Each vendor's stream to a caller of either format, through the first of the gateways: translation
+/// asks no ledger.
+fn translated(
+    runtime: &Runtime,
+    field: &mut Field,
+    options: &Options,
+) -> anyhow::Result<Vec<Value>> {
+    let gateway = &mut field.targets[1];
+    // A stream that passes through, and behind it the same one translated.
+    let ways = [
+        ("chat to chat", Canned::Stream, Format::Chat),
+        ("chat to messages", Canned::Stream, Format::Messages),
+        (
+            "messages to messages",
+            Canned::MessagesStream,
+            Format::Messages,
+        ),
+        ("messages to chat", Canned::MessagesStream, Format::Chat),
+    ];
+    let names = ways.map(|(name, ..)| name);
+    let scenarios = ways.map(|(_, canned, caller)| Scenario::translated(canned, caller));
+    let title = ScenarioName::Translated.name();
+    let rounds = in_rounds(
+        title,
+        &names,
+        options.rounds,
+        options.round(),
+        |index, time| {
+            runtime
+                .block_on(load(gateway, &scenarios[index], options, time))
+                .with_context(|| format!("{title}, {}", names[index]))
+        },
+    )?;
+    println!("{HEAD}");
+    let lines = names.iter().enumerate().map(|(index, target)| {
+        let line = Line {
+            target,
+            rounds: &rounds[index],
+            base: &rounds[index - index % 2],
+        };
+        println!("{}", line.text(title));
+        let mut json = line.json();
+        json["chunks"] = EVENTS.into();
+        json
+    });
+    Ok(lines.collect())
+}
+
+/// Measures all places in each round, after a warm-up that does not count; whoever goes first in one
+/// round does not in the next.
+fn in_rounds(
+    title: &str,
+    places: &[&str],
+    rounds: u32,
+    time: Duration,
+    mut measure: impl FnMut(usize, Duration) -> anyhow::Result<Round>,
+) -> anyhow::Result<Vec<Vec<Round>>> {
+    let mut measured = vec![Vec::new(); places.len()];
+    for index in 0..places.len() {
+        measure(index, WARM_UP)?;
+    }
+    for number in 0..rounds as usize {
+        eprint!("{title} {}/{rounds}:", number + 1);
+        for turn in 0..places.len() {
+            let index = (number + turn) % places.len();
+            let round = measure(index, time)?;
+            eprint!("  {} {:.0}/s", places[index], round.calls_per_second);
+            measured[index].push(round);
+        }
+        eprintln!();
+    }
+    Ok(measured)
 }
 
 /// One round on one target.
-fn load(
-    runtime: &Runtime,
+async fn load(
     target: &mut Target,
     scenario: &Scenario,
     options: &Options,
     time: Duration,
 ) -> anyhow::Result<Round> {
-    let call = target.prepare(scenario)?;
-    let answered = async {
-        let (client, warmed) = match scenario.pace {
-            Pace::WhenAnswered => Client::open(target.address, call, options.connections).await?,
-            Pace::PerSecond(_) => Client::open_paced(target.address, call).await?,
-        };
-        let before = target.processes.used()?;
-        let seen = match scenario.pace {
-            Pace::WhenAnswered => client.when_answered(time).await?,
-            Pace::PerSecond(calls) => client.per_second(calls, time).await?,
-        };
-        let used = target.processes.used()?.saturating_sub(before);
-        anyhow::Ok((warmed, seen, used))
-    };
-    let (warmed, seen, used) = runtime
-        .block_on(answered)
-        .with_context(|| format!("{} on {}", scenario.name, target.name))?;
-    let Seen {
-        answered, elapsed, ..
-    } = seen;
-    target.answered += warmed + answered;
-    Ok(Round::new(answered, elapsed, used, seen.samples))
+    let client = target.warm(scenario, options.connections()).await?;
+    let before = target.processes.used()?;
+    let seen = target.load(client, scenario.pace, time).await?;
+    let used = target.processes.used()?.saturating_sub(before);
+    Ok(Round::new(seen, used))
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use tollgate_layers::call::Format;
 
-use crate::fixtures::{Canned, chat_request, messages_request};
+use crate::fixtures::{Canned, messages_request, short_request};
 
 /// The scenarios by name, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,17 +22,39 @@ pub(crate) enum ScenarioName {
     ChunkDelay,
     /// Plain calls of the messages format with a request of 76 KB, as many as go through.
     BigBody,
+    /// Streams from one format to the other, beside the vendor's own stream passed through.
+    Translated,
+    /// Plain calls at more and more a second: latency and CPU time against the rate.
+    Rate,
+    /// Streams that stay open: memory of the idle process and of each stream.
+    Memory,
+    /// Plain calls through one gateway, then through two on the same Redis.
+    TwoGateways,
 }
 
-/// One scenario.
+/// How a scenario is run.
+pub(crate) enum Kind {
+    /// The same load on the bare proxy and on each gateway.
+    Compared(Scenario),
+    Translated,
+    Rate,
+    Memory,
+    TwoGateways,
+}
+
+/// One load.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// The vendor's answer.
     pub(crate) canned: Canned,
+    /// The format that the caller speaks.
+    pub(crate) caller: Format,
     pub(crate) body: Bytes,
     pub(crate) pace: Pace,
     pub(crate) measure: Measure,
+    /// So many times as long as a round is otherwise: p99 wants calls.
+    pub(crate) rounds_long: u32,
 }
 
 /// When the next call is sent.
@@ -56,51 +78,92 @@ pub(crate) enum Measure {
 }
 
 impl ScenarioName {
-    pub(crate) fn scenario(self) -> Scenario {
-        let (name, canned, pace, measure) = match self {
-            Self::Plain => ("plain", Canned::Plain, Pace::WhenAnswered, Measure::Whole),
-            Self::Paced => ("paced", Canned::Plain, Pace::PerSecond(500), Measure::Whole),
-            Self::Stream => ("stream", Canned::Stream, Pace::WhenAnswered, Measure::Whole),
-            Self::FirstByte => (
-                "first_byte",
-                Canned::Drip,
-                Pace::PerSecond(100),
-                Measure::FirstByte,
-            ),
-            Self::ChunkDelay => (
-                "chunk_delay",
-                Canned::Drip,
-                Pace::PerSecond(100),
-                Measure::ChunkDelay,
-            ),
-            Self::BigBody => (
-                "big_body",
-                Canned::Messages,
-                Pace::WhenAnswered,
-                Measure::Whole,
-            ),
+    /// As [`ValueEnum`] reads it, and the results file.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Paced => "paced",
+            Self::Stream => "stream",
+            Self::FirstByte => "first_byte",
+            Self::ChunkDelay => "chunk_delay",
+            Self::BigBody => "big_body",
+            Self::Translated => "translated",
+            Self::Rate => "rate",
+            Self::Memory => "memory",
+            Self::TwoGateways => "two_gateways",
+        }
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        let (canned, pace, measure) = match self {
+            Self::Plain => return Kind::Compared(Scenario::plain()),
+            Self::Paced => {
+                let paced = Scenario {
+                    name: self.name(),
+                    pace: Pace::PerSecond(500),
+                    rounds_long: 4,
+                    ..Scenario::plain()
+                };
+                return Kind::Compared(paced);
+            }
+            Self::Stream => (Canned::Stream, Pace::WhenAnswered, Measure::Whole),
+            Self::FirstByte => (Canned::Drip, Pace::PerSecond(100), Measure::FirstByte),
+            Self::ChunkDelay => (Canned::Drip, Pace::PerSecond(100), Measure::ChunkDelay),
+            Self::BigBody => (Canned::Messages, Pace::WhenAnswered, Measure::Whole),
+            Self::Translated => return Kind::Translated,
+            Self::Rate => return Kind::Rate,
+            Self::Memory => return Kind::Memory,
+            Self::TwoGateways => return Kind::TwoGateways,
         };
-        let body = match canned {
-            Canned::Messages => messages_request(canned.name()),
-            Canned::Plain => chat_request(canned.name(), false),
-            Canned::Stream | Canned::Drip => chat_request(canned.name(), true),
-        };
-        Scenario {
-            name,
+        Kind::Compared(Scenario {
+            name: self.name(),
             canned,
-            body,
+            caller: canned.format(),
+            body: match canned {
+                Canned::Messages => messages_request(canned.name()),
+                _ => short_request(canned.format(), canned.name(), true),
+            },
             pace,
             measure,
-        }
+            rounds_long: 1,
+        })
     }
 }
 
 impl Scenario {
-    /// Where a gateway takes the calls.
-    pub(crate) const fn gateway_path(&self) -> &'static str {
-        match self.canned.format() {
-            Format::Chat => "/v1/chat/completions",
-            Format::Messages => "/v1/messages",
+    /// Plain calls, as many as go through.
+    pub(crate) fn plain() -> Self {
+        let canned = Canned::Plain;
+        Self {
+            name: ScenarioName::Plain.name(),
+            canned,
+            caller: canned.format(),
+            body: short_request(canned.format(), canned.name(), false),
+            pace: Pace::WhenAnswered,
+            measure: Measure::Whole,
+            rounds_long: 1,
+        }
+    }
+
+    /// Plain calls, so many a second.
+    pub(crate) fn at_rate(calls: u32) -> Self {
+        Self {
+            name: ScenarioName::Rate.name(),
+            pace: Pace::PerSecond(calls),
+            // A slow pace has few calls.
+            rounds_long: if calls <= 500 { 2 } else { 1 },
+            ..Self::plain()
+        }
+    }
+
+    /// A vendor's stream to a caller of a format, as many as go through.
+    pub(crate) fn translated(canned: Canned, caller: Format) -> Self {
+        Self {
+            name: ScenarioName::Translated.name(),
+            canned,
+            caller,
+            body: short_request(caller, canned.name(), true),
+            ..Self::plain()
         }
     }
 }

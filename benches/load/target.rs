@@ -1,25 +1,22 @@
 //! What the calls are sent to.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
-};
 use tempfile::TempDir;
-use tollgate_layers::call::Format;
 
 use crate::{
     child::Child,
-    client::Prepared,
+    client::{Call, Client, Seen, Terms},
     cpu::Processes,
     fixtures::{
-        directory,
+        Canned,
+        caller::{Origin, Prepared},
+        directory, gateway_path,
         redis_server::{self, RedisServer},
     },
     options::{Ledger, Options, RoleName},
-    scenario::Scenario,
+    scenario::{Pace, Scenario},
 };
 
 /// The vendor, and the proxies before it.
@@ -32,10 +29,10 @@ pub(crate) struct Field {
 impl Field {
     pub(crate) fn start(options: &Options) -> anyhow::Result<Self> {
         let vendor = Child::start(RoleName::Vendor, &[])?;
-        let address = vendor.address()?.to_string();
-        let mut targets = vec![Target::bare(&address)?];
+        let address = vendor.address()?;
+        let mut targets = vec![Target::bare(address)?];
         for ledger in ledgers(options)? {
-            targets.push(Target::gateway(&address, ledger)?);
+            targets.push(Target::gateway(address, ledger)?);
         }
         Ok(Self {
             targets,
@@ -52,8 +49,9 @@ impl Field {
     }
 }
 
-/// The gateways to run: those asked for, or one for each ledger that an operator would choose.
-fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
+/// The gateways to run: those asked for, or one for each ledger that an operator would choose. Never
+/// empty.
+pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     let has_redis = redis_server::is_installed();
     if !options.targets.is_empty() {
         ensure!(
@@ -79,7 +77,7 @@ pub(crate) struct Target {
     /// The caller's key; a bare proxy asks for none.
     key: Option<String>,
     /// Calls that were answered.
-    pub(crate) answered: u64,
+    answered: u64,
     child: Child,
     // Both go after the process that uses them.
     _directory: Option<TempDir>,
@@ -87,8 +85,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    fn bare(vendor: &str) -> anyhow::Result<Self> {
-        let child = Child::start(RoleName::Bare, &[("--vendor", vendor)])?;
+    pub(crate) fn bare(vendor: SocketAddr) -> anyhow::Result<Self> {
+        let vendor = vendor.to_string();
+        let child = Child::start(RoleName::Bare, &[("--vendor", vendor.as_str())])?;
         Ok(Self {
             name: "bare",
             address: child.address()?,
@@ -101,23 +100,43 @@ impl Target {
         })
     }
 
-    fn gateway(vendor: &str, ledger: Ledger) -> anyhow::Result<Self> {
-        let (mut place, mut server) = (None, None);
-        let (name, url) = match ledger {
-            Ledger::Memory => ("memory", "memory:".to_owned()),
-            Ledger::Sqlite => {
-                let place = place.insert(TempDir::new_in(directory()?)?);
-                let file = place.path().join("ledger.db");
-                ("sqlite", format!("sqlite:{}", file.display()))
-            }
-            Ledger::Redis => {
-                let server = server.insert(RedisServer::start().context("redis-server")?);
-                ("redis", server.url())
-            }
+    pub(crate) fn gateway(vendor: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
+        let server = match ledger {
+            Ledger::Memory | Ledger::Sqlite => None,
+            Ledger::Redis => Some(RedisServer::start().context("redis-server")?),
         };
-        let args = [("--vendor", vendor), ("--ledger", url.as_str())];
-        let child = Child::start(RoleName::Gateway, &args)?;
-        // A ledger's server works for the gateway's calls alone.
+        let url = match &server {
+            Some(server) => server.url(),
+            None if ledger == Ledger::Memory => "memory:".to_owned(),
+            None => "sqlite:ledger.db".to_owned(),
+        };
+        Self::on(ledger.name(), vendor, &url, &[], server)
+    }
+
+    /// One of several gateways on a ledger's server, with one thread and callers of its own.
+    pub(crate) fn gateway_of_one_thread(
+        name: &'static str,
+        vendor: SocketAddr,
+        server: &RedisServer,
+    ) -> anyhow::Result<Self> {
+        let more = [("--threads", "1"), ("--account", name)];
+        Self::on(name, vendor, &server.url(), &more, None)
+    }
+
+    /// A gateway on a ledger, and the ledger's server where it works for this gateway alone: a call's CPU
+    /// time is that of both. Its files are in a folder of its own.
+    fn on(
+        name: &'static str,
+        vendor: SocketAddr,
+        ledger: &str,
+        more: &[(&str, &str)],
+        server: Option<RedisServer>,
+    ) -> anyhow::Result<Self> {
+        let place = TempDir::new_in(directory()?)?;
+        let vendor = vendor.to_string();
+        let mut args = vec![("--vendor", vendor.as_str()), ("--ledger", ledger)];
+        args.extend_from_slice(more);
+        let child = Child::start_in(place.path(), RoleName::Gateway, &args)?;
         let pids = [Some(child.pid()), server.as_ref().map(RedisServer::pid)];
         Ok(Self {
             name,
@@ -126,49 +145,77 @@ impl Target {
             key: Some(child.said("key")?.to_owned()),
             answered: 0,
             child,
-            _directory: place,
+            _directory: Some(place),
             _redis: server,
         })
     }
 
-    /// The scenario's call to this target.
-    pub(crate) fn prepare(&self, scenario: &Scenario) -> anyhow::Result<Arc<Prepared>> {
-        let path = match &self.key {
-            Some(_) => scenario.gateway_path().to_owned(),
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Where it takes the calls that a vendor answers so.
+    pub(crate) fn path(&self, canned: Canned) -> String {
+        match self.key {
+            Some(_) => gateway_path(canned.format()).to_owned(),
             // It goes on to the vendor as it is.
-            None => scenario.canned.vendor_path(),
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert(HOST, self.address.to_string().try_into()?);
-        headers.insert(USER_AGENT, HeaderValue::from_static("tollgate-load"));
-        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // The bare proxy gets as many headers of the same length, and passes them on.
-        let key = self.key.as_deref().unwrap_or(NO_KEY);
-        match scenario.canned.format() {
-            Format::Chat => {
-                headers.insert(AUTHORIZATION, format!("Bearer {key}").try_into()?);
-            }
-            Format::Messages => {
-                headers.insert(X_API_KEY, key.to_owned().try_into()?);
-                headers.insert(ANTHROPIC_VERSION, HeaderValue::from_static("2023-06-01"));
-            }
+            None => canned.vendor_path(),
         }
-        Ok(Arc::new(Prepared {
-            uri: path.parse()?,
-            headers,
-            body: scenario.body.clone(),
+    }
+
+    /// The bare proxy gets a header of the same length, and passes it on.
+    pub(crate) fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or(NO_KEY)
+    }
+
+    /// The scenario's call to this target.
+    pub(crate) fn prepare(&self, scenario: &Scenario) -> anyhow::Result<Arc<Call>> {
+        let path = if scenario.caller == scenario.canned.format() {
+            self.path(scenario.canned)
+        } else {
+            gateway_path(scenario.caller).to_owned()
+        };
+        let host = self.address.to_string();
+        let body = scenario.body.clone();
+        Ok(Arc::new(Call {
+            prepared: Prepared::post(&host, &path, scenario.caller, self.key(), body)?,
             measure: scenario.measure,
         }))
     }
 
-    fn stop(&mut self) -> anyhow::Result<()> {
+    /// Opens connections and sends a call over each.
+    pub(crate) async fn warm(
+        &mut self,
+        scenario: &Scenario,
+        connections: u32,
+    ) -> anyhow::Result<Client> {
+        let (origin, call) = (Origin::Loopback(self.address), self.prepare(scenario)?);
+        let terms = Terms::of_a_bench();
+        let mut client = Client::open(origin, call, terms, scenario.pace, connections).await?;
+        self.answered += client.warm_up().await?;
+        Ok(client)
+    }
+
+    /// Puts a load on it.
+    pub(crate) async fn load(
+        &mut self,
+        client: Client,
+        pace: Pace,
+        time: Duration,
+    ) -> anyhow::Result<Seen> {
+        let seen = client.run(pace, time).await?;
+        self.answered += seen.answered;
+        Ok(seen)
+    }
+
+    /// Lets it drain, and checks that it has charged what it answered.
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         self.child.stop()?;
         if self.key.is_some() {
             let charged: u64 = self.child.said("charged")?.parse()?;
             ensure!(
                 charged == self.answered,
-                "the gateway on {} has answered {} calls and charged {charged}",
+                "the gateway {} has answered {} calls and charged {charged}",
                 self.name,
                 self.answered
             );
@@ -177,6 +224,4 @@ impl Target {
     }
 }
 
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";

@@ -1,0 +1,141 @@
+//! So many calls of one kind, one after another, on one thread: for a counter of instructions.
+//!
+//! `tests/instructions` runs this binary under callgrind and compares what a call costs with
+//! `benches/instructions.toml`. The gateway is the whole one, from its listener to its client, with its
+//! ledger in memory and its log in JSON; the caller and the vendor run on the same thread. `--direct` is
+//! the same calls to the vendor without the gateway: the difference is the gateway's own.
+
+mod fixtures;
+
+use std::{hint::black_box, io, net::SocketAddr};
+
+use bytes::Bytes;
+use clap::{Parser, ValueEnum};
+use tokio::task::JoinSet;
+use tollgate::{Gateway, runtime::log_event};
+use tollgate_layers::call::Format;
+
+use crate::fixtures::{
+    Canned,
+    caller::{Connection, Origin, Prepared},
+    config, funded_key, gateway_path, messages_request, short_request,
+    vendor::{Vendor, listen},
+};
+
+// As in the `tollgate` binary.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Makes calls for a counter of instructions: see tests/instructions.
+#[derive(Debug, Parser)]
+struct Options {
+    /// What to call; everything, for a look whether it works, when nothing is named.
+    #[arg(value_enum)]
+    kind: Option<Kind>,
+    #[arg(long, default_value_t = 3)]
+    calls: u32,
+    /// The vendor without the gateway.
+    #[arg(long)]
+    direct: bool,
+    /// What cargo says to every bench.
+    #[arg(long = "bench", hide = true)]
+    _bench: bool,
+}
+
+/// The calls that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Kind {
+    /// JSON of 400 bytes.
+    Plain,
+    /// 100 chunks, passed through.
+    Stream,
+    /// 100 chunks of a chat vendor, to a messages caller.
+    StreamToMessages,
+    /// 100 chunks of a messages vendor, to a chat caller.
+    StreamToChat,
+    /// A request of 76 KB.
+    BigBody,
+}
+
+impl Kind {
+    /// What the vendor answers, and what the caller speaks.
+    const fn call(self) -> (Canned, Format) {
+        match self {
+            Self::Plain => (Canned::Plain, Format::Chat),
+            Self::Stream => (Canned::Stream, Format::Chat),
+            Self::StreamToMessages => (Canned::Stream, Format::Messages),
+            Self::StreamToChat => (Canned::MessagesStream, Format::Chat),
+            Self::BigBody => (Canned::Messages, Format::Messages),
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Made, and thrown away.
+    tracing_subscriber::fmt()
+        .with_env_filter("info")
+        .with_writer(io::sink)
+        .json()
+        .flatten_event(true)
+        .init();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    if let Some(kind) = options.kind {
+        return runtime.block_on(run(kind, options.direct, options.calls));
+    }
+    for kind in Kind::value_variants() {
+        runtime.block_on(run(*kind, true, options.calls))?;
+        runtime.block_on(run(*kind, false, options.calls))?;
+    }
+    println!("instructions: all calls were answered; tests/instructions counts what they cost");
+    Ok(())
+}
+
+async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
+    let (listener, vendor) = listen().await?;
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { Vendor::new().serve(listener).await });
+    let (canned, caller) = kind.call();
+    if direct {
+        // As a gateway calls it: in its own format.
+        let format = canned.format();
+        let body = body(canned, format);
+        let host = vendor.to_string();
+        let call = Prepared::post(&host, &canned.vendor_path(), format, NO_KEY, body)?;
+        return send(vendor, &call, calls).await;
+    }
+    let gateway = Gateway::build(&config(vendor, "memory:"), log_event).await?;
+    let key = funded_key(gateway.store(), "bench").await?;
+    let host = gateway.address().to_string();
+    let (path, body) = (gateway_path(caller), body(canned, caller));
+    let call = Prepared::post(&host, path, caller, key.expose(), body)?;
+    send(gateway.address(), &call, calls).await?;
+    // What has to be settled is settled when this is done.
+    gateway.drain().await
+}
+
+fn body(canned: Canned, caller: Format) -> Bytes {
+    match canned {
+        Canned::Messages => messages_request(canned.name()),
+        _ => short_request(caller, canned.name(), canned != Canned::Plain),
+    }
+}
+
+/// Makes the calls over one connection.
+async fn send(to: SocketAddr, call: &Prepared, calls: u32) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&Origin::Loopback(to)).await?;
+    for _ in 0..calls {
+        let each = |data: &Bytes| {
+            black_box(data);
+        };
+        connection.send(call, each).await?;
+    }
+    Ok(())
+}
+
+const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";
