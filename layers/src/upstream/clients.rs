@@ -44,7 +44,7 @@ pub(super) enum VendorClient {
     /// One call at a time on a connection.
     Http1(Http1Client),
     /// Where HTTP/2 may be spoken: many on one.
-    Shared(Client<Connector, RequestBody>),
+    Shared(Box<Client<Connector, RequestBody>>),
 }
 
 impl VendorClient {
@@ -68,7 +68,7 @@ impl VendorClient {
             .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
             .http2_keep_alive_interval(HTTP2_PING_EVERY)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        Ok(Self::Shared(builder.build(connector)))
+        Ok(Self::Shared(Box::new(builder.build(connector))))
     }
 
     /// The head of the answer.
