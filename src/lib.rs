@@ -22,6 +22,10 @@ pub mod readiness;
 pub mod select_json;
 pub mod store;
 
+pub mod calls;
+pub mod log;
+pub mod metrics;
+
 pub mod admin;
 pub mod cli;
 pub mod demo;
