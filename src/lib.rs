@@ -26,6 +26,10 @@ mod reply;
 pub mod select_json;
 pub mod store;
 
+pub mod calls;
+pub mod log;
+pub mod metrics;
+
 pub mod admin;
 pub mod cli;
 pub mod demo;

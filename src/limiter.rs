@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use prometheus_client::metrics::counter::Counter;
 use tollgate_layers::rate_limit::{Gcra, Limiter, Quota, redis::RedisLimiter};
 
 use crate::store::Store;
@@ -40,6 +41,29 @@ impl AddressLimiter {
             everywhere,
             ..Self::local()
         }
+    }
+}
+
+/// A limiter whose refusals are counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted<L> {
+    limiter: L,
+    refusals: Counter,
+}
+
+impl<L> Counted<L> {
+    pub(crate) const fn new(limiter: L, refusals: Counter) -> Self {
+        Self { limiter, refusals }
+    }
+}
+
+impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
+    async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        let verdict = self.limiter.admit(id, quota).await;
+        if verdict.is_err() {
+            self.refusals.inc();
+        }
+        verdict
     }
 }
 

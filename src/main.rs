@@ -1,15 +1,6 @@
 //! The `tollgate` binary: what a process sets up once, then the command.
 
-use std::{
-    io::{self, IsTerminal},
-    process::ExitCode,
-    time::Duration,
-};
-
-use tracing_subscriber::{
-    EnvFilter,
-    filter::{Directive, LevelFilter},
-};
+use std::{process::ExitCode, time::Duration};
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
@@ -22,7 +13,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    log_to_stderr();
+    tollgate::log::to_stderr(cli.calls_logged());
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -37,22 +28,4 @@ fn main() -> ExitCode {
     // Whatever must end well has ended; a name lookup that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
-}
-
-/// Text for a person at a terminal, JSON for a log collector. `RUST_LOG` chooses what; the audit
-/// lines cannot be switched off.
-fn log_to_stderr() {
-    let audit: Directive = "audit=info".parse().expect("a fixed directive");
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .from_env_lossy()
-        .add_directive(audit);
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    if io::stderr().is_terminal() {
-        log.with_ansi(true).init();
-    } else {
-        log.json().flatten_event(true).init();
-    }
 }

@@ -21,6 +21,7 @@ pub struct Readiness(Arc<Mutex<Reasons>>);
 #[derive(Debug)]
 struct Reasons {
     serving: bool,
+    broken: Option<&'static str>,
     ledger: Option<String>,
 }
 
@@ -28,6 +29,7 @@ impl Default for Readiness {
     fn default() -> Self {
         let reasons = Reasons {
             serving: false,
+            broken: None,
             ledger: None,
         };
         Self(Arc::new(Mutex::new(reasons)))
@@ -41,10 +43,11 @@ impl Readiness {
     /// Why not.
     pub fn check(&self) -> Result<(), String> {
         let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &reasons.ledger {
+        match (&reasons.broken, &reasons.ledger) {
             _ if !reasons.serving => Err("starting or draining".to_owned()),
-            Some(reason) => Err(reason.clone()),
-            None => Ok(()),
+            (Some(reason), _) => Err((*reason).to_owned()),
+            (None, Some(reason)) => Err(reason.clone()),
+            (None, None) => Ok(()),
         }
     }
 
@@ -53,6 +56,19 @@ impl Readiness {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .serving = serving;
+    }
+
+    /// This process cannot serve any more.
+    pub(crate) fn broken(&self, reason: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).broken = Some(reason);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .broken
+            .is_some()
     }
 
     /// Says whether that is news.
@@ -66,14 +82,14 @@ impl Readiness {
 
 /// Looks at the ledger again and again: whether it answers and is the one we know, whether charges
 /// wait too long for it, and whether holds are past their time.
-pub(crate) async fn watch(store: Store, readiness: Readiness) {
+pub(crate) async fn watch(store: Store, ledger: impl Ledger, readiness: Readiness) {
     let mut looks = 0;
     loop {
         looks += 1;
         let looked = store.check().await;
         if looks % LOOKS_PER_EXPIRY == 0
             && looked.is_ok()
-            && let Err(error) = sweep(&store).await
+            && let Err(error) = sweep(&ledger).await
         {
             // Of a Cluster one shard may be away: the others are sold on all the same.
             tracing::warn!(reason = chain(&*error), "due holds could not be ended");
@@ -89,8 +105,8 @@ pub(crate) async fn watch(store: Store, readiness: Readiness) {
     }
 }
 
-async fn sweep(store: &Store) -> Result<(), BoxError> {
-    match store.expire().await? {
+async fn sweep(ledger: &impl Ledger) -> Result<(), BoxError> {
+    match ledger.expire().await? {
         0 => {}
         count => tracing::warn!(count, "holds expired"),
     }
@@ -107,4 +123,21 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_broken_stays_so_whatever_the_ledger_says() {
+        let readiness = Readiness::default();
+        readiness.serving(true);
+        assert_eq!(readiness.check(), Ok(()));
+        readiness.ledger(Some("away".into()));
+        assert_eq!(readiness.check(), Err("away".into()));
+        readiness.broken("beyond repair");
+        readiness.ledger(None);
+        assert_eq!(readiness.check(), Err("beyond repair".into()));
+    }
 }

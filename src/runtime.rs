@@ -1,8 +1,15 @@
 //! Everything with a socket or a task: builds the gateway from its config, runs it, and drains it.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use futures_util::FutureExt;
 use http::Request;
 use hyper::body::Incoming;
 use tokio::{
@@ -25,11 +32,13 @@ use tower::service_fn;
 
 use crate::{
     admin::Admin,
+    calls::Calls,
     config::{Config, Limits},
     live::Live,
+    metrics::{Metrics, Scrape, ledger::Measured, scrape::Sources},
     rate_feed::RateFeed,
     readiness::{self, Readiness},
-    server::{self, ServerSettings},
+    server::{self, OpenConnections, ServerSettings},
     stack::stack,
     store::Store,
 };
@@ -50,6 +59,7 @@ pub struct Gateway {
     live: Arc<Live>,
     health: Health,
     upstream: Upstream,
+    metrics: Arc<Metrics>,
     readiness: Readiness,
     draining: watch::Sender<bool>,
     /// Operators are served to the end of the drain.
@@ -69,7 +79,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Opens the ledger, binds the ports and serves. Each settled or released call is told to
-    /// `report`; see [`log_event`].
+    /// `report`; see [`log_event`]. The line of each call in the log is written in any case.
     ///
     /// # Errors
     /// The ledger cannot be opened, or a port cannot be bound; the text says which.
@@ -83,7 +93,10 @@ impl Gateway {
             .await
             .context("cannot read the tariff version")?;
         let live = Arc::new(Live::new(config, version));
-        let report = Arc::new(report);
+        let metrics = Arc::new(Metrics::new(&config.service));
+        metrics.follow(&live.snapshot());
+        let calls = Calls::new(Arc::clone(&metrics));
+        let report = Arc::new(reporting(calls.clone(), report));
         let settings = SettlerSettings {
             calls_max: config.limits.in_flight_max,
             // All that has ended goes to the store at once: it may keep what its server cannot take.
@@ -91,12 +104,13 @@ impl Gateway {
             ..SettlerSettings::default()
         };
         let settled = Arc::clone(&report);
+        let ledger = Measured::new(store.clone(), Arc::clone(&metrics));
         let (settler, settler_task) =
-            Settler::new(store.clone(), settings, move |event| settled(event));
+            Settler::new(ledger.clone(), settings, move |event| settled(event));
         let health = Health::new();
         follow(&health, &live);
         let upstream = Upstream::new(config.limits.call_time_max);
-        let service = stack(config, &live, &store, &settler, &health, &upstream);
+        let service = stack(config, &live, &store, &settler, &health, &upstream, &calls);
 
         let listener = bind(config.listen, "listen").await?;
         let address = listener.local_addr()?;
@@ -104,6 +118,7 @@ impl Gateway {
         let server_settings = ServerSettings {
             trusted_proxies: config.trusted_proxies.clone().into(),
             connections: config.limits.connections,
+            open: OpenConnections::default(),
         };
         let readiness = Readiness::default();
         let (mut servers, mut loops, mut settler_run) =
@@ -113,25 +128,33 @@ impl Gateway {
         if let Some(admin) = &config.admin {
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
+            let sources = Sources {
+                calls,
+                live: Arc::clone(&live),
+                store: store.clone(),
+                health: health.clone(),
+                readiness: readiness.clone(),
+                connections: server_settings.open.clone(),
+            };
             let admin = Arc::new(Admin::new(
                 store.clone(),
                 health.clone(),
                 &admin.key,
                 readiness.clone(),
+                Scrape::new(Arc::clone(&metrics), sources),
             ));
             let service = service_fn(move |req: Request<Incoming>| {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
             });
-            loops.spawn(server::serve(
-                listener,
-                service,
-                server_settings.clone(),
-                admin_open,
-            ));
+            let settings = ServerSettings {
+                open: OpenConnections::default(),
+                ..server_settings.clone()
+            };
+            loops.spawn(server::serve(listener, service, settings, admin_open));
         }
-        settler_run.spawn(settler_task.run());
-        loops.spawn(readiness::watch(store.clone(), readiness.clone()));
+        settler_run.spawn(noticed(settler_task.run(), readiness.clone()));
+        loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
         let earlier = store.clone();
         loops.spawn(async move { earlier.recover(&*report).await });
         let feed = feed(config, &live).await;
@@ -144,6 +167,7 @@ impl Gateway {
             live,
             health,
             upstream,
+            metrics,
             readiness,
             draining,
             _admin_end: admin_end,
@@ -186,6 +210,12 @@ impl Gateway {
         &self.health
     }
 
+    /// What this node counts.
+    #[must_use]
+    pub const fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
     ///
     /// # Errors
@@ -211,7 +241,7 @@ impl Gateway {
         }
         drop(self.calls);
         // With the last answer the last way into the settler's queue is gone.
-        let settled = ended(&mut self.settler, SETTLE_TIMEOUT).await;
+        let settled = ended(&mut self.settler, SETTLE_TIMEOUT).await && !self.readiness.is_broken();
         if !settled {
             // Or it would write into an outbox that is closed.
             self.settler.shutdown().await;
@@ -238,6 +268,28 @@ impl Gateway {
 async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     let all = async { while tasks.join_next().await.is_some() {} };
     tokio::time::timeout(patience, all).await.is_ok()
+}
+
+/// What is done with an event of the settler's: it is counted, logged and told to `report`, which may
+/// panic for itself alone.
+fn reporting(
+    calls: Calls,
+    report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+    move |event: &Event<'_>| {
+        calls.event(event);
+        if catch_unwind(AssertUnwindSafe(|| report(event))).is_err() {
+            tracing::error!("the report of a call panicked");
+        }
+    }
+}
+
+/// Runs the settler. One that panics leaves a node that can charge nothing: it must get no more calls.
+async fn noticed(settling: impl Future<Output = ()>, readiness: Readiness) {
+    if AssertUnwindSafe(settling).catch_unwind().await.is_err() {
+        readiness.broken("the settler has died and no call can be charged: restart this node");
+        tracing::error!("the settler panicked: not ready any more, restart this node");
+    }
 }
 
 /// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the file again.
@@ -278,6 +330,7 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
             for error in errors.iter() {
                 tracing::error!("not reloaded: {error}");
             }
+            gateway.metrics.reloaded(false);
             return;
         }
     };
@@ -290,15 +343,20 @@ async fn reload(gateway: &mut Gateway, file: &Path) {
             gateway.live.replace(&config, version);
             follow(&gateway.health, &gateway.live);
             let snapshot = gateway.live.snapshot();
+            gateway.metrics.follow(&snapshot);
             let vendors = snapshot.vendors().map(|vendor| &**vendor);
             gateway.upstream.retain(vendors);
             gateway.feed = feed(&config, &gateway.live).await;
+            gateway.metrics.reloaded(true);
             tracing::info!(
                 price_version = version.id,
                 "reloaded models, prices, vendors and rate sources; the rest needs a restart"
             );
         }
-        Err(error) => tracing::error!(%error, "not reloaded: the tariff version cannot be read"),
+        Err(error) => {
+            gateway.metrics.reloaded(false);
+            tracing::error!(%error, "not reloaded: the tariff version cannot be read");
+        }
     }
 }
 
@@ -333,44 +391,23 @@ impl StopSignals {
     }
 }
 
-/// One line in the log for each call that was charged.
+/// What an operator should know of an event beside the call's own line.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {
             settlement,
             settled,
-        } => {
-            let usage = settlement.item.usage;
-            if matches!(
-                settled.booked,
-                Booked::Stale | Booked::NoAccount | Booked::Released
-            ) {
-                tracing::error!(
-                    number = %settlement.number,
-                    account = %settlement.account,
-                    cost_rub = %settlement.cost,
-                    booked = ?settled.booked,
-                    "a call was not charged: look into it"
-                );
-            }
-            tracing::info!(
+        } if matches!(
+            settled.booked,
+            Booked::Stale | Booked::NoAccount | Booked::Released
+        ) =>
+        {
+            tracing::error!(
                 number = %settlement.number,
                 account = %settlement.account,
-                key = %settlement.key,
-                model = settlement.item.model,
-                vendor = settlement.item.vendor,
-                input = usage.input,
-                cached_input = usage.cached_input,
-                cache_write = usage.cache_write,
-                output = usage.output,
-                held_rub = %settlement.held,
-                charged_rub = %settled.charged,
-                loss_rub = %settled.loss,
-                booked = ?settled.booked,
-                end = ?settlement.item.end,
-                estimated = settlement.item.estimated,
-                bounded = settlement.item.bounded,
-                "call"
+                cost_rub = %settlement.cost,
+                booked = settled.booked.as_str(),
+                "a call was not charged: look into it"
             );
         }
         Event::Released { number } => tracing::debug!(%number, "released"),
@@ -412,4 +449,30 @@ async fn feed(config: &Config, live: &Arc<Live>) -> JoinSet<()> {
     let mut run = JoinSet::new();
     run.spawn(feed.run(Arc::clone(live), std::future::pending()));
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::facts::RequestNumber;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_whose_settler_has_died_is_not_ready() {
+        let readiness = Readiness::default();
+        readiness.serving(true);
+        noticed(async {}, readiness.clone()).await;
+        assert_eq!(readiness.check(), Ok(()));
+        let dies = async { panic!("a panic of the test's") };
+        noticed(dies, readiness.clone()).await;
+        assert!(readiness.check().unwrap_err().contains("settler"));
+    }
+
+    #[test]
+    fn a_report_that_panics_is_caught() {
+        let calls = Calls::new(Arc::new(Metrics::new("tollgate")));
+        let report = reporting(calls, |_| panic!("a panic of the test's"));
+        let number = RequestNumber::now_v7();
+        report(&Event::Released { number });
+    }
 }

@@ -29,13 +29,15 @@ use tollgate_layers::{
 use tower::{Service, ServiceBuilder};
 
 use crate::{
+    calls::{self, Calls, ObserveLayer, marks},
     catalog::Catalog,
     config::Config,
     count_tokens::CountTokens,
     estimate::{self, Estimate},
     head::{HeadLayer, HeadLimits},
-    limiter::AddressLimiter,
+    limiter::{AddressLimiter, Counted},
     live::Live,
+    metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
     own::Own,
     page::PricePage,
     panics::{self, PanicsLayer},
@@ -46,7 +48,8 @@ use crate::{
 };
 
 /// What comes out at the top.
-pub type Answer = Response<respond::ResponseBody<panics::ResponseBody<AnswerBody>>>;
+pub type Answer =
+    Response<respond::ResponseBody<calls::ResponseBody<panics::ResponseBody<AnswerBody>>>>;
 
 /// How many keys' request rates are remembered.
 const KEYS_MAX: usize = 100_000;
@@ -59,6 +62,7 @@ pub fn stack(
     settler: &Settler,
     health: &Health,
     upstream: &Upstream,
+    observed: &Calls,
 ) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
@@ -80,42 +84,64 @@ pub fn stack(
         bytes_max: limits.connections.head_bytes_max,
     };
 
+    let metrics = observed.metrics();
+    let counted = |by| metrics.requests.limited(by);
+    let by_key_counted = Counted::new(Gcra::new(KEYS_MAX), counted(LimitedBy::Key));
+    let by_address_counted = |limiter, by| Counted::new(limiter, counted(by));
+    let books = Measured::new(store.clone(), Arc::clone(metrics));
+
     let request_number = RequestNumberLayer::new();
-    let respond = RespondLayer::new(config.language);
+    let respond = RespondLayer::new(config.language).without_log();
+    let observe = ObserveLayer::new(observed.clone());
     let panics = PanicsLayer;
     let head = HeadLayer::new(head_limits);
     let in_flight = InFlightLayer::new(limits.in_flight_max);
-    let catalog_rate =
-        RateLimitLayer::new(AddressLimiter::shared(store), by_address(catalog_quota));
-    let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(caller_quota));
-    let guesses =
-        RefusalLimitLayer::new(AddressLimiter::local(), by_address(guess_quota), is_guess);
-    let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key);
-    let auth = AuthLayer::new(store.clone());
+    let catalog_rate = RateLimitLayer::new(
+        by_address_counted(AddressLimiter::shared(store), LimitedBy::Catalog),
+        by_address(catalog_quota),
+    );
+    let address_rate = RateLimitLayer::new(
+        by_address_counted(AddressLimiter::local(), LimitedBy::Address),
+        by_address(caller_quota),
+    );
+    let guesses = RefusalLimitLayer::new(
+        by_address_counted(AddressLimiter::local(), LimitedBy::UnknownKey),
+        by_address(guess_quota),
+        is_guess,
+    );
+    let key_rate = RateLimitLayer::new(by_key_counted, by_key);
+    let auth = AuthLayer::new(books.clone());
     let parse = ParseLayer::new(parse_limits(limits));
-    let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
-    let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), hold_ttl);
+    let select = SelectLayer::new(Arc::clone(live), Funds(books.clone()));
+    let reserve = ReserveLayer::new(books, tariff, settler.clone(), hold_ttl);
     let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
+    let attempts = AttemptsLayer::new(Arc::clone(metrics));
     let translate = TranslateLayer::new();
     let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
     let upstream = upstream.clone();
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
+        .map_request(marks::admitted)
         .layer(address_rate) //   429      per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403  + Caller; the key leaves the request here
+        .map_request(marks::known)
         .layer(key_rate); //      429      per key
     let calls = callers
         .clone()
         .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
+        .map_request(marks::parsed)
         .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
     let inference = calls
         .clone()
         .layer(reserve) //        401 403  hold; settled or released on end or drop
+        .map_request(marks::granted)
         .layer(failover) //       503      → Request<Attempt>: a route, and the next one before the first byte
+        .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
+        .map_request(marks::sent)
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
     let count = calls.clone().service(CountTokens::new(upstream)); //  free: nothing is held
     let estimate = ServiceBuilder::new()
@@ -128,6 +154,7 @@ pub fn stack(
     let receipts = callers.service(Receipts::new(store.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
+        .map_request(marks::admitted)
         .layer(catalog_rate); //  429      10 per second per address
     let catalog = public.clone().service(Catalog::new(Arc::clone(live)));
     let page = public.service(PricePage::new(Arc::clone(live)));
@@ -143,6 +170,7 @@ pub fn stack(
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber
         .layer(respond) //                 Error → JSON with the number; above it: Infallible
+        .layer(observe) //                 + CallRecord, written by the marks below; one log line, the counters
         .layer(panics) //         500      in the call and in its body
         .layer(head) //           400 414 431  before anything is decided by it
         .service(Paths::new(&config.service, branches)) // 404 405
@@ -168,7 +196,7 @@ fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
 
 /// Tells `select` whether a key has anything to spend.
 #[derive(Clone, Debug)]
-struct Funds(Store);
+struct Funds(Measured<Store>);
 
 impl tollgate_layers::key::Funds for Funds {
     async fn check(&self, key: &KeyRecord) -> Result<(), Error> {

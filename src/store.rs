@@ -102,6 +102,15 @@ impl Store {
         }
     }
 
+    /// What waits on this machine for the ledger; `None` where nothing can.
+    #[must_use]
+    pub fn backlog(&self) -> Option<Backlog> {
+        match self {
+            Self::Memory(_) | Self::Sqlite(_) => None,
+            Self::Redis(outbox) => Some(outbox.backlog()),
+        }
+    }
+
     /// Writes what is queued and lets go of the file. Nothing may be asked of the store afterwards.
     /// Says how many charges wait on this machine for the ledger; `None` where none can.
     pub async fn close(&self) -> Option<usize> {

@@ -61,7 +61,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
             results.push(line);
         }
     }
-    report.add(ScenarioName::Memory, results);
+    report.add(ScenarioName::Memory, &results);
     Ok(())
 }
 

@@ -160,7 +160,7 @@ impl Report {
     }
 
     /// Takes down what a scenario came to.
-    pub(crate) fn add(&mut self, scenario: ScenarioName, results: Vec<Value>) {
+    pub(crate) fn add(&mut self, scenario: ScenarioName, results: &[Value]) {
         let entry = json!({ "run": self.run, "results": results });
         self.entries.push((scenario.name().to_owned(), entry));
     }

@@ -41,15 +41,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 let field = started(&mut field, options)?;
                 println!("{HEAD}");
                 let results = compare(&runtime, field, &scenario, options, scenario.name)?;
-                report.add(*name, results);
+                report.add(*name, &results);
             }
             Kind::Rate => {
                 let results = rates(&runtime, started(&mut field, options)?, options)?;
-                report.add(*name, results);
+                report.add(*name, &results);
             }
             Kind::Translated => {
                 let results = translated(&runtime, started(&mut field, options)?, options)?;
-                report.add(*name, results);
+                report.add(*name, &results);
             }
             // These two have processes of their own, and want the machine to themselves.
             Kind::Memory => {

@@ -79,7 +79,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
         println!("{}", text(&line));
         results.push(line);
     }
-    report.add(ScenarioName::TwoGateways, results);
+    report.add(ScenarioName::TwoGateways, &results);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! The `respond` layer alone turns an [`Error`] into HTTP. [`std::fmt::Display`] is the message for
 //! the log (English, with the cause behind `source`); the message for the caller is `respond`'s.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use http::StatusCode;
 
@@ -43,7 +43,7 @@ pub enum Error {
         bytes_max: usize,
     },
     /// 400: the request is not what its format asks for.
-    #[error("invalid request: {field}: {problem:?}")]
+    #[error("invalid request: {field}: {problem}")]
     Invalid {
         /// Path of the field, like `messages[2].role`; empty for the body as a whole.
         field: Cow<'static, str>,
@@ -239,4 +239,24 @@ pub enum Problem {
     ThreadUnsupported,
     /// The format of the model's vendor has nothing like it.
     NotTranslated,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotJson(why) => write!(f, "not JSON, {why}"),
+            Self::Missing => f.write_str("missing"),
+            Self::WrongType(wanted) => write!(f, "not of type {wanted}"),
+            Self::NotOneOf(wanted) => write!(f, "not one of {wanted}"),
+            Self::BelowMin(min) => write!(f, "below {min}"),
+            Self::AboveMax(max) => write!(f, "above {max}"),
+            Self::Duplicate => f.write_str("there twice"),
+            Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
+            Self::Empty => f.write_str("empty"),
+            Self::Contradicts(other) => write!(f, "contradicts {other}"),
+            Self::Unsupported => f.write_str("unsupported"),
+            Self::ThreadUnsupported => f.write_str("a conversation kept by the vendor"),
+            Self::NotTranslated => f.write_str("not in the vendor's format"),
+        }
+    }
 }

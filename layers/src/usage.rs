@@ -77,6 +77,20 @@ pub enum End {
     GatewayStopped,
 }
 
+impl End {
+    /// The word that receipts, logs and metrics have for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::ClientLeft => "client_left",
+            Self::VendorCut => "vendor_cut",
+            Self::VendorError => "vendor_error",
+            Self::GatewayStopped => "gateway_stopped",
+        }
+    }
+}
+
 /// What is known of a running call.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
@@ -177,6 +191,19 @@ mod tests {
         let reading = meter.read();
         assert_eq!(reading.vendor.as_deref(), Some("second"));
         assert!(!reading.dispatched && reading.client_gone && reading.end.is_none());
+    }
+
+    #[test]
+    fn an_end_has_one_word_everywhere() {
+        for end in [
+            End::Finished,
+            End::ClientLeft,
+            End::VendorCut,
+            End::VendorError,
+            End::GatewayStopped,
+        ] {
+            assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
+        }
     }
 
     #[test]

@@ -49,7 +49,11 @@ use self::{
     usage::Wish,
     vendor::VendorAnswer,
 };
-use crate::{readiness::Readiness, store::Store};
+use crate::{
+    metrics::{Scrape, text::Format},
+    readiness::Readiness,
+    store::Store,
+};
 
 pub use self::body::AnswerBody;
 pub(crate) use self::{fields::parse_address, vendor::path_segment};
@@ -84,17 +88,25 @@ pub struct Admin {
     /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
     key_digest: [u8; 32],
     readiness: Readiness,
+    scrape: Scrape,
 }
 
 impl Admin {
-    /// An API over `store` and `health` that answers whoever shows `key`.
+    /// An API over `store` and `health` that answers whoever shows `key`, and scrapers.
     #[must_use]
-    pub fn new(store: Store, health: Health, key: &SecretString, readiness: Readiness) -> Self {
+    pub fn new(
+        store: Store,
+        health: Health,
+        key: &SecretString,
+        readiness: Readiness,
+        scrape: Scrape,
+    ) -> Self {
         Self {
             store,
             health,
             key_digest: digest(key.expose_secret().as_bytes()),
             readiness,
+            scrape,
         }
     }
 
@@ -126,6 +138,7 @@ impl Admin {
                     ),
                 });
             }
+            Route::Metrics => return self.metrics(&head.headers),
             Route::Call(call) => call,
         };
         if !shows_key(&head.headers, &self.key_digest) {
@@ -161,6 +174,16 @@ impl Admin {
             Call::ChangeVendor(name) => self.change_vendor(name, &collect(body).await?),
             Call::Audit => self.audit(&collect(body).await?).await,
         }
+    }
+
+    fn metrics(&self, headers: &HeaderMap) -> Result<Answer, Refusal> {
+        let format = Format::asked_for(headers);
+        let text = self.scrape.text(format).map_err(|error| {
+            tracing::error!(%error, "the metrics cannot be written");
+            Refusal::Internal
+        })?;
+        let body = AnswerBody::from(Bytes::from(text));
+        Ok(response(body, format.content_type()))
     }
 
     async fn list_accounts(&self) -> Result<Answer, Refusal> {
@@ -364,7 +387,7 @@ impl Admin {
             return Err(deleted(id));
         }
         let account = &view.record.account;
-        tracing::info!(target: "audit", who = "admin", what = "key.change", account = %account, key = %id, ?change);
+        tracing::info!(target: "audit", who = "admin", what = "key.change", account = %account, key = %id, change = %shown(body));
         ok(&KeyAnswer::from(&view))
     }
 
@@ -568,6 +591,11 @@ fn new_key_id() -> Result<KeyId, Refusal> {
         id.extend(letters.take(16 - id.len()));
     }
     Ok(id.parse().expect("letters and digits make an id"))
+}
+
+/// The fields of a change that was carried out, as one line: a key's have no secret.
+fn shown(body: &[u8]) -> Value {
+    serde_json::from_slice(body).unwrap_or_default()
 }
 
 fn now_ms() -> u64 {

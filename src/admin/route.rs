@@ -9,6 +9,8 @@ pub(super) enum Route<'a> {
     Live,
     /// Whether it takes calls. No key needed.
     Ready,
+    /// What it counts. No key needed: no name of a customer is in it.
+    Metrics,
     /// Anything that needs the admin key.
     Call(Call<'a>),
 }
@@ -65,7 +67,8 @@ pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoR
     let call = match (segments.as_slice(), verb) {
         (["livez"], "GET") => return Ok(Route::Live),
         (["readyz"], "GET") => return Ok(Route::Ready),
-        (["livez" | "readyz"], _) => return only("GET, HEAD"),
+        (["metrics"], "GET") => return Ok(Route::Metrics),
+        (["livez" | "readyz" | "metrics"], _) => return only("GET, HEAD"),
 
         (["admin", "v1", "accounts"], "GET") => ListAccounts,
         (["admin", "v1", "accounts"], "POST") => CreateAccount,
@@ -117,6 +120,7 @@ mod tests {
         for (method, path, expected) in [
             ("GET", "/livez", Route::Live),
             ("HEAD", "/readyz", Route::Ready),
+            ("GET", "/metrics", Route::Metrics),
             ("GET", "/admin/v1/accounts", Route::Call(Call::ListAccounts)),
             (
                 "POST",
@@ -206,7 +210,7 @@ mod tests {
             "/ADMIN/v1/accounts",
             "//livez",
             "/livez/",
-            "/metrics",
+            "/metrics/",
         ] {
             let got = route(&Method::GET, path);
             // A closing slash leaves an empty id, which no account has.
@@ -222,6 +226,7 @@ mod tests {
     fn other_methods_are_told_which_are_allowed() {
         for (method, path, allow) in [
             ("POST", "/livez", "GET, HEAD"),
+            ("POST", "/metrics", "GET, HEAD"),
             ("DELETE", "/admin/v1/accounts", "GET, HEAD, POST"),
             ("DELETE", "/admin/v1/accounts/acme", "GET, HEAD, PATCH"),
             ("GET", "/admin/v1/accounts/acme/topups", "POST"),

@@ -27,6 +27,7 @@ use self::failure::{Failure, USAGE};
 use crate::{
     admin::parse_address,
     config::{Config, LedgerUrl},
+    log::Calls,
     time_text::parse_rfc3339_ms,
 };
 
@@ -456,6 +457,15 @@ fn time(text: &str) -> Result<String, String> {
 }
 
 impl Cli {
+    /// Where the command's calls have their lines.
+    #[must_use]
+    pub const fn calls_logged(&self) -> Calls {
+        match self.command {
+            Command::Demo { .. } => Calls::Elsewhere,
+            _ => Calls::Here,
+        }
+    }
+
     /// Carries the command out, prints its answer or its error, and gives the exit code.
     pub async fn run(self) -> ExitCode {
         match self.command.run().await {

@@ -4,6 +4,7 @@
 mod address;
 mod attend;
 mod framing;
+mod open;
 mod peers;
 mod socket;
 
@@ -26,7 +27,7 @@ use tokio::{
 use tollgate_layers::{error::BoxError, facts::ClientAddr};
 use tower::{Service, ServiceExt};
 
-pub use self::address::client_address;
+pub use self::{address::client_address, open::OpenConnections};
 use self::{
     attend::{Activity, attend},
     framing::{Doubt, Framing},
@@ -49,6 +50,8 @@ pub struct ServerSettings {
     pub trusted_proxies: Arc<[IpNet]>,
     /// How patient it is with connections.
     pub connections: ConnectionLimits,
+    /// How many there are.
+    pub open: OpenConnections,
 }
 
 /// How patient a server is with connections.
@@ -130,7 +133,7 @@ impl Default for ConnectionLimits {
 }
 
 /// How many files this process may have open; 1024 where that is not told.
-fn files_max() -> usize {
+pub(crate) fn files_max() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits
         .lines()
@@ -174,9 +177,10 @@ pub async fn serve<S, A>(
         // The socket is closed by being dropped: a full server has no time for words.
         if let Some(place) = peers.admit(peer.ip()) {
             let connection = connection(socket, peer, service.clone(), &settings, draining.clone());
+            let open = settings.open.another();
             connections.spawn(async move {
                 connection.await;
-                drop(place);
+                drop((place, open));
             });
         }
     }

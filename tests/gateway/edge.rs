@@ -119,6 +119,13 @@ impl Edge {
         status.code()
     }
 
+    /// Tells it to read its config again.
+    pub fn hang_up(&self) {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-HUP", &pid]).status();
+        assert!(told.unwrap().success());
+    }
+
     /// A call of the admin API.
     pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
         let bearer = format!("Bearer {ADMIN_KEY}");

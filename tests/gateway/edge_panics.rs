@@ -13,7 +13,7 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tollgate::{
     panics::PanicsLayer,
-    server::{ConnectionLimits, ServerSettings, serve},
+    server::{ConnectionLimits, OpenConnections, ServerSettings, serve},
 };
 use tollgate_layers::{
     Error,
@@ -67,6 +67,7 @@ async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sen
     let settings = ServerSettings {
         trusted_proxies: Arc::new([]),
         connections: ConnectionLimits::default(),
+        open: OpenConnections::default(),
     };
     let (draining, drained) = watch::channel(false);
     tasks.spawn(serve(listener, service, settings, drained));

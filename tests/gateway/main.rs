@@ -25,6 +25,7 @@ mod replies; // what vendors say
 #[path = "../support/redis.rs"]
 mod redis_servers;
 
+mod call_log; // the line that each call leaves
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
@@ -46,6 +47,7 @@ mod leaving; // when the client leaves, and how the call ends then
 mod ledger; // what every store of money promises
 mod ledger_properties; // random commands: stores against the book
 mod limits; // requests a second, sizes of requests
+mod metrics; // what a scrape shows
 mod money; // what a call costs
 mod operators; // accounts, payments, receipts
 mod operators_keys; // keys, from their secret to their end

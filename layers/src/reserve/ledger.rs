@@ -3,7 +3,7 @@
 //! [`Ledger`] is what a call needs; [`Bookkeeping`] is what an operator needs. [`super::book`] is
 //! the state machine that says what every answer means.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -69,12 +69,30 @@ pub enum Refusal {
     Conflict,
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            Self::Unknown => "unknown",
+            Self::Suspended => "suspended",
+            Self::Disabled => "disabled",
+            Self::AccountEmpty => "account_empty",
+            Self::CeilingUsedUp => "ceiling_used_up",
+            Self::DoesNotFit { free, held } => {
+                return write!(f, "does_not_fit: {free} free, {held} held");
+            }
+            Self::Gone => "gone",
+            Self::Conflict => "conflict",
+        };
+        f.write_str(word)
+    }
+}
+
 /// Why a ledger did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
     /// It said no.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0}")]
     Refused(Refusal),
     /// It could not be asked, or its answer was lost: it may have done it.
     #[error("ledger out of reach")]
@@ -138,6 +156,21 @@ pub enum Booked {
     NoAccount,
     /// Not at all: the hold was released.
     Released,
+}
+
+impl Booked {
+    /// The word that receipts and logs have for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Late => "late",
+            Self::Forced => "forced",
+            Self::Stale => "stale",
+            Self::NoAccount => "no_account",
+            Self::Released => "released",
+        }
+    }
 }
 
 /// What a settlement moved.

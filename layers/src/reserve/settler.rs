@@ -1,6 +1,12 @@
 //! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
 
-use std::{fmt, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use tokio::{
@@ -102,7 +108,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    /// A settler for `ledger`, and the task that must be run for it.
+    /// A settler for `ledger`, and the task that must be run for it. A `report` that panics is the loss of
+    /// that report; a ledger that does ends the task, and from then on no call finds a place.
     pub fn new<L: Ledger>(
         ledger: L,
         settings: SettlerSettings,
@@ -111,6 +118,10 @@ impl Settler {
         let (resolutions, resolutions_in) = mpsc::channel(settings.calls_max.max(1));
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let running = Running::default();
+        let report = move |event: &Event<'_>| {
+            // What a report panics over is printed; the other calls have to be settled all the same.
+            drop(catch_unwind(AssertUnwindSafe(|| report(event))));
+        };
         let task = SettlerTask {
             ledger: Arc::new(ledger),
             running: running.clone(),
@@ -414,4 +425,35 @@ fn tell(
 fn jittered(wait: Duration, number: RequestNumber) -> Duration {
     let random = u32::from(number.uuid().as_bytes()[15]);
     wait / 2 + wait / 2 * random / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::reserve::{ledger::Bookkeeping, memory::MemoryLedger};
+
+    #[tokio::test]
+    async fn a_report_that_panics_costs_itself_alone() {
+        let ledger = MemoryLedger::new();
+        let account: AccountId = "acme".parse().unwrap();
+        ledger.create_account(&account, "Acme").await.unwrap();
+        let reports = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&reports);
+        let (settler, task) = Settler::new(ledger, SettlerSettings::default(), move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            panic!("a panic of the test's");
+        });
+        for _ in 0..2 {
+            settler.place().unwrap().send(Resolution::Release {
+                number: RequestNumber::now_v7(),
+                account: account.clone(),
+                key: "k1".parse().unwrap(),
+            });
+        }
+        drop(settler);
+        task.run().await;
+        assert_eq!(reports.load(Ordering::Relaxed), 2);
+    }
 }

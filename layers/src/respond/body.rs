@@ -127,6 +127,7 @@ mod tests {
         let answering = Answering {
             number: RequestNumber::now_v7(),
             language: Language::Ru,
+            logs: true,
             shape: UsualShape,
         };
         ResponseBody::answer(

@@ -84,11 +84,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-pub use self::{body::ResponseBody, refused::Refused};
+pub use self::{
+    body::ResponseBody,
+    refused::{Gravity, Refused},
+};
 use crate::{
     call::Format,
     error::Error,
@@ -115,6 +118,7 @@ pub enum Language {
 #[derive(Clone, Copy)]
 pub struct RespondLayer<P = UsualShape> {
     language: Language,
+    logs: bool,
     shape: P,
 }
 
@@ -124,6 +128,7 @@ impl RespondLayer {
     pub const fn new(language: Language) -> Self {
         Self {
             language,
+            logs: true,
             shape: UsualShape,
         }
     }
@@ -135,8 +140,16 @@ impl<P> RespondLayer<P> {
     pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
         RespondLayer {
             language: self.language,
+            logs: self.logs,
             shape,
         }
+    }
+
+    /// Leaves the log to whoever else sees the errors.
+    #[must_use]
+    pub fn without_log(mut self) -> Self {
+        self.logs = false;
+        self
     }
 }
 
@@ -188,6 +201,7 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
         Respond {
             inner,
             language: self.language,
+            logs: self.logs,
             shape: self.shape.clone(),
         }
     }
@@ -198,6 +212,7 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
 pub struct Respond<S, P = UsualShape> {
     inner: S,
     language: Language,
+    logs: bool,
     shape: P,
 }
 
@@ -236,6 +251,7 @@ where
             answering: Some(Answering {
                 number,
                 language: self.language,
+                logs: self.logs,
                 shape: self.shape.clone(),
             }),
         }
@@ -291,6 +307,7 @@ where
 struct Answering<P> {
     number: RequestNumber,
     language: Language,
+    logs: bool,
     shape: P,
 }
 
@@ -298,25 +315,22 @@ impl<P> Answering<P> {
     /// Tells the log of the error, and hands out what the caller may be told.
     fn refused<'a>(&self, error: &'a Error) -> Refused<'a> {
         let refused = Refused::new(error, self.number, self.language);
-        log(error, refused.status(), self.number);
+        if self.logs {
+            log(&refused);
+        }
         refused
     }
 }
 
 /// The operator's side of an error: what support finds under its number.
-fn log(error: &Error, status: StatusCode, number: RequestNumber) {
-    let cause = std::error::Error::source(error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let status = status.as_u16();
-    match error {
-        // Nothing gets better until the operator acts.
-        Error::VendorKeyRefused { .. } | Error::Internal(_) => {
-            tracing::error!(%number, status, cause, "{error}")
-        }
-        Error::ModelUnknown { .. } => tracing::info!(%number, status, "{error}"),
-        _ if status >= 500 => tracing::warn!(%number, status, cause, "{error}"),
-        _ => tracing::info!(%number, status, cause, "{error}"),
+fn log(refused: &Refused<'_>) {
+    let (error, number) = (refused.error(), refused.number());
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let status = refused.status().as_u16();
+    match refused.gravity() {
+        Gravity::Alarm => tracing::error!(%number, status, cause, "{error}"),
+        Gravity::Trouble => tracing::warn!(%number, status, cause, "{error}"),
+        Gravity::Usual => tracing::info!(%number, status, cause, "{error}"),
     }
 }
 
@@ -324,7 +338,10 @@ fn log(error: &Error, status: StatusCode, number: RequestNumber) {
 mod tests {
     use std::time::Duration;
 
-    use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+    use http::{
+        StatusCode,
+        header::{RETRY_AFTER, WWW_AUTHENTICATE},
+    };
     use http_body_util::BodyExt;
     use tower::ServiceExt;
 

@@ -28,7 +28,9 @@ pub struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    pub(super) fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
+    /// What `error` is answered with, in `language`.
+    #[must_use]
+    pub fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
         Self {
             error,
             class: class(error),
@@ -59,6 +61,18 @@ impl<'a> Refused<'a> {
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
+    }
+
+    /// How much an operator should mind.
+    #[must_use]
+    pub fn gravity(&self) -> Gravity {
+        match self.error {
+            // Nothing gets better until the operator acts.
+            Error::VendorKeyRefused { .. } | Error::Internal(_) => Gravity::Alarm,
+            Error::ModelUnknown { .. } => Gravity::Usual,
+            _ if self.status().is_server_error() => Gravity::Trouble,
+            _ => Gravity::Usual,
+        }
     }
 
     /// The request's number; [`super::RespondLayer`] puts it into the headers of every answer.
@@ -153,6 +167,17 @@ impl<'a> Refused<'a> {
         }
         object
     }
+}
+
+/// How much an operator should mind a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gravity {
+    /// It is the caller's to mend.
+    Usual,
+    /// Something is out of order, and may pass by itself.
+    Trouble,
+    /// Nothing gets better until the operator acts.
+    Alarm,
 }
 
 #[derive(Debug)]

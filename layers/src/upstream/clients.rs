@@ -42,9 +42,9 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub(super) enum VendorClient {
     /// One call at a time on a connection.
-    Http1(Http1Client),
+    Http1(Arc<Http1Client>),
     /// Where HTTP/2 may be spoken: many on one.
-    Shared(Box<Client<Connector, RequestBody>>),
+    Shared(Arc<Client<Connector, RequestBody>>),
 }
 
 impl VendorClient {
@@ -52,7 +52,7 @@ impl VendorClient {
         let connector = Connector::new(egress)?;
         let idle_timeout = egress.idle_connection_timeout;
         if egress.protocol == Protocol::Http1 {
-            return Ok(Self::Http1(Http1Client::new(connector, idle_timeout)));
+            return Ok(Self::Http1(Arc::new(Http1Client::new(connector, idle_timeout))));
         }
         let mut builder = Client::builder(TokioExecutor::new());
         builder
@@ -68,7 +68,7 @@ impl VendorClient {
             .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
             .http2_keep_alive_interval(HTTP2_PING_EVERY)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        Ok(Self::Shared(Box::new(builder.build(connector))))
+        Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
     /// The head of the answer.

@@ -41,7 +41,6 @@ use crate::error::BoxError;
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A pool of connections, and the way to open more.
-#[derive(Clone)]
 pub(super) struct Http1Client {
     connector: Connector,
     pool: Arc<Pool>,

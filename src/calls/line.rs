@@ -1,0 +1,127 @@
+//! The line of the log that each request leaves: `call`, under the target [`TARGET`].
+//!
+//! A field that nothing is known of is left out. The names are those of receipts where a receipt has them.
+
+use std::time::Duration;
+
+use tollgate_layers::{
+    reserve::ledger::{Settled, Settlement},
+    respond::Gravity,
+};
+use tracing::Level;
+
+use super::{Answered, CallRecord, Facts};
+
+/// The target of the lines, for `RUST_LOG`.
+pub const TARGET: &str = "call";
+
+/// A model's name as it is logged: one that is not in the catalog may be any text.
+const MODEL_CHARS_MAX: usize = 64;
+
+/// The whole of a line.
+macro_rules! say {
+    ($level:ident: $($fields:tt)*) => {
+        match $level {
+            Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*, "call"),
+            Level::WARN => tracing::event!(target: TARGET, Level::WARN, $($fields)*, "call"),
+            Level::INFO => tracing::event!(target: TARGET, Level::INFO, $($fields)*, "call"),
+            _ => tracing::event!(target: TARGET, Level::DEBUG, $($fields)*, "call"),
+        }
+    };
+}
+
+/// A request that has come to its end; `booked` where it was settled.
+pub(super) fn of_a_call(
+    record: &CallRecord,
+    facts: &Facts,
+    answered: &Answered,
+    booked: Option<(&Settlement, &Settled)>,
+) {
+    let level = level(record, facts, answered);
+    let path = record.metrics().requests.path(record.0.place);
+    let key = facts.key.as_deref();
+    let model = facts.model.as_deref().map(shortened);
+    let failure = answered.failure.as_ref();
+    let item = booked.map(|(settlement, _)| &settlement.item);
+    say!(
+        level:
+        number = %record.0.number,
+        account = key.map(|key| display(&key.account)),
+        key = key.map(|key| key.prefix.as_str()),
+        path,
+        status = answered.status,
+        code = failure.map(|failure| failure.code),
+        model,
+        vendor = item.map(|item| item.vendor.as_str()).or(facts.vendor.as_deref()),
+        streamed = facts.streamed,
+        input = item.map(|item| item.usage.input),
+        cached_input = item.map(|item| item.usage.cached_input),
+        cache_write = item.map(|item| item.usage.cache_write),
+        output = item.map(|item| item.usage.output),
+        estimated = item.map(|item| item.estimated),
+        bounded = item.map(|item| item.bounded),
+        held_rub = booked.map(|(settlement, _)| display(settlement.held)),
+        charged_rub = booked.map(|(_, settled)| display(settled.charged)),
+        loss_rub = booked.map(|(_, settled)| display(settled.loss)),
+        booked = booked.map(|(_, settled)| settled.booked.as_str()),
+        end = end(facts, item.map(|item| item.end.as_str())),
+        first_byte_ms = answered.head.map(millis),
+        whole_ms = millis(answered.whole),
+        own_ms = facts.own.map(millis),
+        error = failure.map(|failure| failure.text.as_str()),
+        cause = failure.and_then(|failure| failure.cause.as_deref())
+    );
+}
+
+/// A call that an earlier process has left.
+pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
+    let item = &settlement.item;
+    tracing::info!(
+        target: TARGET,
+        number = %settlement.number,
+        account = %settlement.account,
+        key_id = %settlement.key,
+        model = item.model,
+        vendor = item.vendor,
+        input = item.usage.input,
+        cached_input = item.usage.cached_input,
+        cache_write = item.usage.cache_write,
+        output = item.usage.output,
+        estimated = item.estimated,
+        bounded = item.bounded,
+        held_rub = %settlement.held,
+        charged_rub = %settled.charged,
+        loss_rub = %settled.loss,
+        booked = settled.booked.as_str(),
+        end = item.end.as_str(),
+        "call"
+    );
+}
+
+/// A look at the catalog is no call, and there are many.
+fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
+    match &answered.failure {
+        Some(failure) => match failure.gravity {
+            Gravity::Alarm => Level::ERROR,
+            Gravity::Trouble => Level::WARN,
+            Gravity::Usual => Level::INFO,
+        },
+        None if facts.held || record.0.place.is_of_calls() => Level::INFO,
+        None => Level::DEBUG,
+    }
+}
+
+/// How it ended in the ledger, where it got as far as that.
+fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
+    settled.or(facts.held.then_some("released"))
+}
+
+fn shortened(model: &str) -> &str {
+    let end = model.char_indices().nth(MODEL_CHARS_MAX);
+    end.map_or(model, |(end, _)| &model[..end])
+}
+
+/// With three digits: our own part is less than one.
+fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}

@@ -1,0 +1,197 @@
+//! The ledger, with a clock: how long it takes to answer, and how often it does not.
+
+use std::{sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use tokio::time::Instant;
+use tollgate_layers::{
+    error::BoxError,
+    facts::RequestNumber,
+    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    reserve::ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+};
+
+use super::{Metrics, histograms};
+
+/// From a map in memory to a server that is away.
+const SECONDS: [f64; 14] = [
+    0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
+    1.0,
+];
+
+/// What a call asks of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    FindKey,
+    Probe,
+    Reserve,
+    Settle,
+    Release,
+    Extend,
+    Expire,
+    Checkpoint,
+}
+
+impl Operation {
+    const ALL: [Self; 8] = [
+        Self::FindKey,
+        Self::Probe,
+        Self::Reserve,
+        Self::Settle,
+        Self::Release,
+        Self::Extend,
+        Self::Expire,
+        Self::Checkpoint,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::FindKey => "find_key",
+            Self::Probe => "probe",
+            Self::Reserve => "reserve",
+            Self::Settle => "settle",
+            Self::Release => "release",
+            Self::Extend => "extend",
+            Self::Expire => "expire",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Label {
+    operation: &'static str,
+}
+
+/// The counters of the ledger.
+#[derive(Debug)]
+pub(crate) struct LedgerTimes {
+    /// In the order of [`Operation::ALL`].
+    operations: [(Histogram, Counter); Operation::ALL.len()],
+}
+
+impl LedgerTimes {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let seconds: Family<Label, Histogram> = histograms(|| Histogram::new(SECONDS));
+        let errors = Family::<Label, Counter>::default();
+        let operations = Operation::ALL.map(|operation| {
+            let label = Label {
+                operation: operation.as_str(),
+            };
+            (
+                seconds.get_or_create(&label).clone(),
+                errors.get_or_create(&label).clone(),
+            )
+        });
+        registry.register(
+            "tollgate_ledger_seconds",
+            "Time to the ledger's answer, refusals and failures included",
+            seconds,
+        );
+        registry.register(
+            "tollgate_ledger_errors",
+            "Questions that the ledger did not answer",
+            errors,
+        );
+        Self { operations }
+    }
+
+    fn asked(&self, operation: Operation, time: Duration, failed: bool) {
+        let (seconds, errors) = &self.operations[operation as usize];
+        seconds.observe(time.as_secs_f64());
+        if failed {
+            errors.inc();
+        }
+    }
+}
+
+/// A ledger whose answers are timed.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured<L> {
+    ledger: L,
+    metrics: Arc<Metrics>,
+}
+
+impl<L> Measured<L> {
+    pub(crate) const fn new(ledger: L, metrics: Arc<Metrics>) -> Self {
+        Self { ledger, metrics }
+    }
+
+    async fn timed<T, E>(
+        &self,
+        operation: Operation,
+        has_failed: impl FnOnce(&E) -> bool,
+        asking: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let began = Instant::now();
+        let answer = asking.await;
+        let failed = answer.as_ref().is_err_and(has_failed);
+        self.metrics
+            .ledger
+            .asked(operation, began.elapsed(), failed);
+        answer
+    }
+}
+
+/// A refusal is an answer.
+const fn is_away(error: &LedgerError) -> bool {
+    !matches!(error, LedgerError::Refused(_))
+}
+
+impl<L: Ledger> Ledger for Measured<L> {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.timed(Operation::Reserve, is_away, self.ledger.reserve(hold))
+            .await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.timed(Operation::Settle, is_away, self.ledger.settle(settlement))
+            .await
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        let asking = self.ledger.release(number, account, key);
+        self.timed(Operation::Release, is_away, asking).await
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        let asking = self.ledger.extend(number, account, ttl);
+        self.timed(Operation::Extend, is_away, asking).await
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.timed(Operation::Probe, is_away, self.ledger.probe(account, key))
+            .await
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        self.timed(Operation::Expire, is_away, self.ledger.expire())
+            .await
+    }
+
+    async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
+        let asking = self.ledger.checkpoint(running);
+        self.timed(Operation::Checkpoint, is_away, asking).await
+    }
+}
+
+impl<L: KeyStore> KeyStore for Measured<L> {
+    async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+        let asking = self.ledger.find_key(digest);
+        self.timed(Operation::FindKey, |_| true, asking).await
+    }
+}

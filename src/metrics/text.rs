@@ -1,0 +1,118 @@
+//! The two text formats of a scrape.
+
+use http::{HeaderMap, HeaderValue, header::ACCEPT};
+
+/// How a scrape is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0: for whoever asks for it, as Prometheus does.
+    OpenMetrics,
+    /// The text format 0.0.4, which everything reads.
+    Classic,
+}
+
+impl Format {
+    /// The format that these headers ask for.
+    pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
+        let names = |value: &HeaderValue| {
+            let value = value.to_str().unwrap_or_default();
+            value.contains("application/openmetrics-text")
+        };
+        if headers.get_all(ACCEPT).iter().any(names) {
+            Self::OpenMetrics
+        } else {
+            Self::Classic
+        }
+    }
+
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// OpenMetrics as the text format 0.0.4: that calls a counter by the name of its samples, and has no end.
+pub(super) fn classic(text: &str) -> String {
+    let mut classic = String::with_capacity(text.len());
+    // A family's type stands behind its help, so the help waits for it.
+    let mut help: Option<&str> = None;
+    for line in text.lines() {
+        if line == "# EOF" || line.starts_with("# UNIT ") {
+            continue;
+        }
+        if let Some(line) = line.strip_prefix("# HELP ") {
+            help = Some(line);
+            continue;
+        }
+        let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|line| line.split_once(' '))
+        else {
+            classic.push_str(line);
+            classic.push('\n');
+            continue;
+        };
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        if let Some((_, words)) = help.take().and_then(|line| line.split_once(' ')) {
+            classic.push_str(&format!("# HELP {name}{suffix} {words}\n"));
+        }
+        classic.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+    }
+    classic
+}
+
+/// A label's value as both formats write it: the library writes it as it is, and a name in the config may
+/// be any text.
+pub(super) fn escaped(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\\' => escaped.push_str("\\\\"),
+            '"' => escaped.push_str("\\\""),
+            '\n' => escaped.push_str("\\n"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_called_by_their_samples_and_the_rest_is_the_same() {
+        let text = "# HELP a A, counted.\n# TYPE a counter\na_total{x=\"1\"} 2\n\
+                    # HELP b_seconds B.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
+                    b_seconds_sum 0.5\n# HELP c C.\n# TYPE c gauge\nc 1\n# EOF\n";
+        assert_eq!(
+            classic(text),
+            "# HELP a_total A, counted.\n# TYPE a_total counter\na_total{x=\"1\"} 2\n\
+             # HELP b_seconds B.\n# TYPE b_seconds histogram\nb_seconds_sum 0.5\n\
+             # HELP c C.\n# TYPE c gauge\nc 1\n"
+        );
+    }
+
+    #[test]
+    fn openmetrics_is_for_those_who_ask() {
+        let asked = |accept: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(accept) = accept {
+                headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            }
+            Format::asked_for(&headers)
+        };
+        assert_eq!(asked(None), Format::Classic);
+        assert_eq!(asked(Some("*/*")), Format::Classic);
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
+        assert_eq!(asked(Some(prometheus)), Format::OpenMetrics);
+    }
+
+    #[test]
+    fn no_name_breaks_out_of_its_label() {
+        assert_eq!(escaped("gpt-5/мир"), "gpt-5/мир");
+        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+    }
+}

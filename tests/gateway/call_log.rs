@@ -1,0 +1,214 @@
+//! The line that each call leaves in the log: one, whole, and with the number that its caller was told.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    edge::Edge,
+    harness::{Answer, chat_body, eventually, request, whole, with},
+    ops::{BOTH, Op},
+    replies::{answer, events, refusal, usage},
+};
+
+/// Posts to an operation with this key.
+async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+        ("anthropic-version", "2026-10-21"),
+    ];
+    let url = format!("http://{}{}", edge.address, op.path());
+    let req = request(Method::POST, &url, &headers, body.to_string().into());
+    whole(edge.client.request(req).await.unwrap()).await
+}
+
+/// The lines about a call.
+fn lines(edge: &Edge, number: &str) -> Vec<Value> {
+    let log = edge.log();
+    let lines = log.lines().filter(|line| line.contains(number));
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// The one line about a call.
+async fn line(edge: &Edge, answer: &Answer) -> Value {
+    let number = answer.number();
+    let line = eventually("the call has its line", async || {
+        let found = lines(edge, &number);
+        found.into_iter().find(|line| line["target"] == "call")
+    })
+    .await;
+    assert_eq!(line["message"], "call");
+    assert_eq!(line["number"], number);
+    line
+}
+
+fn prefix(key: &str) -> &str {
+    &key[..9]
+}
+
+#[tokio::test]
+async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
+    let mut edge = Edge::start("").await;
+    let key = edge.key().await;
+    let mut answers = Vec::new();
+    for op in BOTH {
+        for stream in [false, true] {
+            if stream {
+                let said = events(op, &["да"], 9, 2);
+                edge.vendor.script(move |_| Reply::stream(said.clone()));
+            } else {
+                let said = answer(op, "да", &usage(op, 9, 2));
+                edge.vendor.script(move |_| Reply::json(200, &said));
+            }
+            let body = with(op.body("x"), json!({ "stream": stream }));
+            let answer = ask(&edge, op, &key, &body).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let line = line(&edge, &answer).await;
+            let charged = match op {
+                Op::Chat => "0.0013",
+                Op::Messages => "0.013",
+            };
+            for (field, expected) in [
+                ("level", json!("INFO")),
+                ("account", json!("acme")),
+                ("path", json!(op.path())),
+                ("status", json!(200)),
+                ("model", json!(op.model())),
+                ("vendor", json!(format!("{}-vendor", op.model()))),
+                ("streamed", json!(stream)),
+                ("input", json!(9)),
+                ("cached_input", json!(0)),
+                ("cache_write", json!(0)),
+                ("output", json!(2)),
+                ("estimated", json!(false)),
+                ("bounded", json!(false)),
+                ("charged_rub", json!(charged)),
+                ("loss_rub", json!("0.00")),
+                ("booked", json!("held")),
+                ("end", json!("finished")),
+                ("code", Value::Null),
+                ("error", Value::Null),
+            ] {
+                assert_eq!(line[field], expected, "{field}: {line}");
+            }
+            let shown = line["key"].as_str().unwrap();
+            assert!(
+                shown.starts_with(prefix(&key)) && shown.len() < key.len(),
+                "{line}"
+            );
+            assert!(
+                line["held_rub"].as_str().is_some_and(|held| held > "0.00"),
+                "{line}"
+            );
+            let ms = |field: &str| {
+                line[field]
+                    .as_f64()
+                    .unwrap_or_else(|| panic!("{field}: {line}"))
+            };
+            assert!(
+                0.0 < ms("own_ms") && ms("own_ms") < ms("first_byte_ms"),
+                "{line}"
+            );
+            assert!(ms("first_byte_ms") <= ms("whole_ms"), "{line}");
+            answers.push(answer);
+        }
+    }
+    // Whatever there is to come has come.
+    assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
+    for answer in answers {
+        assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
+    }
+}
+
+#[tokio::test]
+async fn a_refused_call_leaves_one_line_too() {
+    let mut edge = Edge::start("").await;
+    let key = edge.key().await;
+    let mut answers = Vec::new();
+    let unknown = with(chat_body("x"), json!({ "model": "x".repeat(100) }));
+    for (key, body, status, level, code) in [
+        ("tg-rubbish", chat_body("x"), 401, "INFO", "invalid_api_key"),
+        (key.as_str(), unknown, 503, "INFO", "model_not_found"),
+        (
+            key.as_str(),
+            json!({ "model": "chat" }),
+            400,
+            "INFO",
+            "invalid_request_error",
+        ),
+    ] {
+        let answer = ask(&edge, Op::Chat, key, &body).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        let line = line(&edge, &answer).await;
+        assert_eq!(line["status"], status, "{line}");
+        assert_eq!(line["level"], level, "{line}");
+        assert_eq!(line["code"], code, "{line}");
+        assert_eq!(line["path"], "/v1/chat/completions", "{line}");
+        assert_eq!(line["account"].is_string(), status != 401, "{line}");
+        assert_eq!(line["key"].is_string(), status != 401, "{line}");
+        for nothing in ["charged_rub", "booked", "end", "vendor", "own_ms"] {
+            assert_eq!(line[nothing], Value::Null, "{nothing}: {line}");
+        }
+        let model = line["model"].as_str().map(str::len);
+        assert_eq!(model, (status == 503).then_some(64), "{line}");
+        assert!(line["whole_ms"].as_f64() > Some(0.0), "{line}");
+        // In words, not in the names of our own types.
+        let error = line["error"].as_str().unwrap();
+        assert!(
+            !error.contains("Missing") && !error.contains("Wrong"),
+            "{error}"
+        );
+        answers.push(answer);
+    }
+    assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
+    for answer in answers {
+        assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_its_vendor_fails_says_who_and_why_and_that_it_cost_nothing() {
+    let edge = Edge::start("").await;
+    let key = edge.key().await;
+    edge.vendor.script(|_| refusal(500, "out of order"));
+    let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
+    assert_eq!(answer.status, 503);
+    let line = line(&edge, &answer).await;
+    assert_eq!(line["level"], "WARN", "{line}");
+    assert_eq!(line["code"], "vendor_unavailable", "{line}");
+    assert_eq!(line["vendor"], "chat-vendor", "{line}");
+    assert_eq!(line["end"], "released", "{line}");
+    assert_eq!(line["charged_rub"], Value::Null, "{line}");
+    let cause = line["cause"].as_str().unwrap();
+    assert!(
+        cause.contains("500") && cause.contains("out of order"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_says_why_in_its_one_line() {
+    let edge = Edge::start("").await;
+    let key = edge.key().await;
+    let mut said = events(Op::Chat, &["раз ", "два"], 9, 2);
+    said.truncate(2);
+    edge.vendor
+        .script(move |_| Reply::stream(said.clone()).cut());
+    let body = with(chat_body("x"), json!({ "stream": true }));
+    let answer = ask(&edge, Op::Chat, &key, &body).await;
+    assert_eq!(answer.status, 200);
+    let line = line(&edge, &answer).await;
+    for (field, expected) in [
+        ("level", "WARN"),
+        ("code", "vendor_broken"),
+        ("end", "vendor_cut"),
+    ] {
+        assert_eq!(line[field], expected, "{field}: {line}");
+    }
+    assert_eq!(line["status"], 200, "{line}");
+    assert_eq!(line["estimated"], true, "{line}");
+}
