@@ -12,6 +12,7 @@ pub mod server;
 
 pub mod catalog;
 pub mod count_tokens;
+pub mod files;
 pub mod head;
 pub mod limiter;
 pub mod own;

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tracing_subscriber::{
     EnvFilter,
     filter::{Directive, LevelFilter},
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     log_to_stderr();
+    no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -37,6 +39,17 @@ fn main() -> ExitCode {
     // Whatever must end well has ended; a name lookup that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
+}
+
+/// Keys and prompts are in this process' memory, and a core dump would write them to a disk.
+fn no_core_dumps() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "core dumps cannot be switched off");
+    }
 }
 
 /// Text for a person at a terminal, JSON for a log collector. `RUST_LOG` chooses what; the audit

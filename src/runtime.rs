@@ -1,6 +1,6 @@
 //! Everything with a socket or a task: builds the gateway from its config, runs it, and drains it.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use http::Request;
@@ -26,6 +26,7 @@ use tower::service_fn;
 use crate::{
     admin::Admin,
     config::{Config, Limits},
+    files::Shares,
     live::Live,
     rate_feed::RateFeed,
     readiness::{self, Readiness},
@@ -111,6 +112,7 @@ impl Gateway {
         let mut admin_address = None;
         let (admin_end, admin_open) = watch::channel(false);
         if let Some(admin) = &config.admin {
+            let connections_max = admin.connections_max;
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
             let admin = Arc::new(Admin::new(
@@ -123,12 +125,9 @@ impl Gateway {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
             });
-            loops.spawn(server::serve(
-                listener,
-                service,
-                server_settings.clone(),
-                admin_open,
-            ));
+            let mut settings = server_settings.clone();
+            settings.connections.max = connections_max;
+            loops.spawn(server::serve(listener, service, settings, admin_open));
         }
         settler_run.spawn(settler_task.run());
         loops.spawn(readiness::watch(store.clone(), readiness.clone()));
@@ -248,6 +247,7 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut gateway = Gateway::build(&config, log_event).await?;
     let mut stop = StopSignals::listen()?;
+    shares(&config, &gateway).warn_if_short();
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(address = %gateway.address(), admin, "serving");
     loop {
@@ -268,6 +268,24 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The connections that the config allows.
+fn shares(config: &Config, gateway: &Gateway) -> Shares {
+    let snapshot = gateway.live.snapshot();
+    // One comes as often as it has routes.
+    let vendors: BTreeMap<_, _> = snapshot
+        .vendors()
+        .map(|vendor| (&*vendor.name, vendor.connections_max))
+        .collect();
+    let vendors = vendors.values().sum();
+    let admin = config.admin.as_ref();
+    Shares {
+        callers: config.limits.connections.max,
+        operators: admin.map_or(0, |admin| admin.connections_max),
+        vendors,
+        ..Shares::of_process(vendors)
+    }
 }
 
 /// Takes models, prices and vendors from the file. A file with mistakes changes nothing.

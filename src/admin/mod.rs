@@ -49,7 +49,7 @@ use self::{
     usage::Wish,
     vendor::VendorAnswer,
 };
-use crate::{readiness::Readiness, store::Store};
+use crate::{head::TwoLengths, readiness::Readiness, store::Store};
 
 pub use self::body::AnswerBody;
 pub(crate) use self::{fields::parse_address, vendor::path_segment};
@@ -115,6 +115,10 @@ impl Admin {
         B: Body,
         B::Error: Into<BoxError>,
     {
+        if head.extensions.get::<TwoLengths>().is_some() {
+            let problem = "stands beside transfer-encoding: send one of them";
+            return Err(Refusal::invalid("content-length", problem));
+        }
         let call = match route(&head.method, head.uri.path())? {
             Route::Live => return Ok(json_response(StatusCode::OK, &json!({"status": "live"}))),
             Route::Ready => {
