@@ -13,6 +13,7 @@ pub mod server;
 pub mod catalog;
 pub mod count_tokens;
 pub mod estimate;
+pub mod files;
 pub mod head;
 pub mod limiter;
 pub mod own;

@@ -2,6 +2,8 @@
 
 use std::{process::ExitCode, time::Duration};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -14,6 +16,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     tollgate::log::to_stderr(cli.calls_logged());
+    no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -28,4 +31,15 @@ fn main() -> ExitCode {
     // Whatever must end well has ended; a name lookup that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
+}
+
+/// Keys and prompts are in this process' memory, and a core dump would write them to a disk.
+fn no_core_dumps() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "core dumps cannot be switched off");
+    }
 }

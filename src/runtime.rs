@@ -1,6 +1,7 @@
 //! Everything with a socket or a task: builds the gateway from its config, runs it, and drains it.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -34,6 +35,7 @@ use crate::{
     admin::Admin,
     calls::Calls,
     config::{Config, Limits},
+    files::Shares,
     live::Live,
     metrics::{Metrics, Scrape, ledger::Measured, scrape::Sources},
     rate_feed::RateFeed,
@@ -126,6 +128,7 @@ impl Gateway {
         let mut admin_address = None;
         let (admin_end, admin_open) = watch::channel(false);
         if let Some(admin) = &config.admin {
+            let connections_max = admin.connections_max;
             let listener = bind(admin.listen, "admin.listen").await?;
             admin_address = Some(listener.local_addr()?);
             let sources = Sources {
@@ -147,10 +150,11 @@ impl Gateway {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
             });
-            let settings = ServerSettings {
+            let mut settings = ServerSettings {
                 open: OpenConnections::default(),
                 ..server_settings.clone()
             };
+            settings.connections.max = connections_max;
             loops.spawn(server::serve(listener, service, settings, admin_open));
         }
         settler_run.spawn(noticed(settler_task.run(), readiness.clone()));
@@ -300,6 +304,7 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut gateway = Gateway::build(&config, log_event).await?;
     let mut stop = StopSignals::listen()?;
+    shares(&config, &gateway).warn_if_short();
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(address = %gateway.address(), admin, "serving");
     loop {
@@ -320,6 +325,24 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The connections that the config allows.
+fn shares(config: &Config, gateway: &Gateway) -> Shares {
+    let snapshot = gateway.live.snapshot();
+    // One comes as often as it has routes.
+    let vendors: BTreeMap<_, _> = snapshot
+        .vendors()
+        .map(|vendor| (&*vendor.name, vendor.connections_max))
+        .collect();
+    let vendors = vendors.values().sum();
+    let admin = config.admin.as_ref();
+    Shares {
+        callers: config.limits.connections.max,
+        operators: admin.map_or(0, |admin| admin.connections_max),
+        vendors,
+        ..Shares::of_process(vendors)
+    }
 }
 
 /// Takes models, prices and vendors from the file. A file with mistakes changes nothing.

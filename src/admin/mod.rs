@@ -50,6 +50,7 @@ use self::{
     vendor::VendorAnswer,
 };
 use crate::{
+    head::TwoLengths,
     metrics::{Scrape, text::Format},
     readiness::Readiness,
     store::Store,
@@ -127,6 +128,10 @@ impl Admin {
         B: Body,
         B::Error: Into<BoxError>,
     {
+        if head.extensions.get::<TwoLengths>().is_some() {
+            let problem = "stands beside transfer-encoding: send one of them";
+            return Err(Refusal::invalid("content-length", problem));
+        }
         let call = match route(&head.method, head.uri.path())? {
             Route::Live => return Ok(json_response(StatusCode::OK, &json!({"status": "live"}))),
             Route::Ready => {

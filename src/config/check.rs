@@ -24,15 +24,18 @@ use super::{
     error::Errors,
     raw::{RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawSource, RawUsdt},
     secret::{Env, referred, secret},
-    vendor::Vendors,
+    vendor::{Vendors, connections_of},
 };
 use crate::{
+    files::Shares,
     select_json::Selector,
     server::{ConnectionLimits, H2Limits},
 };
 
 const DAY_SECONDS: u64 = 86_400;
 const TOKENS_MAX: u64 = 1_000_000_000;
+/// The longest that a call may take, unless the file says otherwise.
+const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
     pub(super) errors: Errors,
@@ -62,7 +65,14 @@ impl Check<'_> {
         let rate = self.rate(raw.rate);
         let multiplier = raw.tariff.sell_rate_multiplier.as_deref().unwrap_or("1");
         let multiplier = self.decimal(multiplier, "tariff.sell_rate_multiplier", 6, 1_000);
-        let vendors = self.vendors(raw.vendor);
+        let call_time_max = limits.as_ref().map(|limits| limits.call_time_max);
+        let vendors = self.vendors(raw.vendor, call_time_max.unwrap_or(CALL_TIME_MAX));
+        let limits = limits.map(|mut limits| {
+            if raw.limits.connections_max.is_none() {
+                limits.connections.max = Shares::of_process(connections_of(&vendors)).callers;
+            }
+            limits
+        });
         let models = self.models(raw.model, &vendors);
         Some(Config {
             listen: listen?,
@@ -164,9 +174,16 @@ impl Check<'_> {
                 .add("admin.key", "must be plain ASCII, it is sent in a header");
             return None;
         }
+        let connections_max = self.whole(
+            raw.connections_max,
+            "admin.connections_max",
+            Shares::of_process(0).operators as u64,
+            1..=1_000_000,
+        );
         Some(AdminConfig {
             listen: listen?,
             key,
+            connections_max: usize::try_from(connections_max?).ok()?,
         })
     }
 
@@ -287,7 +304,12 @@ impl Check<'_> {
             1..=BYTES,
         );
         let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
-        let call_time_max = self.seconds(raw.call_seconds, "limits.call_seconds", 900, 1);
+        let call_time_max = self.seconds(
+            raw.call_seconds,
+            "limits.call_seconds",
+            CALL_TIME_MAX.as_secs(),
+            1,
+        );
         let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
         // All attempts at a call take no longer than this; what does is stuck.
         let longest = [call_time_max, body_timeout].into_iter().flatten();

@@ -87,6 +87,8 @@ pub struct AdminConfig {
     pub listen: SocketAddr,
     /// What operators show.
     pub key: SecretString,
+    /// Connections to it.
+    pub connections_max: usize,
 }
 
 /// `[ledger]`.
@@ -339,6 +341,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::files::Shares;
 
     const EXAMPLE: &str = include_str!("../../deploy/tollgate.toml");
 
@@ -424,7 +427,10 @@ mod tests {
                 body_rate_min: 1024,
                 answer_bytes_max: 67_108_864,
                 messages_max: 10_000,
-                connections: ConnectionLimits::default(),
+                connections: ConnectionLimits {
+                    max: Shares::of_process(1024).callers,
+                    ..ConnectionLimits::default()
+                },
                 call_time_max: Duration::from_secs(900),
                 drain_timeout: Duration::from_secs(30),
             }
@@ -435,6 +441,35 @@ mod tests {
         let admin = config.admin.unwrap();
         assert_eq!(admin.listen.to_string(), "127.0.0.1:8081");
         assert_eq!(admin.key.expose_secret(), "admin-secret-0123456789");
+        assert_eq!(admin.connections_max, Shares::of_process(0).operators);
+    }
+
+    #[test]
+    fn connections_are_what_vendors_leave_or_what_the_file_says() {
+        let callers = |text: &str| parse(text).unwrap().limits.connections.max;
+        let of_vendor = "name = \"v\"\nconnections_max = 7";
+        let few = changed("name = \"v\"", of_vendor);
+        assert_eq!(callers(&few), Shares::of_process(7).callers);
+        assert!(callers(&few) > callers(SMALL));
+        let given = few.replace("[admin]", "[limits]\nconnections_max = 5\n[admin]");
+        assert_eq!(callers(&given), 5);
+        let text = changed("[admin]", "[admin]\nconnections_max = 3");
+        assert_eq!(parse(&text).unwrap().admin.unwrap().connections_max, 3);
+    }
+
+    #[test]
+    fn a_plain_answer_may_take_as_long_as_a_call_may() {
+        let patience = |text: &str| {
+            let config = parse(text).unwrap();
+            config.live.models[0].routes[0]
+                .vendor
+                .plain_timeout
+                .as_secs()
+        };
+        let long = changed("[admin]", "[limits]\ncall_seconds = 3600\n[admin]");
+        assert_eq!(patience(&long), 3600);
+        let given = long.replace("name = \"v\"", "name = \"v\"\nplain_seconds = 60");
+        assert_eq!(patience(&given), 60);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(super) struct RawConfig {
 pub(super) struct RawAdmin {
     pub(super) listen: Option<String>,
     pub(super) key: Option<String>,
+    pub(super) connections_max: Option<u64>,
 }
 
 /// `[ledger]`

@@ -27,15 +27,20 @@ use super::{
 /// Vendors by name; `None` for one that has mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 
-/// The longest a call may take: patience beyond it is never needed.
-const CALL_SECONDS_MAX: u64 = 900;
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
 /// What SOCKS5 can carry (RFC 1929), and more than anybody needs in the other protocol.
 const PROXY_WORD_MAX: usize = 255;
 
+/// So many connections these vendors may have, all together.
+pub(super) fn connections_of(vendors: &Vendors) -> usize {
+    let each = vendors.values().flatten();
+    each.map(|vendor| vendor.connections_max).sum()
+}
+
 impl Check<'_> {
-    pub(super) fn vendors(&mut self, raw: Vec<RawVendor>) -> Vendors {
+    /// No call takes longer than `call_time_max`: so long a plain answer may let itself be waited for.
+    pub(super) fn vendors(&mut self, raw: Vec<RawVendor>, call_time_max: Duration) -> Vendors {
         let mut vendors = Vendors::new();
         for (index, raw) in raw.into_iter().enumerate() {
             let path = format!("vendor[{index}]");
@@ -44,7 +49,7 @@ impl Check<'_> {
                 &format!("{path}.name"),
                 "routes refer to it",
             );
-            let vendor = self.vendor(raw, &path);
+            let vendor = self.vendor(raw, &path, call_time_max);
             let Some(name) = name else { continue };
             match vendors.entry(name) {
                 Entry::Vacant(free) => {
@@ -59,7 +64,12 @@ impl Check<'_> {
         vendors
     }
 
-    fn vendor(&mut self, raw: RawVendor, path: &str) -> Option<Arc<Vendor>> {
+    fn vendor(
+        &mut self,
+        raw: RawVendor,
+        path: &str,
+        call_time_max: Duration,
+    ) -> Option<Arc<Vendor>> {
         let at = |field: &str| format!("{path}.{field}");
         let format = self.required(
             raw.format.clone(),
@@ -106,8 +116,12 @@ impl Check<'_> {
         );
         let first_byte_timeout =
             self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
-        let plain_timeout =
-            self.seconds(raw.plain_seconds, &at("plain_seconds"), CALL_SECONDS_MAX, 1);
+        let plain_timeout = self.seconds(
+            raw.plain_seconds,
+            &at("plain_seconds"),
+            call_time_max.as_secs(),
+            1,
+        );
         let head_timeout = self.seconds(raw.head_seconds, &at("head_seconds"), 30, 0);
         let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
         let egress = self.egress(&raw, url.as_deref(), &at);

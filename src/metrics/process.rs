@@ -8,7 +8,7 @@ use prometheus_client::{
 };
 
 use super::parts::Parts;
-use crate::server::files_max;
+use crate::files::files_max;
 
 /// `USER_HZ`: Linux counts in hundredths of a second here, whatever its own tick is.
 const TICKS_PER_SECOND: u32 = 100;

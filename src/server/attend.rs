@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -27,6 +27,10 @@ use super::{ConnectionLimits, socket::Socket};
 
 /// After a gentle end was asked for, a connection without running answers has so long to be gone.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Of an answer h2 is given so much at a time. As soon as one byte fits into the client's window it takes
+/// all that it is given and keeps what does not fit: whole answers, for a client that opens a byte.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// What happens on a connection. Clones share it.
 #[derive(Clone, Debug)]
@@ -91,6 +95,7 @@ impl Activity {
             activity: self.clone(),
             began,
             hand,
+            in_pieces: version == Version::HTTP_2,
         };
         (running, nth)
     }
@@ -152,6 +157,7 @@ pub(super) struct Running {
     activity: Activity,
     began: Instant,
     hand: Arc<Hand>,
+    in_pieces: bool,
 }
 
 impl Running {
@@ -159,6 +165,7 @@ impl Running {
     pub(super) fn until_end_of<A>(self, res: Response<A>) -> Response<Attended<A>> {
         res.map(|inner| Attended {
             inner,
+            rest: Bytes::new(),
             running: self,
         })
     }
@@ -181,6 +188,8 @@ pin_project! {
     pub(super) struct Attended<A> {
         #[pin]
         inner: A,
+        // Of a frame that is given in pieces, what is still to be given.
+        rest: Bytes,
         running: Running,
     }
 }
@@ -193,23 +202,53 @@ impl<A: Body<Data = Bytes>> Body for Attended<A> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
-        let this = self.project();
+        let mut this = self.project();
         let hand = &this.running.hand.given_ms;
         hand.store(0, Ordering::Relaxed);
-        let frame = this.inner.poll_frame(cx);
-        if frame.is_ready() {
-            hand.store(this.running.activity.now_ms(), Ordering::Relaxed);
-        }
-        frame
+        let frame = if this.rest.is_empty() {
+            ready!(this.inner.as_mut().poll_frame(cx))
+        } else {
+            Some(Ok(Frame::data(std::mem::take(this.rest))))
+        };
+        let frame = match frame {
+            Some(Ok(frame)) if this.running.in_pieces => {
+                let is_last = this.inner.is_end_stream();
+                Some(Ok(
+                    frame.map_data(|data| first_piece(data, is_last, this.rest))
+                ))
+            }
+            frame => frame,
+        };
+        hand.store(this.running.activity.now_ms(), Ordering::Relaxed);
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
     }
+}
+
+/// What of `data` is given now; `rest` is given next.
+///
+/// The last byte of an answer is given alone: it is asked for when all before it fits into the client's
+/// window, so that an answer runs until then and a client that does not take it is seen.
+fn first_piece(mut data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
+    if data.len() > PIECE_BYTES_MAX {
+        *rest = data.split_off(PIECE_BYTES_MAX);
+    } else if is_last && data.len() > 1 {
+        *rest = data.split_off(data.len() - 1);
+    }
+    data
 }
 
 /// Runs the connection; asks it to end when its time is up, or when `draining` resolves.
@@ -280,4 +319,42 @@ where
 fn jittered(age: Duration, activity: &Activity) -> Duration {
     let random = Arc::as_ptr(&activity.0) as usize / 64 % 256;
     age + age / 10 * u32::try_from(random).unwrap_or_default() / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn h2_is_given_small_pieces_and_the_last_byte_alone() {
+        for (version, bytes, pieces) in [
+            (Version::HTTP_11, 40_000, &[40_000_usize][..]),
+            (Version::HTTP_2, 40_000, &[16_384, 16_384, 7231, 1]),
+            (Version::HTTP_2, 16_385, &[16_384, 1]),
+            (Version::HTTP_2, 16_384, &[16_383, 1]),
+            (Version::HTTP_2, 2, &[1, 1]),
+            (Version::HTTP_2, 1, &[1]),
+            (Version::HTTP_2, 0, &[]),
+        ] {
+            let (running, _) = Activity::new().begin(version);
+            let whole: Bytes = (0..=u8::MAX).cycle().take(bytes).collect();
+            let mut body = running
+                .until_end_of(Response::new(Full::new(whole.clone())))
+                .into_body();
+            assert_eq!(body.size_hint().exact(), Some(bytes as u64));
+            let (mut lengths, mut given) = (Vec::new(), Vec::new());
+            while let Some(frame) = body.frame().await {
+                let data = frame.unwrap().into_data().unwrap();
+                lengths.push(data.len());
+                given.extend_from_slice(&data);
+                let left = (bytes - given.len()) as u64;
+                assert_eq!(body.size_hint().exact(), Some(left));
+                assert_eq!(body.is_end_stream(), left == 0);
+            }
+            assert_eq!(lengths, pieces, "{version:?} {bytes}");
+            assert_eq!(given, whole);
+        }
+    }
 }

@@ -34,7 +34,7 @@ use self::{
     peers::Peers,
     socket::Socket,
 };
-use crate::head::TwoLengths;
+use crate::{files::Shares, head::TwoLengths};
 
 /// With the usual limit these make a hundred, for which hyper allocates nothing.
 const HEADERS_SPARE: usize = 36;
@@ -117,7 +117,7 @@ const LOCAL_RESETS_MAX: usize = 1024;
 impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
-            max: files_max() * 9 / 10,
+            max: Shares::of_process(0).callers,
             per_address_max: 256,
             first_byte_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(10),
@@ -130,16 +130,6 @@ impl Default for ConnectionLimits {
             h2: H2Limits::default(),
         }
     }
-}
-
-/// How many files this process may have open; 1024 where that is not told.
-pub(crate) fn files_max() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"));
-    line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok())
-        .unwrap_or(1024)
 }
 
 /// Serves until `draining` turns true; then takes no more connections and lets running answers finish.

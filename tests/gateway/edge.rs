@@ -2,6 +2,7 @@
 //! be read; and connections that say what they are told to.
 
 use std::{
+    io::{Read, Seek, SeekFrom},
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -17,8 +18,11 @@ use tokio::{
 };
 use tollgate::demo::vendor::ScriptedVendor;
 
-use crate::harness::{
-    ADMIN_KEY, Answer, HttpClient, VENDOR_KEY, client, config_text, eventually, request, whole,
+use crate::{
+    harness::{
+        ADMIN_KEY, Answer, HttpClient, VENDOR_KEY, client, config_text, eventually, request, whole,
+    },
+    secrets::Folder,
 };
 
 /// How long a start may take on a busy machine.
@@ -32,16 +36,30 @@ pub struct Edge {
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
     /// Config, ledger and log.
-    pub dir: tempfile::TempDir,
+    pub dir: Folder,
 }
 
 impl Edge {
     /// With lines under `[limits]` and a ledger in a file.
     pub async fn start(limits: &str) -> Self {
+        Self::run(limits, None, "debug").await
+    }
+
+    /// Over another ledger.
+    pub async fn over(ledger: &str) -> Self {
+        Self::run("", Some(ledger), "debug").await
+    }
+
+    /// Without what would fill a disk in a million requests.
+    pub async fn quiet() -> Self {
+        Self::run("", None, "info").await
+    }
+
+    async fn run(limits: &str, ledger: Option<&str>, level: &str) -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::create();
         let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-        let ledger = format!("sqlite:{}", path("books.db"));
+        let ledger = ledger.map_or_else(|| format!("sqlite:{}", path("books.db")), str::to_owned);
         let text = config_text(vendor.address(), &ledger, &path("outbox.db"));
         let text = text.replace("[tariff]", &format!("[limits]\n{limits}\n[tariff]"));
         std::fs::write(path("tollgate.toml"), text).unwrap();
@@ -53,7 +71,10 @@ impl Edge {
             .args(["serve", "--config", &path("tollgate.toml")])
             .env("ADMIN_KEY", ADMIN_KEY)
             .env("VENDOR_KEY", VENDOR_KEY)
-            .env("RUST_LOG", "info,tollgate=debug,tollgate_layers=debug")
+            .env(
+                "RUST_LOG",
+                format!("info,tollgate={level},tollgate_layers={level}"),
+            )
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -86,7 +107,15 @@ impl Edge {
 
     /// What it printed.
     pub fn log(&self) -> String {
-        let bytes = std::fs::read(self.dir.path().join("log")).unwrap();
+        self.log_behind(&mut 0)
+    }
+
+    /// What it printed behind `place`, which moves to the end.
+    pub fn log_behind(&self, place: &mut u64) -> String {
+        let mut file = std::fs::File::open(self.dir.path().join("log")).unwrap();
+        file.seek(SeekFrom::Start(*place)).unwrap();
+        let mut bytes = Vec::new();
+        *place += file.read_to_end(&mut bytes).unwrap() as u64;
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -100,6 +129,13 @@ impl Edge {
         let line = status.lines().find(|line| line.starts_with("VmRSS:"));
         let number = line.unwrap().split_whitespace().nth(1).unwrap();
         number.parse().unwrap()
+    }
+
+    /// What the system lets it have: the line that begins so.
+    pub fn system_limit(&self, name: &str) -> String {
+        let limits = std::fs::read_to_string(self.proc("limits")).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().to_owned()
     }
 
     /// What the machine tells everybody of it.

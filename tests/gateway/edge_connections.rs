@@ -50,6 +50,13 @@ async fn connections_that_say_nothing_or_too_slowly_are_closed() {
             false,
         ),
         (
+            // Its settings, and HEADERS that are still to be continued.
+            "half a head on h2",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0\
+             \0\0\u{1}\u{1}\0\0\0\0\u{1}\u{40}",
+            false,
+        ),
+        (
             "idle behind a request",
             "GET / HTTP/1.1\r\nhost: x\r\n\r\n",
             false,

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     checks::{INVALID, head, raw, refused},
     edge::{statuses, talk},
-    harness::{Key, World, chat_body},
+    harness::{ADMIN_KEY, Key, World, chat_body},
     ops::{BOTH, Op},
 };
 
@@ -22,6 +22,7 @@ const BAD: Allowed = &[&[400]];
 const OK: Allowed = &[&[200]];
 const NOWHERE_OR_NOT_SO: Allowed = &[&[404], &[405]];
 const NOWHERE_OR_BAD: Allowed = &[&[404], &[400]];
+const BAD_ONCE_OR_TWICE: Allowed = &[&[400], &[400, 400]];
 const BAD_OR_SHUT: Allowed = &[&[400], &[]];
 const OK_OR_BAD: Allowed = &[&[200], &[400]];
 const OK_THEN_BAD: Allowed = &[&[200, 400]];
@@ -482,4 +483,102 @@ async fn a_body_that_is_shorter_than_it_says_never_reaches_a_vendor() {
     }
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
     assert!(world.vendor.received().is_empty());
+}
+
+/// The same guard stands before the operators' listener: what a proxy and we read differently moves no money.
+#[tokio::test]
+async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let to = world.gateway.admin_address().unwrap();
+    let topup = |id: &str| json!({ "id": id, "amount_rub": "1" }).to_string();
+    let req = |lines: &str, body: &str| {
+        format!(
+            "POST /admin/v1/accounts/acme/topups HTTP/1.1\r\nhost: operators.example\r\n\
+             authorization: Bearer {ADMIN_KEY}\r\n{lines}\r\n{body}"
+        )
+    };
+    let length = |body: &str| format!("content-length: {}\r\n", body.len());
+    let te = "transfer-encoding: chunked\r\n";
+    let close = "connection: close\r\n";
+    let body = topup("paid");
+    let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
+    // What it is, its bytes, and the statuses that may come.
+    for (what, bytes, allowed) in [
+        (
+            "length, then chunked",
+            req(&(length(&body) + te), &chunked(&body)),
+            BAD,
+        ),
+        (
+            "chunked, then length",
+            req(&(te.to_owned() + &length(&body)), &chunked(&body)),
+            BAD,
+        ),
+        (
+            "CL.TE",
+            req(
+                &format!("content-length: 5\r\n{te}"),
+                &format!("0\r\n\r\n{smuggled}"),
+            ),
+            BAD_ONCE_OR_TWICE,
+        ),
+        (
+            "TE.CL",
+            req(
+                &format!("{te}content-length: 4\r\n"),
+                &format!("5\r\nhello\r\n0\r\n\r\n{smuggled}"),
+            ),
+            BAD_ONCE_OR_TWICE,
+        ),
+        (
+            "two different lengths",
+            req(
+                &(length(&body) + "content-length: 1\r\n"),
+                &(body.clone() + &smuggled),
+            ),
+            BAD,
+        ),
+        (
+            "list of lengths",
+            req("content-length: 5, 5\r\n", &smuggled),
+            BAD,
+        ),
+        (
+            "length with a sign",
+            req("content-length: +5\r\n", &smuggled),
+            BAD,
+        ),
+        (
+            "chunked is not last",
+            req(
+                "transfer-encoding: chunked, gzip\r\n",
+                &(chunked(&body) + &smuggled),
+            ),
+            BAD,
+        ),
+        (
+            "behind a good one",
+            format!(
+                "{}{}",
+                req(&length(&topup("first")), &topup("first")),
+                req(&(length(&body) + te), &chunked(&body))
+            ),
+            OK_THEN_BAD,
+        ),
+        ("as it should be", req(&(length(&body) + close), &body), OK),
+        (
+            "chunked, as it should be",
+            req(&(te.to_owned() + close), &chunked(&topup("chunked"))),
+            OK,
+        ),
+    ] {
+        let answer = talk(to, bytes.as_bytes(), PATIENCE).await;
+        let answer = answer.unwrap_or_else(|| panic!("{what}: the connection is kept open"));
+        let found = statuses(&answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
+    }
+    // The first thousand, and the three that were as they should be.
+    assert_eq!(world.account(&key).await["balance_rub"], "1003.00");
 }

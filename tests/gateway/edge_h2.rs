@@ -1,24 +1,35 @@
 //! Hardening, "h2": floods of frames, written by hand. The connection is closed or has to wait; the
 //! process' memory stays what it was, another client is served, and nothing stays held.
 
-use std::time::Duration;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::{Instant, timeout},
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
 };
-use tollgate::demo::vendor::{Reply, Step};
+use tollgate::demo::{
+    script::polite,
+    vendor::{Reply, Step},
+};
 
 use crate::{
-    checks::{INVALID, refused},
-    edge::Edge,
-    harness::{World, chat_body, request, whole, with},
-    ops::{Op, limits},
+    checks::{INVALID, head, refused},
+    edge::{Edge, statuses},
+    harness::{HttpClient, World, chat_body, eventually, request, whole, with},
+    ops::{BOTH, Op, limits},
+    replies::{answer, usage},
 };
 
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -29,6 +40,8 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+const INITIAL_WINDOW_SIZE: u8 = 4;
+const REFUSED_STREAM: u32 = 7;
 
 /// How much memory a flood may cost, in KiB: what a debug build's allocator keeps for itself, and not what
 /// comes in.
@@ -47,8 +60,33 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// The frames in these bytes: kind, stream, payload.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let Some((payload, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        frames.push((head[3], stream, payload));
+        bytes = rest;
+    }
+    frames
+}
+
+/// A setting that a connection begins with.
+fn setting(name: u8, value: u32) -> Vec<u8> {
+    frame(
+        SETTINGS,
+        0,
+        0,
+        &[&[0, name][..], &value.to_be_bytes()].concat(),
+    )
+}
+
 fn opening() -> Vec<u8> {
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));
     bytes
 }
@@ -265,10 +303,9 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
         Reply::raw(200, "text/event-stream", steps)
     });
     let body = with(chat_body("x"), json!({ "stream": true })).to_string();
-    let no_window = [&[0u8, 4][..], &0u32.to_be_bytes()].concat();
     let bytes = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(SETTINGS, 0, 0, &no_window),
+        PREFACE.to_vec(),
+        setting(INITIAL_WINDOW_SIZE, 0),
         frame(HEADERS, END_HEADERS, 1, &call(&key.secret)),
         frame(DATA, END_STREAM, 1, body.as_bytes()),
     ];
@@ -287,6 +324,269 @@ async fn a_client_that_opens_no_window_is_cut_and_its_call_ends() {
             "the vendor's is open"
         );
         tokio::task::yield_now().await;
+    }
+}
+
+/// A whole answer that waits for a window: h2 would take it at once, and nobody would be left who waits.
+#[tokio::test]
+async fn a_client_that_opens_its_window_by_a_byte_is_cut_and_no_answer_is_kept_for_it() {
+    let world = limits("write_seconds = 1").start().await;
+    let key = world.key().await;
+    for bytes in [1, 20_000, 2_000_000] {
+        let text = "x".repeat(bytes);
+        world.vendor.script(move |_| {
+            let body = answer(Op::Chat, &text, &usage(Op::Chat, 9, 1)).to_string();
+            Reply::raw(200, "application/json", vec![Step::Send(body.into())])
+        });
+        let opening = [
+            PREFACE.to_vec(),
+            setting(INITIAL_WINDOW_SIZE, 1),
+            frame(HEADERS, END_HEADERS, 1, &call(&key.secret)),
+            frame(DATA, END_STREAM, 1, chat_body("x").to_string().as_bytes()),
+        ];
+        let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+        socket.write_all(&opening.concat()).await.unwrap();
+        let mut read = Vec::new();
+        // An idle connection would be there for 75 seconds.
+        let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
+        assert!(closed.is_ok(), "{bytes}: it is still open");
+        let came: usize = frames(&read)
+            .iter()
+            .filter(|(kind, ..)| *kind == DATA)
+            .map(|(.., payload)| payload.len())
+            .sum();
+        assert_eq!(came, 1, "{bytes}: what fits into the window");
+    }
+    assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+}
+
+/// And whoever takes his time, but takes it, gets all of it.
+#[tokio::test]
+async fn an_answer_that_is_taken_in_small_windows_comes_whole() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let text = "я".repeat(100_000);
+    let said = text.clone();
+    world.vendor.script(move |_| {
+        let body = answer(Op::Chat, &said, &usage(Op::Chat, 9, 1)).to_string();
+        Reply::raw(200, "application/json", vec![Step::Send(body.into())])
+    });
+    for window in [1000, 16_384, 1 << 20] {
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .http2_initial_stream_window_size(window)
+            .build_http();
+        let req = world.chat_request(&key, &chat_body("x"));
+        let whole = timeout(PATIENCE, async {
+            whole(client.request(req).await.unwrap()).await
+        });
+        let answer = whole
+            .await
+            .unwrap_or_else(|_| panic!("{window}: it stalls"));
+        assert!(answer.status == 200 && !answer.failed, "{window}");
+        let content = &answer.json()["choices"][0]["message"]["content"];
+        assert_eq!(content.as_str(), Some(&*text), "{window}");
+    }
+}
+
+type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A body without a length: these bytes, and then its end or silence.
+fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
+    let first = stream::iter([Ok(Frame::data(bytes.into()))]);
+    if ends {
+        StreamBody::new(first).boxed_unsync()
+    } else {
+        StreamBody::new(first.chain(stream::pending())).boxed_unsync()
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_of_a_body_is_refused_on_h2_alike() {
+    let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
+        .start()
+        .await;
+    let key = world.key().await;
+    let client = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let large = "x".repeat(1001);
+    for op in BOTH {
+        let body = op.body("x").to_string();
+        let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
+        let deep = body.replacen('{', &format!("{{\"x\":{deep},"), 1);
+        let twice = body.replacen('{', "{\"mod\\u0065l\":\"other\",", 1);
+        let full = |text: &str| Full::new(Bytes::copy_from_slice(text.as_bytes())).boxed_unsync();
+        for (what, body, more, status, code) in [
+            ("good", full(&body), None, 200, ""),
+            (
+                "counted",
+                unmeasured(large.clone(), true),
+                None,
+                413,
+                "request_too_large",
+            ),
+            ("declared", full(&large), None, 413, "request_too_large"),
+            (
+                "declared and not sent",
+                unmeasured("", false),
+                Some(("content-length", "1001")),
+                413,
+                "request_too_large",
+            ),
+            (
+                "compressed",
+                full(&body),
+                Some(("content-encoding", "gzip")),
+                415,
+                "unsupported_media_type",
+            ),
+            ("deep", full(&deep), None, 400, ""),
+            ("a field twice", full(&twice), None, 400, ""),
+            (
+                "slow",
+                unmeasured("{\"model", false),
+                None,
+                408,
+                "request_timeout",
+            ),
+        ] {
+            let mut req = op.request(&world, &key, &json!({})).map(|_| body);
+            if let Some((name, value)) = more {
+                req.headers_mut().insert(name, value.parse().unwrap());
+            }
+            let answer = timeout(PATIENCE, async {
+                whole(client.request(req).await.unwrap()).await
+            });
+            let answer = answer.await.unwrap_or_else(|_| panic!("{what}: no answer"));
+            if status == 200 {
+                assert_eq!(answer.status, 200, "{answer:?}");
+            } else {
+                refused(what, &answer, status, INVALID, code);
+            }
+        }
+    }
+    assert_eq!(world.vendor.received().len(), 2, "the good ones");
+    assert_eq!(world.settled(&key).await["held_rub"], "0.00");
+}
+
+/// A kilobyte a second is the least, once the body had five seconds to begin.
+#[tokio::test]
+async fn a_body_that_drips_is_408_on_either_protocol() {
+    const DROP_EVERY: Duration = Duration::from_millis(100);
+    let world = World::start().await;
+    let key = world.key().await;
+    let h2 = async {
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .build_http();
+        let drops = stream::unfold((), |()| async {
+            sleep(DROP_EVERY).await;
+            Some((Ok(Frame::data(Bytes::from_static(b" "))), ()))
+        });
+        let body: AnyBody = StreamBody::new(drops).boxed_unsync();
+        let req = Op::Chat.request(&world, &key, &json!({})).map(|_| body);
+        let answer = whole(client.request(req).await.unwrap()).await;
+        refused("it drips", &answer, 408, INVALID, "request_timeout");
+    };
+    let http1 = async {
+        let lines = "transfer-encoding: chunked\r\n";
+        let req = head(Op::Messages, Some(&key.secret), lines);
+        let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+        let (mut reader, mut writer) = socket.into_split();
+        writer.write_all(req.as_bytes()).await.unwrap();
+        let drip = async {
+            while writer.write_all(b"1\r\n \r\n").await.is_ok() {
+                sleep(DROP_EVERY).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut answer = [0; 12];
+        tokio::select! {
+            read = reader.read_exact(&mut answer) => assert_eq!(read.unwrap(), 12),
+            () = drip => unreachable!("it drips for ever"),
+        }
+        assert_eq!(statuses(&answer), [408]);
+    };
+    let begun = Instant::now();
+    let both = timeout(PATIENCE, async { tokio::join!(h2, http1) });
+    both.await.expect("both are answered");
+    // The whole body would have had a minute.
+    let time = begun.elapsed();
+    assert!((4..20).contains(&time.as_secs()), "{time:?}");
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let go = Arc::new(Notify::new());
+    let hold = Arc::clone(&go);
+    let held = answer(Op::Chat, "x", &usage(Op::Chat, 9, 1)).to_string();
+    world.vendor.script(move |_| {
+        let steps = vec![
+            Step::Hold(Arc::clone(&hold)),
+            Step::Send(held.clone().into()),
+        ];
+        Reply::raw(200, "application/json", steps)
+    });
+    let body = chat_body("x").to_string();
+    let mut bytes = opening();
+    for n in 0..101 {
+        bytes.extend(frame(HEADERS, END_HEADERS, 1 + 2 * n, &call(&key.secret)));
+        bytes.extend(frame(DATA, END_STREAM, 1 + 2 * n, body.as_bytes()));
+    }
+    let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    socket.write_all(&bytes).await.unwrap();
+    eventually("a hundred calls are at the vendor", async || {
+        (world.vendor.open() == 100).then_some(())
+    })
+    .await;
+    let mut read = Vec::new();
+    let resets = |read: &[u8]| -> Vec<(u32, u32)> {
+        let all = frames(read).into_iter();
+        all.filter(|(kind, ..)| *kind == RST_STREAM)
+            .map(|(_, stream, code)| (stream, u32::from_be_bytes(code.try_into().unwrap())))
+            .collect()
+    };
+    let told = timeout(PATIENCE, async {
+        while resets(&read).is_empty() {
+            assert_ne!(socket.read_buf(&mut read).await.unwrap(), 0, "it is closed");
+        }
+    });
+    told.await.expect("the next one is refused");
+    assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
+    assert_eq!(world.vendor.received().len(), 100);
+    // The refused one has cost nobody anything: those before it end well.
+    let ended = timeout(PATIENCE, async {
+        let answered = |read: &[u8]| {
+            let all = frames(read);
+            all.iter().filter(|(kind, ..)| *kind == HEADERS).count()
+        };
+        while answered(&read) < 100 {
+            go.notify_waiters();
+            let more = timeout(Duration::from_millis(50), socket.read_buf(&mut read)).await;
+            assert!(!matches!(more, Ok(Ok(0) | Err(_))), "it is closed");
+        }
+    });
+    ended.await.expect("a hundred answers");
+    // Its body may be answered, too, and no other stream is.
+    assert!(resets(&read).iter().all(|(stream, _)| *stream == 201));
+    world.settled(&key).await;
+
+    // A client that keeps to the hundred has all it asks for served.
+    world.vendor.script(polite);
+    let client: HttpClient = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let mut calls = JoinSet::new();
+    for _ in 0..250 {
+        let (client, req) = (client.clone(), world.chat_request(&key, &chat_body("x")));
+        calls.spawn(async move { whole(client.request(req).await.unwrap()).await.status });
+    }
+    while let Some(status) = calls.join_next().await {
+        assert_eq!(status.unwrap(), 200);
     }
 }
 
@@ -341,13 +641,7 @@ async fn a_connection_that_is_ended_for_a_flood_is_told_why() {
     let mut read = Vec::new();
     let closed = timeout(PATIENCE, socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
-    let mut rest = &read[..];
-    let mut kinds = Vec::new();
-    while rest.len() >= 9 {
-        let length = u32::from_be_bytes([0, rest[0], rest[1], rest[2]]) as usize;
-        kinds.push(rest[3]);
-        rest = rest.get(9 + length..).unwrap_or_default();
-    }
+    let kinds: Vec<_> = frames(&read).iter().map(|frame| frame.0).collect();
     // A reset may have overtaken it.
     assert!(
         kinds

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
 use tollgate_layers::reserve::Event;
 
-pub use crate::redis_servers::RedisServer;
+use crate::secrets::{self, Folder};
 
-pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
-pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+pub use crate::{
+    redis_servers::RedisServer,
+    secrets::{ADMIN_KEY, VENDOR_KEY},
+};
 
 /// How a test's gateway differs from the usual one.
 #[derive(Default)]
@@ -40,8 +42,9 @@ impl Setup {
     }
 
     pub async fn start(self) -> World {
+        secrets::watch_the_log();
         let vendor = ScriptedVendor::start().await.unwrap();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Folder::create();
         let text = config_text(
             vendor.address(),
             self.ledger.as_deref().unwrap_or("memory:"),
@@ -127,7 +130,7 @@ pub struct World {
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
     /// Where its outbox is.
-    pub dir: tempfile::TempDir,
+    pub dir: Folder,
 }
 
 /// An answer, read whole. `failed` says that the body broke off.
@@ -343,12 +346,15 @@ pub async fn whole(res: Response<Incoming>) -> Answer {
             Err(_) => failed = true,
         }
     }
-    Answer {
+    let answer = Answer {
         status: parts.status,
         headers: parts.headers,
         body: bytes.into(),
         failed,
-    }
+    };
+    let told = secrets::are_answered(&answer.headers, &answer.body);
+    assert!(!told, "a secret is answered: {answer:?}");
+    answer
 }
 
 /// The data of a body's next frame as text; `None` at its end.

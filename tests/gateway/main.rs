@@ -20,6 +20,7 @@ mod fleet; // a gateway with several vendors for each model
 mod harness; // a gateway, its scripted vendor and a client
 mod ops; // both operations alike
 mod replies; // what vendors say
+mod secrets; // a net under all of it: no secret in logs, answers, files
 
 // Redis alone, with replicas, under Sentinels, as a Cluster
 #[path = "../support/redis.rs"]
@@ -59,6 +60,7 @@ mod process; // signals and files of the binary
 mod receipts; // what a key's own calls cost
 mod redis_down; // Redis dead, emptied, standing still
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
+mod security; // SECURITY.md names tests that are there
 mod smoke; // the shortest way through
 mod spec_auth; // who is let in, and what the others are told
 mod spec_catalog; // the price catalog

@@ -29,6 +29,7 @@ use crate::{
     },
     ops::{BOTH, Op, limits},
     replies::{Running, answer, events, refusal, usage},
+    secrets::Folder,
 };
 
 const CHAT: &str = "path=\"/v1/chat/completions\"";
@@ -645,7 +646,7 @@ async fn a_report_that_panics_ends_nothing() {
         gateway,
         vendor,
         client: client(),
-        dir: tempfile::tempdir().unwrap(),
+        dir: Folder::create(),
     };
     let key = world.key().await;
     for _ in 0..3 {

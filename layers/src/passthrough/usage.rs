@@ -234,7 +234,11 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
     };
     // Text is only charged by where the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output == 0);
-    let text = if uncounted { text_bytes(format, bytes) } else { 0 };
+    let text = if uncounted {
+        text_bytes(format, bytes)
+    } else {
+        0
+    };
     meter.update(|reading| {
         reading.usage = counts.map(|counts| counts.usage);
         reading.output_counted = counts.is_some();

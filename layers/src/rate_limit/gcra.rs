@@ -123,4 +123,15 @@ mod tests {
         }
         assert!(let_in.len() >= 35);
     }
+
+    #[test]
+    fn however_many_callers_come_the_table_is_as_large_as_it_may_be() {
+        let limiter = Gcra::new(1000);
+        for caller in 0..100_000 {
+            limiter.count(&caller, Quota::per_second(10)).unwrap();
+        }
+        let kept = limiter.arrivals.len();
+        // Its shards round up.
+        assert!((1..=1100).contains(&kept), "{kept}");
+    }
 }

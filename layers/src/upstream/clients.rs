@@ -52,7 +52,10 @@ impl VendorClient {
         let connector = Connector::new(egress)?;
         let idle_timeout = egress.idle_connection_timeout;
         if egress.protocol == Protocol::Http1 {
-            return Ok(Self::Http1(Arc::new(Http1Client::new(connector, idle_timeout))));
+            return Ok(Self::Http1(Arc::new(Http1Client::new(
+                connector,
+                idle_timeout,
+            ))));
         }
         let mut builder = Client::builder(TokioExecutor::new());
         builder

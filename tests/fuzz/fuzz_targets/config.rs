@@ -10,8 +10,8 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    // No file of this machine is read.
-    if text.contains("file:") {
+    // No file of this machine is read, and what stands in the text itself is no secret.
+    if text.contains("file") || text.contains(SECRET) {
         return;
     }
     match Config::parse(text, &|_| Some(SECRET.to_owned())) {

@@ -1,0 +1,147 @@
+//! Hardening, "Keys": a net under the whole run. What the gateways of this binary log at `debug`, answer, and
+//! leave in their folders is searched for the operator's key, the vendor's, and any key of a caller.
+//!
+//! What a vendor that tells all can bring out is asked in `edge_headers`, of a process of its own.
+
+use std::{
+    io,
+    ops::Deref,
+    path::{Path, PathBuf},
+    sync::{Mutex, Once, PoisonError},
+};
+
+use http::HeaderMap;
+use serde_json::Value;
+use tempfile::TempDir;
+use tollgate_layers::auth::SecretKey;
+
+pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
+pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+
+/// A caller's key: `tg-` and 48 letters and digits.
+const KEY_BYTES: usize = 51;
+
+/// What the log has let through. A writer must not panic: whoever logs would be blamed.
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Reads all that is logged from now on.
+pub fn watch_the_log() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing_subscriber::fmt()
+            .json()
+            .with_env_filter("info,tollgate=debug,tollgate_layers=debug")
+            .with_writer(|| Net)
+            .init();
+    });
+}
+
+/// Whether an answer has a secret in it. A key that was just made is shown to its operator, once.
+pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
+    let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let made = made["key"].as_str();
+    let body = String::from_utf8_lossy(body);
+    has_secret(&format!("{headers:?}")) || secrets_in(&body).any(|secret| Some(secret) != made)
+}
+
+pub fn has_secret(text: &str) -> bool {
+    secrets_in(text).next().is_some()
+}
+
+fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
+    let known = [ADMIN_KEY, VENDOR_KEY]
+        .into_iter()
+        .filter(move |secret| text.contains(secret));
+    let keys = text.match_indices("tg-").filter_map(move |(at, _)| {
+        let key = text.get(at..at + KEY_BYTES)?;
+        key.parse::<SecretKey>().is_ok().then_some(key)
+    });
+    known.chain(keys)
+}
+
+/// A gateway's folder, searched at the end; what was logged by then is looked at, too.
+pub struct Folder(TempDir);
+
+impl Folder {
+    pub fn create() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+}
+
+impl Deref for Folder {
+    type Target = TempDir;
+
+    fn deref(&self) -> &TempDir {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for (file, bytes) in files_in(self.0.path()) {
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(!has_secret(&text), "a secret is in {}", file.display());
+        }
+        let logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(logged.is_empty(), "a secret is logged: {logged:?}");
+    }
+}
+
+/// All files in a folder and in those inside it.
+pub fn files_in(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(files_in(&path));
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            files.push((path, bytes));
+        }
+    }
+    files
+}
+
+struct Net;
+
+impl io::Write for Net {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        if has_secret(&text) {
+            let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+            logged.push(text.into_owned());
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_net_finds_what_it_looks_for() {
+    let key = SecretKey::generate();
+    let key = key.expose();
+    for secret in [ADMIN_KEY, VENDOR_KEY, key] {
+        let text = format!("tg-{{\"said\":\"Bearer {secret}\"}}");
+        assert!(has_secret(&text), "{text}");
+        let cut = &secret[..secret.len() - 1];
+        assert!(!has_secret(cut), "{cut}");
+    }
+    // What people are shown of a key is no secret.
+    assert!(!has_secret(&key[..9]) && !has_secret("tg-") && !has_secret(""));
+
+    let none = HeaderMap::new();
+    let answered = |body: String| are_answered(&none, body.as_bytes());
+    assert!(!answered(format!("{{\"key\":\"{key}\"}}")));
+    assert!(answered(format!("{{\"keys\":\"{key}\"}}")));
+    assert!(answered(format!(
+        "{{\"key\":\"{key}\",\"of\":\"{ADMIN_KEY}\"}}"
+    )));
+    let mut headers = none.clone();
+    headers.insert("x-told", key.parse().unwrap());
+    assert!(are_answered(&headers, b""));
+}
