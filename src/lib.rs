@@ -7,6 +7,7 @@ pub mod stack;
 
 pub mod config;
 pub mod live;
+pub mod reload;
 pub mod runtime;
 pub mod server;
 
@@ -14,6 +15,7 @@ pub mod catalog;
 pub mod count_tokens;
 pub mod head;
 pub mod limiter;
+pub mod live_limits;
 pub mod own;
 pub mod panics;
 pub mod paths;
@@ -21,6 +23,7 @@ pub mod rate_feed;
 pub mod readiness;
 pub mod select_json;
 pub mod store;
+pub mod tls;
 
 pub mod admin;
 pub mod cli;

@@ -23,6 +23,7 @@ use tollgate_layers::{
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, RespondLayer},
     select::SelectLayer,
+    setting::Setting,
     translate::TranslateLayer,
     upstream::Upstream,
 };
@@ -32,13 +33,13 @@ use crate::{
     catalog::Catalog,
     config::Config,
     count_tokens::CountTokens,
-    head::{HeadLayer, HeadLimits},
+    head::HeadLayer,
     limiter::AddressLimiter,
     live::Live,
+    live_limits::LiveLimits,
     own::Own,
     panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch},
-    runtime::parse_limits,
     store::Store,
 };
 
@@ -51,6 +52,7 @@ const KEYS_MAX: usize = 100_000;
 /// The whole gateway as one service.
 pub fn stack(
     config: &Config,
+    limits: &LiveLimits,
     live: &Arc<Live>,
     store: &Store,
     settler: &Settler,
@@ -61,40 +63,31 @@ pub fn stack(
 + Send
 + Sync
 + 'static {
-    let (limits, ledger) = (&config.limits, &config.ledger);
+    let ledger = &config.ledger;
     let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens);
-    let hold_ttl = limits.call_time_max + ledger.hold_grace;
-    let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
-    let caller_quota = limits.requests_per_second.map(Quota::per_second);
-
-    let guess_quota = Some(Quota {
-        per_second: limits.unknown_keys_per_second,
-        burst: limits.unknown_keys_burst,
-    });
-    let head_limits = HeadLimits {
-        uri_bytes_max: limits.uri_bytes_max,
-        headers_max: limits.connections.headers_max,
-        bytes_max: limits.connections.head_bytes_max,
-    };
 
     let request_number = RequestNumberLayer::new();
     let respond = RespondLayer::new(config.language);
     let panics = PanicsLayer;
-    let head = HeadLayer::new(head_limits);
-    let in_flight = InFlightLayer::new(limits.in_flight_max);
+    let head = HeadLayer::new(limits.head.clone());
+    let in_flight = InFlightLayer::new(limits.in_flight_max.clone());
     let catalog_rate =
-        RateLimitLayer::new(AddressLimiter::shared(store), by_address(catalog_quota));
-    let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(caller_quota));
-    let guesses =
-        RefusalLimitLayer::new(AddressLimiter::local(), by_address(guess_quota), is_guess);
+        RateLimitLayer::new(AddressLimiter::shared(store), by_address(&limits.catalog));
+    let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(&limits.callers));
+    let guesses = RefusalLimitLayer::new(
+        AddressLimiter::local(),
+        by_address(&limits.unknown_keys),
+        is_guess,
+    );
     let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key);
     let auth = AuthLayer::new(store.clone());
-    let parse = ParseLayer::new(parse_limits(limits));
+    let parse = ParseLayer::new(limits.parse.clone());
     let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
+    let hold_ttl = limits.hold_ttl.clone();
     let reserve = ReserveLayer::new(store.clone(), tariff, settler.clone(), hold_ttl);
     let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
     let translate = TranslateLayer::new();
-    let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
+    let passthrough = PassthroughLayer::new(limits.answer_bytes_max.clone());
     let upstream = upstream.clone();
 
     let callers = ServiceBuilder::new()
@@ -134,11 +127,12 @@ pub fn stack(
         .service(Paths::new(&config.service, branches)) // 404 405
 }
 
-/// Counts for the client's address; uncounted where there is no quota.
+/// Counts for the client's address; uncounted while there is no quota.
 fn by_address<B>(
-    quota: Option<Quota>,
-) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
-    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota?))
+    quota: &Setting<Option<Quota>>,
+) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync + use<B> {
+    let quota = quota.clone();
+    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
 /// Whether a key was shown that could be one of ours and is not: what has no checksum is no guess.
