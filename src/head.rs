@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::Either;
 use http::Request;
-use tollgate_layers::{Error, error::Problem};
+use tollgate_layers::{Error, error::Problem, setting::Setting};
 use tower::{Layer, Service};
 
 /// On a request: `content-length` and `transfer-encoding` were both in its head. Inserted by the server.
@@ -26,16 +26,18 @@ pub struct HeadLimits {
 }
 
 /// Refuses heads that are not within the limits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HeadLayer {
-    limits: HeadLimits,
+    limits: Setting<HeadLimits>,
 }
 
 impl HeadLayer {
     /// Refuses what is beyond `limits`.
     #[must_use]
-    pub const fn new(limits: HeadLimits) -> Self {
-        Self { limits }
+    pub fn new(limits: impl Into<Setting<HeadLimits>>) -> Self {
+        Self {
+            limits: limits.into(),
+        }
     }
 }
 
@@ -45,7 +47,7 @@ impl<S> Layer<S> for HeadLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Head {
             inner,
-            limits: self.limits,
+            limits: self.limits.clone(),
         }
     }
 }
@@ -54,7 +56,7 @@ impl<S> Layer<S> for HeadLayer {
 #[derive(Clone, Debug)]
 pub struct Head<S> {
     inner: S,
-    limits: HeadLimits,
+    limits: Setting<HeadLimits>,
 }
 
 impl<S, B> Service<Request<B>> for Head<S>
@@ -70,7 +72,7 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        match self.limits.check(&req) {
+        match self.limits.get().check(&req) {
             Ok(()) => Either::Right(self.inner.call(req)),
             Err(error) => Either::Left(std::future::ready(Err(error))),
         }

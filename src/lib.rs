@@ -7,6 +7,7 @@ pub mod stack;
 
 pub mod config;
 pub mod live;
+pub mod reload;
 pub mod runtime;
 pub mod server;
 
@@ -16,6 +17,7 @@ pub mod estimate;
 pub mod files;
 pub mod head;
 pub mod limiter;
+pub mod live_limits;
 pub mod own;
 pub mod page;
 pub mod panics;
@@ -26,6 +28,7 @@ pub mod receipts;
 mod reply;
 pub mod select_json;
 pub mod store;
+pub mod tls;
 
 pub mod calls;
 pub mod log;

@@ -70,6 +70,17 @@ impl Live {
         });
     }
 
+    /// Nobody stands for the rate in force any more: where it was fixed, it gets old from now on like one that was
+    /// measured.
+    pub fn unfix_rate(&self) {
+        self.snapshot.rcu(|snapshot| match snapshot.rate {
+            Some(RateReading { rate, at: None }) => {
+                Arc::new(snapshot.with_rate(RateReading::measured(rate)))
+            }
+            _ => Arc::clone(snapshot),
+        });
+    }
+
     /// Takes the prices away if their rate is too old. Says whether it did.
     pub fn expire_rate(&self) -> bool {
         let before = self.snapshot.rcu(|snapshot| match snapshot.rate() {
@@ -539,6 +550,16 @@ pub(crate) mod tests {
         tokio::time::advance(Duration::from_secs(1_000_000)).await;
         assert!(!live.expire_rate());
         assert!(price(&live, "z-first").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fixed_rate_that_is_fixed_no_more_gets_old() {
+        let live = live();
+        live.set_rate(RateReading::fixed(decimal("90")));
+        live.unfix_rate();
+        assert!(price(&live, "z-first").is_some());
+        tokio::time::advance(Duration::from_secs(601)).await;
+        assert_eq!(price(&live, "z-first"), None);
     }
 
     #[tokio::test(start_paused = true)]

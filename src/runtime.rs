@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener as StdListener},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::Arc,
@@ -14,7 +14,6 @@ use futures_util::FutureExt;
 use http::Request;
 use hyper::body::Incoming;
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     task::JoinSet,
@@ -22,10 +21,9 @@ use tokio::{
 };
 use tollgate_layers::{
     failover::Health,
-    parse::ParseLimits,
     reserve::{
         Event, Settler, SettlerSettings,
-        ledger::{Booked, Bookkeeping},
+        ledger::{BookError, Booked, Bookkeeping, TariffVersion},
     },
     upstream::Upstream,
 };
@@ -34,15 +32,18 @@ use tower::service_fn;
 use crate::{
     admin::Admin,
     calls::Calls,
-    config::{Config, Limits},
+    config::{Config, Files, RateConfig},
     files::Shares,
     live::Live,
+    live_limits::LiveLimits,
     metrics::{Metrics, Scrape, ledger::Measured, scrape::Sources},
     rate_feed::RateFeed,
     readiness::{self, Readiness},
-    server::{self, OpenConnections, ServerSettings},
-    stack::stack,
+    reload::Reload,
+    server::{self, Listener, OpenConnections, Passed, ServerSettings},
+    stack::{Shared, stack},
     store::Store,
+    tls::{Identity, Tls},
 };
 
 /// How long answers that are cut may take to say so.
@@ -51,6 +52,8 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Calls that may run or wait to be settled: as many as `limits.in_flight_max` may be set to while they do.
+const CALLS_MAX: usize = 1_000_000;
 
 /// A running gateway.
 #[derive(Debug)]
@@ -59,6 +62,10 @@ pub struct Gateway {
     admin_address: Option<SocketAddr>,
     store: Store,
     live: Arc<Live>,
+    /// Of the tariff in force.
+    fingerprint: String,
+    limits: LiveLimits,
+    tls: Option<Tls>,
     health: Health,
     upstream: Upstream,
     metrics: Arc<Metrics>,
@@ -68,7 +75,6 @@ pub struct Gateway {
     _admin_end: watch::Sender<bool>,
     /// Accept loops: they end when draining does.
     servers: JoinSet<()>,
-    drain_timeout: Duration,
     /// Cuts the calls that still run when the drain's time is up.
     calls: Settler,
     /// Ends when the last answer is settled.
@@ -77,6 +83,8 @@ pub struct Gateway {
     loops: JoinSet<()>,
     /// Asks for the exchange rate.
     feed: JoinSet<()>,
+    /// Where it asks.
+    rate: RateConfig,
 }
 
 impl Gateway {
@@ -89,20 +97,34 @@ impl Gateway {
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
+        Self::build_on(config, Passed::default(), report).await
+    }
+
+    /// The same, on sockets that are there already; where one is missing, its port is bound.
+    ///
+    /// # Errors
+    /// See [`Gateway::build`].
+    pub async fn build_on(
+        config: &Config,
+        passed: Passed,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
         let store = Store::open(&config.ledger).await?;
+        let fingerprint = config.live.fingerprint();
         let version = store
-            .tariff_version(&config.live.fingerprint())
+            .tariff_version(&fingerprint)
             .await
             .context("cannot read the tariff version")?;
+        let limits = LiveLimits::new(config);
         let live = Arc::new(Live::new(config, version));
         let metrics = Arc::new(Metrics::new(&config.service));
         metrics.follow(&live.snapshot());
         let calls = Calls::new(Arc::clone(&metrics));
         let report = Arc::new(reporting(calls.clone(), report));
         let settings = SettlerSettings {
-            calls_max: config.limits.in_flight_max,
+            calls_max: CALLS_MAX,
             // All that has ended goes to the store at once: it may keep what its server cannot take.
-            under_way_max: config.limits.in_flight_max,
+            under_way_max: CALLS_MAX,
             ..SettlerSettings::default()
         };
         let settled = Arc::clone(&report);
@@ -111,16 +133,28 @@ impl Gateway {
             Settler::new(ledger.clone(), settings, move |event| settled(event));
         let health = Health::new();
         follow(&health, &live);
-        let upstream = Upstream::new(config.limits.call_time_max);
-        let service = stack(config, &live, &store, &settler, &health, &upstream, &calls);
+        let upstream = Upstream::new(limits.call_time_max.clone());
+        let service = stack(Shared {
+            config,
+            limits: &limits,
+            live: &live,
+            store: &store,
+            settler: &settler,
+            health: &health,
+            upstream: &upstream,
+            calls: &calls,
+        });
 
-        let listener = bind(config.listen, "listen").await?;
-        let address = listener.local_addr()?;
         let (draining, drained) = watch::channel(false);
+        let tls = config.tls.as_ref().map(Tls::new);
+        if let Some(identity) = &config.tls {
+            tell_expiry(&metrics, identity);
+        }
         let server_settings = ServerSettings {
-            trusted_proxies: config.trusted_proxies.clone().into(),
-            connections: config.limits.connections,
+            trusted_proxies: limits.trusted_proxies.clone(),
+            connections: limits.connections.clone(),
             open: OpenConnections::default(),
+            tls: None,
         };
         let readiness = Readiness::default();
         let (mut servers, mut loops, mut settler_run) =
@@ -128,8 +162,12 @@ impl Gateway {
         let mut admin_address = None;
         let (admin_end, admin_open) = watch::channel(false);
         if let Some(admin) = &config.admin {
-            let connections_max = admin.connections_max;
-            let listener = bind(admin.listen, "admin.listen").await?;
+            let listener = listen(
+                passed.admin,
+                admin.listen,
+                config.reuse_port,
+                "admin.listen",
+            )?;
             admin_address = Some(listener.local_addr()?);
             let sources = Sources {
                 calls,
@@ -150,18 +188,33 @@ impl Gateway {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
             });
-            let mut settings = ServerSettings {
+            let settings = ServerSettings {
+                connections: limits.admin_connections.clone(),
                 open: OpenConnections::default(),
                 ..server_settings.clone()
             };
-            settings.connections.max = connections_max;
             loops.spawn(server::serve(listener, service, settings, admin_open));
+        } else if passed.admin.is_some() {
+            tracing::warn!(
+                "a socket was passed for operators, and the configuration has no [admin]"
+            );
         }
         settler_run.spawn(noticed(settler_task.run(), readiness.clone()));
         loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
         let earlier = store.clone();
         loops.spawn(async move { earlier.recover(&*report).await });
-        let feed = feed(config, &live).await;
+        let mut rates = RateFeed::new(&config.live.rate);
+        // So that the first call has a price.
+        rates.refresh_into(&live).await;
+        let mut feed = JoinSet::new();
+        feed.spawn(rates.run(Arc::clone(&live), std::future::pending()));
+        // Last: beside another process on the same port, whoever is sent here waits for nothing.
+        let listener = listen(passed.public, config.listen, config.reuse_port, "listen")?;
+        let address = listener.local_addr()?;
+        let server_settings = ServerSettings {
+            tls: tls.clone(),
+            ..server_settings
+        };
         servers.spawn(server::serve(listener, service, server_settings, drained));
         readiness.serving(true);
         Ok(Self {
@@ -169,18 +222,21 @@ impl Gateway {
             admin_address,
             store,
             live,
+            fingerprint,
+            limits,
+            tls,
             health,
             upstream,
             metrics,
             readiness,
             draining,
             _admin_end: admin_end,
-            drain_timeout: config.limits.drain_timeout,
             calls: settler,
             servers,
             settler: settler_run,
             loops,
             feed,
+            rate: config.live.rate.clone(),
         })
     }
 
@@ -220,6 +276,51 @@ impl Gateway {
         &self.metrics
     }
 
+    /// Time for running calls when it is drained.
+    #[must_use]
+    pub fn drain_timeout(&self) -> Duration {
+        self.limits.drain_timeout.get()
+    }
+
+    /// Takes models, prices, vendors, rate sources, limits and the certificate of another configuration; what it
+    /// does not take, [`need_restart`](crate::config::need_restart) says. Running calls and open connections go
+    /// on as they began. Asks nobody but the ledger, and that only where prices have changed.
+    ///
+    /// # Errors
+    /// The ledger gave no version for the changed prices. Nothing is taken then.
+    pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
+        let fingerprint = config.live.fingerprint();
+        let version = if fingerprint == self.fingerprint {
+            self.live.snapshot().version()
+        } else {
+            self.store.tariff_version(&fingerprint).await?
+        };
+        self.fingerprint = fingerprint;
+        self.live.replace(config, version);
+        follow(&self.health, &self.live);
+        let snapshot = self.live.snapshot();
+        self.metrics.follow(&snapshot);
+        self.upstream
+            .retain(snapshot.vendors().map(|vendor| &**vendor));
+        self.limits.replace(config);
+        if let (Some(tls), Some(identity)) = (&self.tls, &config.tls) {
+            tls.renew(identity);
+            tell_expiry(&self.metrics, identity);
+        }
+        if config.live.rate != self.rate {
+            self.rate.clone_from(&config.live.rate);
+            self.live.unfix_rate();
+            let (mut feed, live) = (RateFeed::new(&self.rate), Arc::clone(&self.live));
+            // The old one ends here. A slow source holds nothing up: the rate in force stays until it answers.
+            self.feed = JoinSet::new();
+            self.feed.spawn(async move {
+                feed.refresh_into(&live).await;
+                feed.run(live, std::future::pending()).await;
+            });
+        }
+        Ok(version)
+    }
+
     /// Takes no more calls, lets the running ones finish for a while, settles all, closes the ledger.
     ///
     /// # Errors
@@ -227,8 +328,9 @@ impl Gateway {
     pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
-        let until = Instant::now() + self.drain_timeout;
-        let mut done = ended(&mut self.servers, self.drain_timeout).await;
+        let patience = self.drain_timeout();
+        let until = Instant::now() + patience;
+        let mut done = ended(&mut self.servers, patience).await;
         // Calls that go on without their clients have the same time.
         while done && self.calls.running() > 0 {
             tokio::time::sleep(FAREWELL_LOOK).await;
@@ -274,6 +376,12 @@ async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     tokio::time::timeout(patience, all).await.is_ok()
 }
 
+fn tell_expiry(metrics: &Metrics, identity: &Identity) {
+    if let Some(at_ms) = identity.expires_at_ms() {
+        metrics.certificate_expires(at_ms / 1000);
+    }
+}
+
 /// What is done with an event of the settler's: it is counted, logged and told to `report`, which may
 /// panic for itself alone.
 fn reporting(
@@ -296,25 +404,30 @@ async fn noticed(settling: impl Future<Output = ()>, readiness: Readiness) {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. SIGHUP reads the file again.
+/// Serves until SIGTERM or SIGINT, then drains. SIGHUP, or a change of the files, lets it read them again.
 ///
 /// # Errors
 /// See [`Gateway::build`].
-pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
+pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut gateway = Gateway::build(&config, log_event).await?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut gateway = Gateway::build_on(&config, Passed::from_env()?, log_event).await?;
     let mut stop = StopSignals::listen()?;
     shares(&config, &gateway).warn_if_short();
     let admin = gateway.admin_address().map(tracing::field::display);
     tracing::info!(address = %gateway.address(), admin, "serving");
+    let mut reload = Reload::new(file, config, files);
     loop {
         tokio::select! {
             () = stop.next() => break,
-            Some(()) = hangup.recv() => reload(&mut gateway, file).await,
+            Some(()) = hangup.recv() => reload.now(&mut gateway).await,
+            () = reload.due() => reload.look(&mut gateway).await,
         }
     }
     tracing::info!(
-        seconds_max = config.limits.drain_timeout.as_secs(),
+        seconds_max = gateway.drain_timeout().as_secs(),
         "draining; stop again to cut"
     );
     tokio::select! {
@@ -342,44 +455,6 @@ fn shares(config: &Config, gateway: &Gateway) -> Shares {
         operators: admin.map_or(0, |admin| admin.connections_max),
         vendors,
         ..Shares::of_process(vendors)
-    }
-}
-
-/// Takes models, prices and vendors from the file. A file with mistakes changes nothing.
-async fn reload(gateway: &mut Gateway, file: &Path) {
-    let config = match Config::load(file) {
-        Ok(config) => config,
-        Err(errors) => {
-            for error in errors.iter() {
-                tracing::error!("not reloaded: {error}");
-            }
-            gateway.metrics.reloaded(false);
-            return;
-        }
-    };
-    match gateway
-        .store
-        .tariff_version(&config.live.fingerprint())
-        .await
-    {
-        Ok(version) => {
-            gateway.live.replace(&config, version);
-            follow(&gateway.health, &gateway.live);
-            let snapshot = gateway.live.snapshot();
-            gateway.metrics.follow(&snapshot);
-            let vendors = snapshot.vendors().map(|vendor| &**vendor);
-            gateway.upstream.retain(vendors);
-            gateway.feed = feed(&config, &gateway.live).await;
-            gateway.metrics.reloaded(true);
-            tracing::info!(
-                price_version = version.id,
-                "reloaded models, prices, vendors and rate sources; the rest needs a restart"
-            );
-        }
-        Err(error) => {
-            gateway.metrics.reloaded(false);
-            tracing::error!(%error, "not reloaded: the tariff version cannot be read");
-        }
     }
 }
 
@@ -442,36 +517,25 @@ pub fn log_event(event: &Event<'_>) {
     }
 }
 
-/// The part of the limits that `parse` keeps.
-pub(crate) fn parse_limits(limits: &Limits) -> ParseLimits {
-    ParseLimits {
-        body_bytes_max: limits.body_bytes_max,
-        bodies_bytes_max: limits.body_bytes_in_flight_max,
-        body_time_max: limits.body_timeout,
-        body_rate_min: limits.body_rate_min,
-        messages_max: limits.messages_max,
+/// A socket that was passed, or the address itself.
+fn listen(
+    passed: Option<StdListener>,
+    address: SocketAddr,
+    reuse_port: bool,
+    field: &str,
+) -> anyhow::Result<Listener> {
+    match passed {
+        Some(socket) => Listener::passed(socket)
+            .with_context(|| format!("{field}: cannot listen on the socket that was passed")),
+        None => Listener::bind(address, reuse_port)
+            .with_context(|| format!("{field}: cannot listen on {address}")),
     }
-}
-
-async fn bind(address: SocketAddr, field: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{field}: cannot listen on {address}"))
 }
 
 /// Keeps the health of the routes in force, and of no others.
 fn follow(health: &Health, live: &Live) {
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
-}
-
-/// Asks for the exchange rate once, so that the first call has a price, and then again and again.
-async fn feed(config: &Config, live: &Arc<Live>) -> JoinSet<()> {
-    let mut feed = RateFeed::new(&config.live.rate);
-    feed.refresh_into(live).await;
-    let mut run = JoinSet::new();
-    run.spawn(feed.run(Arc::clone(live), std::future::pending()));
-    run
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use tollgate_layers::{
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, RespondLayer},
     select::SelectLayer,
+    setting::Setting,
     translate::TranslateLayer,
     upstream::Upstream,
 };
@@ -34,16 +35,16 @@ use crate::{
     config::Config,
     count_tokens::CountTokens,
     estimate::{self, Estimate},
-    head::{HeadLayer, HeadLimits},
+    head::HeadLayer,
     limiter::{AddressLimiter, Counted},
     live::Live,
+    live_limits::LiveLimits,
     metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
     own::Own,
     page::PricePage,
     panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch},
     receipts::Receipts,
-    runtime::parse_limits,
     store::Store,
 };
 
@@ -54,35 +55,46 @@ pub type Answer =
 /// How many keys' request rates are remembered.
 const KEYS_MAX: usize = 100_000;
 
+/// What the layers share with the rest of the gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// What a reload does not change.
+    pub config: &'a Config,
+    /// What it does.
+    pub limits: &'a LiveLimits,
+    /// Models and prices in force.
+    pub live: &'a Arc<Live>,
+    /// Where the books are kept.
+    pub store: &'a Store,
+    /// Ends holds.
+    pub settler: &'a Settler,
+    /// What is known of vendors.
+    pub health: &'a Health,
+    /// The way to them.
+    pub upstream: &'a Upstream,
+    /// Counts calls and writes their lines.
+    pub calls: &'a Calls,
+}
+
 /// The whole gateway as one service.
 pub fn stack(
-    config: &Config,
-    live: &Arc<Live>,
-    store: &Store,
-    settler: &Settler,
-    health: &Health,
-    upstream: &Upstream,
-    observed: &Calls,
+    Shared {
+        config,
+        limits,
+        live,
+        store,
+        settler,
+        health,
+        upstream,
+        calls: observed,
+    }: Shared<'_>,
 ) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
 + Sync
 + 'static {
-    let (limits, ledger) = (&config.limits, &config.ledger);
+    let ledger = &config.ledger;
     let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens);
-    let hold_ttl = limits.call_time_max + ledger.hold_grace;
-    let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
-    let caller_quota = limits.requests_per_second.map(Quota::per_second);
-
-    let guess_quota = Some(Quota {
-        per_second: limits.unknown_keys_per_second,
-        burst: limits.unknown_keys_burst,
-    });
-    let head_limits = HeadLimits {
-        uri_bytes_max: limits.uri_bytes_max,
-        headers_max: limits.connections.headers_max,
-        bytes_max: limits.connections.head_bytes_max,
-    };
 
     let metrics = observed.metrics();
     let counted = |by| metrics.requests.limited(by);
@@ -94,30 +106,30 @@ pub fn stack(
     let respond = RespondLayer::new(config.language).without_log();
     let observe = ObserveLayer::new(observed.clone());
     let panics = PanicsLayer;
-    let head = HeadLayer::new(head_limits);
-    let in_flight = InFlightLayer::new(limits.in_flight_max);
+    let head = HeadLayer::new(limits.head.clone());
+    let in_flight = InFlightLayer::new(limits.in_flight_max.clone());
     let catalog_rate = RateLimitLayer::new(
         by_address_counted(AddressLimiter::shared(store), LimitedBy::Catalog),
-        by_address(catalog_quota),
+        by_address(&limits.catalog),
     );
     let address_rate = RateLimitLayer::new(
         by_address_counted(AddressLimiter::local(), LimitedBy::Address),
-        by_address(caller_quota),
+        by_address(&limits.callers),
     );
     let guesses = RefusalLimitLayer::new(
         by_address_counted(AddressLimiter::local(), LimitedBy::UnknownKey),
-        by_address(guess_quota),
+        by_address(&limits.unknown_keys),
         is_guess,
     );
     let key_rate = RateLimitLayer::new(by_key_counted, by_key);
     let auth = AuthLayer::new(books.clone());
-    let parse = ParseLayer::new(parse_limits(limits));
+    let parse = ParseLayer::new(limits.parse.clone());
     let select = SelectLayer::new(Arc::clone(live), Funds(books.clone()));
-    let reserve = ReserveLayer::new(books, tariff, settler.clone(), hold_ttl);
+    let reserve = ReserveLayer::new(books, tariff, settler.clone(), limits.hold_ttl.clone());
     let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
     let attempts = AttemptsLayer::new(Arc::clone(metrics));
     let translate = TranslateLayer::new();
-    let passthrough = PassthroughLayer::new(limits.answer_bytes_max);
+    let passthrough = PassthroughLayer::new(limits.answer_bytes_max.clone());
     let upstream = upstream.clone();
 
     let callers = ServiceBuilder::new()
@@ -176,11 +188,12 @@ pub fn stack(
         .service(Paths::new(&config.service, branches)) // 404 405
 }
 
-/// Counts for the client's address; uncounted where there is no quota.
+/// Counts for the client's address; uncounted while there is no quota.
 fn by_address<B>(
-    quota: Option<Quota>,
-) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
-    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota?))
+    quota: &Setting<Option<Quota>>,
+) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync + use<B> {
+    let quota = quota.clone();
+    move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
 /// Whether a key was shown that could be one of ours and is not: what has no checksum is no guess.

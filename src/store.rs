@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tollgate_layers::{
     error::BoxError,
     facts::RequestNumber,
@@ -38,17 +39,26 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens the ledger that `ledger.url` names. An SQLite file is read and checked on this thread:
-    /// nothing is served yet.
+    /// Opens the ledger that `ledger.url` names, and waits a while for a file that another process has. An SQLite
+    /// file is read and checked on this thread: nothing is served yet.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub async fn open(config: &LedgerConfig) -> Result<Self, StoreError> {
         match &config.url {
             LedgerUrl::Memory => Ok(Self::Memory(MemoryLedger::new())),
-            LedgerUrl::Sqlite(path) => SqliteLedger::open(path)
-                .map(Self::Sqlite)
-                .map_err(StoreError::Sqlite),
+            LedgerUrl::Sqlite(path) => {
+                let opened = patiently(config.open_wait, "ledger.url", || {
+                    let is_new = !path.exists();
+                    SqliteLedger::open(path).map(|ledger| (ledger, is_new))
+                });
+                let opened = opened.await.map_err(StoreError::Sqlite)?;
+                let (ledger, is_new) = opened;
+                if is_new {
+                    warn_of_new(&path.display());
+                }
+                Ok(Self::Sqlite(ledger))
+            }
             LedgerUrl::Redis(url) => {
                 let OutboxConfig {
                     path,
@@ -60,8 +70,13 @@ impl Store {
                 for warning in ledger.check_server().await.map_err(StoreError::Redis)? {
                     tracing::warn!("ledger.url: {warning}");
                 }
-                let log = SqliteLog::open_for(path, ledger.data_set());
-                let log = log.map_err(StoreError::Outbox)?;
+                if ledger.is_new() {
+                    warn_of_new(&ledger.conn().address());
+                }
+                let log = patiently(config.open_wait, "ledger.outbox", || {
+                    SqliteLog::open_for(path, ledger.data_set())
+                });
+                let log = log.await.map_err(StoreError::Outbox)?;
                 let settings = OutboxSettings {
                     calls_max: *calls_max,
                     age_max: *age_max,
@@ -133,6 +148,60 @@ impl Store {
             }
         }
     }
+}
+
+/// Between two tries to open a file that another process has.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// What may be had later.
+trait InUse {
+    fn is_in_use(&self) -> bool;
+}
+
+impl InUse for OpenError {
+    fn is_in_use(&self) -> bool {
+        matches!(self, Self::InUse { .. })
+    }
+}
+
+impl InUse for LogError {
+    fn is_in_use(&self) -> bool {
+        matches!(self, Self::InUse { .. })
+    }
+}
+
+/// Opens a file; while another process has it, tries again for so long.
+async fn patiently<T, E: InUse>(
+    patience: Duration,
+    field: &str,
+    mut open: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let until = Instant::now() + patience;
+    let mut told = false;
+    loop {
+        match open() {
+            Err(error) if error.is_in_use() && Instant::now() < until => {
+                if !told {
+                    let seconds_max = patience.as_secs();
+                    tracing::warn!(
+                        seconds_max,
+                        "{field}: waiting for another process to let go of the file"
+                    );
+                    told = true;
+                }
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// A ledger that was emptied, or is another one, looks just so.
+fn warn_of_new(place: &dyn fmt::Display) {
+    tracing::warn!(
+        %place,
+        "the ledger is new and holds no account: if there should be some, stop and look for the old one"
+    );
 }
 
 /// How long an answer of a server that has been replaced may be on its way.
@@ -365,6 +434,7 @@ impl KeyStore for Store {
 mod tests {
     use std::path::PathBuf;
 
+    use futures_util::FutureExt;
     use tollgate_layers::reserve::HoldMode;
 
     use super::*;
@@ -376,6 +446,7 @@ mod tests {
             image_tokens: 1,
             document_tokens: 1,
             hold_grace: Duration::from_secs(60),
+            open_wait: Duration::ZERO,
             outbox: OutboxConfig {
                 path: PathBuf::new(),
                 calls_max: 1,
@@ -393,6 +464,23 @@ mod tests {
             error.to_string().starts_with("ledger.url: cannot open"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_file_that_another_gateway_has_is_waited_for_as_long_as_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = file(dir.path().join("ledger.db"));
+        let first = Store::open(&config).await.unwrap();
+        let refused = Store::open(&config).await.unwrap_err();
+        let in_use =
+            |error: &StoreError| matches!(error, StoreError::Sqlite(error) if error.is_in_use());
+        assert!(in_use(&refused), "{refused}");
+        config.open_wait = Duration::from_millis(300);
+        let refused = Store::open(&config).await.unwrap_err();
+        assert!(in_use(&refused), "{refused}");
+        config.open_wait = Duration::from_secs(60);
+        let (second, ()) = tokio::join!(Store::open(&config), first.close().map(drop));
+        second.unwrap();
     }
 
     #[tokio::test]

@@ -23,11 +23,15 @@
 //! # }
 //! ```
 //!
-//! Clones of a layer share its permits, so that several paths can be limited together.
+//! Clones of a layer share its permits, so that several paths can be limited together. The number of them is a
+//! [`Setting`]: where it is lowered, those that run go on and no new one begins until enough have ended.
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -35,24 +39,54 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::{Layer, Service};
 
-use crate::error::Error;
+use crate::{error::Error, setting::Setting};
 
 /// Lets at most so many calls run at a time; the next one is [`Error::Overloaded`], at once.
 #[derive(Clone, Debug)]
 pub struct InFlightLayer {
-    permits: Arc<Semaphore>,
+    permits: Permits,
 }
 
 impl InFlightLayer {
     /// At most `max` calls at a time, over all services that this layer makes.
     #[must_use]
-    pub fn new(max: usize) -> Self {
+    pub fn new(max: impl Into<Setting<usize>>) -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS))),
+            permits: Permits {
+                max: max.into(),
+                taken: Arc::default(),
+            },
         }
+    }
+}
+
+/// Not a semaphore: its permits could not be fewer from one moment to the next.
+#[derive(Clone, Debug)]
+struct Permits {
+    max: Setting<usize>,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Permits {
+    fn take(&self) -> Option<Permit> {
+        let max = self.max.get();
+        let one_more = |taken: usize| (taken < max).then_some(taken + 1);
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
+        Some(Permit(Arc::clone(&self.taken)))
+    }
+}
+
+/// Dropped, it is free again.
+#[derive(Debug)]
+struct Permit(Arc<AtomicUsize>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -62,7 +96,7 @@ impl<S> Layer<S> for InFlightLayer {
     fn layer(&self, inner: S) -> Self::Service {
         InFlight {
             inner,
-            permits: Arc::clone(&self.permits),
+            permits: self.permits.clone(),
         }
     }
 }
@@ -71,7 +105,7 @@ impl<S> Layer<S> for InFlightLayer {
 #[derive(Clone, Debug)]
 pub struct InFlight<S> {
     inner: S,
-    permits: Arc<Semaphore>,
+    permits: Permits,
 }
 
 impl<S, B, A> Service<Request<B>> for InFlight<S>
@@ -87,12 +121,12 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        match Arc::clone(&self.permits).try_acquire_owned() {
-            Ok(permit) => ResponseFuture {
+        match self.permits.take() {
+            Some(permit) => ResponseFuture {
                 inner: Some(self.inner.call(req)),
                 permit: Some(permit),
             },
-            Err(_) => ResponseFuture {
+            None => ResponseFuture {
                 inner: None,
                 permit: None,
             },
@@ -106,7 +140,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: Option<F>,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
     }
 }
 
@@ -133,7 +167,7 @@ pin_project! {
     pub struct ResponseBody<A> {
         #[pin]
         inner: A,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
     }
 }
 
@@ -176,5 +210,24 @@ mod tests {
         ));
         drop(first);
         assert!(service.oneshot(Request::new(())).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_limit_may_change_while_calls_run() {
+        let max = Setting::new(2_usize);
+        let service =
+            InFlightLayer::new(max.clone()).layer(tower::service_fn(async |_: Request<()>| {
+                Ok::<_, Error>(Response::new(Full::new(Bytes::new())))
+            }));
+        let ask = || service.clone().oneshot(Request::new(()));
+        let (first, second) = (ask().await.unwrap(), ask().await.unwrap());
+        max.set(1);
+        drop(first);
+        assert!(matches!(ask().await, Err(Error::Overloaded)));
+        max.set(2);
+        let _third = ask().await.unwrap();
+        assert!(matches!(ask().await, Err(Error::Overloaded)));
+        drop(second);
+        assert!(ask().await.is_ok());
     }
 }

@@ -93,8 +93,8 @@
 //!
 //! No layer imports another. What they share is always compiled and small: the one error, [`Error`]
 //! ([`error`]); what is ambient in a request ([`facts`]); accounts and keys ([`key`]); money without floats
-//! ([`money`], [`price`]); the body of an answer ([`body`]); server-sent events ([`sse`]). Of model calls
-//! there are [`call`], [`model`], [`usage`], [`vendor_usage`], [`json`] and [`scrub`].
+//! ([`money`], [`price`]); the body of an answer ([`body`]); server-sent events ([`sse`]); limits that change
+//! while calls run ([`setting`]). Of model calls there are [`call`], [`model`], [`usage`], [`vendor_usage`], [`json`] and [`scrub`].
 //!
 //! A model call changes its type on the way down, so that an order that would be wrong does not compile:
 //!
@@ -126,6 +126,7 @@ pub mod model;
 pub mod money;
 pub mod price;
 pub mod scrub;
+pub mod setting;
 pub mod sse;
 pub mod usage;
 pub mod vendor_usage;

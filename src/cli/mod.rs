@@ -26,7 +26,7 @@ use tollgate_layers::{
 use self::failure::{Failure, USAGE};
 use crate::{
     admin::parse_address,
-    config::{Config, LedgerUrl},
+    config::{Config, ConfigError, LedgerUrl, Loaded},
     log::Calls,
     time_text::parse_rfc3339_ms,
 };
@@ -94,9 +94,10 @@ enum Command {
 
     /// Run the gateway
     ///
-    /// SIGHUP reads models, prices and vendors again and keeps the old ones if the file is wrong; the
-    /// rest needs a restart. SIGTERM stops taking calls, lets the running ones end, settles them and
-    /// exits.
+    /// Takes a changed configuration, certificate or secret within seconds, and at once on SIGHUP; keeps the old one
+    /// if it is wrong, and says which fields need a restart. SIGTERM stops taking calls, lets the running ones end,
+    /// settles them and exits. Listens on the sockets named public and admin if it is started with some
+    /// (LISTEN_FDS).
     #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
     Serve {
         /// The configuration
@@ -106,8 +107,9 @@ enum Command {
 
     /// Read a configuration and print every mistake in it
     ///
-    /// Reads secrets from the environment and files as `serve` would, so run it as the same user.
-    /// Opens no port and asks nobody.
+    /// Warns of what is allowed and probably not meant; a warning is no mistake: exit 0. Reads secrets from
+    /// the environment and files as `serve` would, so run it as the same user. Opens no port and asks
+    /// nobody.
     #[command(
         after_help = "Example:\n  tollgate check --config tollgate.toml && systemctl reload tollgate"
     )]
@@ -119,6 +121,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+
+    /// Print the JSON schema of the configuration, for editors
+    #[command(after_help = "Example:\n  tollgate schema > tollgate.schema.json")]
+    Schema,
 
     /// Companies' accounts: create, list, show, suspend, resume
     #[command(
@@ -482,8 +488,9 @@ impl Command {
                 .await
                 .map_err(|error| failed(&error)),
             Self::Serve { config: file } => {
-                let config = Config::load(&file).map_err(|errors| mistakes(&file, &errors))?;
-                crate::runtime::serve(config, &file)
+                let Loaded { config, files } = Config::read(&file);
+                let config = config.map_err(|errors| mistakes(&file, &errors))?;
+                crate::runtime::serve(config, &file, files)
                     .await
                     .map_err(|error| failed(&error))
             }
@@ -492,6 +499,7 @@ impl Command {
                 json: false,
             } => check(&config),
             Self::Check { config, json: true } => check_as_json(&config),
+            Self::Schema => show::write(&format!("{:#}\n", crate::config::schema())),
             Self::Account { reach, command } => operate::account(&reach, command).await,
             Self::Topup {
                 account,
@@ -542,6 +550,9 @@ fn mistakes(path: &Path, errors: &crate::config::ConfigErrors) -> Failure {
 
 fn check(path: &Path) -> Result<(), Failure> {
     let config = Config::load(path).map_err(|errors| mistakes(path, &errors))?;
+    for warning in &config.warnings {
+        eprintln!("{}: warning: {warning}", path.display());
+    }
     let (models, vendors, ledger) = summary(&config);
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (models_s, vendors_s) = (plural(models), plural(vendors));
@@ -554,18 +565,23 @@ fn check_as_json(path: &Path) -> Result<(), Failure> {
     match Config::load(path) {
         Ok(config) => {
             let (models, vendors, ledger) = summary(&config);
-            let report = json!({"ok": true, "models": models, "vendors": vendors, "ledger": ledger, "errors": []});
+            let report = json!({
+                "ok": true, "models": models, "vendors": vendors, "ledger": ledger, "errors": [],
+                "warnings": config.warnings.iter().map(as_json).collect::<Vec<_>>(),
+            });
             show::write(&format!("{report:#}\n"))
         }
         Err(errors) => {
-            let list = errors.iter().map(
-                |error| json!({"path": error.path, "line": error.line, "problem": error.problem}),
-            );
-            let report = json!({"ok": false, "errors": list.collect::<Vec<_>>()});
+            let list: Vec<_> = errors.iter().map(as_json).collect();
+            let report = json!({"ok": false, "errors": list});
             show::write(&format!("{report:#}\n"))?;
             Err(mistakes(path, &errors))
         }
     }
+}
+
+fn as_json(error: &ConfigError) -> serde_json::Value {
+    json!({"path": error.path, "line": error.line, "problem": error.problem})
 }
 
 /// How many models, how many vendors that they lead to, and which store.
@@ -631,6 +647,7 @@ mod tests {
             "tollgate demo --listen 127.0.0.1:0",
             "tollgate serve --config f",
             "tollgate check --config f --json",
+            "tollgate schema",
             "tollgate account create acme --name Acme",
             "tollgate account list",
             "tollgate account show acme",

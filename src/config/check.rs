@@ -11,34 +11,31 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Uri};
+use http::{HeaderValue, Uri};
 use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{model::Dialect, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
 
 use super::{
-    AdminConfig, Config, HttpSource, LedgerConfig, LedgerUrl, Limits, LiveConfig, ModelConfig,
-    OutboxConfig, RateConfig, RateSource, Tariff, UsdtRates,
+    AdminConfig, Config, LedgerConfig, LedgerUrl, LiveConfig, ModelConfig, OutboxConfig, Tariff,
+    UsdtRates,
     error::Errors,
-    raw::{RawAdmin, RawConfig, RawLedger, RawLimits, RawModel, RawRate, RawSource, RawUsdt},
+    raw::{RawAdmin, RawConfig, RawLedger, RawModel, RawUsdt},
     secret::{Env, referred, secret},
     vendor::{Vendors, connections_of},
 };
-use crate::{
-    files::Shares,
-    select_json::Selector,
-    server::{ConnectionLimits, H2Limits},
-};
+use crate::files::Shares;
 
-const DAY_SECONDS: u64 = 86_400;
+pub(super) const DAY_SECONDS: u64 = 86_400;
 const TOKENS_MAX: u64 = 1_000_000_000;
 /// The longest that a call may take, unless the file says otherwise.
-const CALL_TIME_MAX: Duration = Duration::from_secs(900);
+pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
     pub(super) errors: Errors,
+    /// What may be meant, and probably is not.
+    pub(super) warnings: Errors,
     pub(super) env: Env<'a>,
 }
 
@@ -46,7 +43,18 @@ impl Check<'_> {
     pub(super) fn config(&mut self, raw: RawConfig) -> Option<Config> {
         let listen = self.address(raw.listen.as_deref().unwrap_or("127.0.0.1:8080"), "listen");
         let service = self.service(raw.service);
-        let base_url = self.base_url(raw.base_url.as_deref(), listen);
+        let scheme = if raw.tls.is_some() { "https" } else { "http" };
+        let base_url = self.base_url(raw.base_url.as_deref(), listen, scheme);
+        let tls = match raw.tls {
+            None => Some(None),
+            Some(tls) => self.tls(tls, raw.base_url.as_deref()).map(Some),
+        };
+        let reload_poll = self.whole(
+            raw.reload_poll_seconds,
+            "reload_poll_seconds",
+            10,
+            0..=DAY_SECONDS,
+        );
         let language = match raw.language.as_deref() {
             None => Some(Language::Ru),
             Some(text) => self.choice(
@@ -63,8 +71,8 @@ impl Check<'_> {
         let ledger = self.ledger(&raw.ledger);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
-        let multiplier = raw.tariff.sell_rate_multiplier.as_deref().unwrap_or("1");
-        let multiplier = self.decimal(multiplier, "tariff.sell_rate_multiplier", 6, 1_000);
+        let multiplier = self.multiplier(raw.tariff.sell_rate_multiplier.as_deref());
+        let names: Vec<_> = raw.vendor.iter().map(|raw| raw.name.clone()).collect();
         let call_time_max = limits.as_ref().map(|limits| limits.call_time_max);
         let vendors = self.vendors(raw.vendor, call_time_max.unwrap_or(CALL_TIME_MAX));
         let limits = limits.map(|mut limits| {
@@ -74,12 +82,16 @@ impl Check<'_> {
             limits
         });
         let models = self.models(raw.model, &vendors);
+        self.unused(&names, models.as_deref());
         Some(Config {
             listen: listen?,
+            reuse_port: raw.reuse_port.unwrap_or(false),
             service: service?,
             base_url: base_url?,
             language: language?,
             trusted_proxies: trusted_proxies?,
+            reload_poll: Some(Duration::from_secs(reload_poll?)).filter(|time| !time.is_zero()),
+            tls: tls?,
             admin: admin?,
             ledger: ledger?,
             limits: limits?,
@@ -90,7 +102,34 @@ impl Check<'_> {
                 },
                 models: models?,
             },
+            warnings: Vec::new(),
         })
+    }
+
+    fn multiplier(&mut self, given: Option<&str>) -> Option<Decimal> {
+        const PATH: &str = "tariff.sell_rate_multiplier";
+        if given.is_none() {
+            self.warnings.add(
+                PATH,
+                "is absent: models are sold at cost, the base price × the exchange rate; if that is meant, write \"1\"",
+            );
+        }
+        self.decimal(given.unwrap_or("1"), PATH, 6, 1_000)
+    }
+
+    /// Notes vendors to which no model has a route.
+    fn unused(&mut self, names: &[Option<String>], models: Option<&[ModelConfig]>) {
+        let Some(models) = models else { return };
+        let routes = || models.iter().flat_map(|model| &model.routes);
+        for (index, name) in names.iter().enumerate() {
+            let Some(name) = name else { continue };
+            if !routes().any(|route| *route.vendor.name == **name) {
+                self.warnings.add(
+                    format!("vendor[{index}].name"),
+                    format!("{name:?} is used by no model: no route leads to it"),
+                );
+            }
+        }
     }
 
     fn service(&mut self, given: Option<String>) -> Option<String> {
@@ -113,9 +152,20 @@ impl Check<'_> {
         Some(service)
     }
 
-    fn base_url(&mut self, given: Option<&str>, listen: Option<SocketAddr>) -> Option<String> {
+    fn base_url(
+        &mut self,
+        given: Option<&str>,
+        listen: Option<SocketAddr>,
+        scheme: &str,
+    ) -> Option<String> {
         let Some(text) = given else {
-            return listen.map(|listen| format!("http://{listen}/v1"));
+            if listen.is_some_and(|listen| listen.ip().is_unspecified()) {
+                self.warnings.add(
+                    "base_url",
+                    "is absent, and the address of listen, which the catalog shows instead, is nobody's",
+                );
+            }
+            return listen.map(|listen| format!("{scheme}://{listen}/v1"));
         };
         let text = text.trim_end_matches('/');
         let uri = web_address(text).and_then(without_query);
@@ -211,6 +261,7 @@ impl Check<'_> {
             1..=TOKENS_MAX,
         );
         let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
+        let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
         let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
         let outbox = self.keep(outbox_path(outbox), "ledger.outbox");
         let outbox_calls_max = self.whole(
@@ -231,342 +282,13 @@ impl Check<'_> {
             image_tokens: image_tokens?,
             document_tokens: document_tokens?,
             hold_grace: hold_grace?,
+            open_wait: open_wait?,
             outbox: OutboxConfig {
                 path: outbox?,
                 calls_max: usize::try_from(outbox_calls_max?).ok()?,
                 age_max: outbox_age_max?,
             },
         })
-    }
-
-    fn limits(&mut self, raw: &RawLimits) -> Option<Limits> {
-        const MANY: u64 = 1_000_000;
-        const BYTES: u64 = 1 << 40;
-        let catalog = self.whole(
-            raw.catalog_requests_per_second,
-            "limits.catalog_requests_per_second",
-            10,
-            1..=MANY,
-        );
-        let requests = match raw.requests_per_second {
-            None => Some(None),
-            some => self
-                .whole(some, "limits.requests_per_second", 1, 1..=MANY)
-                .map(Some),
-        };
-        let unknown_keys = self.whole(
-            raw.unknown_keys_per_second,
-            "limits.unknown_keys_per_second",
-            10,
-            1..=MANY,
-        );
-        let unknown_keys_burst = self.whole(
-            raw.unknown_keys_burst,
-            "limits.unknown_keys_burst",
-            300,
-            1..=MANY,
-        );
-        let uri_bytes_max =
-            self.whole(raw.uri_bytes_max, "limits.uri_bytes_max", 2048, 64..=65_536);
-        let in_flight = self.whole(raw.in_flight_max, "limits.in_flight_max", 10_000, 1..=MANY);
-        let body_bytes_max = self.whole(
-            raw.body_bytes_max,
-            "limits.body_bytes_max",
-            33_554_432,
-            1..=BYTES,
-        );
-        let in_flight_bytes = self.whole(
-            raw.body_bytes_in_flight_max,
-            "limits.body_bytes_in_flight_max",
-            // Room for one body at least, or none could ever come.
-            body_bytes_max.unwrap_or_default().max(536_870_912),
-            1..=BYTES,
-        );
-        if let (Some(one), Some(all)) = (body_bytes_max, in_flight_bytes)
-            && all < one
-        {
-            self.errors.add(
-                "limits.body_bytes_in_flight_max",
-                "must be at least body_bytes_max, or the largest bodies are never taken",
-            );
-        }
-        let body_timeout = self.seconds(raw.body_seconds, "limits.body_seconds", 60, 1);
-        let body_rate_min = self.whole(
-            raw.body_bytes_per_second_min,
-            "limits.body_bytes_per_second_min",
-            1024,
-            1..=BYTES,
-        );
-        let answer_bytes_max = self.whole(
-            raw.answer_bytes_max,
-            "limits.answer_bytes_max",
-            67_108_864,
-            1..=BYTES,
-        );
-        let messages_max = self.whole(raw.messages_max, "limits.messages_max", 10_000, 1..=MANY);
-        let call_time_max = self.seconds(
-            raw.call_seconds,
-            "limits.call_seconds",
-            CALL_TIME_MAX.as_secs(),
-            1,
-        );
-        let drain_timeout = self.seconds(raw.drain_seconds, "limits.drain_seconds", 30, 0);
-        // All attempts at a call take no longer than this; what does is stuck.
-        let longest = [call_time_max, body_timeout].into_iter().flatten();
-        let longest = longest.sum::<Duration>() + Duration::from_secs(300);
-        let request_timeout = self.seconds(
-            raw.request_seconds,
-            "limits.request_seconds",
-            longest.as_secs().min(DAY_SECONDS),
-            1,
-        );
-        let connections = self.connections(raw, request_timeout);
-        Some(Limits {
-            connections: connections?,
-            catalog_requests_per_second: u32::try_from(catalog?).ok()?,
-            requests_per_second: match requests? {
-                None => None,
-                Some(requests) => Some(u32::try_from(requests).ok()?),
-            },
-            unknown_keys_per_second: u32::try_from(unknown_keys?).ok()?,
-            unknown_keys_burst: u32::try_from(unknown_keys_burst?).ok()?,
-            uri_bytes_max: usize::try_from(uri_bytes_max?).ok()?,
-            in_flight_max: usize::try_from(in_flight?).ok()?,
-            body_bytes_in_flight_max: in_flight_bytes?,
-            body_bytes_max: body_bytes_max?,
-            body_timeout: body_timeout?,
-            body_rate_min: body_rate_min?,
-            answer_bytes_max: usize::try_from(answer_bytes_max?).ok()?,
-            messages_max: messages_max?,
-            call_time_max: call_time_max?,
-            drain_timeout: drain_timeout?,
-        })
-    }
-
-    fn connections(
-        &mut self,
-        raw: &RawLimits,
-        request_timeout: Option<Duration>,
-    ) -> Option<ConnectionLimits> {
-        let usual = ConnectionLimits::default();
-        let max = self.whole(
-            raw.connections_max,
-            "limits.connections_max",
-            usual.max as u64,
-            1..=10_000_000,
-        );
-        let per_address_max = self.whole(
-            raw.connections_per_address_max,
-            "limits.connections_per_address_max",
-            usual.per_address_max as u64,
-            1..=10_000_000,
-        );
-        let mut seconds = |given, name: &str, usual: Duration| {
-            self.seconds(given, &format!("limits.{name}_seconds"), usual.as_secs(), 1)
-        };
-        let age_max = seconds(raw.connection_age_seconds, "connection_age", usual.age_max);
-        let first_byte = seconds(
-            raw.first_byte_seconds,
-            "first_byte",
-            usual.first_byte_timeout,
-        );
-        let head = seconds(raw.head_seconds, "head", usual.head_timeout);
-        let idle = seconds(raw.idle_seconds, "idle", usual.idle_timeout);
-        let write = seconds(raw.write_seconds, "write", usual.write_timeout);
-        let headers_max = self.whole(
-            raw.headers_max,
-            "limits.headers_max",
-            usual.headers_max as u64,
-            8..=1000,
-        );
-        let head_bytes_max = self.whole(
-            raw.head_bytes_max,
-            "limits.head_bytes_max",
-            usual.head_bytes_max as u64,
-            4096..=1_048_576,
-        );
-        let h2 = self.h2(raw, usual.h2);
-        Some(ConnectionLimits {
-            headers_max: usize::try_from(headers_max?).ok()?,
-            head_bytes_max: usize::try_from(head_bytes_max?).ok()?,
-            h2: h2?,
-            max: usize::try_from(max?).ok()?,
-            per_address_max: usize::try_from(per_address_max?).ok()?,
-            first_byte_timeout: first_byte?,
-            head_timeout: head?,
-            idle_timeout: idle?,
-            age_max: age_max?,
-            request_timeout: request_timeout?,
-            write_timeout: write?,
-        })
-    }
-
-    fn h2(&mut self, raw: &RawLimits, usual: H2Limits) -> Option<H2Limits> {
-        // What HTTP/2 itself begins with is the least, and what it can express the most.
-        const WINDOW: RangeInclusive<u64> = 65_535..=0x7fff_ffff;
-        let streams_max = self.whole(
-            raw.h2_streams_max,
-            "limits.h2_streams_max",
-            usual.streams_max.into(),
-            1..=10_000,
-        );
-        let stream_window = self.whole(
-            raw.h2_stream_window_bytes,
-            "limits.h2_stream_window_bytes",
-            usual.stream_window_bytes.into(),
-            WINDOW,
-        );
-        let connection_window = self.whole(
-            raw.h2_connection_window_bytes,
-            "limits.h2_connection_window_bytes",
-            usual.connection_window_bytes.into(),
-            WINDOW,
-        );
-        let ping_interval = self.seconds(
-            raw.h2_ping_seconds,
-            "limits.h2_ping_seconds",
-            usual.ping_interval.as_secs(),
-            1,
-        );
-        let ping_timeout = self.seconds(
-            raw.h2_ping_timeout_seconds,
-            "limits.h2_ping_timeout_seconds",
-            usual.ping_timeout.as_secs(),
-            1,
-        );
-        Some(H2Limits {
-            streams_max: u32::try_from(streams_max?).ok()?,
-            stream_window_bytes: u32::try_from(stream_window?).ok()?,
-            connection_window_bytes: u32::try_from(connection_window?).ok()?,
-            ping_interval: ping_interval?,
-            ping_timeout: ping_timeout?,
-        })
-    }
-
-    fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
-        let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
-        // Two looks within the age, so that one lost answer does not take the prices away.
-        let often = age_max.map_or(60, |age| (age.as_secs() / 2).clamp(1, 60));
-        let refresh = self.seconds(raw.refresh_seconds, "rate.refresh_seconds", often, 1);
-        if let (Some(age_max), Some(refresh)) = (age_max, refresh)
-            && refresh > age_max
-        {
-            self.errors.add(
-                "rate.refresh_seconds",
-                "must be less than max_age_seconds, or prices come and go",
-            );
-        }
-        let step = raw.step_max_percent.as_deref().unwrap_or("20");
-        let step_max_percent = self.decimal(step, "rate.step_max_percent", 6, 1_000_000);
-        if raw.source.is_empty() {
-            self.errors.missing(
-                "rate.source",
-                "add [[rate.source]] with fixed = \"90.50\", or with url and select",
-            );
-        }
-        let sources: Vec<_> = raw
-            .source
-            .into_iter()
-            .enumerate()
-            .map(|(index, source)| self.rate_source(source, &format!("rate.source[{index}]")))
-            .collect();
-        Some(RateConfig {
-            age_max: age_max?,
-            refresh: refresh?,
-            step_max_percent: step_max_percent?,
-            sources: sources.into_iter().collect::<Option<_>>()?,
-        })
-    }
-
-    fn rate_source(&mut self, raw: RawSource, path: &str) -> Option<RateSource> {
-        let url = match (raw.fixed, raw.url) {
-            (Some(fixed), None) => {
-                for (name, given) in [
-                    ("select", raw.select.is_some()),
-                    ("method", raw.method.is_some()),
-                    ("body", raw.body.is_some()),
-                    ("min", raw.min.is_some()),
-                    ("max", raw.max.is_some()),
-                ] {
-                    if given {
-                        self.errors.add(
-                            format!("{path}.{name}"),
-                            "means nothing beside fixed: take it out",
-                        );
-                    }
-                }
-                return self
-                    .rate_decimal(&fixed, &format!("{path}.fixed"))
-                    .map(RateSource::Fixed);
-            }
-            (None, Some(url)) => url,
-            (Some(_), Some(_)) => {
-                self.errors
-                    .add(path, "has fixed and url: keep one of them, and give the other its own [[rate.source]]");
-                return None;
-            }
-            (None, None) => {
-                self.errors
-                    .missing(path, "give fixed = \"90.50\", or url and select");
-                return None;
-            }
-        };
-        // The address may be a reference: some sources take their key in the query.
-        let url = referred(&url, self.env)
-            .unwrap_or(Ok(url))
-            .and_then(|url| web_address(&url));
-        let url = self.keep(url, &format!("{path}.url"));
-        let select = self.required(
-            raw.select,
-            &format!("{path}.select"),
-            "say where the number stands, like /data/price",
-        );
-        let select =
-            select.and_then(|text| self.keep(text.parse::<Selector>(), &format!("{path}.select")));
-        let method = match raw.method.as_deref() {
-            None => Some(Method::GET),
-            Some(text) => self.choice(
-                text,
-                &format!("{path}.method"),
-                [("GET", Method::GET), ("POST", Method::POST)],
-            ),
-        };
-        let body = raw.body.unwrap_or_default();
-        if !body.is_empty() && method == Some(Method::GET) {
-            self.errors.add(
-                format!("{path}.body"),
-                "is only sent with method = \"POST\"",
-            );
-        }
-        let min = self.bound(raw.min.as_deref(), &format!("{path}.min"));
-        let max = self.bound(raw.max.as_deref(), &format!("{path}.max"));
-        if let (Some(Some(min)), Some(Some(max))) = (min, max)
-            && min > max
-        {
-            self.errors.add(
-                format!("{path}.min"),
-                "is above max: no rate would be believed",
-            );
-        }
-        Some(RateSource::Http(Box::new(HttpSource {
-            url: url?,
-            method: method?,
-            body: Bytes::from(body),
-            select: select?,
-            min: min?,
-            max: max?,
-        })))
-    }
-
-    fn bound(&mut self, given: Option<&str>, path: &str) -> Option<Option<Decimal>> {
-        match given {
-            None => Some(None),
-            Some(text) => self.rate_decimal(text, path).map(Some),
-        }
-    }
-
-    fn rate_decimal(&mut self, text: &str, path: &str) -> Option<Decimal> {
-        self.decimal(text, path, 6, 1_000_000)
     }
 
     fn models(&mut self, raw: Vec<RawModel>, vendors: &Vendors) -> Option<Vec<ModelConfig>> {
@@ -757,7 +479,13 @@ impl Check<'_> {
 
     /// A decimal above zero. Few digits keep base price × rate × multiplier exact for any price that
     /// a model has.
-    fn decimal(&mut self, text: &str, path: &str, digits_max: u32, max: u32) -> Option<Decimal> {
+    pub(super) fn decimal(
+        &mut self,
+        text: &str,
+        path: &str,
+        digits_max: u32,
+        max: u32,
+    ) -> Option<Decimal> {
         let value = decimal_above_zero(text, digits_max, max);
         self.keep(value, path)
     }

@@ -100,14 +100,19 @@ impl Errors {
     }
 
     /// The mistakes by line; `line_of` finds the line of a path.
-    pub(super) fn finish(mut self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
+    pub(super) fn finish(self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
+        ConfigErrors(self.list(line_of))
+    }
+
+    /// The same, where there may be none.
+    pub(super) fn list(mut self, line_of: impl Fn(&str) -> Option<usize>) -> Vec<ConfigError> {
         for error in &mut self.0 {
             if error.line.is_none() {
                 error.line = line_of(&error.path);
             }
         }
         self.0.sort_by_key(|error| error.line);
-        ConfigErrors(self.0)
+        self.0
     }
 }
 

@@ -3,190 +3,320 @@
 //! Every field may be absent. So a field of the wrong shape can be taken out and the rest read
 //! again, which is how all mistakes of shape are found and not only the first.
 //!
+//! What is said of a field here stands in the JSON schema, with its default behind the semicolon.
+//!
 //! Nothing here is `Debug`: a secret may stand where none should.
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::{
     Spanned,
     de::{DeTable, DeValue, Deserializer},
 };
 
-use super::error::Errors;
+use super::{error::Errors, near::near};
 
-/// `tollgate.toml`.
-#[derive(Default, Deserialize)]
+/// Tollgate's configuration. Secrets are "${NAME}" of the environment or "file:/path"; decimal numbers stand in quotes.
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawConfig {
+    /// Where callers connect, like "127.0.0.1:8080".
     pub(super) listen: Option<String>,
+    /// Let another process listen on the same ports, for an upgrade; false.
+    pub(super) reuse_port: Option<bool>,
+    /// The catalog's path segment: GET /v1/<service>/models; "tollgate".
     pub(super) service: Option<String>,
+    /// The address that the catalog shows; ends in /v1.
     pub(super) base_url: Option<String>,
+    /// Texts for people: "ru" or "en"; "ru".
     pub(super) language: Option<String>,
+    /// Networks (CIDR) whose x-forwarded-for is believed.
     pub(super) trusted_proxies: Vec<String>,
+    /// How often this file, certificates and secrets in files are looked at; 0: on SIGHUP alone; 10.
+    pub(super) reload_poll_seconds: Option<u64>,
+    /// TLS for callers; without this section it is plain HTTP.
+    pub(super) tls: Option<RawTls>,
+    /// The operators' listener; without this section there is none.
     pub(super) admin: Option<RawAdmin>,
+    /// Where the money is kept.
     pub(super) ledger: RawLedger,
+    /// Limits.
     pub(super) limits: RawLimits,
+    /// Rubles for one USDT.
     pub(super) rate: RawRate,
+    /// What stands between the exchange rate and the price.
     pub(super) tariff: RawTariff,
+    /// Vendors, by name.
     pub(super) vendor: Vec<RawVendor>,
+    /// Models, in the order of the catalog.
     pub(super) model: Vec<RawModel>,
 }
 
+/// `[tls]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawTls {
+    /// The certificate and those that signed it, in PEM.
+    pub(super) certificate_file: Option<String>,
+    /// Its key, in PEM.
+    pub(super) key_file: Option<String>,
+}
+
 /// `[admin]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawAdmin {
+    /// Where operators connect; "127.0.0.1:8081".
     pub(super) listen: Option<String>,
+    /// What they show, 16 characters or more; a secret.
     pub(super) key: Option<String>,
+    /// Operators' connections at a time; 1/32 of the files that the process may open, 8 to 256.
     pub(super) connections_max: Option<u64>,
 }
 
 /// `[ledger]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawLedger {
+    /// Which store: memory:, sqlite:PATH, redis://, redis-sentinel://, redis-cluster://; "sqlite:tollgate.db".
     pub(super) url: Option<String>,
+    /// How input is bounded: "usual" (text bytes / 1.5) or "strict" (text bytes); "usual".
     pub(super) hold: Option<String>,
+    /// Tokens that are held for each image; 5000.
     pub(super) image_tokens: Option<u64>,
+    /// Tokens that are held for each document; 50000.
     pub(super) document_tokens: Option<u64>,
+    /// How long a hold outlives limits.call_seconds; 60.
     pub(super) hold_grace_seconds: Option<u64>,
+    /// How long a start waits for another gateway to let go of the ledger's file or the outbox; 0.
+    pub(super) open_wait_seconds: Option<u64>,
+    /// With Redis: this gateway's own file of what Redis has still to be told; "tollgate-outbox.db".
     pub(super) outbox: Option<String>,
+    /// Charges that may wait for Redis; 100000.
     pub(super) outbox_calls_max: Option<u64>,
+    /// When one has waited for longer, the node is not ready; 3600.
     pub(super) outbox_age_max_seconds: Option<u64>,
 }
 
 /// `[limits]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawLimits {
+    /// Catalog requests a second from one address; 10.
     pub(super) catalog_requests_per_second: Option<u64>,
+    /// Other requests a second from one address; absent: as many as come.
     pub(super) requests_per_second: Option<u64>,
+    /// Unknown keys a second that one address may show; 10.
     pub(super) unknown_keys_per_second: Option<u64>,
+    /// Unknown keys that one address may show at once; 300.
     pub(super) unknown_keys_burst: Option<u64>,
+    /// Requests at a time; 10000.
     pub(super) in_flight_max: Option<u64>,
+    /// Bytes of a request's body; 33554432.
     pub(super) body_bytes_max: Option<u64>,
+    /// Bytes of all bodies at a time; 536870912.
     pub(super) body_bytes_in_flight_max: Option<u64>,
+    /// Time for a request's body; 60.
     pub(super) body_seconds: Option<u64>,
+    /// Bytes of a body that must come each second; 1024.
     pub(super) body_bytes_per_second_min: Option<u64>,
+    /// Bytes of an answer that is no stream; 67108864.
     pub(super) answer_bytes_max: Option<u64>,
+    /// Messages of a conversation; 10000.
     pub(super) messages_max: Option<u64>,
+    /// The longest that a vendor's answer may take; 900.
     pub(super) call_seconds: Option<u64>,
+    /// The longest that a request with all of its answer may take; call_seconds + body_seconds + 300.
     pub(super) request_seconds: Option<u64>,
+    /// Connections in all; nine tenths of the files that the process may open.
     pub(super) connections_max: Option<u64>,
+    /// Connections of one IPv4 address or IPv6 /64; 256.
     pub(super) connections_per_address_max: Option<u64>,
+    /// Age at which a connection is closed after its running answers; 3600.
     pub(super) connection_age_seconds: Option<u64>,
+    /// Time for a new connection's first byte, and for agreeing on TLS; 5.
     pub(super) first_byte_seconds: Option<u64>,
+    /// Time for a request's head; 10.
     pub(super) head_seconds: Option<u64>,
+    /// Time between two requests; 75.
     pub(super) idle_seconds: Option<u64>,
+    /// Time for the client to take what is written; 30.
     pub(super) write_seconds: Option<u64>,
+    /// Bytes of path and query; 2048.
     pub(super) uri_bytes_max: Option<u64>,
+    /// Lines of a request's head; 64.
     pub(super) headers_max: Option<u64>,
+    /// Bytes of a request's head; 32768.
     pub(super) head_bytes_max: Option<u64>,
+    /// Requests at a time on one HTTP/2 connection; 100.
     pub(super) h2_streams_max: Option<u64>,
+    /// Bytes of one request's body that may be under way on HTTP/2; 65536.
     pub(super) h2_stream_window_bytes: Option<u64>,
+    /// Bytes of all bodies that may be under way on one HTTP/2 connection; 1048576.
     pub(super) h2_connection_window_bytes: Option<u64>,
+    /// Time between two pings of ours on HTTP/2; 30.
     pub(super) h2_ping_seconds: Option<u64>,
+    /// Time for the answer to a ping; 20.
     pub(super) h2_ping_timeout_seconds: Option<u64>,
+    /// Time for running calls after SIGTERM; 30.
     pub(super) drain_seconds: Option<u64>,
 }
 
 /// `[rate]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawRate {
+    /// Older than this there are no prices; 600.
     pub(super) max_age_seconds: Option<u64>,
+    /// Time between two looks; half of max_age_seconds, at most 60.
     pub(super) refresh_seconds: Option<u64>,
+    /// The largest change between two looks that is believed, in percent; "20".
     pub(super) step_max_percent: Option<String>,
+    /// Sources, in the order of trust.
     pub(super) source: Vec<RawSource>,
 }
 
 /// `[[rate.source]]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawSource {
+    /// A rate that the operator fixes, like "90.50".
     pub(super) fixed: Option<String>,
+    /// Whom to ask; may be a secret.
     pub(super) url: Option<String>,
+    /// Where the number stands in the JSON, like /data[symbol=USDT/RUB]/askPrice.
     pub(super) select: Option<String>,
+    /// "GET" or "POST"; "GET".
     pub(super) method: Option<String>,
+    /// What to post.
     pub(super) body: Option<String>,
+    /// The least number that is believed.
     pub(super) min: Option<String>,
+    /// The largest number that is believed.
     pub(super) max: Option<String>,
 }
 
 /// `[tariff]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTariff {
+    /// Price = usdt_mtok × rate × this; "1".
     pub(super) sell_rate_multiplier: Option<String>,
 }
 
 /// `[[vendor]]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawVendor {
+    /// Its name, for routes.
     pub(super) name: Option<String>,
+    /// What it speaks: "chat" or "messages".
     pub(super) format: Option<String>,
+    /// Its base address: POST {url}/chat/completions or {url}/v1/messages.
     pub(super) url: Option<String>,
+    /// Our key there; a secret.
     pub(super) key: Option<String>,
+    /// Several keys in place of key, used in turn; secrets.
     pub(super) keys: Option<Vec<String>>,
+    /// When a client leaves its stream: "cancel" the vendor's or "drain" it; "cancel".
     pub(super) on_disconnect: Option<String>,
+    /// Beginnings of betas that are not passed on; ["context-1m"].
     pub(super) betas_removed: Option<Vec<String>>,
+    /// A way out: http://host:port or socks5://host:port; with a password, a secret.
     pub(super) proxy: Option<String>,
+    /// Authorities that are trusted in place of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
+    /// Speak HTTP/2 where it is offered; false.
     pub(super) http2: Option<bool>,
+    /// Calls at a time; 1024.
     pub(super) connections_max: Option<u64>,
+    /// Time for a connection; 3.
     pub(super) connect_seconds: Option<u64>,
+    /// Time for the head of a stream; 120.
     pub(super) first_byte_seconds: Option<u64>,
+    /// Time for the head of an answer that is no stream; 900.
     pub(super) plain_seconds: Option<u64>,
+    /// Time for a stream's first event after its head; 30.
     pub(super) head_seconds: Option<u64>,
+    /// Time between two frames; 120.
     pub(super) idle_seconds: Option<u64>,
+    /// Time after which an idle connection is closed; 50.
     pub(super) idle_connection_seconds: Option<u64>,
 }
 
 /// `[[model]]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawModel {
+    /// What callers write in the field model.
     pub(super) id: Option<String>,
+    /// Its family, for people.
     pub(super) family: Option<String>,
+    /// Base prices.
     pub(super) usdt_mtok: Option<RawUsdt>,
+    /// Most output tokens that it can be asked for.
     pub(super) output_tokens_max: Option<u64>,
+    /// Fewest output tokens worth a call when funds are short; 256.
     pub(super) output_tokens_min: Option<u64>,
+    /// Its context window; absent: not known.
     pub(super) input_tokens_max: Option<u64>,
+    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
     pub(super) output_field: Option<String>,
+    /// Who speaks instructions: "system" or "developer".
     pub(super) system_role: Option<String>,
+    /// false: reasoning_effort is dropped.
     pub(super) reasoning_effort: Option<bool>,
+    /// false: temperature, top_p and top_k are dropped.
     pub(super) sampling: Option<bool>,
+    /// How thinking is asked for: "effort", "budget" or "none".
     pub(super) thinking: Option<String>,
+    /// false: a wish for structured output is a 400.
     pub(super) json_schema: Option<bool>,
+    /// Whether a conversation stays on its route; false.
     pub(super) sticky: Option<bool>,
+    /// Ways to a vendor.
     pub(super) routes: Vec<RawRoute>,
 }
 
-/// `model.usdt_mtok`
-#[derive(Default, Deserialize)]
+/// `model.usdt_mtok`: USDT per million tokens
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawUsdt {
+    /// Input.
     pub(super) input: Option<String>,
+    /// Input that was read from the vendor's cache.
     pub(super) cached_input: Option<String>,
+    /// Output, reasoning included.
     pub(super) output: Option<String>,
+    /// Input that was written to the vendor's cache.
     pub(super) cache_write: Option<String>,
 }
 
 /// `model.routes[]`
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawRoute {
+    /// The vendor's name.
     pub(super) vendor: Option<String>,
+    /// The vendor's name for the model; the id.
     pub(super) model: Option<String>,
+    /// Its share among routes of one priority; 1.
     pub(super) weight: Option<u64>,
+    /// The lowest is tried first; 0.
     pub(super) priority: Option<u64>,
+    /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
     pub(super) output_field: Option<String>,
+    /// Who speaks instructions: "system" or "developer".
     pub(super) system_role: Option<String>,
+    /// false: reasoning_effort is dropped.
     pub(super) reasoning_effort: Option<bool>,
+    /// false: temperature, top_p and top_k are dropped.
     pub(super) sampling: Option<bool>,
+    /// How thinking is asked for: "effort", "budget" or "none".
     pub(super) thinking: Option<String>,
+    /// false: a wish for structured output is a 400.
     pub(super) json_schema: Option<bool>,
 }
 
@@ -333,6 +463,13 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 /// serde's words without the value that stands in the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
+    if let Some((field, known)) = message
+        .strip_prefix("unknown field `")
+        .and_then(|rest| rest.split_once("`, expected "))
+        && let Some(meant) = near(field, known.split('`').skip(1).step_by(2))
+    {
+        return format!("unknown field `{field}`: did you mean `{meant}`?");
+    }
     let Some((found, expected)) = message
         .strip_prefix("invalid type: ")
         .and_then(|rest| rest.rsplit_once(", expected "))

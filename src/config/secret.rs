@@ -1,9 +1,32 @@
 //! Where secrets come from: `${NAME}` of the environment or `file:/path`, never the file itself.
 
+use std::{cell::RefCell, io, path::Path};
+
 use secrecy::SecretString;
 
-/// Looks a variable of the environment up.
-pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+use super::Files;
+
+/// Where secrets come from.
+#[derive(Clone, Copy)]
+pub(super) struct Env<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    files: &'a RefCell<Files>,
+}
+
+impl<'a> Env<'a> {
+    /// `variable` looks variables of the environment up, `files` is told of each file that is read.
+    pub(super) fn new(
+        variable: &'a dyn Fn(&str) -> Option<String>,
+        files: &'a RefCell<Files>,
+    ) -> Self {
+        Self { variable, files }
+    }
+
+    /// Reads a file.
+    pub(super) fn read(self, path: &str) -> io::Result<Vec<u8>> {
+        self.files.borrow_mut().read(Path::new(path))
+    }
+}
 
 /// The secret that `text` refers to. What is said about a mistake never repeats the text.
 pub(super) fn secret(text: &str, env: Env<'_>) -> Result<SecretString, String> {
@@ -20,7 +43,8 @@ pub(super) fn referred(text: &str, env: Env<'_>) -> Option<Result<String, String
     if let Some(rest) = text.strip_prefix("${") {
         return Some(from_environment(rest.strip_suffix('}'), env));
     }
-    text.strip_prefix("file:").map(from_file)
+    let path = text.strip_prefix("file:")?;
+    Some(from_file(path, env))
 }
 
 fn from_environment(name: Option<&str>, env: Env<'_>) -> Result<String, String> {
@@ -33,7 +57,7 @@ fn from_environment(name: Option<&str>, env: Env<'_>) -> Result<String, String> 
                 .to_owned(),
         );
     };
-    match env(name) {
+    match (env.variable)(name) {
         None => Err(format!(
             "the environment has no {name}: export it, or use \"file:/path\""
         )),
@@ -42,8 +66,11 @@ fn from_environment(name: Option<&str>, env: Env<'_>) -> Result<String, String> 
     }
 }
 
-fn from_file(path: &str) -> Result<String, String> {
-    match std::fs::read_to_string(path) {
+fn from_file(path: &str, env: Env<'_>) -> Result<String, String> {
+    let text = env.read(path).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    });
+    match text {
         Err(error) => Err(format!(
             "cannot read {path}: {error}; give a file that this user can read"
         )),
@@ -59,11 +86,24 @@ fn not_empty(value: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
+/// With these variables.
+#[cfg(test)]
+pub(super) fn with_variables<T>(
+    variable: &dyn Fn(&str) -> Option<String>,
+    look: impl FnOnce(Env<'_>) -> T,
+) -> T {
+    look(Env::new(variable, &RefCell::default()))
+}
+
 #[cfg(test)]
 mod tests {
     use secrecy::ExposeSecret;
 
     use super::*;
+
+    fn of(text: &str) -> Result<SecretString, String> {
+        with_variables(&env, |env| secret(text, env))
+    }
 
     fn env(name: &str) -> Option<String> {
         match name {
@@ -75,12 +115,12 @@ mod tests {
 
     #[test]
     fn a_secret_comes_from_the_environment_or_a_file() {
-        assert_eq!(secret("${GOOD}", &env).unwrap().expose_secret(), "s3cret");
+        assert_eq!(of("${GOOD}").unwrap().expose_secret(), "s3cret");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         std::fs::write(&path, "from file\n").unwrap();
         assert_eq!(
-            secret(&format!("file:{}", path.display()), &env)
+            of(&format!("file:{}", path.display()))
                 .unwrap()
                 .expose_secret(),
             "from file"
@@ -99,7 +139,7 @@ mod tests {
             "${NONE}",
             "file:/no/such/file",
         ] {
-            let problem = secret(text, &env).unwrap_err();
+            let problem = of(text).unwrap_err();
             assert!(!problem.contains("sk-literal"), "{problem}");
         }
     }

@@ -20,6 +20,7 @@ use tollgate_layers::{
 
 use super::{
     check::{Check, web_address, without_query},
+    near::near,
     raw::{RawDialect, RawRoute, RawVendor},
     secret::{Env, referred},
 };
@@ -94,6 +95,9 @@ impl Check<'_> {
                 .map(|_| url.trim_end_matches('/').to_owned());
             self.keep(base, &at("url"))
         });
+        if let (Some(format), Some(url)) = (format, &url) {
+            self.endpoint_in_url(format, url, &at("url"));
+        }
         // The long context of one vendor costs double.
         let betas_removed = raw
             .betas_removed
@@ -156,6 +160,23 @@ impl Check<'_> {
             .idle_timeout(idle_timeout?)
             .connections_max(usize::try_from(connections_max?).ok()?);
         Some(Arc::new(credentials.fold(vendor, Vendor::credential)))
+    }
+
+    /// Notes an address that is the endpoint already, or the half of it.
+    fn endpoint_in_url(&mut self, format: Format, url: &str, path: &str) {
+        let ends: &[&str] = match format {
+            Format::Chat => &["/chat/completions"],
+            Format::Messages => &["/v1/messages", "/messages"],
+        };
+        if let Some(end) = ends.iter().find(|end| url.ends_with(**end)) {
+            let problem = format!("ends in {end}: take that away, it is put behind it");
+            self.errors.add(path, problem);
+        } else if format == Format::Messages && url.ends_with("/v1") {
+            self.warnings.add(
+                path,
+                "ends in /v1, and calls go to …/v1/v1/messages: take it away if that is not meant",
+            );
+        }
     }
 
     /// Our keys at the vendor, each with the path of its field. Never empty.
@@ -232,7 +253,10 @@ impl Check<'_> {
                 );
                 None
             }
-            Some(path) => self.keep(authorities(path), &at("ca_file")).map(Some),
+            Some(path) => {
+                let authorities = authorities(path, self.env);
+                self.keep(authorities, &at("ca_file")).map(Some)
+            }
         };
         let protocol = match (raw.http2.unwrap_or(false), plain) {
             (false, _) => Protocol::Http1,
@@ -309,7 +333,7 @@ impl Check<'_> {
             "name one of the [[vendor]]s",
         )?;
         let Some(vendor) = vendors.get(&name) else {
-            let hint = match near(&name, vendors.keys()) {
+            let hint = match near(&name, vendors.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => "add it or mend the name".to_owned(),
             };
@@ -437,52 +461,29 @@ fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
     )))
 }
 
-fn authorities(path: &str) -> Result<Bytes, String> {
-    let pem = std::fs::read(path)
+fn authorities(path: &str, env: Env<'_>) -> Result<Bytes, String> {
+    let pem = env
+        .read(path)
         .map_err(|error| format!("cannot read {path}: {error}; give a PEM file"))?;
     check_authorities(&pem)
         .map_err(|error| format!("{path} is no PEM file of certificates: {error}"))?;
     Ok(pem.into())
 }
 
-/// The name that was probably meant.
-fn near<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Option<&'a str> {
-    let far = 1 + name.chars().count() / 3;
-    names
-        .map(|known| (distance(name, known), known))
-        .filter(|(distance, _)| *distance <= far)
-        .min()
-        .map(|(_, known)| known.as_str())
-}
-
-/// How many letters must be put in, taken out or changed, in whatever case they are.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.to_lowercase().chars().enumerate() {
-        let mut before = line;
-        row[0] = line + 1;
-        for (column, compared) in other.iter().enumerate() {
-            let changed = before + usize::from(letter != *compared);
-            before = row[column + 1];
-            row[column + 1] = changed.min(before + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::secret::with_variables;
 
     fn of(text: &str) -> Result<Proxy, String> {
-        proxy(text, &|name| {
+        let variable = |name: &str| {
             Some(match name {
                 "PROXY" => "socks5h://user:hunter2@proxy.example:1080/".to_owned(),
                 "LONG" => format!("http://user:hunter2{}@proxy.example:1", "x".repeat(255)),
                 _ => return None,
             })
-        })
+        };
+        with_variables(&variable, |env| proxy(text, env))
     }
 
     #[test]
@@ -511,32 +512,6 @@ mod tests {
             let problem = of(text).unwrap_err();
             assert!(problem.contains(word), "{text}: {problem}");
             assert!(!problem.contains("hunter2"), "{problem}");
-        }
-    }
-
-    #[test]
-    fn the_name_that_was_meant_is_found() {
-        let names = ["openai", "anthropic", "mistral-eu"].map(str::to_owned);
-        for (name, meant) in [
-            ("opneai", Some("openai")),
-            ("OpenAI", Some("openai")),
-            ("antropic", Some("anthropic")),
-            ("mistral", Some("mistral-eu")),
-            ("grok", None),
-        ] {
-            assert_eq!(near(name, names.iter()), meant, "{name}");
-        }
-    }
-
-    #[test]
-    fn distances() {
-        for (one, other, apart) in [
-            ("", "", 0),
-            ("a", "", 1),
-            ("kitten", "sitting", 3),
-            ("ab", "ba", 2),
-        ] {
-            assert_eq!(distance(one, other), apart, "{one} {other}");
         }
     }
 }

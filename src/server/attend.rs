@@ -20,13 +20,16 @@ use hyper_util::{
     server::conn::auto::Connection,
 };
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tollgate_layers::error::BoxError;
 
 use super::{ConnectionLimits, socket::Socket};
 
 /// After a gentle end was asked for, a connection without running answers has so long to be gone.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// In a drain, a connection that has said nothing yet has so long to begin: its client may have been let in just
+/// before, and would take a closed door for a refusal.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Of an answer h2 is given so much at a time. As soon as one byte fits into the client's window it takes
 /// all that it is given and keeps what does not fit: whole answers, for a client that opens a byte.
@@ -40,6 +43,8 @@ pub(super) struct Activity(Arc<Inner>);
 struct Inner {
     began: Instant,
     read: AtomicBool,
+    /// Told of the first request.
+    first: Notify,
     requests: Mutex<Requests>,
 }
 
@@ -67,6 +72,7 @@ impl Activity {
         Self(Arc::new(Inner {
             began,
             read: AtomicBool::new(false),
+            first: Notify::new(),
             requests: Mutex::new(requests),
         }))
     }
@@ -91,6 +97,9 @@ impl Activity {
         }
         let nth = requests.begun;
         drop(requests);
+        if nth == 1 {
+            self.0.first.notify_one();
+        }
         let running = Running {
             activity: self.clone(),
             began,
@@ -129,19 +138,34 @@ impl Activity {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since when no answer runs, and for how long that may stay so; `None` while one does.
-    fn idle(&self, limits: &ConnectionLimits) -> Option<(Instant, Duration)> {
+    /// Whether there was a request.
+    fn has_begun(&self) -> bool {
+        self.lock().begun > 0
+    }
+
+    /// How long it may stay so that no answer runs, where a drain began at `drained`; `None` while one does.
+    fn idle(&self, limits: &ConnectionLimits, drained: Option<Instant>) -> Option<Idle> {
         let requests = self.lock();
         if !requests.running.is_empty() {
             return None;
         }
-        let patience = match (requests.begun > 0, self.0.read.load(Ordering::Relaxed)) {
-            (true, _) => limits.idle_timeout,
-            (false, true) => limits.first_byte_timeout + limits.head_timeout,
-            (false, false) => limits.first_byte_timeout,
+        let since = requests.idle_since;
+        let until = match (requests.begun > 0, self.0.read.load(Ordering::Relaxed)) {
+            (true, _) => since + limits.idle_timeout,
+            (false, true) => since + limits.first_byte_timeout + limits.head_timeout,
+            (false, false) => {
+                let until = since + limits.first_byte_timeout;
+                drained.map_or(until, |drained| until.min(since.max(drained) + LAST_WORD))
+            }
         };
-        Some((requests.idle_since, patience))
+        Some(Idle { since, until })
     }
+}
+
+/// No answer runs.
+struct Idle {
+    since: Instant,
+    until: Instant,
 }
 
 /// Whether a frame of an answer was given and the next one not asked for yet.
@@ -268,21 +292,28 @@ where
     let mut draining = std::pin::pin!(draining);
     let old = activity.0.began + jittered(limits.age_max, activity);
     let mut ending: Option<Instant> = None;
-    let mut drains = false;
+    let mut drained: Option<Instant> = None;
     loop {
-        let look_again = match (ending, activity.idle(&limits)) {
+        let look_again = match (ending, activity.idle(&limits, drained)) {
             // Answers run: whether they have ended is looked at now and then.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
-            (Some(asked), Some((since, _))) => asked.max(since) + FAREWELL,
-            (None, Some((since, patience))) => old.min(since + patience),
+            (Some(asked), Some(idle)) => asked.max(idle.since) + FAREWELL,
+            (None, Some(idle)) => old.min(idle.until),
         };
         tokio::select! {
             biased;
             served = connection.as_mut() => return served,
-            () = draining.as_mut(), if !drains => {
-                drains = true;
+            () = draining.as_mut(), if drained.is_none() => {
+                let now = *drained.insert(Instant::now());
+                if activity.has_begun() {
+                    connection.as_mut().graceful_shutdown();
+                    ending.get_or_insert(now);
+                }
+            }
+            // It was let in before the drain: this one request is served.
+            () = activity.0.first.notified(), if drained.is_some() && ending.is_none() => {
                 connection.as_mut().graceful_shutdown();
-                ending.get_or_insert_with(Instant::now);
+                ending = Some(Instant::now());
             }
             () = tokio::time::sleep_until(look_again) => {
                 if activity.holds_out(limits.write_timeout) {
@@ -296,14 +327,13 @@ where
                 if activity.oldest().is_some_and(too_long) {
                     return Ok(());
                 }
-                match (ending, activity.idle(&limits)) {
+                match (ending, activity.idle(&limits, drained)) {
                     // It was asked and has nothing to do: whoever is there does not listen.
-                    (Some(asked), Some((since, _))) if asked.max(since) + FAREWELL <= now => {
+                    (Some(asked), Some(idle)) if asked.max(idle.since) + FAREWELL <= now => {
                         return Ok(());
                     }
                     (None, idle)
-                        if old <= now
-                            || idle.is_some_and(|(since, patience)| since + patience <= now) =>
+                        if old <= now || idle.as_ref().is_some_and(|idle| idle.until <= now) =>
                     {
                         connection.as_mut().graceful_shutdown();
                         ending = Some(now);

@@ -1,12 +1,15 @@
-//! Sockets: accepts connections, tells each request its client's address, speaks HTTP/1.1 and h2, and
-//! drains.
+//! Sockets: accepts connections, tells each request its client's address, speaks HTTP/1.1 and h2, in TLS or
+//! without, and drains.
 
 mod address;
 mod attend;
 mod framing;
+mod listen;
 mod open;
+mod passed;
 mod peers;
 mod socket;
+mod transport;
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,22 +22,19 @@ use hyper_util::{
     server::conn::auto,
 };
 use ipnet::IpNet;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinSet,
-};
-use tollgate_layers::{error::BoxError, facts::ClientAddr};
+use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
+use tollgate_layers::{error::BoxError, facts::ClientAddr, setting::Setting};
 use tower::{Service, ServiceExt};
 
-pub use self::{address::client_address, open::OpenConnections};
+pub use self::{address::client_address, listen::Listener, open::OpenConnections, passed::Passed};
 use self::{
     attend::{Activity, attend},
     framing::{Doubt, Framing},
     peers::Peers,
     socket::Socket,
+    transport::Transport,
 };
-use crate::{files::Shares, head::TwoLengths};
+use crate::{files::Shares, head::TwoLengths, tls::Tls};
 
 /// With the usual limit these make a hundred, for which hyper allocates nothing.
 const HEADERS_SPARE: usize = 36;
@@ -43,15 +43,29 @@ const BUFFER_BYTES_MIN: usize = 8192;
 /// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a server needs beside a listener and a service.
+/// What a server needs beside a listener and a service. Changed, it holds for connections from then on.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Peers whose `x-forwarded-for` is believed.
-    pub trusted_proxies: Arc<[IpNet]>,
+    pub trusted_proxies: Setting<Arc<[IpNet]>>,
     /// How patient it is with connections.
-    pub connections: ConnectionLimits,
+    pub connections: Setting<ConnectionLimits>,
     /// How many there are.
     pub open: OpenConnections,
+    /// Speaks TLS, and nothing without it.
+    pub tls: Option<Tls>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        let nobody: Arc<[IpNet]> = Arc::new([]);
+        Self {
+            trusted_proxies: nobody.into(),
+            connections: ConnectionLimits::default().into(),
+            open: OpenConnections::default(),
+            tls: None,
+        }
+    }
 }
 
 /// How patient a server is with connections.
@@ -132,10 +146,10 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Serves until `draining` turns true; then takes no more connections and lets running answers finish.
-/// Dropped, it cuts what is left.
+/// Serves until `draining` turns true; then takes no more connections than have come already, and lets running
+/// answers finish. Dropped, it cuts what is left.
 pub async fn serve<S, A>(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     service: S,
     settings: ServerSettings,
     draining: watch::Receiver<bool>,
@@ -148,11 +162,26 @@ pub async fn serve<S, A>(
     A: Body<Data = Bytes> + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    let peers = Peers::new(settings.connections, Arc::clone(&settings.trusted_proxies));
+    let listener = listener.into();
+    let peers = Peers::new(
+        settings.connections.clone(),
+        settings.trusted_proxies.clone(),
+    );
     let mut connections = JoinSet::new();
+    let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
+        // The socket is closed by being dropped: a full server has no time for words.
+        if let Some(place) = peers.admit(peer.ip()) {
+            let connection = connection(socket, peer, service.clone(), &settings, draining.clone());
+            let open = settings.open.another();
+            connections.spawn(async move {
+                connection.await;
+                drop((place, open));
+            });
+        }
+    };
     let mut told = std::pin::pin!(drain_begins(draining.clone()));
     loop {
-        let (socket, peer) = tokio::select! {
+        let accepted = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -164,17 +193,16 @@ pub async fn serve<S, A>(
             Some(_) = connections.join_next() => continue,
             () = &mut told => break,
         };
-        // The socket is closed by being dropped: a full server has no time for words.
-        if let Some(place) = peers.admit(peer.ip()) {
-            let connection = connection(socket, peer, service.clone(), &settings, draining.clone());
-            let open = settings.open.another();
-            connections.spawn(async move {
-                connection.await;
-                drop((place, open));
-            });
-        }
+        begin(&mut connections, accepted);
     }
-    drop(listener);
+    match listener.close() {
+        Ok(waiting) => {
+            for accepted in waiting {
+                begin(&mut connections, accepted);
+            }
+        }
+        Err(error) => tracing::warn!(%error, "connections that waited to be accepted are lost"),
+    }
     while connections.join_next().await.is_some() {}
 }
 
@@ -202,27 +230,50 @@ where
 {
     // Small frames leave at once.
     let _ = socket.set_nodelay(true);
-    let (trusted, limits) = (Arc::clone(&settings.trusted_proxies), settings.connections);
-    let (activity, doubt) = (Activity::new(), Doubt::default());
-    let framing = Framing::new(doubt.clone());
-    let socket = Socket::new(socket, limits.write_timeout, activity.clone(), framing);
-    let seen = activity.clone();
-    let service = service_fn(move |mut req: Request<Incoming>| {
-        let address = client_address(peer.ip(), req.headers(), &trusted);
-        req.extensions_mut().insert(ClientAddr(address));
-        let (running, nth) = seen.begin(req.version());
-        if doubt.concerns(nth) {
-            req.extensions_mut().insert(TwoLengths);
-        }
-        let answer = service.clone().oneshot(req);
-        async move { Ok::<_, Infallible>(running.until_end_of(answer.await?)) }
-    });
-    let builder = builder(limits);
+    let trusted = settings.trusted_proxies.get();
+    let (limits, tls) = (settings.connections.get(), settings.tls.clone());
     async move {
+        let Some(transport) = transport(socket, tls.as_ref(), limits.first_byte_timeout).await
+        else {
+            return;
+        };
+        let (activity, doubt) = (Activity::new(), Doubt::default());
+        let framing = Framing::new(doubt.clone());
+        let socket = Socket::new(transport, limits.write_timeout, activity.clone(), framing);
+        let seen = activity.clone();
+        let service = service_fn(move |mut req: Request<Incoming>| {
+            let address = client_address(peer.ip(), req.headers(), &trusted);
+            req.extensions_mut().insert(ClientAddr(address));
+            let (running, nth) = seen.begin(req.version());
+            if doubt.concerns(nth) {
+                req.extensions_mut().insert(TwoLengths);
+            }
+            let answer = service.clone().oneshot(req);
+            async move { Ok::<_, Infallible>(running.until_end_of(answer.await?)) }
+        });
+        let builder = builder(limits);
         let served = builder.serve_connection(TokioIo::new(socket), service);
         let served = std::pin::pin!(served);
         if let Err(error) = attend(served, &activity, limits, drain_begins(draining)).await {
             tracing::debug!(error, "connection ended");
+        }
+    }
+}
+
+/// Agrees on TLS, if it is spoken here, within the time for the first byte. `None`: the client did not.
+async fn transport(socket: TcpStream, tls: Option<&Tls>, patience: Duration) -> Option<Transport> {
+    let Some(tls) = tls else {
+        return Some(Transport::Plain(socket));
+    };
+    match timeout(patience, tls.acceptor().accept(socket)).await {
+        Ok(Ok(stream)) => Some(Transport::Tls(Box::new(stream))),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "no TLS agreed on");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("no TLS agreed on in time: limits.first_byte_seconds");
+            None
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tollgate_layers::facts::ClientAddr;
+use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
 use super::ConnectionLimits;
 
@@ -17,10 +17,9 @@ pub(super) struct Peers(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    max: usize,
-    per_address_max: usize,
+    limits: Setting<ConnectionLimits>,
     /// Proxies speak for many clients.
-    unlimited: Arc<[IpNet]>,
+    unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,
 }
 
@@ -38,10 +37,9 @@ pub(super) struct Place {
 }
 
 impl Peers {
-    pub(super) fn new(limits: ConnectionLimits, proxies: Arc<[IpNet]>) -> Self {
+    pub(super) fn new(limits: Setting<ConnectionLimits>, proxies: Setting<Arc<[IpNet]>>) -> Self {
         Self(Arc::new(Inner {
-            max: limits.max,
-            per_address_max: limits.per_address_max,
+            limits,
             unlimited: proxies,
             counts: Mutex::default(),
         }))
@@ -50,18 +48,21 @@ impl Peers {
     /// A place, if there is one.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
-        let is_proxy = self.0.unlimited.iter().any(|net| net.contains(&peer));
+        let ConnectionLimits {
+            max,
+            per_address_max,
+            ..
+        } = self.0.limits.get();
+        let proxies = self.0.unlimited.get();
+        let is_proxy = proxies.iter().any(|net| net.contains(&peer));
         let block = ClientAddr(peer).block();
         let mut counts = self.lock();
-        if counts.all >= self.0.max {
-            tracing::warn!(
-                max = self.0.max,
-                "connection refused: limits.connections_max"
-            );
+        if counts.all >= max {
+            tracing::warn!(max, "connection refused: limits.connections_max");
             return None;
         }
         let count = counts.by_block.entry(block).or_default();
-        if *count >= self.0.per_address_max && !is_proxy {
+        if *count >= per_address_max && !is_proxy {
             tracing::debug!(%peer, "connection refused: limits.connections_per_address_max");
             return None;
         }
@@ -102,7 +103,8 @@ mod tests {
             per_address_max: 2,
             ..ConnectionLimits::default()
         };
-        let peers = Peers::new(limits, Arc::new([]));
+        let none: Arc<[IpNet]> = Arc::new([]);
+        let peers = Peers::new(limits.into(), none.into());
         let admit = |address: &str| peers.admit(address.parse().unwrap());
         let first = admit("192.0.2.1").unwrap();
         let _second = admit("::ffff:192.0.2.1").unwrap();
@@ -123,7 +125,8 @@ mod tests {
             per_address_max: 1,
             ..ConnectionLimits::default()
         };
-        let peers = Peers::new(limits, Arc::new(["10.0.0.0/8".parse().unwrap()]));
+        let proxies: Arc<[IpNet]> = Arc::new(["10.0.0.0/8".parse().unwrap()]);
+        let peers = Peers::new(limits.into(), proxies.into());
         let admit = |address: &str| peers.admit(address.parse().unwrap());
         let _kept = [admit("10.0.0.1").unwrap(), admit("10.0.0.1").unwrap()];
         let _third = admit("192.0.2.1").unwrap();

@@ -9,16 +9,15 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Instant, Sleep},
 };
 
-use super::{attend::Activity, framing::Framing};
+use super::{attend::Activity, framing::Framing, transport::Transport};
 
 /// A socket with a limit on how long a write may stall, that tells what comes in.
 #[derive(Debug)]
 pub(super) struct Socket {
-    inner: TcpStream,
+    inner: Transport,
     write_timeout: Duration,
     /// Running while a write waits. Made at the first stall, then used again.
     stall: Option<Pin<Box<Sleep>>>,
@@ -29,7 +28,7 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) const fn new(
-        inner: TcpStream,
+        inner: Transport,
         write_timeout: Duration,
         activity: Activity,
         framing: Framing,
@@ -114,6 +113,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        // TLS says good-bye, which has to be taken too.
+        let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.within_time(cx, closed)
     }
 }

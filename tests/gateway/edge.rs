@@ -42,27 +42,32 @@ pub struct Edge {
 impl Edge {
     /// With lines under `[limits]` and a ledger in a file.
     pub async fn start(limits: &str) -> Self {
-        Self::run(limits, None, "debug").await
+        let limits = format!("[limits]\n{limits}\n[tariff]");
+        Self::start_with(|text| text.replace("[tariff]", &limits)).await
     }
 
     /// Over another ledger.
     pub async fn over(ledger: &str) -> Self {
-        Self::run("", Some(ledger), "debug").await
+        Self::run(Some(ledger), "debug", |text| text).await
     }
 
     /// Without what would fill a disk in a million requests.
     pub async fn quiet() -> Self {
-        Self::run("", None, "info").await
+        Self::run(None, "info", |text| text).await
     }
 
-    async fn run(limits: &str, ledger: Option<&str>, level: &str) -> Self {
+    /// With its configuration edited, and a ledger in a file.
+    pub async fn start_with(edit: impl FnOnce(String) -> String) -> Self {
+        Self::run(None, "debug", edit).await
+    }
+
+    async fn run(ledger: Option<&str>, level: &str, edit: impl FnOnce(String) -> String) -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
         let dir = Folder::create();
         let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
         let ledger = ledger.map_or_else(|| format!("sqlite:{}", path("books.db")), str::to_owned);
         let text = config_text(vendor.address(), &ledger, &path("outbox.db"));
-        let text = text.replace("[tariff]", &format!("[limits]\n{limits}\n[tariff]"));
-        std::fs::write(path("tollgate.toml"), text).unwrap();
+        std::fs::write(path("tollgate.toml"), edit(text)).unwrap();
         let log = std::fs::File::create(path("log")).unwrap();
         let child = Command::new("sh")
             .arg("-c")
@@ -119,6 +124,54 @@ impl Edge {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// How many lines of its log have a message that begins so.
+    pub fn said(&self, begin: &str) -> usize {
+        let begin = format!("\"message\":\"{begin}");
+        self.log()
+            .lines()
+            .filter(|line| line.contains(&begin))
+            .count()
+    }
+
+    /// Waits until it has said so for the `nth` time.
+    pub async fn says(&self, begin: &str, nth: usize) {
+        let begun = Instant::now();
+        while self.said(begin) < nth {
+            assert!(
+                begun.elapsed() < START_LIMIT,
+                "no {begin:?}:\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("tollgate.toml")).unwrap()
+    }
+
+    /// Writes another configuration, as an editor does.
+    pub fn configure(&self, text: &str) {
+        let file = self.dir.path().join("tollgate.toml");
+        std::fs::write(file, text).unwrap();
+    }
+
+    /// Lets it read its configuration again, and waits until it has taken it.
+    pub async fn reload(&self, text: &str) {
+        let before = self.said("reloaded");
+        self.configure(text);
+        self.signal("-HUP");
+        self.says("reloaded", before + 1).await;
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success(), "{name}");
+    }
+
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -149,8 +202,7 @@ impl Edge {
 
     /// Tells it to stop, and waits until it has; its exit status.
     pub async fn stop(&mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").arg(pid).status().unwrap().success());
+        self.signal("-TERM");
         let status = eventually("it has stopped", async || self.child.try_wait().unwrap()).await;
         status.code()
     }

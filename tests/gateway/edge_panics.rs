@@ -1,7 +1,7 @@
 //! Hardening, "Panics": caught in the call and in its body, over real sockets. The caller is told, the hold
 //! is resolved, the connection and the process go on. What `reserve` does alone is in `leaving`.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -13,7 +13,7 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tollgate::{
     panics::PanicsLayer,
-    server::{ConnectionLimits, OpenConnections, ServerSettings, serve},
+    server::{ServerSettings, serve},
 };
 use tollgate_layers::{
     Error,
@@ -64,11 +64,7 @@ async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sen
         .service(inner);
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let settings = ServerSettings {
-        trusted_proxies: Arc::new([]),
-        connections: ConnectionLimits::default(),
-        open: OpenConnections::default(),
-    };
+    let settings = ServerSettings::default();
     let (draining, drained) = watch::channel(false);
     tasks.spawn(serve(listener, service, settings, drained));
     (address, ledger, draining)

@@ -60,6 +60,7 @@ mod process; // signals and files of the binary
 mod receipts; // what a key's own calls cost
 mod redis_down; // Redis dead, emptied, standing still
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
+mod reload; // another configuration, taken while calls run
 mod security; // SECURITY.md names tests that are there
 mod smoke; // the shortest way through
 mod spec_auth; // who is let in, and what the others are told
@@ -69,8 +70,10 @@ mod spec_messages; // the messages operation, field by field
 mod status_table; // what we refuse ourselves
 mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
+mod tls; // TLS for callers, and its certificate
 mod translation; // formats put into each other, through the whole gateway
 mod translation_golden; // requests and what they become, file by file
+mod upgrade; // a new process takes over from an old one
 mod usage; // usage that is not to be trusted
 mod usage_report; // usage, exports, audits: by the API and by the commands
 mod vendors_choice; // which vendor a call goes to

@@ -25,7 +25,7 @@ fn is_test(name: &str) -> bool {
     (1..=segments.len()).any(|split| {
         let (modules, function) = segments.split_at(split);
         let module = modules.join("/");
-        let files = ["tests/gateway", "src", "layers/src"]
+        let mut files = ["tests/gateway", "src", "layers/src"]
             .into_iter()
             .flat_map(|root| [".rs", "/mod.rs"].map(|end| format!("{root}/{module}{end}")))
             .filter_map(read);
@@ -34,7 +34,7 @@ fn is_test(name: &str) -> bool {
             [function] => text.contains(&format!("fn {function}(")),
             _ => false,
         };
-        files.map(found).any(|found| found)
+        files.any(found)
     })
 }
 

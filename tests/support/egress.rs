@@ -285,11 +285,13 @@ impl Authority {
         self.path("ca.pem").display().to_string()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// One of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn openssl(&self, args: &[&str]) {
+    /// Runs `openssl` among its files.
+    pub fn openssl(&self, args: &[&str]) {
         let made = Command::new("openssl")
             .args(args)
             .current_dir(self.dir.path())

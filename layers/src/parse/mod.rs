@@ -47,7 +47,6 @@ mod room;
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -59,16 +58,14 @@ use http::{
 };
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 use tower::{Layer, Service};
 
-use self::room::Room;
+use self::room::{Room, Taken};
 use crate::{
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
+    setting::Setting,
 };
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
@@ -110,9 +107,8 @@ pub const DEPTH_MAX: usize = 64;
 /// Parses calls of both formats; which one is said by the path ([`Operation::of_path`]).
 #[derive(Clone, Debug)]
 pub struct ParseLayer {
-    limits: ParseLimits,
-    /// Room for bodies; see [`Room`].
-    room: Arc<Semaphore>,
+    limits: Setting<ParseLimits>,
+    taken: Taken,
 }
 
 impl Default for ParseLayer {
@@ -124,10 +120,10 @@ impl Default for ParseLayer {
 impl ParseLayer {
     /// Parses within `limits`.
     #[must_use]
-    pub fn new(limits: ParseLimits) -> Self {
+    pub fn new(limits: impl Into<Setting<ParseLimits>>) -> Self {
         Self {
-            limits,
-            room: room::of(limits.bodies_bytes_max),
+            limits: limits.into(),
+            taken: Taken::default(),
         }
     }
 }
@@ -138,8 +134,8 @@ impl<S> Layer<S> for ParseLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Parse {
             inner,
-            limits: self.limits,
-            room: Arc::clone(&self.room),
+            limits: self.limits.clone(),
+            taken: self.taken.clone(),
         }
     }
 }
@@ -148,8 +144,8 @@ impl<S> Layer<S> for ParseLayer {
 #[derive(Clone, Debug)]
 pub struct Parse<S> {
     inner: S,
-    limits: ParseLimits,
-    room: Arc<Semaphore>,
+    limits: Setting<ParseLimits>,
+    taken: Taken,
 }
 
 impl<S, B> Service<Request<B>> for Parse<S>
@@ -171,7 +167,8 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let (limits, room) = (self.limits, Room::new(&self.room));
+        let limits = self.limits.get();
+        let room = Room::new(&self.taken, limits.bodies_bytes_max);
         Box::pin(async move {
             let (parts, body) = req.into_parts();
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
@@ -268,7 +265,7 @@ where
         if (first.len() + rest.len() + data.len()) as u64 > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
-        room.make(first.len() + rest.len() + data.len())?;
+        room.make((first.len() + rest.len() + data.len()) as u64)?;
         // A body that comes as one frame, as most do, is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -314,7 +311,7 @@ mod tests {
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();
-            let room = Room::new(&room::of(limits.bodies_bytes_max));
+            let room = Room::new(&Taken::default(), limits.bodies_bytes_max);
             let body = read(each_second(frames, bytes), &limits, room).await;
             let length = match body {
                 Ok(body) => Some(body.len()),

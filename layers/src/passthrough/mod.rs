@@ -84,22 +84,25 @@ use crate::{
     call::Outbound,
     error::{BoxError, Error},
     facts::EventStream,
+    setting::Setting,
     usage::End,
 };
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Meters answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PassthroughLayer {
-    answer_bytes_max: usize,
+    answer_bytes_max: Setting<usize>,
 }
 
 impl PassthroughLayer {
     /// A plain answer may have `answer_bytes_max` bytes.
     #[must_use]
-    pub const fn new(answer_bytes_max: usize) -> Self {
-        Self { answer_bytes_max }
+    pub fn new(answer_bytes_max: impl Into<Setting<usize>>) -> Self {
+        Self {
+            answer_bytes_max: answer_bytes_max.into(),
+        }
     }
 }
 
@@ -109,7 +112,7 @@ impl<S> Layer<S> for PassthroughLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Passthrough {
             inner,
-            answer_bytes_max: self.answer_bytes_max,
+            answer_bytes_max: self.answer_bytes_max.clone(),
         }
     }
 }
@@ -118,7 +121,7 @@ impl<S> Layer<S> for PassthroughLayer {
 #[derive(Clone, Debug)]
 pub struct Passthrough<S> {
     inner: S,
-    answer_bytes_max: usize,
+    answer_bytes_max: Setting<usize>,
 }
 
 impl<S, A> Service<Request<Outbound>> for Passthrough<S>
@@ -146,7 +149,7 @@ where
         let (format, stream, strip_usage, meter) =
             (route.vendor.format, *stream, *strip_usage, meter.clone());
         let head_timeout = route.vendor.head_timeout;
-        let bytes_max = self.answer_bytes_max;
+        let bytes_max = self.answer_bytes_max.get();
         let call = self.inner.call(req);
         Box::pin(async move {
             let (parts, body) = call.await?.into_parts();

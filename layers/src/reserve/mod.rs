@@ -157,6 +157,7 @@ use crate::{
     facts::{EventStream, RequestNumber},
     key::{AccountId, KeyId},
     money::MicroRub,
+    setting::Setting,
     usage::{Meter, Reading},
 };
 
@@ -217,19 +218,19 @@ struct Shared<L, T> {
     ledger: L,
     tariff: T,
     settler: Settler,
-    ttl: Duration,
+    ttl: Setting<Duration>,
 }
 
 impl<L, T> ReserveLayer<L, T> {
     /// Holds in `ledger` what `tariff` quotes. A hold lives for `ttl` at most, which must be longer
     /// than any call.
-    pub fn new(ledger: L, tariff: T, settler: Settler, ttl: Duration) -> Self {
+    pub fn new(ledger: L, tariff: T, settler: Settler, ttl: impl Into<Setting<Duration>>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 ledger,
                 tariff,
                 settler,
-                ttl,
+                ttl: ttl.into(),
             }),
         }
     }
@@ -350,7 +351,7 @@ where
         key: quote.key,
         want: quote.want,
         least: quote.least,
-        ttl: shared.ttl,
+        ttl: shared.ttl.get(),
     };
     // From here on the hold may exist: the guard is there before the ledger is asked, since this
     // future may be dropped while it waits for the answer.

@@ -71,6 +71,7 @@ use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error},
     model::{Egress, Vendor},
+    setting::Setting,
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -86,17 +87,17 @@ pub struct Upstream {
 }
 
 struct Shared {
-    call_time_max: Duration,
+    call_time_max: Setting<Duration>,
     clients: Clients,
 }
 
 impl Upstream {
     /// No answer takes longer than `call_time_max`.
     #[must_use]
-    pub fn new(call_time_max: Duration) -> Self {
+    pub fn new(call_time_max: impl Into<Setting<Duration>>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                call_time_max,
+                call_time_max: call_time_max.into(),
                 clients: Clients::default(),
             }),
         }
@@ -138,7 +139,7 @@ impl Upstream {
         let (parts, outbound) = req.into_parts();
         let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
         let began = Instant::now();
-        let deadline = began + self.shared.call_time_max;
+        let deadline = began + self.shared.call_time_max.get();
         // The head of a plain answer comes after all its tokens.
         let head = deadline.min(if outbound.stream {
             began + vendor.first_byte_timeout

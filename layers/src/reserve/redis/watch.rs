@@ -39,6 +39,8 @@ pub enum Watch {
 /// The data set as it was at the start.
 pub(super) struct DataSet {
     epoch: String,
+    /// Whether it was named just now.
+    is_new: bool,
     /// Those that were there at the start.
     marks: Vec<String>,
     lost: AtomicBool,
@@ -84,6 +86,12 @@ impl RedisLedger {
     #[must_use]
     pub fn data_set(&self) -> &str {
         &self.0.data.epoch
+    }
+
+    /// Whether the servers held no ledger until this gateway began one: they are new, or were emptied.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.0.data.is_new
     }
 
     /// What [`Watch::Changed`] asked for has been done.
@@ -139,6 +147,7 @@ impl DataSet {
         };
         let told = told(conn).await;
         let data = Self {
+            is_new: epoch == fresh,
             epoch,
             marks,
             lost: AtomicBool::new(false),

@@ -1,0 +1,77 @@
+//! Which files a configuration was read from, and what was in them.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+/// Files, each with a digest of what it held; `None` where it could not be read.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Files(BTreeMap<PathBuf, Option<[u8; 32]>>);
+
+impl Files {
+    /// Reads a file, and remembers it.
+    pub(super) fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        let bytes = std::fs::read(path);
+        let digest = bytes
+            .as_ref()
+            .ok()
+            .map(|bytes| Sha256::digest(bytes).into());
+        self.0.insert(path.to_owned(), digest);
+        bytes
+    }
+
+    /// The same files as they are now.
+    #[must_use]
+    pub fn look(&self) -> Self {
+        let mut now = Self::default();
+        for path in self.0.keys() {
+            drop(now.read(path));
+        }
+        now
+    }
+
+    /// Whether what is in both is the same in both.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        let differs = |(path, held): (&PathBuf, &Option<[u8; 32]>)| {
+            other.0.get(path).is_some_and(|other| other != held)
+        };
+        !self.0.iter().any(differs)
+    }
+}
+
+/// The names alone: a digest of a secret is nobody's business.
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_file_is_seen_and_so_is_its_coming_and_going() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        std::fs::write(&one, "1").unwrap();
+        let mut files = Files::default();
+        assert_eq!(files.read(&one).unwrap(), b"1");
+        assert!(files.read(&two).is_err());
+        assert_eq!(files.look(), files);
+        std::fs::write(&two, "2").unwrap();
+        let with_two = files.look();
+        assert_ne!(with_two, files);
+        assert!(!with_two.agrees_with(&files));
+        std::fs::remove_file(&two).unwrap();
+        assert_eq!(files.look(), files);
+        let mut other = Files::default();
+        other.read(&one).unwrap();
+        assert!(other.agrees_with(&files) && files.agrees_with(&other));
+    }
+}

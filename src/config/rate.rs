@@ -1,0 +1,141 @@
+//! What `[rate]` means.
+
+use bytes::Bytes;
+use http::Method;
+use rust_decimal::Decimal;
+
+use super::{
+    HttpSource, RateConfig, RateSource,
+    check::{Check, web_address},
+    raw::{RawRate, RawSource},
+    secret::referred,
+};
+use crate::select_json::Selector;
+
+impl Check<'_> {
+    pub(super) fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
+        let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
+        // Two looks within the age, so that one lost answer does not take the prices away.
+        let often = age_max.map_or(60, |age| (age.as_secs() / 2).clamp(1, 60));
+        let refresh = self.seconds(raw.refresh_seconds, "rate.refresh_seconds", often, 1);
+        if let (Some(age_max), Some(refresh)) = (age_max, refresh)
+            && refresh > age_max
+        {
+            self.errors.add(
+                "rate.refresh_seconds",
+                "must be less than max_age_seconds, or prices come and go",
+            );
+        }
+        let step = raw.step_max_percent.as_deref().unwrap_or("20");
+        let step_max_percent = self.decimal(step, "rate.step_max_percent", 6, 1_000_000);
+        if raw.source.is_empty() {
+            self.errors.missing(
+                "rate.source",
+                "add [[rate.source]] with fixed = \"90.50\", or with url and select",
+            );
+        }
+        let sources: Vec<_> = raw
+            .source
+            .into_iter()
+            .enumerate()
+            .map(|(index, source)| self.rate_source(source, &format!("rate.source[{index}]")))
+            .collect();
+        Some(RateConfig {
+            age_max: age_max?,
+            refresh: refresh?,
+            step_max_percent: step_max_percent?,
+            sources: sources.into_iter().collect::<Option<_>>()?,
+        })
+    }
+
+    fn rate_source(&mut self, raw: RawSource, path: &str) -> Option<RateSource> {
+        let url = match (raw.fixed, raw.url) {
+            (Some(fixed), None) => {
+                for (name, given) in [
+                    ("select", raw.select.is_some()),
+                    ("method", raw.method.is_some()),
+                    ("body", raw.body.is_some()),
+                    ("min", raw.min.is_some()),
+                    ("max", raw.max.is_some()),
+                ] {
+                    if given {
+                        self.errors.add(
+                            format!("{path}.{name}"),
+                            "means nothing beside fixed: take it out",
+                        );
+                    }
+                }
+                return self
+                    .rate_decimal(&fixed, &format!("{path}.fixed"))
+                    .map(RateSource::Fixed);
+            }
+            (None, Some(url)) => url,
+            (Some(_), Some(_)) => {
+                self.errors
+                    .add(path, "has fixed and url: keep one of them, and give the other its own [[rate.source]]");
+                return None;
+            }
+            (None, None) => {
+                self.errors
+                    .missing(path, "give fixed = \"90.50\", or url and select");
+                return None;
+            }
+        };
+        // The address may be a reference: some sources take their key in the query.
+        let url = referred(&url, self.env)
+            .unwrap_or(Ok(url))
+            .and_then(|url| web_address(&url));
+        let url = self.keep(url, &format!("{path}.url"));
+        let select = self.required(
+            raw.select,
+            &format!("{path}.select"),
+            "say where the number stands, like /data/price",
+        );
+        let select =
+            select.and_then(|text| self.keep(text.parse::<Selector>(), &format!("{path}.select")));
+        let method = match raw.method.as_deref() {
+            None => Some(Method::GET),
+            Some(text) => self.choice(
+                text,
+                &format!("{path}.method"),
+                [("GET", Method::GET), ("POST", Method::POST)],
+            ),
+        };
+        let body = raw.body.unwrap_or_default();
+        if !body.is_empty() && method == Some(Method::GET) {
+            self.errors.add(
+                format!("{path}.body"),
+                "is only sent with method = \"POST\"",
+            );
+        }
+        let min = self.bound(raw.min.as_deref(), &format!("{path}.min"));
+        let max = self.bound(raw.max.as_deref(), &format!("{path}.max"));
+        if let (Some(Some(min)), Some(Some(max))) = (min, max)
+            && min > max
+        {
+            self.errors.add(
+                format!("{path}.min"),
+                "is above max: no rate would be believed",
+            );
+        }
+        Some(RateSource::Http(Box::new(HttpSource {
+            url: url?,
+            method: method?,
+            body: Bytes::from(body),
+            select: select?,
+            min: min?,
+            max: max?,
+        })))
+    }
+
+    fn bound(&mut self, given: Option<&str>, path: &str) -> Option<Option<Decimal>> {
+        match given {
+            None => Some(None),
+            Some(text) => self.rate_decimal(text, path).map(Some),
+        }
+    }
+
+    fn rate_decimal(&mut self, text: &str, path: &str) -> Option<Decimal> {
+        self.decimal(text, path, 6, 1_000_000)
+    }
+}

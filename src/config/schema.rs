@@ -1,0 +1,83 @@
+//! The JSON schema of `tollgate.toml`, for editors and for tests of what writes one.
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::raw::RawConfig;
+
+/// The schema of the whole file (draft 7). What a value must be beyond its type, `tollgate check` says.
+#[must_use]
+pub fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let schema = settings
+        .into_generator()
+        .into_root_schema_for::<RawConfig>();
+    let mut schema = Value::from(schema);
+    tidy(&mut schema);
+    schema["title"] = "tollgate.toml".into();
+    schema
+}
+
+/// TOML has no null, and what is absent by default is said in words.
+fn tidy(schema: &mut Value) {
+    let Value::Object(fields) = schema else {
+        return;
+    };
+    fields.remove("default");
+    fields.remove("format");
+    if let Some(Value::Array(types)) = fields.get_mut("type") {
+        types.retain(|kind| kind != "null");
+        if let [kind] = types.as_slice() {
+            let kind = kind.clone();
+            fields.insert("type".to_owned(), kind);
+        }
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(tidy);
+    }
+    if let Some(items) = fields.get_mut("items") {
+        tidy(items);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `deploy/tollgate.schema.json`, brought up to date by `tollgate schema > deploy/tollgate.schema.json`.
+    const KEPT: &str = include_str!("../../deploy/tollgate.schema.json");
+
+    #[test]
+    fn the_schema_that_is_kept_is_the_one_that_is_printed() {
+        let kept: Value = serde_json::from_str(KEPT).unwrap();
+        assert!(
+            kept == schema(),
+            "deploy/tollgate.schema.json is old: tollgate schema > deploy/tollgate.schema.json"
+        );
+    }
+
+    #[test]
+    fn every_field_is_described_and_no_other_is_allowed() {
+        fn walk(schema: &Value, path: &str, seen: &mut usize) {
+            let Some(properties) = schema.get("properties") else {
+                return;
+            };
+            assert_eq!(schema["additionalProperties"], false, "{path}");
+            for (name, field) in properties.as_object().unwrap() {
+                *seen += 1;
+                let path = format!("{path}.{name}");
+                assert!(field["description"].is_string(), "{path} is not described");
+                assert!(field["type"].is_string(), "{path}: {field}");
+                walk(field, &path, seen);
+                if let Some(items) = field.get("items") {
+                    walk(items, &path, seen);
+                }
+            }
+        }
+        let (schema, mut seen) = (schema(), 0);
+        walk(&schema, "", &mut seen);
+        assert!(seen > 100, "{seen}");
+        let route = &schema["properties"]["model"]["items"]["properties"]["routes"]["items"];
+        assert_eq!(route["properties"]["weight"]["type"], "integer");
+    }
+}

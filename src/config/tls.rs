@@ -1,0 +1,84 @@
+//! What `[tls]` means.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{
+    check::{Check, web_address},
+    raw::RawTls,
+};
+use crate::{
+    time_text::rfc3339,
+    tls::{Flaw, Identity},
+};
+
+/// How long before its end a certificate is warned of.
+const SOON_MS: u64 = 14 * 86_400_000;
+
+impl Check<'_> {
+    /// The certificate and its key. `base_url` is what callers are told, where the file says so.
+    pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
+        const CERTIFICATE: &str = "tls.certificate_file";
+        const KEY: &str = "tls.key_file";
+        let certificate = self.file(
+            raw.certificate_file,
+            CERTIFICATE,
+            "give a PEM file: the server's certificate, then those that signed it",
+        );
+        let key = self.file(raw.key_file, KEY, "give a PEM file: the certificate's key");
+        let ((certificate_file, certificate), (key_file, key)) = (certificate?, key?);
+        let identity = match Identity::from_pem(&certificate, &key) {
+            Ok(identity) => identity,
+            Err(Flaw::Certificate(problem)) => {
+                let problem = format!("{certificate_file} {problem}");
+                self.errors.add(CERTIFICATE, problem);
+                return None;
+            }
+            Err(Flaw::Key(problem)) => {
+                self.errors.add(KEY, format!("{key_file} {problem}"));
+                return None;
+            }
+        };
+        if let Some(end) = identity.expires_at_ms() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+            let at = rfc3339(end);
+            if end <= now {
+                let problem = format!("{certificate_file} expired at {at}: clients refuse it");
+                self.warnings.add(CERTIFICATE, problem);
+            } else if end - now < SOON_MS {
+                let problem = format!("{certificate_file} expires at {at}: renew it");
+                self.warnings.add(CERTIFICATE, problem);
+            }
+        }
+        if let Some(Ok(told)) = base_url.map(web_address) {
+            let host = told.host().unwrap_or_default();
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            if told.scheme_str() == Some("http") {
+                self.warnings.add(
+                    "base_url",
+                    "is http, and callers are served over TLS: make it https",
+                );
+            } else if !identity.is_for(host) {
+                let problem = format!("{certificate_file} is not for {host}, the host of base_url");
+                self.warnings.add(CERTIFICATE, problem);
+            }
+        }
+        Some(identity)
+    }
+
+    /// A file's name and what it holds.
+    fn file(
+        &mut self,
+        given: Option<String>,
+        path: &str,
+        advice: &str,
+    ) -> Option<(String, Vec<u8>)> {
+        let file = self.required(given, path, advice)?;
+        let held = self
+            .env
+            .read(&file)
+            .map_err(|error| format!("cannot read {file}: {error}; {advice}"));
+        let held = self.keep(held, path)?;
+        Some((file, held))
+    }
+}

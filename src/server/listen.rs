@@ -1,0 +1,149 @@
+//! Where connections come in.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+};
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    /// Somebody else listens on it when we have ended.
+    passed: bool,
+}
+
+impl Listener {
+    /// Binds an address. With `reuse_port` another process of the same user may listen there too, if it says
+    /// so as well: the kernel shares new connections out among them.
+    ///
+    /// # Errors
+    /// It is taken, or not this machine's.
+    pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Self> {
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        socket.set_reuseaddr(true)?;
+        if reuse_port {
+            socket.set_reuseport(true)?;
+        }
+        socket.bind(address)?;
+        Ok(Self::from(socket.listen(BACKLOG)?))
+    }
+
+    /// A socket that whoever started this process has opened, and keeps open.
+    ///
+    /// # Errors
+    /// It cannot be used without blocking.
+    pub fn passed(socket: StdListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket: TcpListener::from_std(socket)?,
+            passed: true,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.socket.accept().await
+    }
+
+    /// Stops listening. What waits to be accepted would be reset, so it is returned; on a socket that was passed
+    /// it is left to whoever listens next.
+    pub(super) fn close(self) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
+        let mut waiting = Vec::new();
+        if self.passed {
+            return Ok(waiting);
+        }
+        let socket = self.socket.into_std()?;
+        // Others may come meanwhile, and there is an end to it all the same.
+        for _ in 0..BACKLOG * 2 {
+            match socket.accept() {
+                Ok((stream, peer)) => {
+                    stream.set_nonblocking(true)?;
+                    waiting.push((TcpStream::from_std(stream)?, peer));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // A client that has left again, or no more file descriptors: nothing to be done for it.
+                Err(error) => tracing::debug!(%error, "cannot accept a connection"),
+            }
+        }
+        Ok(waiting)
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(socket: TcpListener) -> Self {
+        Self {
+            socket,
+            passed: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    fn any() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[tokio::test]
+    async fn connections_that_wait_are_taken_before_the_socket_is_closed() {
+        let listener = Listener::bind(any(), false).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..50 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let waiting = listener.close().unwrap();
+        assert_eq!(waiting.len(), 50);
+        assert!(TcpStream::connect(address).await.is_err());
+        drop(waiting);
+        for mut client in clients {
+            // Closed in order, not reset.
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn two_may_listen_on_one_port_if_both_say_so() {
+        let first = Listener::bind(any(), true).unwrap();
+        let address = first.local_addr().unwrap();
+        assert!(Listener::bind(address, false).is_err());
+        let second = Listener::bind(address, true).unwrap();
+        first.close().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (_, peer) = second.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn what_waits_on_a_socket_that_was_passed_is_left_to_the_next() {
+        let kept = StdListener::bind(any()).unwrap();
+        let passed = Listener::passed(kept.try_clone().unwrap()).unwrap();
+        let address = passed.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        assert!(passed.close().unwrap().is_empty());
+        let next = Listener::passed(kept).unwrap();
+        let (_, peer) = next.accept().await.unwrap();
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+}

@@ -1,0 +1,256 @@
+//! Another configuration, taken while calls run: on SIGHUP, or because its files have changed.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Method;
+use hyper::body::Incoming;
+use serde_json::json;
+use tokio::{
+    net::TcpListener,
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tollgate::demo::{script::polite, vendor::Step};
+
+use crate::{
+    checks::{decimal, micro},
+    edge::Edge,
+    harness::{Answer, chat_body, request, whole, with},
+    replies::{read_until, rest},
+};
+
+/// What `chat_body("Привет")` costs, in micro-rubles: nine tokens in, three out.
+const COST: i64 = 1500;
+const STREAMS: usize = 200;
+const RELOADS: usize = 10;
+
+/// The first model's price of input: 1 USDT at first.
+fn priced(config: &str, usdt: usize) -> String {
+    let with = |price: &str| format!("input = \"{price}\", cached_input = \"0.1\"");
+    assert!(config.contains(&with("1")));
+    config.replacen(&with("1"), &with(&usdt.to_string()), 1)
+}
+
+/// With lines under `[limits]`.
+fn limited(config: &str, lines: &str) -> String {
+    config.replace("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
+}
+
+async fn stream(edge: &Edge, key: &str) -> Incoming {
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = format!("http://{}/v1/chat/completions", edge.address);
+    let body = with(chat_body("Привет"), json!({ "stream": true })).to_string();
+    let req = request(Method::POST, &url, &headers, body.into());
+    let res = edge.client.request(req).await.unwrap();
+    assert_eq!(res.status(), 200);
+    let mut body = res.into_body();
+    read_until(&mut body, "Вы ").await;
+    body
+}
+
+async fn get(edge: &Edge, path: &str) -> Answer {
+    let url = format!("http://{}{path}", edge.address);
+    let req = request(Method::GET, &url, &[], Bytes::new());
+    whole(edge.client.request(req).await.unwrap()).await
+}
+
+async fn spent(edge: &Edge) -> i64 {
+    edge.nothing_is_held().await;
+    let path = "/admin/v1/accounts/acme";
+    let account = edge.admin(Method::GET, path, None).await.json();
+    micro(&account["spent_rub"])
+}
+
+#[tokio::test]
+async fn ten_reloads_under_load_lose_no_call_and_each_keeps_its_price() {
+    let edge = Edge::start_with(|text| text).await;
+    let key = edge.key().await;
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let holds = Arc::clone(&held);
+    edge.vendor.script(move |received| {
+        if received.json()["stream"] != true {
+            return polite(received);
+        }
+        let hold = Arc::new(Notify::new());
+        holds.lock().unwrap().push(Arc::clone(&hold));
+        polite(received).with_step(2, Step::Hold(hold))
+    });
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        streams.push(stream(&edge, &key).await);
+    }
+
+    let config = edge.config();
+    for nth in 1..=RELOADS {
+        let next = priced(&config, nth + 1);
+        let next = limited(&next, &format!("in_flight_max = {}", 1000 + nth));
+        let next = next.replace("[[vendor]]", "[[vendor]]\nidle_seconds = 100");
+        let calls = async {
+            for _ in 0..20 {
+                let answer = edge.chat(&key, &chat_body("Привет")).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+            }
+        };
+        tokio::join!(edge.reload(&next), calls);
+    }
+    for hold in held.lock().unwrap().iter() {
+        hold.notify_one();
+    }
+    for mut body in streams {
+        let rest = rest(&mut body).await;
+        assert!(rest.contains("Привет") && rest.contains("[DONE]"), "{rest}");
+    }
+    let before = spent(&edge).await;
+    let answer = edge.chat(&key, &chat_body("Привет")).await;
+    let number = answer.headers["x-request-id"].to_str().unwrap();
+    assert_eq!(spent(&edge).await - before, COST + 900 * RELOADS as i64);
+    let path = format!("/admin/v1/receipts/{number}");
+    let receipt = edge.admin(Method::GET, &path, None).await.json();
+    assert_eq!(receipt["price_version"], RELOADS + 1, "{receipt}");
+
+    let log = edge.log();
+    let at_the_first_price = log
+        .lines()
+        .filter(|line| line.contains("\"charged_rub\":\"0.0015\""))
+        .count();
+    assert!(at_the_first_price >= STREAMS, "{at_the_first_price}");
+}
+
+#[tokio::test]
+async fn limits_change_for_the_next_request_on_an_open_connection_too() {
+    let edge = Edge::start_with(|text| text).await;
+    let key = edge.key().await;
+    let config = edge.config();
+    let chat = async |body: &str| edge.chat(&key, &chat_body(body)).await.status.as_u16();
+    assert_eq!(chat("x").await, 200);
+    for (lines, expected) in [
+        ("body_bytes_max = 50", 413),
+        ("in_flight_max = 1\nhead_bytes_max = 4096", 200),
+        ("messages_max = 1\ncall_seconds = 10", 200),
+    ] {
+        edge.reload(&limited(&config, lines)).await;
+        assert_eq!(chat("x").await, expected, "{lines}");
+    }
+
+    edge.reload(&limited(&config, "uri_bytes_max = 64")).await;
+    let long = format!("/?{}", "x".repeat(64));
+    assert_eq!(get(&edge, &long).await.status, 414);
+    let one_a_second = "requests_per_second = 1\ncatalog_requests_per_second = 1";
+    edge.reload(&limited(&config, one_a_second)).await;
+    let (mut of_calls, mut of_catalogs) = (0, 0);
+    for _ in 0..5 {
+        of_calls += usize::from(chat("x").await == 429);
+        of_catalogs += usize::from(get(&edge, "/v1/tollgate/models").await.status == 429);
+    }
+    assert!(of_calls > 0 && of_catalogs > 0, "{of_calls} {of_catalogs}");
+
+    edge.reload(&config).await;
+    assert_eq!(get(&edge, &long).await.status, 200);
+    assert_eq!(chat("x").await, 200);
+    assert!(!edge.log().contains("needs_restart"), "{}", edge.log());
+}
+
+#[tokio::test]
+async fn what_a_reload_does_not_take_is_named() {
+    let edge = Edge::start_with(|text| text).await;
+    let config = edge.config();
+    let other = config
+        .replace("[ledger]", "[ledger]\nhold = \"strict\"")
+        .replacen("base_url", "language = \"en\"\nbase_url", 1);
+    edge.reload(&other).await;
+    edge.says("changed in the file", 1).await;
+    let log = edge.log();
+    assert!(
+        log.contains("\"needs_restart\":\"language, ledger.hold\""),
+        "{log}"
+    );
+}
+
+/// Looked at once a second.
+async fn watching() -> Edge {
+    Edge::start_with(|text| format!("reload_poll_seconds = 1\n{text}")).await
+}
+
+#[tokio::test]
+async fn a_changed_file_is_taken_by_itself_and_a_bad_one_is_refused_once() {
+    let edge = watching().await;
+    let config = edge.config();
+    edge.configure(&priced(&config, 0));
+    edge.says("not reloaded: ", 1).await;
+    assert!(edge.log().contains("above 0"));
+    // Two more looks at the same mistake.
+    sleep(Duration::from_millis(2500)).await;
+    edge.configure(&config[..config.len() / 2]);
+    edge.says("not reloaded: ", 2).await;
+    let catalog = get(&edge, "/v1/tollgate/models").await.json();
+    assert_eq!(catalog["models"][0]["input_rub_mtok"], "100.00");
+    edge.configure(&priced(&config, 2));
+    edge.says("reloaded", 1).await;
+    let catalog = get(&edge, "/v1/tollgate/models").await.json();
+    assert_eq!(catalog["models"][0]["input_rub_mtok"], "200.00");
+    assert_eq!(catalog["price_version"]["id"], 2);
+    let log = edge.log();
+    let of_the_price = log.lines().filter(|line| line.contains("above 0"));
+    assert_eq!(of_the_price.count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn a_secret_in_a_file_is_taken_when_it_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("vendor-key");
+    std::fs::write(&secret, "the-first-key").unwrap();
+    let named = format!("key = \"file:{}\"", secret.display());
+    let edge = Edge::start_with(|text| {
+        let text = text.replace("key = \"${VENDOR_KEY}\"", &named);
+        format!("reload_poll_seconds = 1\n{text}")
+    })
+    .await;
+    let key = edge.key().await;
+    for (nth, shown) in ["the-first-key", "the-second-key"].into_iter().enumerate() {
+        if nth > 0 {
+            std::fs::write(&secret, shown).unwrap();
+            edge.says("reloaded", nth).await;
+        }
+        assert_eq!(edge.chat(&key, &chat_body("x")).await.status, 200);
+        let received = edge.vendor.received();
+        let header = &received.last().unwrap().headers["authorization"];
+        assert_eq!(header, &format!("Bearer {shown}"));
+    }
+}
+
+#[tokio::test]
+async fn a_rate_source_that_does_not_answer_holds_no_reload_up_and_takes_no_prices_away() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut kept = JoinSet::new();
+    let url = format!("http://{}/rate", silent.local_addr().unwrap());
+    kept.spawn(async move {
+        let mut sockets = Vec::new();
+        while let Ok((socket, _)) = silent.accept().await {
+            sockets.push(socket);
+        }
+    });
+    let edge = Edge::start_with(|text| text).await;
+    let config = edge.config();
+    let source = format!("url = \"{url}\"\nselect = \"/rate\"");
+    let next = priced(&config, 2).replace("fixed = \"100\"", &source);
+    let begun = Instant::now();
+    edge.reload(&next).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    let catalog = get(&edge, "/v1/tollgate/models").await.json();
+    assert_eq!(catalog["priced"], true);
+    let shown = decimal(&catalog["models"][0]["input_rub_mtok"]);
+    assert_eq!(shown, decimal(&json!("200")));
+}

@@ -1,0 +1,325 @@
+//! TLS for callers: what is spoken, how long we wait for it, and a certificate that changes under open
+//! connections.
+
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Version};
+use http_body_util::Full;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{
+    ClientConfig, RootCertStore, SupportedProtocolVersion,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tollgate::config::Config;
+
+use crate::{
+    edge::{Edge, read_to_close},
+    harness::{Answer, Setup, VENDOR_KEY, World, chat_body, whole, with},
+    proxies::Authority,
+};
+
+/// A limit of one second, and what a busy machine adds to it.
+const SOON: Duration = Duration::from_secs(15);
+const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+
+/// `[tls]` with these files.
+fn section(certificate: &Path, key: &Path) -> String {
+    format!(
+        "[tls]\ncertificate_file = \"{}\"\nkey_file = \"{}\"\n",
+        certificate.display(),
+        key.display()
+    )
+}
+
+fn of(authority: &Authority) -> String {
+    section(&authority.path("vendor.pem"), &authority.path("vendor.key"))
+}
+
+fn over_tls(setup: Setup, authority: &Authority) -> Setup {
+    setup.edit("[admin]", &format!("{}[admin]", of(authority)))
+}
+
+/// Connects as a client that trusts this authority and speaks these protocols.
+async fn connect(
+    to: SocketAddr,
+    trusted: &Authority,
+    protocols: &[&str],
+    versions: &[&'static SupportedProtocolVersion],
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_file(trusted.path("ca.pem")).unwrap();
+    roots.add(root).unwrap();
+    let mut tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let socket = TcpStream::connect(to).await?;
+    TlsConnector::from(Arc::new(tls))
+        .connect(name, socket)
+        .await
+}
+
+/// As HTTP/1.1 has it: the path, and the host beside it.
+fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    let (mut parts, body) = req.into_parts();
+    parts.uri = parts.uri.path().parse().unwrap();
+    let host = "gateway.example".parse().unwrap();
+    parts.headers.insert("host", host);
+    Request::from_parts(parts, body)
+}
+
+/// A client of HTTP/1.1 over a connection; what drives it is among the tasks.
+async fn speak_http1(
+    stream: TlsStream<TcpStream>,
+    tasks: &mut JoinSet<()>,
+) -> http1::SendRequest<Full<Bytes>> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tasks.spawn(async move { drop(connection.await) });
+    sender
+}
+
+async fn get_root(sender: &mut http1::SendRequest<Full<Bytes>>) -> u16 {
+    let req = Request::get("/").body(Full::default()).unwrap();
+    let answer = whole(sender.send_request(of_path(req)).await.unwrap()).await;
+    answer.status.as_u16()
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_spoken_over_both_versions_of_tls() {
+    let authority = Authority::new();
+    let world = over_tls(Setup::default(), &authority).start().await;
+    let key = world.key().await;
+    let to = world.gateway.address();
+    let mut tasks = JoinSet::new();
+    let check = |what: &str, answer: &Answer, version: Version| {
+        assert_eq!(answer.status, 200, "{what}: {answer:?}");
+        assert!(answer.text().contains("[DONE]"), "{what} {version:?}");
+    };
+    let body = with(chat_body("Привет"), json!({ "stream": true }));
+    for version in BOTH {
+        for (protocols, agreed) in [
+            (&["h2", "http/1.1"][..], Some("h2")),
+            (&["http/1.1"], Some("http/1.1")),
+            (&[], None),
+        ] {
+            let what = format!("{version:?} {protocols:?}");
+            let stream = connect(to, &authority, protocols, &[version])
+                .await
+                .unwrap();
+            let spoken = stream.get_ref().1;
+            assert_eq!(spoken.protocol_version(), Some(version.version), "{what}");
+            let alpn = spoken.alpn_protocol();
+            assert_eq!(alpn, agreed.map(str::as_bytes), "{what}");
+            let req = world.chat_request(&key, &body);
+            if agreed == Some("h2") {
+                let io = TokioIo::new(stream);
+                let handshake = http2::handshake(TokioExecutor::new(), io).await;
+                let (mut sender, connection) = handshake.unwrap();
+                tasks.spawn(async move { drop(connection.await) });
+                let answer = whole(sender.send_request(req).await.unwrap()).await;
+                check(&what, &answer, Version::HTTP_2);
+            } else {
+                let mut sender = speak_http1(stream, &mut tasks).await;
+                let answer = whole(sender.send_request(of_path(req)).await.unwrap()).await;
+                check(&what, &answer, Version::HTTP_11);
+            }
+        }
+    }
+    // Without a protocol in common there is no connection.
+    assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
+}
+
+#[tokio::test]
+async fn who_says_nothing_or_speaks_no_tls_is_soon_gone_and_harms_nobody() {
+    let authority = Authority::new();
+    let setup = over_tls(Setup::default(), &authority)
+        .edit("[tariff]", "[limits]\nfirst_byte_seconds = 1\n[tariff]");
+    let world: World = setup.start().await;
+    let to = world.gateway.address();
+    for (what, said, waits) in [
+        ("silent", &b""[..], true),
+        ("half a hello", b"\x16\x03\x01\x02\x00\x01", true),
+        ("plain HTTP", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", false),
+        ("plain h2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false),
+    ] {
+        let begun = Instant::now();
+        let mut socket = TcpStream::connect(to).await.unwrap();
+        socket.write_all(said).await.unwrap();
+        let told = read_to_close(&mut socket, SOON).await;
+        let told = told.unwrap_or_else(|| panic!("{what}: it is open"));
+        assert!(!told.starts_with(b"HTTP/"), "{what}: {told:?}");
+        if waits {
+            let at_least = Duration::from_millis(900);
+            assert!(begun.elapsed() > at_least, "{what}: {:?}", begun.elapsed());
+        }
+    }
+    let mut tasks = JoinSet::new();
+    let stream = connect(to, &authority, &["http/1.1"], &BOTH).await.unwrap();
+    let mut sender = speak_http1(stream, &mut tasks).await;
+    assert_eq!(get_root(&mut sender).await, 200);
+}
+
+#[tokio::test]
+async fn in_tls_too_silence_ends_a_connection_and_idleness_ends_it_in_order() {
+    let authority = Authority::new();
+    let limits = "[limits]\nfirst_byte_seconds = 1\nidle_seconds = 1\n[tariff]";
+    let world = over_tls(Setup::default(), &authority)
+        .edit("[tariff]", limits)
+        .start()
+        .await;
+    let to = world.gateway.address();
+    let protocols = ["http/1.1"];
+    let mut silent = connect(to, &authority, &protocols, &BOTH).await.unwrap();
+    let closed = tokio::time::timeout(SOON, silent.read(&mut [0])).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+
+    let mut idle = connect(to, &authority, &protocols, &BOTH).await.unwrap();
+    let asked = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    idle.write_all(asked).await.unwrap();
+    let mut answer = Vec::new();
+    let closed = tokio::time::timeout(SOON, idle.read_to_end(&mut answer)).await;
+    // An end without `close_notify` would be an error.
+    closed.expect("it is closed").unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_under_open_connections() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (certificate, key) = (dir.path().join("tls.pem"), dir.path().join("tls.key"));
+    let install = |authority: &Authority, from: &str, to: &Path| {
+        std::fs::copy(authority.path(from), to).unwrap();
+    };
+    install(&first, "vendor.pem", &certificate);
+    install(&first, "vendor.key", &key);
+    let files = section(&certificate, &key);
+    let edge = Edge::start_with(|text| {
+        let text = text.replace("[admin]", &format!("{files}[admin]"));
+        format!("reload_poll_seconds = 1\n{text}")
+    })
+    .await;
+    let mut tasks = JoinSet::new();
+    let stream = connect(edge.address, &first, &["http/1.1"], &BOTH)
+        .await
+        .unwrap();
+    let mut open = speak_http1(stream, &mut tasks).await;
+    assert_eq!(get_root(&mut open).await, 200);
+    assert!(connect(edge.address, &second, &[], &BOTH).await.is_err());
+
+    // The key comes later, and until then the two do not belong together.
+    install(&second, "vendor.pem", &certificate);
+    edge.says("not reloaded: ", 1).await;
+    assert!(edge.log().contains("is not the key of the certificate"));
+    assert!(connect(edge.address, &first, &[], &BOTH).await.is_ok());
+    install(&second, "vendor.key", &key);
+    edge.says("reloaded", 1).await;
+    assert!(connect(edge.address, &second, &[], &BOTH).await.is_ok());
+    assert!(connect(edge.address, &first, &[], &BOTH).await.is_err());
+    assert_eq!(get_root(&mut open).await, 200);
+}
+
+/// What `check` says of a `[tls]` section: mistakes or warnings, each with its field.
+fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
+    let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
+    let text = crate::harness::config_text(vendor, "memory:", "outbox.db")
+        .replace("http://gateway.example/v1", base_url)
+        .replace("[admin]", &format!("{tls}[admin]"));
+    let told = match Config::parse(&text, &|_| Some(VENDOR_KEY.to_owned())) {
+        Ok(config) => config.warnings,
+        Err(errors) => errors.iter().cloned().collect(),
+    };
+    told.into_iter()
+        .map(|error| (error.path, error.problem))
+        .collect()
+}
+
+#[test]
+fn every_mistake_about_a_certificate_is_named() {
+    let (one, other) = (Authority::new(), Authority::new());
+    let path = |name: &str| one.path(name);
+    let good = "https://127.0.0.1/v1";
+    assert!(told(&of(&one), good).is_empty());
+    one.openssl(&[
+        "x509",
+        "-req",
+        "-in",
+        "vendor.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "0",
+        "-extfile",
+        "vendor.ext",
+        "-out",
+        "expired.pem",
+    ]);
+    let (certificate, key) = (path("vendor.pem"), path("vendor.key"));
+    for (tls, base_url, field, word) in [
+        (
+            section(&certificate, &other.path("vendor.key")),
+            good,
+            "tls.key_file",
+            "not the key",
+        ),
+        (
+            section(&certificate, &certificate),
+            good,
+            "tls.key_file",
+            "no private key",
+        ),
+        (
+            section(&key, &key),
+            good,
+            "tls.certificate_file",
+            "no certificate",
+        ),
+        (
+            section(&certificate, &path("missing")),
+            good,
+            "tls.key_file",
+            "cannot read",
+        ),
+        (
+            section(&path("expired.pem"), &key),
+            good,
+            "tls.certificate_file",
+            "expired at 20",
+        ),
+        (
+            of(&one),
+            "https://gateway.example/v1",
+            "tls.certificate_file",
+            "gateway.example",
+        ),
+        (of(&one), "http://127.0.0.1/v1", "base_url", "https"),
+    ] {
+        let told = told(&tls, base_url);
+        let [(path, problem)] = told.as_slice() else {
+            panic!("{tls}: {told:?}");
+        };
+        assert_eq!(path, field, "{problem}");
+        assert!(problem.contains(word), "{problem}");
+    }
+}

@@ -1,0 +1,465 @@
+//! A new process takes over from an old one: no call is refused, no stream is cut.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tollgate::demo::{
+    script::polite,
+    vendor::{ScriptedVendor, Step},
+};
+
+use crate::{
+    checks::micro,
+    harness::{
+        ADMIN_KEY, Answer, HttpClient, RedisServer, VENDOR_KEY, chat_body, client, config_text,
+        request, whole, with,
+    },
+    replies::{read_until, rest},
+};
+
+/// What a start or a stop may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What `chat_body("Привет")` costs, in micro-rubles.
+const COST: i64 = 1500;
+const STREAMS: usize = 20;
+
+/// The lines of a process' log, in a file.
+struct Log(PathBuf);
+
+impl Log {
+    /// The first line whose message begins so, once it is there.
+    async fn says(&self, begin: &str) -> Value {
+        let begun = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+            let lines = text
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let mut found = lines.filter(|line| {
+                let said = line["message"].as_str();
+                said.is_some_and(|said| said.starts_with(begin))
+            });
+            if let Some(line) = found.next() {
+                return line;
+            }
+            assert!(begun.elapsed() < PATIENCE, "no {begin:?}:\n{text}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Where it serves callers and operators.
+    async fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let serving = self.says("serving").await;
+        let address = |field: &str| serving[field].as_str().unwrap().parse().unwrap();
+        (address("address"), address("admin"))
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    let sent = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(sent.unwrap().success(), "{signal} {pid}");
+}
+
+fn with_secrets(command: &mut Command) -> &mut Command {
+    command
+        .env("ADMIN_KEY", ADMIN_KEY)
+        .env("VENDOR_KEY", VENDOR_KEY)
+        .env("RUST_LOG", "info")
+}
+
+/// `tollgate serve`.
+struct Node {
+    child: Child,
+    log: Log,
+}
+
+impl Node {
+    fn start(dir: &Path, name: &str, config: &str) -> Self {
+        let (file, log) = (
+            dir.join(format!("{name}.toml")),
+            dir.join(format!("{name}.log")),
+        );
+        std::fs::write(&file, config).unwrap();
+        let output = std::fs::File::create(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let child = with_secrets(&mut command)
+            .args(["serve", "--config"])
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            log: Log(log),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn admin(to: SocketAddr, method: Method, path: &str, body: Option<Value>) -> Answer {
+    let bearer = format!("Bearer {ADMIN_KEY}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    let req = request(method, &format!("http://{to}{path}"), &headers, body.into());
+    let answer = whole(client().request(req).await.unwrap()).await;
+    assert!(answer.status.is_success(), "{path}: {answer:?}");
+    answer
+}
+
+/// An account `acme` with money, and the secret of its key.
+async fn funded_key(to: SocketAddr) -> String {
+    let account = json!({ "id": "acme", "name": "acme" });
+    admin(to, Method::POST, "/admin/v1/accounts", Some(account)).await;
+    let payment = json!({ "id": "first", "amount_rub": "1000" });
+    let path = "/admin/v1/accounts/acme/topups";
+    admin(to, Method::POST, path, Some(payment)).await;
+    let path = "/admin/v1/accounts/acme/keys";
+    let made = admin(to, Method::POST, path, Some(json!({}))).await.json();
+    made["key"].as_str().unwrap().to_owned()
+}
+
+fn call(to: SocketAddr, key: &str, stream: bool) -> Request<Full<bytes::Bytes>> {
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = format!("http://{to}/v1/chat/completions");
+    let body = with(chat_body("Привет"), json!({ "stream": stream }));
+    request(Method::POST, &url, &headers, body.to_string().into())
+}
+
+/// A vendor whose streams wait after their first word until they are let go.
+struct Vendor {
+    scripted: ScriptedVendor,
+    holds: Arc<Mutex<Vec<Arc<Notify>>>>,
+}
+
+impl Vendor {
+    async fn start() -> Self {
+        let scripted = ScriptedVendor::start().await.unwrap();
+        let holds: Arc<Mutex<Vec<Arc<Notify>>>> = Arc::default();
+        let kept = Arc::clone(&holds);
+        scripted.script(move |received| {
+            if received.json()["stream"] != true {
+                return polite(received);
+            }
+            let hold = Arc::new(Notify::new());
+            kept.lock().unwrap().push(Arc::clone(&hold));
+            polite(received).with_step(2, Step::Hold(hold))
+        });
+        Self { scripted, holds }
+    }
+
+    fn let_go(&self) {
+        for hold in self.holds.lock().unwrap().iter() {
+            hold.notify_one();
+        }
+    }
+}
+
+/// Streams that have begun, over connections of their own.
+async fn begin_streams(to: SocketAddr, key: &str) -> Vec<Incoming> {
+    let client = client();
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let res = client.request(call(to, key, true)).await.unwrap();
+        assert_eq!(res.status(), 200);
+        let mut body = res.into_body();
+        read_until(&mut body, "Вы ").await;
+        streams.push(body);
+    }
+    streams
+}
+
+async fn finish_streams(streams: Vec<Incoming>) {
+    for mut body in streams {
+        let rest = rest(&mut body).await;
+        assert!(rest.contains("Привет") && rest.contains("[DONE]"), "{rest}");
+    }
+}
+
+/// Calls one after the other, each on a connection of its own, until it is told to stop.
+struct Caller {
+    done: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    failures: Arc<Mutex<Vec<String>>>,
+    tasks: JoinSet<()>,
+}
+
+impl Caller {
+    fn start(to: SocketAddr, key: &str) -> Self {
+        let client: HttpClient =
+            hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+                .pool_max_idle_per_host(0)
+                .build_http();
+        let mut caller = Self {
+            done: Arc::default(),
+            stop: Arc::default(),
+            failures: Arc::default(),
+            tasks: JoinSet::new(),
+        };
+        let (done, stop, failures) = (
+            Arc::clone(&caller.done),
+            Arc::clone(&caller.stop),
+            Arc::clone(&caller.failures),
+        );
+        let key = key.to_owned();
+        caller.tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let failure = match client.request(call(to, &key, false)).await {
+                    Ok(res) if res.status() == 200 => {
+                        let answer = whole(res).await;
+                        answer.failed.then(|| format!("broke off: {answer:?}"))
+                    }
+                    Ok(res) => Some(format!("{:?}", whole(res).await)),
+                    Err(error) => Some(format!("connecting {}: {error:?}", error.is_connect())),
+                };
+                match failure {
+                    None => {
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Some(failure) => failures.lock().unwrap().push(failure),
+                }
+            }
+        });
+        caller
+    }
+
+    /// Waits for so many more calls.
+    async fn goes_on(&self, more: usize) {
+        let (begun, until) = (Instant::now(), self.done.load(Ordering::SeqCst) + more);
+        while self.done.load(Ordering::SeqCst) < until {
+            let failures = self.failures.lock().unwrap().clone();
+            assert!(begun.elapsed() < PATIENCE, "it stands still: {failures:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// How many calls were answered, and what became of the others.
+    async fn stop(mut self) -> (usize, Vec<String>) {
+        self.stop.store(true, Ordering::SeqCst);
+        while self.tasks.join_next().await.is_some() {}
+        let failures = self.failures.lock().unwrap().clone();
+        (self.done.load(Ordering::SeqCst), failures)
+    }
+}
+
+/// Every call is charged once, and the books add up.
+async fn books_balance(to: SocketAddr, calls: usize) {
+    let begun = Instant::now();
+    let account = loop {
+        let account = admin(to, Method::GET, "/admin/v1/accounts/acme", None).await;
+        let account = account.json();
+        if account["held_rub"] == "0.00" {
+            break account;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{account}");
+    };
+    let spent = COST * i64::try_from(calls).unwrap();
+    assert_eq!(
+        micro(&account["spent_rub"]),
+        spent,
+        "{calls} calls: {account}"
+    );
+    let audit = admin(to, Method::POST, "/admin/v1/audit", None)
+        .await
+        .json();
+    assert_eq!(audit["breaches"], json!([]), "{audit}");
+}
+
+/// Beside the old process, on the same port (`reuse_port`), with an outbox of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_an_old_process_a_new_one_takes_the_calls_while_old_streams_end() {
+    let (redis, vendor) = (RedisServer::start().await, Vendor::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let port = port.unwrap().port();
+    let config = |outbox: &str| {
+        let outbox = dir.path().join(outbox);
+        let text = config_text(
+            vendor.scripted.address(),
+            &redis.url(),
+            &outbox.to_string_lossy(),
+        );
+        let listen = format!("listen = \"127.0.0.1:{port}\"\nreuse_port = true\nbase_url");
+        text.replace("listen = \"127.0.0.1:0\"\nbase_url", &listen)
+            .replace("[tariff]", "[limits]\ndrain_seconds = 60\n[tariff]")
+    };
+    let mut old = Node::start(dir.path(), "blue", &config("blue.db"));
+    let (address, operators) = old.log.addresses().await;
+    old.log.says("the ledger is new").await;
+    let key = funded_key(operators).await;
+    let streams = begin_streams(address, &key).await;
+    let caller = Caller::start(address, &key);
+    caller.goes_on(20).await;
+
+    let new = Node::start(dir.path(), "green", &config("green.db"));
+    let (same, operators) = new.log.addresses().await;
+    assert_eq!(same, address);
+    caller.goes_on(50).await;
+    kill("-TERM", old.child.id());
+    old.log.says("draining").await;
+    caller.goes_on(100).await;
+    vendor.let_go();
+    finish_streams(streams).await;
+    old.log.says("stopped").await;
+    assert_eq!(old.child.wait().unwrap().code(), Some(0));
+    caller.goes_on(20).await;
+    let (calls, failures) = caller.stop().await;
+    // The kernel resets what it hands to a socket in the moment of its closing, unless
+    // net.ipv4.tcp_migrate_req is set: one call may have met that moment, and none was refused.
+    let refused = |failure: &String| !failure.starts_with("connecting false");
+    assert!(!failures.iter().any(refused), "{failures:?}");
+    assert!(failures.len() <= 1, "{failures:?}");
+    books_balance(operators, calls + STREAMS).await;
+}
+
+/// Opens two sockets, says their ports, and starts a gateway on them for each line that it reads: the line is the
+/// file of its log. Says the process' number.
+const SUPERVISOR: &str = r#"
+import fcntl, os, signal, socket, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+binary, config = sys.argv[1:]
+sockets = [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in range(2)]
+print(*[s.getsockname()[1] for s in sockets], flush=True)
+for line in sys.stdin:
+    log = os.open(line.strip(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    pid = os.fork()
+    if pid == 0:
+        kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in [log] + [s.fileno() for s in sockets]]
+        for place, fd in zip((1, 3, 4), kept):
+            os.dup2(fd, place)
+        os.dup2(1, 2)
+        os.environ.update(LISTEN_FDS="2", LISTEN_PID=str(os.getpid()), LISTEN_FDNAMES="public:admin")
+        os.execv(binary, [binary, "serve", "--config", config])
+    os.close(log)
+    print(pid, flush=True)
+"#;
+
+/// What systemd does with a socket unit.
+struct Supervisor {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    started: Vec<u32>,
+    public: u16,
+}
+
+impl Supervisor {
+    fn start(config: &Path) -> Self {
+        let mut command = Command::new("python3");
+        let mut child = with_secrets(&mut command)
+            .args(["-c", SUPERVISOR, env!("CARGO_BIN_EXE_tollgate")])
+            .arg(config)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 is installed");
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut supervisor = Self {
+            child,
+            input,
+            output: BufReader::new(output),
+            started: Vec::new(),
+            public: 0,
+        };
+        let ports = supervisor.line();
+        supervisor.public = ports.split(' ').next().unwrap().parse().unwrap();
+        supervisor
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it has ended");
+        line.trim().to_owned()
+    }
+
+    fn serve(&mut self, log: PathBuf) -> (u32, Log) {
+        writeln!(self.input, "{}", log.display()).unwrap();
+        let pid = self.line().parse().unwrap();
+        self.started.push(pid);
+        (pid, Log(log))
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        for pid in &self.started {
+            // Most have ended in order.
+            let mut kill = Command::new("kill");
+            let _ = kill
+                .args(["-KILL", &pid.to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// On sockets that outlive both: new connections wait in the kernel until the ledger's file is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_sockets_that_were_passed_calls_wait_until_the_new_process_has_the_ledger() {
+    let vendor = Vendor::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let ledger = format!("sqlite:{}", file("ledger.db").display());
+    let text = config_text(vendor.scripted.address(), &ledger, "outbox.db")
+        .replace("[ledger]", "[ledger]\nopen_wait_seconds = 60")
+        .replace("[tariff]", "[limits]\ndrain_seconds = 60\n[tariff]");
+    std::fs::write(file("tollgate.toml"), text).unwrap();
+    let mut supervisor = Supervisor::start(&file("tollgate.toml"));
+    let (old, old_log) = supervisor.serve(file("old.log"));
+    let (address, operators) = old_log.addresses().await;
+    assert_eq!(address.port(), supervisor.public);
+    let key = funded_key(operators).await;
+    let streams = begin_streams(address, &key).await;
+    let caller = Caller::start(address, &key);
+    caller.goes_on(20).await;
+
+    let (_, new_log) = supervisor.serve(file("new.log"));
+    new_log.says("ledger.url: waiting").await;
+    caller.goes_on(20).await;
+    kill("-TERM", old);
+    old_log.says("draining").await;
+    vendor.let_go();
+    finish_streams(streams).await;
+    old_log.says("stopped").await;
+    assert_eq!(new_log.addresses().await, (address, operators));
+    caller.goes_on(50).await;
+    let (calls, failures) = caller.stop().await;
+    assert!(failures.is_empty(), "{failures:?}");
+    books_balance(operators, calls + STREAMS).await;
+}
