@@ -14,7 +14,9 @@ use tokio::{
 };
 use tollgate_layers::{
     failover::Health,
+    key::KeyId,
     parse::ParseLimits,
+    rate_limit::PostPaid,
     reserve::{
         Event, Settler, SettlerSettings,
         ledger::{Booked, Bookkeeping},
@@ -30,7 +32,7 @@ use crate::{
     rate_feed::RateFeed,
     readiness::{self, Readiness},
     server::{self, ServerSettings},
-    stack::stack,
+    stack::{KEYS_MAX, stack},
     store::Store,
 };
 
@@ -90,13 +92,16 @@ impl Gateway {
             under_way_max: config.limits.in_flight_max,
             ..SettlerSettings::default()
         };
-        let settled = Arc::clone(&report);
-        let (settler, settler_task) =
-            Settler::new(store.clone(), settings, move |event| settled(event));
+        let tokens = PostPaid::new(KEYS_MAX);
+        let (settled, used) = (Arc::clone(&report), tokens.clone());
+        let (settler, settler_task) = Settler::new(store.clone(), settings, move |event| {
+            take_tokens(&used, event);
+            settled(event);
+        });
         let health = Health::new();
         follow(&health, &live);
         let upstream = Upstream::new(config.limits.call_time_max);
-        let service = stack(config, &live, &store, &settler, &health, &upstream);
+        let service = stack(config, &live, &store, &settler, &tokens, &health, &upstream);
 
         let listener = bind(config.listen, "listen").await?;
         let address = listener.local_addr()?;
@@ -115,6 +120,7 @@ impl Gateway {
             admin_address = Some(listener.local_addr()?);
             let admin = Arc::new(Admin::new(
                 store.clone(),
+                Arc::clone(&live),
                 health.clone(),
                 &admin.key,
                 readiness.clone(),
@@ -332,6 +338,20 @@ impl StopSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// Counts the tokens of a call towards its key's limit.
+fn take_tokens(tokens: &PostPaid<KeyId>, event: &Event<'_>) {
+    if let Event::Settled {
+        settlement,
+        settled,
+    } = event
+        && settled.moved()
+    {
+        let usage = settlement.item.usage;
+        let total = usage.input_total().saturating_add(usage.output);
+        tokens.take(&settlement.key, total);
     }
 }
 

@@ -12,13 +12,14 @@ use tollgate_layers::{
     Error,
     auth::AuthLayer,
     body::AnswerBody,
+    error::Limit,
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, Quota, RateLimitLayer, RefusalLimitLayer},
+    rate_limit::{Gcra, PostPaid, Quota, RateLimitLayer, RefusalLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, RespondLayer},
@@ -45,8 +46,8 @@ use crate::{
 /// What comes out at the top.
 pub type Answer = Response<respond::ResponseBody<panics::ResponseBody<AnswerBody>>>;
 
-/// How many keys' request rates are remembered.
-const KEYS_MAX: usize = 100_000;
+/// How many keys' request and token rates are remembered.
+pub(crate) const KEYS_MAX: usize = 100_000;
 
 /// The whole gateway as one service.
 pub fn stack(
@@ -54,6 +55,7 @@ pub fn stack(
     live: &Arc<Live>,
     store: &Store,
     settler: &Settler,
+    tokens: &PostPaid<KeyId>,
     health: &Health,
     upstream: &Upstream,
 ) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
@@ -67,10 +69,8 @@ pub fn stack(
     let catalog_quota = Some(Quota::per_second(limits.catalog_requests_per_second));
     let caller_quota = limits.requests_per_second.map(Quota::per_second);
 
-    let guess_quota = Some(Quota {
-        per_second: limits.unknown_keys_per_second,
-        burst: limits.unknown_keys_burst,
-    });
+    let guess_quota = Quota::per_second(limits.unknown_keys_per_second);
+    let guess_quota = Some(guess_quota.with_burst(limits.unknown_keys_burst));
     let head_limits = HeadLimits {
         uri_bytes_max: limits.uri_bytes_max,
         headers_max: limits.connections.headers_max,
@@ -87,7 +87,12 @@ pub fn stack(
     let address_rate = RateLimitLayer::new(AddressLimiter::local(), by_address(caller_quota));
     let guesses =
         RefusalLimitLayer::new(AddressLimiter::local(), by_address(guess_quota), is_guess);
-    let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key);
+    let key_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key_and_second)
+        .named(Limit::KeyRequestsPerSecond);
+    let key_minute_rate = RateLimitLayer::new(Gcra::new(KEYS_MAX), by_key_and_minute)
+        .named(Limit::KeyRequestsPerMinute);
+    let key_tokens =
+        RateLimitLayer::new(tokens.clone(), tokens_by_key).named(Limit::KeyTokensPerMinute);
     let auth = AuthLayer::new(store.clone());
     let parse = ParseLayer::new(parse_limits(limits));
     let select = SelectLayer::new(Arc::clone(live), Funds(store.clone()));
@@ -102,9 +107,11 @@ pub fn stack(
         .layer(address_rate) //   429      per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403  + Caller; the key leaves the request here
-        .layer(key_rate); //      429      per key
+        .layer(key_rate) //       429      per key, by the second
+        .layer(key_minute_rate); // 429    and by the minute
     let calls = callers
         .clone()
+        .layer(key_tokens) //     429      per key; what a call took is told by the settler
         .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
         .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
     let inference = calls
@@ -147,9 +154,22 @@ const fn is_guess(error: &Error) -> bool {
 }
 
 /// Counts for the key, at the key's own rate.
-fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+fn by_key_and_second<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     Some((key.id.clone(), Quota::per_second(key.requests_per_second?)))
+}
+
+/// The same by the minute.
+fn by_key_and_minute<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    Some((key.id.clone(), Quota::per_minute(key.requests_per_minute?)))
+}
+
+/// Counts the key's tokens; a minute's may be used at once.
+fn tokens_by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    let tokens = key.tokens_per_minute?;
+    Some((key.id.clone(), Quota::per_minute(tokens).with_burst(tokens)))
 }
 
 /// Tells `select` whether a key has anything to spend.

@@ -13,6 +13,7 @@ use tokio::runtime;
 use tollgate::{Gateway, runtime::log_event, store::Store};
 use tollgate_layers::{
     auth::SecretKey,
+    ceiling::Ceilings,
     key::AccountId,
     money::MicroRub,
     reserve::{
@@ -83,6 +84,6 @@ async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
     store.enter(&account, &funds).await?;
     let secret = SecretKey::generate();
     let record = key_record(&account, "bench-key", secret.digest());
-    store.create_key(&record, None).await?;
+    store.create_key(&record, Ceilings::NONE).await?;
     Ok(secret)
 }

@@ -22,6 +22,7 @@ mod secret;
 mod vendor;
 
 pub use error::{ConfigError, ConfigErrors};
+pub(crate) use vendor::near;
 
 /// The whole configuration.
 #[derive(Clone, Debug)]

@@ -295,7 +295,7 @@ impl Check<'_> {
             "name one of the [[vendor]]s",
         )?;
         let Some(vendor) = vendors.get(&name) else {
-            let hint = match near(&name, vendors.keys()) {
+            let hint = match near(&name, vendors.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => "add it or mend the name".to_owned(),
             };
@@ -432,13 +432,13 @@ fn authorities(path: &str) -> Result<Bytes, String> {
 }
 
 /// The name that was probably meant.
-fn near<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Option<&'a str> {
+pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let far = 1 + name.chars().count() / 3;
     names
         .map(|known| (distance(name, known), known))
         .filter(|(distance, _)| *distance <= far)
         .min()
-        .map(|(_, known)| known.as_str())
+        .map(|(_, known)| known)
 }
 
 /// How many letters must be put in, taken out or changed, in whatever case they are.
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn the_name_that_was_meant_is_found() {
-        let names = ["openai", "anthropic", "mistral-eu"].map(str::to_owned);
+        let names = ["openai", "anthropic", "mistral-eu"];
         for (name, meant) in [
             ("opneai", Some("openai")),
             ("OpenAI", Some("openai")),
@@ -510,7 +510,7 @@ mod tests {
             ("mistral", Some("mistral-eu")),
             ("grok", None),
         ] {
-            assert_eq!(near(name, names.iter()), meant, "{name}");
+            assert_eq!(near(name, names.into_iter()), meant, "{name}");
         }
     }
 

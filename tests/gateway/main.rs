@@ -25,6 +25,7 @@ mod replies; // what vendors say
 #[path = "../support/redis.rs"]
 mod redis_servers;
 
+mod ceilings; // what a key may spend in a day and in a month
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
 mod edge_connections; // silent, slow and too many connections
