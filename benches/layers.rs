@@ -33,6 +33,7 @@ use tollgate_layers::{
     Error,
     auth::{AuthLayer, SecretKey},
     call::{Attempt, Call, Outbound, Priced},
+    ceiling::Ceilings,
     facts::{Caller, ClientAddr, RequestNumber},
     failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
@@ -440,7 +441,7 @@ impl Desk {
         let opened = async {
             ledger.create_account(&account, "Bench").await?;
             ledger.enter(&account, &funds).await?;
-            ledger.create_key(&record, None).await
+            ledger.create_key(&record, Ceilings::NONE).await
         };
         opened.await.expect("the books are in memory");
         Self {

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor, store::Store};
 use tollgate_layers::{
     auth::SecretKey,
+    ceiling::Ceilings,
     key::AccountId,
     money::MicroRub,
     reserve::{
@@ -105,7 +106,7 @@ async fn funded_key(books: &Store, account: &AccountId) -> anyhow::Result<Secret
     books.enter(account, &payment).await?;
     let secret = SecretKey::generate();
     let record = secret.record("laptop".parse()?, account.clone());
-    books.create_key(&record, None).await?;
+    books.create_key(&record, Ceilings::NONE).await?;
     Ok(secret)
 }
 

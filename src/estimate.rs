@@ -92,7 +92,7 @@ impl Estimate {
     ) -> Result<MicroRub, Error> {
         match self.store.probe(account, key).await {
             Ok(()) => {}
-            Err(LedgerError::Refused(Refusal::AccountEmpty | Refusal::CeilingUsedUp)) => {
+            Err(LedgerError::Refused(Refusal::AccountEmpty | Refusal::CeilingUsedUp(_))) => {
                 return Ok(MicroRub::ZERO);
             }
             Err(error) => return Err(refusal(error, needs)),

@@ -48,10 +48,10 @@ impl LiveLimits {
         Self {
             catalog: Some(Quota::per_second(limits.catalog_requests_per_second)).into(),
             callers: limits.requests_per_second.map(Quota::per_second).into(),
-            unknown_keys: Some(Quota {
-                per_second: limits.unknown_keys_per_second,
-                burst: limits.unknown_keys_burst,
-            })
+            unknown_keys: Some(
+                Quota::per_second(limits.unknown_keys_per_second)
+                    .with_burst(limits.unknown_keys_burst),
+            )
             .into(),
             head: HeadLimits {
                 uri_bytes_max: limits.uri_bytes_max,

@@ -14,7 +14,8 @@ use tollgate_layers::{
     call::Format,
     facts::Caller,
     key::KeyRecord,
-    reserve::ledger::{BookError, Bookkeeping},
+    money::MicroRub,
+    reserve::ledger::{BookError, Bookkeeping, PeriodView},
 };
 use tower::Service;
 
@@ -76,8 +77,22 @@ impl Own {
             "spent_rub": view.spent_rub,
             "held_rub": view.held_rub,
             "free_rub": view.free_rub,
+            "day": period(&view.day, view.held_rub),
+            "month": period(&view.month, view.held_rub),
         }))
     }
+}
+
+/// A key's day or month. What it holds bounds it too, whenever it will be charged; where there is no
+/// ceiling, nothing of the period does.
+fn period(period: &PeriodView, held: MicroRub) -> Value {
+    let taken = period.spent_rub.plus_or_max(held);
+    json!({
+        "ceiling_rub": period.ceiling_rub,
+        "spent_rub": period.spent_rub,
+        "free_rub": period.ceiling_rub.map(|ceiling| ceiling.minus_or_zero(taken)),
+        "resets_at": rfc3339(period.resets_at_ms),
+    })
 }
 
 impl<B: Send + 'static> Service<Request<B>> for Own {

@@ -21,6 +21,8 @@ use tokio::{
 };
 use tollgate_layers::{
     failover::Health,
+    key::KeyId,
+    rate_limit::PostPaid,
     reserve::{
         Event, Settler, SettlerSettings,
         ledger::{BookError, Booked, Bookkeeping, TariffVersion},
@@ -41,7 +43,7 @@ use crate::{
     readiness::{self, Readiness},
     reload::Reload,
     server::{self, Listener, OpenConnections, Passed, ServerSettings},
-    stack::{Shared, stack},
+    stack::{KEYS_MAX, Shared, stack},
     store::Store,
     tls::{Identity, Tls},
 };
@@ -127,10 +129,13 @@ impl Gateway {
             under_way_max: CALLS_MAX,
             ..SettlerSettings::default()
         };
-        let settled = Arc::clone(&report);
+        let tokens = PostPaid::new(KEYS_MAX);
+        let (settled, used) = (Arc::clone(&report), tokens.clone());
         let ledger = Measured::new(store.clone(), Arc::clone(&metrics));
-        let (settler, settler_task) =
-            Settler::new(ledger.clone(), settings, move |event| settled(event));
+        let (settler, settler_task) = Settler::new(ledger.clone(), settings, move |event| {
+            take_tokens(&used, event);
+            settled(event);
+        });
         let health = Health::new();
         follow(&health, &live);
         let upstream = Upstream::new(limits.call_time_max.clone());
@@ -140,6 +145,7 @@ impl Gateway {
             live: &live,
             store: &store,
             settler: &settler,
+            tokens: &tokens,
             health: &health,
             upstream: &upstream,
             calls: &calls,
@@ -179,6 +185,7 @@ impl Gateway {
             };
             let admin = Arc::new(Admin::new(
                 store.clone(),
+                Arc::clone(&live),
                 health.clone(),
                 &admin.key,
                 readiness.clone(),
@@ -486,6 +493,20 @@ impl StopSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// Counts the tokens of a call towards its key's limit.
+fn take_tokens(tokens: &PostPaid<KeyId>, event: &Event<'_>) {
+    if let Event::Settled {
+        settlement,
+        settled,
+    } = event
+        && settled.moved()
+    {
+        let usage = settlement.item.usage;
+        let total = usage.input_total().saturating_add(usage.output);
+        tokens.take(&settlement.key, total);
     }
 }
 

@@ -12,13 +12,14 @@ use tollgate_layers::{
     Error,
     auth::AuthLayer,
     body::AnswerBody,
+    error::Limit,
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::InFlightLayer,
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, Quota, RateLimitLayer, RefusalLimitLayer},
+    rate_limit::{Gcra, PostPaid, Quota, RateLimitLayer, RefusalLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, RespondLayer},
@@ -52,8 +53,8 @@ use crate::{
 pub type Answer =
     Response<respond::ResponseBody<calls::ResponseBody<panics::ResponseBody<AnswerBody>>>>;
 
-/// How many keys' request rates are remembered.
-const KEYS_MAX: usize = 100_000;
+/// How many keys' request and token rates are remembered.
+pub(crate) const KEYS_MAX: usize = 100_000;
 
 /// What the layers share with the rest of the gateway.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,8 @@ pub struct Shared<'a> {
     pub store: &'a Store,
     /// Ends holds.
     pub settler: &'a Settler,
+    /// What keys have used of their tokens by the minute.
+    pub tokens: &'a PostPaid<KeyId>,
     /// What is known of vendors.
     pub health: &'a Health,
     /// The way to them.
@@ -84,6 +87,7 @@ pub fn stack(
         live,
         store,
         settler,
+        tokens,
         health,
         upstream,
         calls: observed,
@@ -98,7 +102,7 @@ pub fn stack(
 
     let metrics = observed.metrics();
     let counted = |by| metrics.requests.limited(by);
-    let by_key_counted = Counted::new(Gcra::new(KEYS_MAX), counted(LimitedBy::Key));
+    let by_key_counted = || Counted::new(Gcra::new(KEYS_MAX), counted(LimitedBy::Key));
     let by_address_counted = |limiter, by| Counted::new(limiter, counted(by));
     let books = Measured::new(store.clone(), Arc::clone(metrics));
 
@@ -121,7 +125,13 @@ pub fn stack(
         by_address(&limits.unknown_keys),
         is_guess,
     );
-    let key_rate = RateLimitLayer::new(by_key_counted, by_key);
+    let key_rate =
+        RateLimitLayer::new(by_key_counted(), by_key_and_second).named(Limit::KeyRequestsPerSecond);
+    let key_minute_rate =
+        RateLimitLayer::new(by_key_counted(), by_key_and_minute).named(Limit::KeyRequestsPerMinute);
+    let key_tokens = Counted::new(tokens.clone(), counted(LimitedBy::Key));
+    let key_tokens =
+        RateLimitLayer::new(key_tokens, tokens_by_key).named(Limit::KeyTokensPerMinute);
     let auth = AuthLayer::new(books.clone());
     let parse = ParseLayer::new(limits.parse.clone());
     let select = SelectLayer::new(Arc::clone(live), Funds(books.clone()));
@@ -139,14 +149,14 @@ pub fn stack(
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403  + Caller; the key leaves the request here
         .map_request(marks::known)
-        .layer(key_rate); //      429      per key
-    let calls = callers
-        .clone()
+        .layer(key_rate) //       429      per key, by the second
+        .layer(key_minute_rate); // 429    and by the minute
+    let calls = ServiceBuilder::new()
+        .layer(key_tokens) //     429      per key; what a call took is told by the settler
         .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
         .map_request(marks::parsed)
         .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
-    let inference = calls
-        .clone()
+    let inference = ServiceBuilder::new()
         .layer(reserve) //        401 403  hold; settled or released on end or drop
         .map_request(marks::granted)
         .layer(failover) //       503      → Request<Attempt>: a route, and the next one before the first byte
@@ -155,11 +165,19 @@ pub fn stack(
         .layer(passthrough) //             reads usage off the frames, into the call's meter
         .map_request(marks::sent)
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
-    let count = calls.clone().service(CountTokens::new(upstream)); //  free: nothing is held
-    let estimate = ServiceBuilder::new()
-        .map_request(estimate::as_call::<Incoming>) // whose body it is: no path says that
-        .layer(calls)
-        .service(Estimate::new(store.clone(), tariff)); //  free: nothing is held
+    // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
+    let inference = calls.clone().service(branch(inference));
+    let inference = callers.clone().service(branch(inference));
+    let count = CountTokens::new(upstream); //  free: nothing is held
+    let count = calls.clone().service(branch(count));
+    let count = callers.clone().service(branch(count));
+    let estimate = Estimate::new(store.clone(), tariff); //  free: nothing is held
+    let estimate = callers.clone().service(branch(
+        ServiceBuilder::new()
+            .map_request(estimate::as_call::<Incoming>) // whose body it is: no path says that
+            .layer(calls)
+            .service(branch(estimate)),
+    ));
     let own = callers
         .clone()
         .service(Own::new(Arc::clone(live), store.clone()));
@@ -202,9 +220,22 @@ const fn is_guess(error: &Error) -> bool {
 }
 
 /// Counts for the key, at the key's own rate.
-fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+fn by_key_and_second<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     Some((key.id.clone(), Quota::per_second(key.requests_per_second?)))
+}
+
+/// The same by the minute.
+fn by_key_and_minute<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    Some((key.id.clone(), Quota::per_minute(key.requests_per_minute?)))
+}
+
+/// Counts the key's tokens; a minute's may be used at once.
+fn tokens_by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
+    let Caller(key) = req.extensions().get()?;
+    let tokens = key.tokens_per_minute?;
+    Some((key.id.clone(), Quota::per_minute(tokens).with_burst(tokens)))
 }
 
 /// Tells `select` whether a key has anything to spend.

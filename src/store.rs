@@ -4,10 +4,10 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tollgate_layers::{
+    ceiling::Ceilings,
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    money::MicroRub,
     reserve::{
         Event,
         ledger::{
@@ -382,9 +382,9 @@ impl Bookkeeping for Store {
     async fn create_key(
         &self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> Result<KeyView, BookError> {
-        books!(self, ledger => ledger.create_key(record, ceiling).await)
+        books!(self, ledger => ledger.create_key(record, ceilings).await)
     }
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {

@@ -1,5 +1,7 @@
 //! Times as text: RFC 3339 in and out, by calendar arithmetic alone.
 
+use tollgate_layers::calendar::{date_of_day, day_of_date};
+
 const DAY_MS: i64 = 86_400_000;
 /// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
 const LAST_MS: u64 = 253_402_300_799_999;
@@ -13,7 +15,7 @@ pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=days_of_month(year, month)).contains(&day) {
         return None;
     }
-    let midnight = days_from_epoch(year, month, day) * DAY_MS;
+    let midnight = day_of_date(year, month, day) * DAY_MS;
     let ms = if rest.is_empty() {
         midnight
     } else {
@@ -94,28 +96,6 @@ fn days_of_month(year: i64, month: i64) -> i64 {
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     }
-}
-
-/// Days since 1970-01-01. The year is counted from March, so that the leap day comes last; eras of
-/// 400 years are all alike.
-fn days_from_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
-}
-
-/// The reverse of [`days_from_epoch`].
-fn date_of_day(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

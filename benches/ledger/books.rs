@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_layers::{
+    ceiling::Ceilings,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId},
     money::MicroRub,
@@ -374,7 +375,7 @@ async fn fund(
     let mut digest = [0; 32];
     digest[..key.len()].copy_from_slice(key.as_bytes());
     let record = key_record(account, key, KeyDigest::new(digest));
-    ledger.create_key(&record, None).await?;
+    ledger.create_key(&record, Ceilings::NONE).await?;
     Ok(())
 }
 

@@ -80,10 +80,7 @@ async fn proverb(
 /// One request a second on each key, two at once.
 fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
-    let quota = Quota {
-        per_second: 1,
-        burst: 2,
-    };
+    let quota = Quota::per_second(1).with_burst(2);
     Some((key.id.clone(), quota))
 }
 

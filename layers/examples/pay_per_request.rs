@@ -267,7 +267,12 @@ impl Purse {
         let held = hold.want.min(free);
         if held < hold.least {
             let held = self.held(|other| other.key == hold.key);
-            return Err(Refusal::DoesNotFit { free, held });
+            let ceiling = None;
+            return Err(Refusal::DoesNotFit {
+                free,
+                held,
+                ceiling,
+            });
         }
         let open = Open {
             hold: hold.clone(),

@@ -25,10 +25,7 @@ use tower::{ServiceBuilder, ServiceExt};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    let quota = Quota {
-        per_second: 1,
-        burst: 2,
-    };
+    let quota = Quota::per_second(1).with_burst(2);
     let layers = ServiceBuilder::new()
         .layer(RequestNumberLayer::new())
         .layer(RespondLayer::new(Language::En).shaped_by(problem))

@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use http::StatusCode;
 
-use crate::money::MicroRub;
+use crate::{ceiling::Ceiling, money::MicroRub};
 
 /// Any error that can cross threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -87,9 +87,9 @@ pub enum Error {
     /// 401: the key is past its time.
     #[error("key expired")]
     KeyExpired,
-    /// 401: the key's ceiling is used up.
-    #[error("key ceiling used up")]
-    CeilingUsedUp,
+    /// 401: a ceiling of the key is used up.
+    #[error("key ceiling used up: {0:?}")]
+    CeilingUsedUp(Ceiling),
     /// 401: the account has no funds.
     #[error("account empty")]
     AccountEmpty,
@@ -106,6 +106,8 @@ pub enum Error {
         free: MicroRub,
         /// What the key's running calls hold.
         held: MicroRub,
+        /// The key's ceiling that leaves no more; `None` where the account's balance does.
+        ceiling: Option<Ceiling>,
     },
     /// 403: the key may not call this model.
     #[error("model {model:?} not allowed for this key")]
@@ -117,9 +119,11 @@ pub enum Error {
     #[error("address not allowed for this key")]
     AddressNotAllowed,
 
-    /// 429: too many requests from this address or key.
-    #[error("too many requests, wait {retry_after:?}")]
+    /// 429: too many requests from this address or key, or too much used by it.
+    #[error("too many requests ({limit:?}), wait {retry_after:?}")]
     TooManyRequests {
+        /// The limit that was met.
+        limit: Limit,
         /// When the next one is let in.
         retry_after: Duration,
     },
@@ -195,6 +199,21 @@ impl Error {
             problem,
         }
     }
+}
+
+/// A limit of what may be done over time. Callers are told which one they have met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Of requests, whoever makes them.
+    #[default]
+    Requests,
+    /// Of a key's requests in a second.
+    KeyRequestsPerSecond,
+    /// Of a key's requests in a minute.
+    KeyRequestsPerMinute,
+    /// Of the tokens that a key uses in a minute.
+    KeyTokensPerMinute,
 }
 
 /// A vendor's status that is no answer: the cause of an [`Error::VendorUnavailable`].

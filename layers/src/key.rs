@@ -158,12 +158,21 @@ pub struct KeyRecord {
     /// Requests per second, if limited.
     #[serde(default)]
     pub requests_per_second: Option<u32>,
+    /// Requests per minute, if limited.
+    #[serde(default)]
+    pub requests_per_minute: Option<u32>,
+    /// Tokens per minute, if limited.
+    #[serde(default)]
+    pub tokens_per_minute: Option<u32>,
     /// Unix time in milliseconds from which the key is refused, if ever.
     #[serde(default)]
     pub expires_at_ms: Option<u64>,
     /// Unix time in milliseconds when it was made.
     #[serde(default)]
     pub created_at_ms: u64,
+    /// Unix time in milliseconds of its last change; 0 if there was none.
+    #[serde(default)]
+    pub changed_at_ms: u64,
 }
 
 impl KeyRecord {

@@ -73,7 +73,7 @@
 //! | `request-number` | [`request_number`] numbers each request |
 //! | `respond` | [`respond`] turns every [`Error`] into an answer, in your shape if you like |
 //! | `in-flight` | [`in_flight`] lets so many requests run at a time, to the ends of their bodies |
-//! | `rate-limit` | [`rate_limit`] counts requests a second, for whomever you say |
+//! | `rate-limit` | [`rate_limit`] counts requests and what they use over time, for whomever you say |
 //! | `auth` | [`auth`] finds out who calls, in any store of keys |
 //! | `parse` | [`parse`] reads and checks calls to language models, in two formats |
 //! | `select` | [`select`] finds a call's model and price |
@@ -93,8 +93,10 @@
 //!
 //! No layer imports another. What they share is always compiled and small: the one error, [`Error`]
 //! ([`error`]); what is ambient in a request ([`facts`]); accounts and keys ([`key`]); money without floats
-//! ([`money`], [`price`]); the body of an answer ([`body`]); server-sent events ([`sse`]); limits that change
-//! while calls run ([`setting`]). Of model calls there are [`call`], [`model`], [`usage`], [`vendor_usage`], [`json`] and [`scrub`].
+//! ([`money`], [`price`]), ceilings of it, and the days and months that those go by ([`ceiling`],
+//! [`calendar`]); the body of an answer ([`body`]); server-sent events ([`sse`]); limits that change while
+//! calls run ([`setting`]). Of model calls there are [`call`], [`model`], [`usage`], [`vendor_usage`],
+//! [`json`] and [`scrub`].
 //!
 //! A model call changes its type on the way down, so that an order that would be wrong does not compile:
 //!
@@ -117,7 +119,9 @@
 )]
 
 pub mod body;
+pub mod calendar;
 pub mod call;
+pub mod ceiling;
 pub mod error;
 pub mod facts;
 pub mod json;

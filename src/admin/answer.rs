@@ -1,11 +1,12 @@
-//! What the admin API shows of keys and receipts. An account is shown as the ledger gives it.
+//! What the admin API shows of accounts, keys and receipts. In a list an account is shown as the ledger
+//! gives it.
 
 use ipnet::IpNet;
 use serde::Serialize;
 use tollgate_layers::{
     key::{AccountId, KeyId, KeyStatus},
     money::MicroRub,
-    reserve::ledger::{KeyView, Receipt},
+    reserve::ledger::{AccountView, KeyView, Receipt},
 };
 
 use crate::time_text::rfc3339;
@@ -23,13 +24,20 @@ pub(super) struct KeyAnswer<'a> {
     status: KeyStatus,
     ceiling_rub: Option<MicroRub>,
     spent_rub: MicroRub,
+    ceiling_month_rub: Option<MicroRub>,
+    spent_month_rub: MicroRub,
+    ceiling_day_rub: Option<MicroRub>,
+    spent_day_rub: MicroRub,
     held_rub: MicroRub,
     free_rub: MicroRub,
     models: &'a [String],
     addresses: &'a [IpNet],
     requests_per_second: Option<u32>,
+    requests_per_minute: Option<u32>,
+    tokens_per_minute: Option<u32>,
     expires_at: Option<String>,
     created_at: String,
+    changed_at: String,
 }
 
 impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
@@ -44,13 +52,20 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             status: record.status,
             ceiling_rub: view.ceiling_rub,
             spent_rub: view.spent_rub,
+            ceiling_month_rub: view.month.ceiling_rub,
+            spent_month_rub: view.month.spent_rub,
+            ceiling_day_rub: view.day.ceiling_rub,
+            spent_day_rub: view.day.spent_rub,
             held_rub: view.held_rub,
             free_rub: view.free_rub,
             models: &record.models,
             addresses: &record.addresses,
             requests_per_second: record.requests_per_second,
+            requests_per_minute: record.requests_per_minute,
+            tokens_per_minute: record.tokens_per_minute,
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
+            changed_at: rfc3339(record.changed_at_ms.max(record.created_at_ms)),
         }
     }
 }
@@ -61,6 +76,32 @@ impl<'a> KeyAnswer<'a> {
         Self {
             key: Some(secret),
             ..Self::from(view)
+        }
+    }
+}
+
+/// An account with its keys, and what they spent in the current day and month of UTC.
+#[derive(Serialize)]
+pub(super) struct AccountAnswer<'a> {
+    #[serde(flatten)]
+    view: &'a AccountView,
+    spent_month_rub: MicroRub,
+    spent_day_rub: MicroRub,
+    keys: Vec<KeyAnswer<'a>>,
+}
+
+impl<'a> AccountAnswer<'a> {
+    pub(super) fn new(view: &'a AccountView, keys: &'a [KeyView]) -> Self {
+        let sum = |spent: fn(&KeyView) -> MicroRub| {
+            keys.iter()
+                .map(spent)
+                .fold(MicroRub::ZERO, MicroRub::plus_or_max)
+        };
+        Self {
+            view,
+            spent_month_rub: sum(|key| key.month.spent_rub),
+            spent_day_rub: sum(|key| key.day.spent_rub),
+            keys: keys.iter().map(KeyAnswer::from).collect(),
         }
     }
 }
@@ -84,7 +125,10 @@ impl<'a> From<&'a Receipt> for ReceiptAnswer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_layers::key::{KeyDigest, KeyRecord};
+    use tollgate_layers::{
+        key::{KeyDigest, KeyRecord},
+        reserve::ledger::PeriodView,
+    };
 
     use super::*;
 
@@ -101,21 +145,37 @@ mod tests {
                 models: Vec::new(),
                 addresses: Vec::new(),
                 requests_per_second: None,
+                requests_per_minute: None,
+                tokens_per_minute: None,
                 expires_at_ms: Some(1_801_353_600_000),
                 created_at_ms: 0,
+                changed_at_ms: 0,
             },
             ceiling_rub: Some(MicroRub::rubles(10)),
             spent_rub: MicroRub::ZERO,
             held_rub: MicroRub::ZERO,
             free_rub: MicroRub::rubles(5),
+            month: PeriodView {
+                ceiling_rub: Some(MicroRub::rubles(7)),
+                spent_rub: MicroRub::rubles(2),
+                resets_at_ms: 0,
+            },
+            day: PeriodView {
+                ceiling_rub: None,
+                spent_rub: MicroRub::rubles(1),
+                resets_at_ms: 0,
+            },
         };
         let shown = serde_json::to_string(&KeyAnswer::from(&view)).unwrap();
         assert_eq!(
             shown,
             "{\"id\":\"k1\",\"account\":\"acme\",\"prefix\":\"tg-AbC123\",\"name\":\"build server\",\
-             \"status\":\"active\",\"ceiling_rub\":\"10.00\",\"spent_rub\":\"0.00\",\"held_rub\":\"0.00\",\
-             \"free_rub\":\"5.00\",\"models\":[],\"addresses\":[],\"requests_per_second\":null,\
-             \"expires_at\":\"2027-01-31T00:00:00Z\",\"created_at\":\"1970-01-01T00:00:00Z\"}"
+             \"status\":\"active\",\"ceiling_rub\":\"10.00\",\"spent_rub\":\"0.00\",\
+             \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
+             \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\
+             \"addresses\":[],\"requests_per_second\":null,\"requests_per_minute\":null,\
+             \"tokens_per_minute\":null,\"expires_at\":\"2027-01-31T00:00:00Z\",\
+             \"created_at\":\"1970-01-01T00:00:00Z\",\"changed_at\":\"1970-01-01T00:00:00Z\"}"
         );
         let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();
         assert!(made.starts_with("{\"key\":\"tg-secret\",\"id\":\"k1\"") && !made.contains("a5a5"));

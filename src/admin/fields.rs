@@ -15,7 +15,8 @@ use super::refusal::Refusal;
 use crate::time_text::parse_rfc3339_ms;
 
 const LIST_LEN_MAX: usize = 1000;
-const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+const REQUESTS_MAX: u32 = 1_000_000;
+const TOKENS_MAX: u32 = 1_000_000_000;
 
 /// The fields of a body that have not been read yet.
 #[derive(Debug)]
@@ -162,25 +163,42 @@ pub(super) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Resu
 
 /// A CIDR block, or one address.
 pub(super) fn address(value: &Value) -> Result<IpNet, String> {
-    let text = value.as_str().ok_or("must be a string")?;
-    parse_address(text)
-        .ok_or_else(|| "must be an address or a block, like 203.0.113.7 or 203.0.113.0/24".into())
+    parse_address(value.as_str().ok_or("must be a string")?)
 }
 
-/// A CIDR block, or one address, from text.
-pub(crate) fn parse_address(text: &str) -> Option<IpNet> {
+/// A CIDR block, or one address, from text. A block with more than its network in it could be meant as
+/// either.
+pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
     let block = text
         .parse::<IpNet>()
-        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    block.ok().map(|block| block.trunc())
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| "must be an address or a block, like 203.0.113.7 or 203.0.113.0/24")?;
+    let network = block.trunc();
+    if block == network {
+        Ok(network)
+    } else {
+        let address = block.addr();
+        Err(format!(
+            "{block} lies in the block {network}: send {network} for all of it, or {address} for that address"
+        ))
+    }
 }
 
-/// Requests per second: at least one.
-pub(super) fn requests_per_second(value: &Value) -> Result<u32, String> {
+/// Requests in some time: at least one.
+pub(super) fn requests(value: &Value) -> Result<u32, String> {
+    up_to(REQUESTS_MAX, value)
+}
+
+/// Tokens in some time: at least one.
+pub(super) fn tokens(value: &Value) -> Result<u32, String> {
+    up_to(TOKENS_MAX, value)
+}
+
+fn up_to(max: u32, value: &Value) -> Result<u32, String> {
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number
-        .filter(|number| (1..=REQUESTS_PER_SECOND_MAX).contains(number))
-        .ok_or_else(|| format!("must be a whole number from 1 to {REQUESTS_PER_SECOND_MAX}"))
+        .filter(|number| (1..=max).contains(number))
+        .ok_or_else(|| format!("must be a whole number from 1 to {max}"))
 }
 
 /// A time in the future, in Unix milliseconds.
@@ -242,7 +260,7 @@ mod tests {
         fields.nullable("ceiling_rub", ceiling)?;
         fields.list("models", words)?;
         fields.list("addresses", address)?;
-        fields.nullable("requests_per_second", requests_per_second)?;
+        fields.nullable("requests_per_second", requests)?;
         fields.nullable("until", time_after(1_000))?;
         Ok(())
     }
@@ -319,22 +337,31 @@ mod tests {
     fn null_and_absent_differ() {
         let mut fields = Fields::parse(br#"{"ceiling_rub":null,"models":[]}"#, KNOWN).unwrap();
         assert_eq!(fields.nullable("ceiling_rub", ceiling), Ok(Some(None)));
-        assert_eq!(
-            fields.nullable("requests_per_second", requests_per_second),
-            Ok(None)
-        );
+        assert_eq!(fields.nullable("requests_per_second", requests), Ok(None));
         assert_eq!(fields.list("models", words), Ok(Some(Vec::new())));
         assert_eq!(fields.list("addresses", address), Ok(None));
     }
 
     #[test]
-    fn addresses_stand_for_their_block() {
+    fn a_block_is_its_network_and_an_address_stands_for_itself() {
         for (text, block) in [
-            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
             ("203.0.113.7", "203.0.113.7/32"),
+            ("203.0.113.7/32", "203.0.113.7/32"),
             ("::1", "::1/128"),
         ] {
             assert_eq!(parse_address(text).unwrap().to_string(), block);
+        }
+        for (text, network, address) in [
+            ("10.0.0.5/8", "10.0.0.0/8", "10.0.0.5"),
+            ("2001:db8::1/32", "2001:db8::/32", "2001:db8::1"),
+        ] {
+            let problem = parse_address(text).unwrap_err();
+            assert!(
+                problem.contains(&format!("send {network} "))
+                    && problem.contains(&format!("or {address} ")),
+                "{problem}"
+            );
         }
     }
 }

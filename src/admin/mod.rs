@@ -1,11 +1,13 @@
 //! The operator's API: accounts, payments, keys, receipts, usage, vendors, export and the audit, on a
 //! listener of its own.
 //!
-//! Every call needs the admin key; every change leaves a line under the log target `audit`. An
-//! unknown field or parameter is refused, never ignored: a misspelt ceiling must not become no ceiling.
+//! Every call needs the admin key; every change leaves a line under the log target `audit`: who, what, and
+//! from what to what. An unknown field, parameter or model is refused, never ignored: a misspelt ceiling
+//! must not become no ceiling.
 
 mod answer;
 mod body;
+mod change;
 pub(crate) mod export;
 mod fields;
 mod query;
@@ -31,16 +33,18 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tollgate_layers::{
     auth::SecretKey,
+    ceiling::Ceilings,
     error::BoxError,
     facts::RequestNumber,
     failover::Health,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
-    reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange},
+    reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange, KeyView},
 };
 
 use self::{
-    answer::{KeyAnswer, ReceiptAnswer},
+    answer::{AccountAnswer, KeyAnswer, ReceiptAnswer},
+    change::changes,
     export::Export,
     fields::Fields,
     query::Query,
@@ -50,7 +54,9 @@ use self::{
     vendor::VendorAnswer,
 };
 use crate::{
+    config::near,
     head::TwoLengths,
+    live::Live,
     metrics::{Scrape, text::Format},
     readiness::Readiness,
     store::Store,
@@ -62,29 +68,42 @@ pub(crate) use self::{fields::parse_address, vendor::path_segment};
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const BODY_SECONDS_MAX: u64 = 10;
 
+const ACCOUNT_CHANGE_FIELDS: &[&str] = &["name", "status"];
 const KEY_FIELDS: &[&str] = &[
     "name",
     "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
     "models",
     "addresses",
     "requests_per_second",
+    "requests_per_minute",
+    "tokens_per_minute",
     "expires_at",
 ];
 const KEY_CHANGE_FIELDS: &[&str] = &[
     "status",
     "name",
     "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
     "models",
     "addresses",
     "requests_per_second",
+    "requests_per_minute",
+    "tokens_per_minute",
     "expires_at",
 ];
+const VENDOR_CHANGE_FIELDS: &[&str] = &["status"];
+/// How many models are named to whoever has named another one.
+const MODELS_NAMED_MAX: usize = 5;
 
 type Answer = Response<AnswerBody>;
 
-/// The operator's API over one ledger and one node's vendors.
+/// The operator's API over one ledger, one catalog and one node's vendors.
 pub struct Admin {
     store: Store,
+    live: Arc<Live>,
     health: Health,
     /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
     key_digest: [u8; 32],
@@ -93,10 +112,11 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// An API over `store` and `health` that answers whoever shows `key`, and scrapers.
+    /// An API over `store`, `live` and `health` that answers whoever shows `key`, and scrapers.
     #[must_use]
     pub fn new(
         store: Store,
+        live: Arc<Live>,
         health: Health,
         key: &SecretString,
         readiness: Readiness,
@@ -104,6 +124,7 @@ impl Admin {
     ) -> Self {
         Self {
             store,
+            live,
             health,
             key_digest: digest(key.expose_secret().as_bytes()),
             readiness,
@@ -219,12 +240,14 @@ impl Admin {
     }
 
     async fn show_account(&self, id: &AccountId) -> Result<Answer, Refusal> {
-        let view = self.store.account(id).await;
-        ok(&view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?)
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
+        let view = self.store.account(id).await.map_err(of_ledger)?;
+        let keys = self.store.keys(id).await.map_err(of_ledger)?;
+        ok(&AccountAnswer::new(&view, &keys))
     }
 
     async fn change_account(&self, id: &AccountId, body: &[u8]) -> Result<Answer, Refusal> {
-        let mut fields = Fields::parse(body, &["name", "status"])?;
+        let mut fields = Fields::parse(body, ACCOUNT_CHANGE_FIELDS)?;
         let name = fields.optional("name", fields::line)?;
         let suspended = fields.optional("status", suspended)?;
         if name.is_none() && suspended.is_none() {
@@ -233,12 +256,15 @@ impl Admin {
                 "nothing to change: send name or status",
             ));
         }
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
+        let before = self.store.account(id).await.map_err(of_ledger)?;
         let view = self
             .store
             .change_account(id, name.as_deref(), suspended)
-            .await;
-        let view = view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?;
-        tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, name, suspended);
+            .await
+            .map_err(of_ledger)?;
+        let change = changes(ACCOUNT_CHANGE_FIELDS, &before, &view);
+        tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, change);
         ok(&view)
     }
 
@@ -281,6 +307,9 @@ impl Admin {
     }
 
     async fn enter(&self, account: &AccountId, entry: Entry) -> Result<Answer, Refusal> {
+        let of_ledger =
+            |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
+        let before = self.store.account(account).await.map_err(of_ledger)?;
         let view = self
             .store
             .enter(account, &entry)
@@ -291,7 +320,7 @@ impl Admin {
                  send that amount to repeat it, or a new id to book another",
                     entry.id
                 )),
-                error => Refusal::of_ledger(&error, &format!("account {account}")),
+                error => of_ledger(error),
             })?;
         let what = if entry.reason.is_some() {
             "account.adjust"
@@ -302,7 +331,7 @@ impl Admin {
         // The ledger does not say whether the id was new: a repeat leaves a line too.
         tracing::info!(
             target: "audit", who = "admin", what, account = %account, id, amount_rub = %amount, reason,
-            balance_rub = %view.balance_rub
+            balance_before_rub = %before.balance_rub, balance_rub = %view.balance_rub
         );
         ok(&view)
     }
@@ -318,7 +347,8 @@ impl Admin {
     async fn create_key(&self, account: AccountId, body: &[u8]) -> Result<Answer, Refusal> {
         let now_ms = now_ms();
         let wish = key_change(&mut Fields::parse(body, KEY_FIELDS)?, now_ms)?;
-        let ceiling = wish.ceiling.flatten();
+        self.check_models(wish.models.as_deref())?;
+        let ceilings = wish.ceilings(Ceilings::NONE);
         let secret = SecretKey::generate();
         let mut record = KeyRecord {
             id: new_key_id()?,
@@ -330,11 +360,14 @@ impl Admin {
             models: Vec::new(),
             addresses: Vec::new(),
             requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
             expires_at_ms: None,
             created_at_ms: now_ms,
+            changed_at_ms: 0,
         };
         wish.apply(&mut record);
-        let view = self.store.create_key(&record, ceiling).await.map_err(|error| match error {
+        let view = self.store.create_key(&record, ceilings).await.map_err(|error| match error {
             BookError::Unavailable(source) => {
                 tracing::warn!(error = %source, account = %record.account, "ledger out of reach");
                 Refusal::LedgerOutOfReach(format!(
@@ -346,11 +379,15 @@ impl Admin {
             BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
             error => Refusal::of_ledger(&error, &format!("key {}", record.id)),
         })?;
+        let (account, unlimited) = (&record.account, unlimited(&view));
+        let limits = changes(
+            KEY_FIELDS,
+            &KeyAnswer::from(&unlimited),
+            &KeyAnswer::from(&view),
+        );
         tracing::info!(
-            target: "audit", who = "admin", what = "key.create", account = %record.account, key = %record.id,
-            prefix = record.prefix, name = record.name, ceiling_rub = ceiling.map(tracing::field::display),
-            models = ?record.models, addresses = ?record.addresses,
-            requests_per_second = record.requests_per_second, expires_at_ms = record.expires_at_ms
+            target: "audit", who = "admin", what = "key.create", account = %account, key = %record.id,
+            prefix = record.prefix, limits
         );
         ok(&KeyAnswer::with_secret(&view, secret.expose()))
     }
@@ -367,9 +404,10 @@ impl Admin {
     async fn change_key(&self, id: &KeyId, body: &[u8]) -> Result<Answer, Refusal> {
         let mut fields = Fields::parse(body, KEY_CHANGE_FIELDS)?;
         let status = fields.optional("status", key_status)?;
-        let change = KeyChange {
+        let now_ms = now_ms();
+        let mut change = KeyChange {
             status,
-            ..key_change(&mut fields, now_ms())?
+            ..key_change(&mut fields, now_ms)?
         };
         if change == KeyChange::default() {
             let problem = format!(
@@ -378,8 +416,11 @@ impl Admin {
             );
             return Err(Refusal::invalid("", problem));
         }
+        self.check_models(change.models.as_deref())?;
+        change.changed_at_ms = Some(now_ms);
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
-        if self.store.key(id).await.map_err(of_ledger)?.record.status == KeyStatus::Deleted {
+        let before = self.store.key(id).await.map_err(of_ledger)?;
+        if before.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
         let view = self
@@ -391,21 +432,54 @@ impl Admin {
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
-        let account = &view.record.account;
-        tracing::info!(target: "audit", who = "admin", what = "key.change", account = %account, key = %id, change = %shown(body));
+        log_key("key.change", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
 
     async fn delete_key(&self, id: &KeyId) -> Result<Answer, Refusal> {
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
+        let before = self.store.key(id).await.map_err(of_ledger)?;
+        let is_new = before.record.status != KeyStatus::Deleted;
         let change = KeyChange {
             status: Some(KeyStatus::Deleted),
+            changed_at_ms: is_new.then(now_ms),
             ..KeyChange::default()
         };
-        let view = self.store.change_key(id, &change).await;
-        let view = view.map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
-        let account = &view.record.account;
-        tracing::info!(target: "audit", who = "admin", what = "key.delete", account = %account, key = %id);
+        let view = self
+            .store
+            .change_key(id, &change)
+            .await
+            .map_err(of_ledger)?;
+        log_key("key.delete", &before, &view);
         ok(&KeyAnswer::from(&view))
+    }
+
+    /// Refuses models that the catalog does not have: under a misspelt name a key could call nothing.
+    fn check_models(&self, models: Option<&[String]>) -> Result<(), Refusal> {
+        let snapshot = self.live.snapshot();
+        let known = || snapshot.models().map(|(model, _)| model.id.as_str());
+        for (index, model) in models.unwrap_or_default().iter().enumerate() {
+            if known().any(|name| name == model) {
+                continue;
+            }
+            let hint = match near(model, known()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => {
+                    let some: Vec<&str> = known().take(MODELS_NAMED_MAX).collect();
+                    let more = if known().count() > some.len() {
+                        ", …"
+                    } else {
+                        ""
+                    };
+                    format!("it has {}{more}", some.join(", "))
+                }
+            };
+            return Err(Refusal::invalid(
+                format!("models[{index}]"),
+                format!("the catalog has no model {model:?}; {hint}"),
+            ));
+        }
+        Ok(())
     }
 
     async fn show_receipt(&self, number: &str) -> Result<Answer, Refusal> {
@@ -463,13 +537,20 @@ impl Admin {
         let name = vendor::name_of(name).ok_or_else(none)?;
         let mut fields = Fields::parse(body, &["status"])?;
         let enabled = fields.required("status", vendor::enabled)?;
+        let find = || {
+            let vendors = self.health.snapshot();
+            vendors.into_iter().find(|vendor| *vendor.name == *name)
+        };
+        let before = find().ok_or_else(none)?;
         if !self.health.enable(&name, enabled) {
             return Err(none());
         }
-        tracing::info!(target: "audit", who = "admin", what = "vendor.change", vendor = name, enabled);
-        let vendors = self.health.snapshot();
-        let vendor = vendors.iter().find(|vendor| *vendor.name == *name);
-        ok(&VendorAnswer::new(vendor.ok_or_else(none)?, now_ms()))
+        let vendor = find().ok_or_else(none)?;
+        let now_ms = now_ms();
+        let [before, after] = [&before, &vendor].map(|state| VendorAnswer::new(state, now_ms));
+        let change = changes(VENDOR_CHANGE_FIELDS, &before, &after);
+        tracing::info!(target: "audit", who = "admin", what = "vendor.change", vendor = name, change);
+        ok(&after)
     }
 
     async fn audit(&self, body: &[u8]) -> Result<Answer, Refusal> {
@@ -502,6 +583,30 @@ fn ok(body: &impl serde::Serialize) -> Result<Answer, Refusal> {
 
 fn deleted(id: &KeyId) -> Refusal {
     Refusal::Conflict(format!("key {id} was deleted and stays so; create another"))
+}
+
+fn log_key(what: &str, before: &KeyView, after: &KeyView) {
+    let KeyRecord { id, account, .. } = &after.record;
+    let [before, after] = [before, after].map(KeyAnswer::from);
+    let change = changes(KEY_CHANGE_FIELDS, &before, &after);
+    tracing::info!(target: "audit", who = "admin", what, account = %account, key = %id, change);
+}
+
+/// The same key as it would have been made without a name and without limits.
+fn unlimited(key: &KeyView) -> KeyView {
+    let mut key = key.clone();
+    (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
+    key.record = KeyRecord {
+        name: String::new(),
+        models: Vec::new(),
+        addresses: Vec::new(),
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        ..key.record
+    };
+    key
 }
 
 fn digest(bytes: &[u8]) -> [u8; 32] {
@@ -570,10 +675,15 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
         name: fields.optional("name", fields::line)?,
         status: None,
         ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
+        ceiling_month: fields.nullable("ceiling_month_rub", fields::ceiling)?,
+        ceiling_day: fields.nullable("ceiling_day_rub", fields::ceiling)?,
         models: fields.list("models", fields::words)?,
         addresses: fields.list("addresses", fields::address)?,
-        requests_per_second: fields.nullable("requests_per_second", fields::requests_per_second)?,
+        requests_per_second: fields.nullable("requests_per_second", fields::requests)?,
+        requests_per_minute: fields.nullable("requests_per_minute", fields::requests)?,
+        tokens_per_minute: fields.nullable("tokens_per_minute", fields::tokens)?,
         expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
+        changed_at_ms: None,
     })
 }
 
@@ -598,11 +708,6 @@ fn new_key_id() -> Result<KeyId, Refusal> {
     Ok(id.parse().expect("letters and digits make an id"))
 }
 
-/// The fields of a change that was carried out, as one line: a key's have no secret.
-fn shown(body: &[u8]) -> Value {
-    serde_json::from_slice(body).unwrap_or_default()
-}
-
 fn now_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -612,10 +717,209 @@ fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use std::{
+        io,
+        sync::{Mutex, PoisonError},
+    };
+
+    use http::{HeaderValue, Method};
     use http_body_util::Full;
+    use tollgate_layers::reserve::memory::MemoryLedger;
 
     use super::*;
+    use crate::{
+        calls::Calls,
+        live::tests::live,
+        metrics::{Metrics, scrape::Sources},
+        server::OpenConnections,
+    };
+
+    /// What is logged on this thread.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        /// The lines since the last time.
+        fn take(&self) -> Vec<String> {
+            let bytes = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+            let text = String::from_utf8(bytes).unwrap();
+            text.lines().map(str::to_owned).collect()
+        }
+    }
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            log.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// An API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
+    fn admin() -> Arc<Admin> {
+        let (live, health) = (Arc::new(live()), Health::new());
+        let snapshot = live.snapshot();
+        health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
+        let store = Store::Memory(MemoryLedger::new());
+        let key = SecretString::from("correct horse".to_owned());
+        let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
+        let sources = Sources {
+            calls: Calls::new(Arc::clone(&metrics)),
+            live: Arc::clone(&live),
+            store: store.clone(),
+            health: health.clone(),
+            readiness: readiness.clone(),
+            connections: OpenConnections::default(),
+        };
+        let scrape = Scrape::new(metrics, sources);
+        Arc::new(Admin::new(store, live, health, &key, readiness, scrape))
+    }
+
+    async fn asked(admin: &Arc<Admin>, method: Method, path: &str, body: &str) -> (u16, Value) {
+        let req = Request::builder()
+            .method(method)
+            .uri(format!("/admin/v1/{path}"))
+            .header(header::AUTHORIZATION, "Bearer correct horse")
+            .body(Full::new(Bytes::from(body.to_owned())))
+            .unwrap();
+        let res = Arc::clone(admin).handle(req).await;
+        let status = res.status().as_u16();
+        let body = res.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        let admin = admin();
+        let made = async |method: Method, path: &str, body: &str| {
+            log.take();
+            let (status, answer) = asked(&admin, method, path, body).await;
+            assert_eq!(status, 200, "{path}: {answer}");
+            (answer, log.take())
+        };
+        let (post, patch) = (Method::POST, Method::PATCH);
+
+        let account = r#"{"id":"acme","name":"Acme"}"#;
+        let (_, lines) = made(post.clone(), "accounts", account).await;
+        audited(
+            &lines,
+            "account.create",
+            &["account=acme", r#"name="Acme""#],
+        );
+        let topup = r#"{"id":"p1","amount_rub":"10"}"#;
+        let (_, lines) = made(post.clone(), "accounts/acme/topups", topup).await;
+        let money = ["balance_before_rub=0.00", "balance_rub=10.00", r#"id="p1""#];
+        audited(&lines, "account.topup", &money);
+        let adjustment = r#"{"id":"c1","amount_rub":"-4","reason":"a mistake"}"#;
+        let (_, lines) = made(post.clone(), "accounts/acme/adjustments", adjustment).await;
+        let money = ["balance_before_rub=10.00", "balance_rub=6.00", "a mistake"];
+        audited(&lines, "account.adjust", &money);
+        for (body, change) in [
+            (r#"{"name":"Acme Ltd"}"#, r#"name: \"Acme\" → \"Acme Ltd\""#),
+            (r#"{"status":"suspended"}"#, r#"\"active\" → \"suspended\""#),
+            (r#"{"status":"active"}"#, r#"\"suspended\" → \"active\""#),
+            (r#"{"status":"active"}"#, "nothing"),
+        ] {
+            let (_, lines) = made(patch.clone(), "accounts/acme", body).await;
+            audited(&lines, "account.change", &["account=acme", change]);
+        }
+
+        let limits = r#"{"name":"ci","ceiling_day_rub":"5","models":["z-first"]}"#;
+        let (key, lines) = made(post.clone(), "accounts/acme/keys", limits).await;
+        let id = key["id"].as_str().unwrap();
+        let path = format!("keys/{id}");
+        let words = [id, r#"ceiling_day_rub: null → \"5.00\""#, "z-first"];
+        audited(&lines, "key.create", &words);
+        assert!(!lines[0].contains(key["key"].as_str().unwrap()));
+        for (body, change) in [
+            (
+                r#"{"ceiling_day_rub":null}"#,
+                r#"ceiling_day_rub: \"5.00\" → null"#,
+            ),
+            (
+                r#"{"ceiling_month_rub":"7"}"#,
+                r#"ceiling_month_rub: null → \"7.00\""#,
+            ),
+            (r#"{"tokens_per_minute":9}"#, "tokens_per_minute: null → 9"),
+            (r#"{"name":"build"}"#, r#"name: \"ci\" → \"build\""#),
+            (
+                r#"{"status":"disabled"}"#,
+                r#"status: \"active\" → \"disabled\""#,
+            ),
+        ] {
+            let (_, lines) = made(patch.clone(), &path, body).await;
+            audited(&lines, "key.change", &[id, "account=acme", change]);
+        }
+        let (_, lines) = made(Method::DELETE, &path, "").await;
+        let change = r#"status: \"disabled\" → \"deleted\""#;
+        audited(&lines, "key.delete", &[id, change]);
+
+        let (_, lines) = made(patch, "vendors/v", r#"{"status":"disabled"}"#).await;
+        let change = r#"status: \"active\" → \"disabled\""#;
+        audited(&lines, "vendor.change", &[r#"vendor="v""#, change]);
+        let (_, lines) = made(post, "audit", "").await;
+        audited(&lines, "audit", &["breaches=0"]);
+
+        // Whoever only looks leaves none, and neither does what was refused.
+        let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
+        for path in looks.into_iter().chain([path.as_str()]) {
+            let (_, lines) = made(Method::GET, path, "").await;
+            assert_eq!(lines, Vec::<String>::new(), "{path}");
+        }
+        let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"name":"x"}"#).await;
+        assert_eq!((status, log.take()), (409, Vec::new()));
+    }
+
+    /// One line, of this target, about this, with these words in it.
+    fn audited(lines: &[String], what: &str, words: &[&str]) {
+        let [line] = lines else {
+            panic!("{what}: {lines:?}");
+        };
+        let what = format!("what=\"{what}\"");
+        let always = ["audit: ", r#"who="admin""#, what.as_str()];
+        for word in always.iter().chain(words) {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_is_not_in_the_catalog_is_refused_with_the_one_that_was_meant() {
+        let admin = admin();
+        asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
+        let keys = "accounts/acme/keys";
+        for (models, says) in [
+            (
+                r#"["a-second","z-frist"]"#,
+                r#"models[1]: the catalog has no model "z-frist"; did you mean "z-first"?"#,
+            ),
+            (
+                r#"["gpt-5"]"#,
+                r#"models[0]: the catalog has no model "gpt-5"; it has z-first, a-second"#,
+            ),
+        ] {
+            let body = format!(r#"{{"models":{models}}}"#);
+            let (status, answer) = asked(&admin, Method::POST, keys, &body).await;
+            assert_eq!(status, 400, "{answer}");
+            assert_eq!(answer["error"]["message"], says);
+        }
+        let (_, key) = asked(&admin, Method::POST, keys, r#"{"models":["z-first"]}"#).await;
+        let path = format!("keys/{}", key["id"].as_str().unwrap());
+        let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"models":["x"]}"#).await;
+        assert_eq!(status, 400);
+        let (_, shown) = asked(&admin, Method::GET, &path, "").await;
+        assert_eq!(shown["models"], json!(["z-first"]));
+    }
 
     #[test]
     fn only_the_admin_key_is_let_in() {

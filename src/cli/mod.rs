@@ -70,7 +70,7 @@ Run it:
 Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
   tollgate account create acme --name \"Acme LLC\"
   tollgate topup acme 1000 --id payment-17
-  tollgate key create acme --name ci --ceiling 100
+  tollgate key create acme --name ci --ceiling 100 --ceiling-day 10
 
 Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
@@ -126,7 +126,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate schema > tollgate.schema.json")]
     Schema,
 
-    /// Companies' accounts: create, list, show, suspend, resume
+    /// Companies' accounts: create, list, show, rename, suspend, resume
     #[command(
         after_help = "Examples:\n  tollgate account create acme --name \"Acme LLC\"\n  \
                             tollgate account list\n  tollgate account suspend acme"
@@ -307,13 +307,27 @@ enum AccountCommand {
         after_help = "Example:\n  tollgate account list --json | jq '.accounts[] | select(.free_rub == \"0.00\")'"
     )]
     List,
-    /// Show an account: its balance, what running calls hold, what is free
+    /// Show an account: its balance, what running calls hold, what is free, and its keys
+    ///
+    /// What was spent today and this month is what was charged since 00:00 UTC, and since that of the
+    /// month's first day.
     #[command(after_help = "Example:\n  tollgate account show acme")]
     Show {
         /// The account
         id: AccountId,
     },
+    /// Rename an account
+    #[command(after_help = "Example:\n  tollgate account set acme --name \"Acme Holding\"")]
+    Set {
+        /// The account; its id stays
+        id: AccountId,
+        /// Its name, for people
+        #[arg(long)]
+        name: String,
+    },
     /// Refuse the account's new calls; running ones end
+    ///
+    /// An account is not deleted: its payments and receipts stay.
     #[command(after_help = "Example:\n  tollgate account suspend acme")]
     Suspend {
         /// The account
@@ -334,7 +348,9 @@ enum KeyCommand {
     /// Without limits the key may spend all the account has, on every model, from everywhere.
     #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
                             tollgate key create acme --ceiling 500 --model gpt-5-mini --address 203.0.113.0/24 \
-                            --expires 2027-01-31")]
+                            --expires 2027-01-31\n  \
+                            tollgate key create acme --ceiling-day 20 --ceiling-month 300 --requests-per-minute 60 \
+                            --tokens-per-minute 200000")]
     Create {
         /// The account that pays
         account: AccountId,
@@ -376,29 +392,49 @@ enum KeyCommand {
     /// Lists are replaced as a whole. What is not named stays.
     #[command(
         after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
-                            tollgate key set k0AbC123dEf456gH --any-model --no-expiry"
+                            tollgate key set k0AbC123dEf456gH --name build --any-model --no-expiry\n  \
+                            tollgate key set k0AbC123dEf456gH --ceiling-day 5 --no-ceiling-month"
     )]
     Set {
         /// The key's id, not the key itself
         key: KeyId,
         #[command(flatten)]
         limits: Limits,
-        /// Take the ceiling away
-        #[arg(long, conflicts_with = "ceiling")]
-        no_ceiling: bool,
-        /// Let it never expire
-        #[arg(long, conflicts_with = "expires")]
-        no_expiry: bool,
-        /// Let it call every model
-        #[arg(long, conflicts_with = "models")]
-        any_model: bool,
-        /// Let it be used from everywhere
-        #[arg(long, conflicts_with = "addresses")]
-        any_address: bool,
-        /// Take its limit of requests per second away
-        #[arg(long, conflicts_with = "requests_per_second")]
-        any_rate: bool,
+        #[command(flatten)]
+        without: Without,
     },
+}
+
+/// What may be taken away from a key.
+#[derive(Debug, Args)]
+struct Without {
+    /// Take the ceiling away
+    #[arg(long, conflicts_with = "ceiling")]
+    no_ceiling: bool,
+    /// Take the ceiling of a month away
+    #[arg(long, conflicts_with = "ceiling_month")]
+    no_ceiling_month: bool,
+    /// Take the ceiling of a day away
+    #[arg(long, conflicts_with = "ceiling_day")]
+    no_ceiling_day: bool,
+    /// Let it never expire
+    #[arg(long, conflicts_with = "expires")]
+    no_expiry: bool,
+    /// Let it call every model
+    #[arg(long, conflicts_with = "models")]
+    any_model: bool,
+    /// Let it be used from everywhere
+    #[arg(long, conflicts_with = "addresses")]
+    any_address: bool,
+    /// Take its limit of requests per second away
+    #[arg(long, conflicts_with = "requests_per_second")]
+    any_rate: bool,
+    /// Take its limit of requests per minute away
+    #[arg(long, conflicts_with = "requests_per_minute")]
+    no_requests_per_minute: bool,
+    /// Take its limit of tokens per minute away
+    #[arg(long, conflicts_with = "tokens_per_minute")]
+    no_tokens_per_minute: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -434,6 +470,12 @@ struct Limits {
     /// The most it may spend in all
     #[arg(long, value_name = "RUBLES")]
     ceiling: Option<MicroRub>,
+    /// The most it may spend in a month of UTC
+    #[arg(long, value_name = "RUBLES")]
+    ceiling_month: Option<MicroRub>,
+    /// The most it may spend in a day of UTC
+    #[arg(long, value_name = "RUBLES")]
+    ceiling_day: Option<MicroRub>,
     /// A model it may call, by its catalog name; repeat for several
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
@@ -443,16 +485,19 @@ struct Limits {
     /// The date or time from which it is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
     #[arg(long, value_name = "DATE", value_parser = time)]
     expires: Option<String>,
-    /// The most requests per second
+    /// The most requests per second, on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_second: Option<u32>,
+    /// The most requests per minute, on each node; those of ten seconds at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests_per_minute: Option<u32>,
+    /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    tokens_per_minute: Option<u32>,
 }
 
 fn address(text: &str) -> Result<String, String> {
-    match parse_address(text) {
-        Some(block) => Ok(block.to_string()),
-        None => Err("not an address or a block, like 203.0.113.7 or 203.0.113.0/24".into()),
-    }
+    parse_address(text).map(|block| block.to_string())
 }
 
 fn time(text: &str) -> Result<String, String> {
@@ -651,6 +696,7 @@ mod tests {
             "tollgate account create acme --name Acme",
             "tollgate account list",
             "tollgate account show acme",
+            "tollgate account set acme --name Acme",
             "tollgate account suspend acme",
             "tollgate account resume acme",
             "tollgate topup acme 100.50 --id p1",
@@ -658,12 +704,16 @@ mod tests {
             "tollgate adjust acme 12.50 --id a1 --reason refund",
             "tollgate key create acme --name n --ceiling 5 --model a --model b --address 10.0.0.0/8 \
              --address ::1 --expires 2027-01-31 --requests-per-second 5",
+            "tollgate key create acme --ceiling-month 50.5 --ceiling-day 5 --requests-per-minute 60 \
+             --tokens-per-minute 1000000000",
             "tollgate key list acme",
             "tollgate key show k1",
             "tollgate key disable k1",
             "tollgate key enable k1",
             "tollgate key delete k1",
             "tollgate key set k1 --no-ceiling --no-expiry --any-model --any-address --any-rate",
+            "tollgate key set k1 --no-ceiling-month --no-ceiling-day --no-requests-per-minute \
+             --no-tokens-per-minute",
             "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
             "tollgate usage",
             "tollgate usage --account acme --key k1 --model m --since 2026-01-31 --until 2026-02-01T00:00:00Z \
@@ -698,7 +748,20 @@ mod tests {
                 "tollgate key create acme --address 10.0.0.0/99",
                 "203.0.113.0/24",
             ),
+            (
+                "tollgate key create acme --address 10.0.0.5/8",
+                "10.0.0.0/8",
+            ),
             ("tollgate key create acme --expires soon", "2027-01-31"),
+            ("tollgate account set acme", "--name"),
+            (
+                "tollgate key set k1 --ceiling-day 5 --no-ceiling-day",
+                "cannot be used with",
+            ),
+            (
+                "tollgate key create acme --tokens-per-minute 0",
+                "1..=1000000000",
+            ),
             (
                 "tollgate key create acme --requests-per-second 0",
                 "1..=1000000",

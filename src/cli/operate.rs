@@ -9,7 +9,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    AccountCommand, KeyCommand, Limits, Reach, VendorCommand,
+    AccountCommand, KeyCommand, Limits, Reach, VendorCommand, Without,
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, table},
@@ -22,9 +22,40 @@ const ACCOUNT: &[Cell] = &[
     Cell::text("status", "/status"),
     Cell::rubles("balance", "/balance_rub"),
     Cell::rubles("held", "/held_rub"),
+    Cell::number("open holds", "/holds_open"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("spent this month", "/spent_month_rub"),
+    Cell::rubles("spent today", "/spent_day_rub"),
+    Cell::rubles("loss", "/loss_rub"),
+];
+
+/// An account in a list.
+const ACCOUNT_ROW: &[Cell] = &[
+    Cell::text("account", "/id"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("balance", "/balance_rub"),
+    Cell::rubles("held", "/held_rub"),
     Cell::rubles("free", "/free_rub"),
     Cell::rubles("spent", "/spent_rub"),
     Cell::rubles("loss", "/loss_rub"),
+];
+
+/// A key under its account: what it may spend and has spent, in all, this month and today.
+const ACCOUNT_KEY_ROW: &[Cell] = &[
+    Cell::text("key", "/id"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("of", "/ceiling_rub").or("-"),
+    Cell::rubles("month", "/spent_month_rub"),
+    Cell::rubles("of", "/ceiling_month_rub").or("-"),
+    Cell::rubles("today", "/spent_day_rub"),
+    Cell::rubles("of", "/ceiling_day_rub").or("-"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::text("changed", "/changed_at"),
 ];
 
 const KEY: &[Cell] = &[
@@ -36,13 +67,20 @@ const KEY: &[Cell] = &[
     Cell::text("status", "/status"),
     Cell::rubles("ceiling", "/ceiling_rub").or("none"),
     Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("ceiling of a month", "/ceiling_month_rub").or("none"),
+    Cell::rubles("spent this month", "/spent_month_rub"),
+    Cell::rubles("ceiling of a day", "/ceiling_day_rub").or("none"),
+    Cell::rubles("spent today", "/spent_day_rub"),
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("free", "/free_rub"),
     Cell::text("models", "/models").or("any"),
     Cell::text("addresses", "/addresses").or("any"),
     Cell::text("requests per second", "/requests_per_second").or("no limit"),
+    Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
+    Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
     Cell::text("expires", "/expires_at").or("never"),
     Cell::text("created", "/created_at"),
+    Cell::text("changed", "/changed_at"),
 ];
 
 /// A key in a list: what tells keys apart, and their money.
@@ -119,13 +157,25 @@ pub(super) async fn account(reach: &Reach, command: AccountCommand) -> Result<()
             return show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer));
         }
         AccountCommand::Show { id } => (Method::GET, id, None),
+        AccountCommand::Set { id, name } => (Method::PATCH, id, Some(json!({"name": name}))),
         AccountCommand::Suspend { id } => (Method::PATCH, id, Some(json!({"status": "suspended"}))),
         AccountCommand::Resume { id } => (Method::PATCH, id, Some(json!({"status": "active"}))),
     };
     let answer = client
         .call(method, &format!("/admin/v1/accounts/{id}"), body)
         .await?;
-    show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))
+    show::print(reach.json, &answer, overview)
+}
+
+/// An account, and its keys where the answer has them.
+fn overview(account: &Value) -> String {
+    let mut text = facts(ACCOUNT, account);
+    let keys = rows(account, "keys");
+    if !keys.is_empty() {
+        text.push('\n');
+        text.push_str(&table(ACCOUNT_KEY_ROW, keys));
+    }
+    text
 }
 
 async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
@@ -136,7 +186,7 @@ async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
             "no accounts yet; open one with: tollgate account create ID --name NAME\n",
         );
     }
-    show::print(json, &answer, |_| table(ACCOUNT, rows))
+    show::print(json, &answer, |_| table(ACCOUNT_ROW, rows))
 }
 
 pub(super) async fn top_up(
@@ -183,24 +233,10 @@ pub(super) async fn key(reach: &Reach, command: KeyCommand) -> Result<(), Failur
         KeyCommand::Set {
             key,
             limits,
-            no_ceiling,
-            no_expiry,
-            any_model,
-            any_address,
-            any_rate,
+            without,
         } => {
             let mut body = given(limits);
-            for (taken_away, field) in [
-                (no_ceiling, "ceiling_rub"),
-                (no_expiry, "expires_at"),
-                (any_model, "models"),
-                (any_address, "addresses"),
-                (any_rate, "requests_per_second"),
-            ] {
-                if taken_away {
-                    body.insert(field.into(), Value::Null);
-                }
-            }
+            body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
             if body.is_empty() {
                 return Err(nothing_to_set(&key));
             }
@@ -281,26 +317,49 @@ fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
         name,
         ceiling,
+        ceiling_month,
+        ceiling_day,
         models,
         addresses,
         expires,
         requests_per_second,
+        requests_per_minute,
+        tokens_per_minute,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
+    let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
     [
         ("name", name.map(Value::from)),
-        (
-            "ceiling_rub",
-            ceiling.map(|ceiling| Value::from(ceiling.to_string())),
-        ),
+        ("ceiling_rub", rubles(ceiling)),
+        ("ceiling_month_rub", rubles(ceiling_month)),
+        ("ceiling_day_rub", rubles(ceiling_day)),
         ("models", list(models)),
         ("addresses", list(addresses)),
         ("expires_at", expires.map(Value::from)),
         ("requests_per_second", requests_per_second.map(Value::from)),
+        ("requests_per_minute", requests_per_minute.map(Value::from)),
+        ("tokens_per_minute", tokens_per_minute.map(Value::from)),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field.to_owned(), value?)))
     .collect()
+}
+
+/// The limits that are taken away, as the fields of the API.
+fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
+    [
+        (without.no_ceiling, "ceiling_rub"),
+        (without.no_ceiling_month, "ceiling_month_rub"),
+        (without.no_ceiling_day, "ceiling_day_rub"),
+        (without.no_expiry, "expires_at"),
+        (without.any_model, "models"),
+        (without.any_address, "addresses"),
+        (without.any_rate, "requests_per_second"),
+        (without.no_requests_per_minute, "requests_per_minute"),
+        (without.no_tokens_per_minute, "tokens_per_minute"),
+    ]
+    .into_iter()
+    .filter_map(|(taken_away, field)| taken_away.then_some(field))
 }
 
 fn nothing_to_set(key: &KeyId) -> Failure {
@@ -324,10 +383,14 @@ mod tests {
         Limits {
             name: None,
             ceiling: None,
+            ceiling_month: None,
+            ceiling_day: None,
             models: Vec::new(),
             addresses: Vec::new(),
             expires: None,
             requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
         }
     }
 
@@ -337,14 +400,44 @@ mod tests {
         let named = Limits {
             name: Some("ci".into()),
             ceiling: Some(MicroRub::new(500_000)),
+            ceiling_day: Some(MicroRub::rubles(2)),
             models: vec!["m".into()],
             requests_per_second: Some(5),
+            tokens_per_minute: Some(7),
             ..limits()
         };
         assert_eq!(
             Value::Object(given(named)),
-            json!({"name": "ci", "ceiling_rub": "0.50", "models": ["m"], "requests_per_second": 5})
+            json!({
+                "name": "ci", "ceiling_rub": "0.50", "ceiling_day_rub": "2.00", "models": ["m"],
+                "requests_per_second": 5, "tokens_per_minute": 7,
+            })
         );
+    }
+
+    #[test]
+    fn an_account_is_shown_with_its_keys() {
+        let key = json!({
+            "id": "k1", "name": "ci", "status": "active", "ceiling_rub": null, "spent_rub": "3.00",
+            "ceiling_month_rub": "30.00", "spent_month_rub": "2.00", "ceiling_day_rub": "5.00",
+            "spent_day_rub": "1.00", "held_rub": "0.00", "free_rub": "4.00",
+            "changed_at": "2027-01-31T00:00:00Z",
+        });
+        let account = json!({
+            "id": "acme", "balance_rub": "7.00", "holds_open": 2, "spent_day_rub": "1.00", "keys": [key],
+        });
+        assert_eq!(
+            overview(&account),
+            "account      acme\n\
+             balance      7.00 ₽\n\
+             open holds   2\n\
+             spent today  1.00 ₽\n\
+             \n\
+             KEY  NAME  STATUS  SPENT, ₽  OF, ₽  MONTH, ₽  OF, ₽  TODAY, ₽  OF, ₽  HELD, ₽  FREE, ₽  CHANGED\n\
+             k1   ci    active      3.00      -      2.00  30.00      1.00   5.00     0.00     4.00  2027-01-31T00:00:00Z\n"
+        );
+        // Other answers have no keys.
+        assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod secret;
 mod tls;
 mod vendor;
 
+pub(crate) use self::near::near;
 pub use self::{
     changes::need_restart,
     error::{ConfigError, ConfigErrors},

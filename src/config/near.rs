@@ -1,7 +1,7 @@
 //! Names that were probably meant.
 
 /// Of the known names the one that was probably meant.
-pub(super) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let far = 1 + name.chars().count() / 3;
     known
         .map(|known| (distance(name, known), known))

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tollgate_layers::{
     auth::SecretKey,
+    ceiling::Ceilings,
     key::{AccountId, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::{
@@ -146,10 +147,13 @@ async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
         models: Vec::new(),
         addresses: Vec::new(),
         requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
         expires_at_ms: None,
         created_at_ms: 0,
+        changed_at_ms: 0,
     };
-    store.create_key(&record, None).await?;
+    store.create_key(&record, Ceilings::NONE).await?;
     Ok(secret)
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tollgate_layers::{
+    ceiling::Ceilings,
     facts::RequestNumber,
     key::{AccountId, KeyStatus},
     reserve::{
@@ -408,7 +409,7 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
     open(ledger, 1000).await;
     for digest in 10..30 {
         let key = record(&acme(), &format!("x{digest}"), digest);
-        ledger.create_key(&key, None).await.unwrap();
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
         let change = |status: Option<KeyStatus>| KeyChange {
             status,
             name: status.is_none().then(|| "renamed".into()),

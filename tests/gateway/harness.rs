@@ -12,7 +12,10 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
-use tollgate_layers::reserve::Event;
+use tollgate_layers::reserve::{
+    Event,
+    ledger::{Bookkeeping, KeyChange},
+};
 
 use crate::secrets::{self, Folder};
 
@@ -285,6 +288,17 @@ impl World {
             id: text("id"),
             account: account.to_owned(),
         }
+    }
+
+    /// Lets a key call these models alone, which need not be in the catalog: some were once.
+    pub async fn only_for(&self, key: &Key, models: &[&str]) {
+        let change = KeyChange {
+            models: Some(models.iter().map(|model| (*model).to_owned()).collect()),
+            ..KeyChange::default()
+        };
+        let id = key.id.parse().unwrap();
+        let store = self.gateway.store();
+        store.change_key(&id, &change).await.unwrap();
     }
 
     /// A new account `acme` with 1000 ₽ and a key without limits.

@@ -117,6 +117,7 @@ on_every_store! {
     what_is_held_lies_between_the_least_and_the_wish
     holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
     a_ceiling_can_be_raised_lowered_and_taken_away
+    a_day_and_a_month_have_ceilings_of_their_own
     the_same_hold_asked_for_again_is_granted_once
     a_number_cannot_hold_two_things
     a_number_that_has_ended_is_gone
@@ -130,6 +131,7 @@ on_every_store! {
     a_reserve_that_does_not_fit_ends_some_due_holds_of_its_account
     a_settled_call_pays_its_cost_and_frees_its_hold
     a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
+    a_cost_beyond_the_hold_stays_below_the_days_ceiling
     a_lowered_ceiling_does_not_take_back_a_hold
     a_repeated_settlement_is_answered_with_the_first_result
     a_released_hold_costs_nothing

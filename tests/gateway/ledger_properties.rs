@@ -2,7 +2,11 @@
 //!
 //! The invariants are reckoned here a second time, from the commands and answers alone.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use proptest::{
     prelude::*,
@@ -10,6 +14,8 @@ use proptest::{
 };
 use tokio::runtime::{Builder, Runtime};
 use tollgate_layers::{
+    calendar::day_of,
+    ceiling::{Ceiling, Ceilings},
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
@@ -42,13 +48,27 @@ type Checked = Result<(), TestCaseError>;
 #[test]
 fn the_book_keeps_its_invariants() {
     run(400, |commands| {
-        let (mut book, mut history) = (Book::default(), History::default());
-        for (now, command) in (1_000..).zip(prelude().iter().chain(&commands)) {
-            step(&mut book, &mut history, command, now)?;
+        // All on one day; then with a midnight in their midst, and with that of a new month: each
+        // command takes a millisecond.
+        let at = (prelude().len() + commands.len() / 2) as u64;
+        let midnights = [
+            (NOON, Midnight::NONE),
+            (MARCH_2_2026 - at, Midnight::new(MARCH_2_2026, false)),
+            (MARCH_1_2026 - at, Midnight::new(MARCH_1_2026, true)),
+        ];
+        for (begin, midnight) in midnights {
+            let (mut book, mut history) = (Book::default(), History::new(midnight));
+            for (now, command) in (begin..).zip(prelude().iter().chain(&commands)) {
+                step(&mut book, &mut history, command, now)?;
+            }
         }
         Ok(())
     });
 }
+
+const MARCH_1_2026: u64 = 1_772_323_200_000;
+const MARCH_2_2026: u64 = MARCH_1_2026 + 86_400_000;
+const NOON: u64 = MARCH_1_2026 + 43_200_000;
 
 #[test]
 fn memory_answers_as_the_book_does() {
@@ -122,24 +142,40 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
     }
 }
 
-/// The same commands to the book and to a store: the same answers, the same views.
+/// The same commands to the book and to a store: the same answers, the same views. The store has a clock
+/// of its own, so what came out differently over a midnight proves nothing.
 async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
-    let (mut book, mut history) = (Book::default(), History::default());
-    for (now, command) in (1_000..).zip(prelude().iter().chain(commands)) {
+    let begin = now_ms();
+    let agreed = agree_from(ledger, commands, begin).await;
+    if day_of(now_ms() + 1_000) == day_of(begin) {
+        agreed
+    } else {
+        Ok(())
+    }
+}
+
+async fn agree_from<L: Books>(ledger: &L, commands: &[Command], begin: u64) -> Checked {
+    let (mut book, mut history) = (Book::default(), History::new(Midnight::NONE));
+    for (now, command) in (begin..).zip(prelude().iter().chain(commands)) {
         let expected = step(&mut book, &mut history, command, now)?;
         let answer = play(ledger, command).await?;
         same(answer, expected, &command)?;
         match command {
-            Command::Expire { .. } => views_agree(ledger, &book, 0..ACCOUNTS).await?,
+            Command::Expire { .. } => views_agree(ledger, &book, 0..ACCOUNTS, now).await?,
             command => {
                 let touched = account_of(command);
-                views_agree(ledger, &book, touched..touched + 1).await?;
+                views_agree(ledger, &book, touched..touched + 1, now).await?;
             }
         }
     }
-    views_agree(ledger, &book, 0..ACCOUNTS).await?;
+    views_agree(ledger, &book, 0..ACCOUNTS, begin).await?;
     let audit = ledger.audit().await.map_err(failed)?;
     same(audit, book.audit(), &"audit")
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
 }
 
 /// One command to the book, and what must hold after it.
@@ -154,6 +190,7 @@ fn step(
         Command::Expire { most, .. } => Outcome::Expired(book.expire(*most, now)),
         command => book::apply(book, command, now),
     };
+    history.now = now;
     history.note(command, &outcome)?;
     history.check(book, &command)?;
     same(book.audit().breaches, Vec::new(), &command)?;
@@ -175,7 +212,11 @@ fn prelude() -> Vec<Command> {
             commands.push(Command::SetKey {
                 account: account(index),
                 key: key_of(index, key),
-                ceiling: (key == 2).then(|| micro(200)),
+                ceilings: Ceilings {
+                    total: (key == 2).then(|| micro(200)),
+                    day: (key == 1).then(|| micro(250)),
+                    ..Ceilings::NONE
+                },
                 enabled: true,
             });
         }
@@ -250,18 +291,20 @@ fn key_index() -> impl Strategy<Value = u8> {
 }
 
 fn command() -> impl Strategy<Value = Command> {
-    let ceiling = proptest::option::of(0..400i64);
+    let ceiling = || proptest::option::of((0..400i64).prop_map(micro));
+    let ceilings = (ceiling(), ceiling(), ceiling());
+    let ceilings = ceilings.prop_map(|(total, month, day)| Ceilings { total, month, day });
     let fresh = prop_oneof![4 => Just(true), 1 => Just(false)];
     prop_oneof![
         1 => (account_index(), any::<bool>()).prop_map(|(index, suspended)| Command::SetAccount {
             account: account(index),
             suspended,
         }),
-        2 => (account_index(), key_index(), ceiling, prop_oneof![3 => Just(true), 1 => Just(false)])
-            .prop_map(|(index, key, ceiling, enabled)| Command::SetKey {
+        2 => (account_index(), key_index(), ceilings, prop_oneof![3 => Just(true), 1 => Just(false)])
+            .prop_map(|(index, key, ceilings, enabled)| Command::SetKey {
                 account: account(index),
                 key: key_of(index, key),
-                ceiling: ceiling.map(micro),
+                ceilings,
                 enabled,
             }),
         3 => (account_index(), 0..5u8, -300..500i64).prop_map(|(index, id, amount)| Command::Enter {
@@ -316,7 +359,7 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
         Command::SetKey {
             account,
             key,
-            ceiling,
+            ceilings,
             enabled,
         } => {
             let changed = ledger
@@ -324,7 +367,9 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
                     key,
                     &KeyChange {
                         status: Some(status(*enabled)),
-                        ceiling: Some(*ceiling),
+                        ceiling: Some(ceilings.total),
+                        ceiling_month: Some(ceilings.month),
+                        ceiling_day: Some(ceilings.day),
                         ..KeyChange::default()
                     },
                 )
@@ -332,7 +377,7 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
             match changed {
                 Err(BookError::NotFound) => {
                     let record = record_of(account, key, *enabled);
-                    done(ledger.create_key(&record, *ceiling).await.map(drop))?
+                    done(ledger.create_key(&record, *ceilings).await.map(drop))?
                 }
                 changed => done(changed.map(drop))?,
             }
@@ -403,7 +448,12 @@ fn failed(error: impl fmt::Debug) -> TestCaseError {
 }
 
 /// What operators see of these accounts is what stands in the book.
-async fn views_agree<L: Books>(ledger: &L, book: &Book, accounts: std::ops::Range<u8>) -> Checked {
+async fn views_agree<L: Books>(
+    ledger: &L,
+    book: &Book,
+    accounts: std::ops::Range<u8>,
+    now: u64,
+) -> Checked {
     for index in accounts {
         let id = account(index);
         let (view, keys) = match (ledger.account(&id).await, ledger.keys(&id).await) {
@@ -431,20 +481,24 @@ async fn views_agree<L: Books>(ledger: &L, book: &Book, accounts: std::ops::Rang
             account.loss,
         ];
         same((view.suspended, shown), (account.suspended, booked), &id)?;
+        same(view.holds_open, account.holds_open() as u64, &id)?;
         let shown: Vec<_> = keys
             .into_iter()
             .map(|key| {
                 let enabled = key.record.status == KeyStatus::Active;
                 let money = [key.spent_rub, key.held_rub, key.free_rub];
-                (key.record.id, enabled, key.ceiling_rub, money)
+                let periods = (key.month, key.day);
+                (key.record.id, enabled, key.ceiling_rub, money, periods)
             })
             .collect();
         let booked: Vec<_> = (0..KEYS)
             .filter_map(|key| {
                 let key_id = key_of(index, key);
                 let key = account.key(&key_id)?;
-                let money = [key.used, key.held, account.free(&key_id)];
-                Some((key_id, key.enabled, key.ceiling, money))
+                let money = [key.used, key.held, account.free(&key_id, now)];
+                let view = key.view(record_of(&id, &key_id, key.enabled), micro(0), now);
+                let periods = (view.month, view.day);
+                Some((key_id, key.enabled, key.ceilings.total, money, periods))
             })
             .collect();
         same(shown, booked, &id)?;
@@ -473,17 +527,68 @@ fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
 }
 
 /// What the commands and their answers come to, reckoned without the book: sums and sets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct History {
     accounts: BTreeMap<AccountId, Seen>,
+    now: u64,
+    midnight: Midnight,
+}
+
+/// The one midnight among the commands, if there is one.
+#[derive(Clone, Copy, Debug)]
+struct Midnight {
+    at: u64,
+    /// A month begins with it.
+    of_month: bool,
+}
+
+impl Midnight {
+    const NONE: Self = Self::new(u64::MAX, false);
+
+    const fn new(at: u64, of_month: bool) -> Self {
+        Self { at, of_month }
+    }
+}
+
+/// The ceilings as history knows them: it does not reckon when they begin anew.
+const MONTH: Ceiling = Ceiling::Month { resets_at_ms: 0 };
+const DAY: Ceiling = Ceiling::Day { resets_at_ms: 0 };
+
+fn without_times(outcome: &Outcome) -> Outcome {
+    let timeless = |ceiling| match ceiling {
+        Ceiling::Total => Ceiling::Total,
+        Ceiling::Month { .. } => MONTH,
+        Ceiling::Day { .. } => DAY,
+    };
+    let refusal = |refusal| match refusal {
+        Refusal::CeilingUsedUp(ceiling) => Refusal::CeilingUsedUp(timeless(ceiling)),
+        Refusal::DoesNotFit {
+            free,
+            held,
+            ceiling,
+        } => Refusal::DoesNotFit {
+            free,
+            held,
+            ceiling: ceiling.map(timeless),
+        },
+        other => other,
+    };
+    match outcome.clone() {
+        Outcome::Reserve(answer) => Outcome::Reserve(answer.map_err(refusal)),
+        Outcome::Probe(answer) => Outcome::Probe(answer.map_err(refusal)),
+        other => other,
+    }
 }
 
 #[derive(Debug, Default)]
 struct Seen {
     suspended: bool,
-    keys: BTreeMap<KeyId, (Option<i64>, bool)>,
+    keys: BTreeMap<KeyId, (Ceilings, bool)>,
     entries: BTreeMap<String, i64>,
-    charges: Vec<(KeyId, i64)>,
+    /// On which key, how much, and whether after midnight.
+    charges: Vec<(KeyId, i64, bool)>,
+    after_midnight: bool,
+    midnight_of_month: bool,
     costs: i64,
     losses: i64,
     open: BTreeMap<RequestNumber, Held>,
@@ -499,8 +604,20 @@ struct Held {
 }
 
 impl History {
+    const fn new(midnight: Midnight) -> Self {
+        Self {
+            accounts: BTreeMap::new(),
+            now: 0,
+            midnight,
+        }
+    }
+
     /// Takes a command and its answer in, and says if the answer is not the one that history allows.
     fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
+        for seen in self.accounts.values_mut() {
+            seen.after_midnight = self.now >= self.midnight.at;
+            seen.midnight_of_month = self.midnight.of_month;
+        }
         match (command, outcome) {
             (Command::SetAccount { account, suspended }, outcome) => {
                 same(outcome, &Outcome::Done, command)?;
@@ -551,7 +668,7 @@ impl History {
                     (key, Some((seen.used(key), seen.held_by(key)))),
                     at,
                 )?;
-                same(account.free(key).micro(), seen.free(key), at)?;
+                same(account.free(key, self.now).micro(), seen.free(key), at)?;
             }
         }
         Ok(())
@@ -582,7 +699,7 @@ const fn settled(booked: Booked, charged: i64, loss: i64) -> Settled {
 
 impl Seen {
     fn charged(&self) -> i64 {
-        self.charges.iter().map(|(_, amount)| amount).sum()
+        self.charges.iter().map(|(_, amount, _)| amount).sum()
     }
 
     fn balance(&self) -> i64 {
@@ -599,19 +716,54 @@ impl Seen {
     }
 
     fn used(&self, key: &KeyId) -> i64 {
-        let of_key = self.charges.iter().filter(|(charged, _)| charged == key);
-        of_key.map(|(_, amount)| amount).sum()
+        self.used_under(key, Ceiling::Total)
+    }
+
+    /// What counts under a ceiling: all, or what was charged on this side of midnight.
+    fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
+        let all = match ceiling {
+            Ceiling::Total => true,
+            Ceiling::Month { .. } => !self.midnight_of_month,
+            Ceiling::Day { .. } => false,
+        };
+        let of_key = self.charges.iter().filter(|charge| charge.0 == *key);
+        let counted = of_key.filter(|charge| all || charge.2 == self.after_midnight);
+        counted.map(|(_, amount, _)| amount).sum()
+    }
+
+    /// The key's ceilings, and what each of them leaves beside the charges.
+    fn left(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
+        let Some((ceilings, _)) = self.keys.get(key) else {
+            return Vec::new();
+        };
+        let each = [
+            (Ceiling::Total, ceilings.total),
+            (MONTH, ceilings.month),
+            (DAY, ceilings.day),
+        ];
+        let left = |(ceiling, limit): (Ceiling, Option<MicroRub>)| {
+            Some((ceiling, limit?.micro() - self.used_under(key, ceiling)))
+        };
+        each.into_iter().filter_map(left).collect()
     }
 
     fn free(&self, key: &KeyId) -> i64 {
-        let account = self.balance() - self.held();
-        match self.keys.get(key) {
-            None => 0,
-            Some((None, _)) => account,
-            Some((Some(ceiling), _)) => {
-                account.min((ceiling - self.used(key) - self.held_by(key)).max(0))
+        self.room(key).0
+    }
+
+    /// What is free on a key, and the ceiling that leaves no more.
+    fn room(&self, key: &KeyId) -> (i64, Option<Ceiling>) {
+        if !self.keys.contains_key(key) {
+            return (0, None);
+        }
+        let mut room = (self.balance() - self.held(), None);
+        for (ceiling, left) in self.left(key) {
+            let left = (left - self.held_by(key)).max(0);
+            if left < room.0 {
+                room = (left, Some(ceiling));
             }
         }
+        room
     }
 
     fn expire(&mut self) -> usize {
@@ -629,9 +781,10 @@ impl Seen {
         due.len()
     }
 
-    /// Why nothing at all can be held on the key now.
+    /// Why nothing at all can be held on the key now; of ceilings that are used up the one that begins
+    /// anew last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
-        let Some((ceiling, enabled)) = self.keys.get(key) else {
+        let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
         };
         if !enabled {
@@ -640,10 +793,9 @@ impl Seen {
             Some(Refusal::Suspended)
         } else if self.balance() == 0 {
             Some(Refusal::AccountEmpty)
-        } else if ceiling.is_some_and(|ceiling| self.used(key) >= ceiling) {
-            Some(Refusal::CeilingUsedUp)
         } else {
-            None
+            let used_up = self.left(key).into_iter().find(|(_, left)| *left <= 0);
+            used_up.map(|(ceiling, _)| Refusal::CeilingUsedUp(ceiling))
         }
     }
 
@@ -651,12 +803,11 @@ impl Seen {
         let expected = match command {
             Command::SetKey {
                 key,
-                ceiling,
+                ceilings,
                 enabled,
                 ..
             } => {
-                let ceiling = ceiling.map(MicroRub::micro);
-                self.keys.insert(key.clone(), (ceiling, *enabled));
+                self.keys.insert(key.clone(), (*ceilings, *enabled));
                 Outcome::Done
             }
             Command::Enter { entry, .. } => self.enter(entry),
@@ -682,7 +833,7 @@ impl Seen {
             Command::Probe { key, .. } => Outcome::Probe(self.refusal(key).map_or(Ok(()), Err)),
             Command::SetAccount { .. } | Command::Expire { .. } => outcome.clone(),
         };
-        same(outcome, &expected, command)
+        same(without_times(outcome), expected, command)
     }
 
     fn enter(&mut self, entry: &Entry) -> Outcome {
@@ -723,12 +874,13 @@ impl Seen {
         if self.free(&hold.key) < hold.want.micro() {
             self.expire();
         }
-        let free = self.free(&hold.key);
+        let (free, ceiling) = self.room(&hold.key);
         let amount = free.min(hold.want.micro());
         if amount < hold.least.micro() {
             return Err(Refusal::DoesNotFit {
                 free: micro(free),
                 held: micro(self.held_by(&hold.key)),
+                ceiling,
             });
         }
         let held = Held {
@@ -766,7 +918,8 @@ impl Seen {
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);
-        self.charges.push((key.clone(), charged));
+        self.charges
+            .push((key.clone(), charged, self.after_midnight));
         self.costs += cost;
         self.losses += cost - charged;
         let settled = settled(booked, charged, cost - charged);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     checks::{INVALID, LIMIT, refused},
-    harness::{Answer, RedisServer, Setup, World},
+    harness::{Answer, RedisServer, Setup, World, eventually},
     ops::{BOTH, bearer, limits, top},
 };
 
@@ -109,6 +109,63 @@ async fn a_key_can_be_limited_and_others_of_its_account_are_not_concerned() {
             until_refused(1, async || op.call(&world, &key, &op.body("x")).await).await;
         refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert_eq!(answer.headers["retry-after"], "1");
+        assert_eq!(op.call(&world, &other, &op.body("x")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_key_can_be_limited_by_the_minute_and_is_told_so() {
+    let world = World::start().await;
+    let other = world.key().await;
+    // One at a time, each ten seconds.
+    let limited = json!({ "requests_per_minute": 6 });
+    for op in BOTH {
+        let key = world.another_key("acme", limited.clone()).await;
+        assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
+        let answer = op.call(&world, &key, &op.body("x")).await;
+        let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
+        let wait: u64 = answer.headers["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((1..=10).contains(&wait), "{wait}");
+        assert!(text.contains("запросов в минуту"), "{text}");
+        assert!(text.contains(&format!("через {wait} с")), "{text}");
+        assert_eq!(op.call(&world, &other, &op.body("x")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
+    let world = World::start().await;
+    let other = world.key().await;
+    for op in BOTH {
+        let limited = json!({ "tokens_per_minute": 1 });
+        let key = world.another_key("acme", limited).await;
+        let began = Instant::now();
+        // What a call took is known once it is settled; until then others are let in.
+        let mut used = 0_u64;
+        let answer = eventually("it waits for what it has used", async || {
+            let answer = op.call(&world, &key, &op.body("x")).await;
+            if answer.status == 429 {
+                let wait = answer.headers["retry-after"].to_str().unwrap();
+                let (wait, debt): (u64, _) = (wait.parse().unwrap(), 60 * used.saturating_sub(1));
+                let honest = wait <= debt && wait + began.elapsed().as_secs() + 1 >= debt;
+                return honest.then_some(answer);
+            }
+            let receipt = world.receipt(&answer.number()).await;
+            let classes = receipt["usage"].as_object().unwrap().values();
+            used += classes.map(|tokens| tokens.as_u64().unwrap()).sum::<u64>();
+            None
+        })
+        .await;
+        let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
+        assert!(text.contains("токенов в минуту"), "{text}");
+        // It may still see where it stands, and others are not concerned.
+        let bearer = bearer(&key);
+        let headers = [("authorization", bearer.as_str())];
+        assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
         assert_eq!(op.call(&world, &other, &op.body("x")).await.status, 200);
     }
 }

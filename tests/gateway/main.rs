@@ -27,6 +27,7 @@ mod secrets; // a net under all of it: no secret in logs, answers, files
 mod redis_servers;
 
 mod call_log; // the line that each call leaves
+mod ceilings; // what a key may spend in a day and in a month
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below

@@ -191,8 +191,9 @@ async fn a_receipt_keeps_the_version_the_exchange_rate_and_the_four_prices() {
 async fn our_own_refusals_cost_nothing() {
     let world = World::start().await;
     let key = world.key().await;
-    let limited = json!({ "models": ["other"], "ceiling_rub": "1" });
+    let limited = json!({ "ceiling_rub": "1" });
     let limited = world.another_key("acme", limited).await;
+    world.only_for(&limited, &["other"]).await;
     for op in BOTH {
         let large = json!({ "max_tokens": 4_000_000_000_u32, "n": 100 });
         for (what, key, fields) in [

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::{is_russian, micro, names},
-    harness::{ADMIN_KEY, Answer, World, request, with},
+    harness::{ADMIN_KEY, Answer, Key, World, request, with},
     ops::{BOTH, Op},
     replies::Running,
 };
@@ -41,10 +41,12 @@ async fn an_account_is_created_shown_listed_and_renamed() {
     let account = json!({
         "id": "acme", "name": "Acme Ltd", "status": "active", "balance_rub": "0.00",
         "held_rub": "0.00", "free_rub": "0.00", "spent_rub": "0.00", "loss_rub": "0.00",
+        "holds_open": 0,
     });
     let path = format!("{ACCOUNTS}/acme");
     let shown = world.admin(Method::GET, &path, None).await;
-    assert_eq!(shown.json(), account);
+    let more = json!({ "spent_month_rub": "0.00", "spent_day_rub": "0.00", "keys": [] });
+    assert_eq!(shown.json(), with(account.clone(), more));
     post(&world, ACCOUNTS, json!({ "id": "beta", "name": "Beta" })).await;
     let listed = world.admin(Method::GET, ACCOUNTS, None).await.json();
     let listed = listed["accounts"].as_array().unwrap().clone();
@@ -61,6 +63,42 @@ async fn an_account_is_created_shown_listed_and_renamed() {
     )
     .await;
     no(&again, 409);
+}
+
+#[tokio::test]
+async fn an_account_shows_its_keys_its_holds_and_what_was_spent_lately() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let other = world
+        .another_key(
+            "acme",
+            json!({ "ceiling_day_rub": "3", "ceiling_month_rub": "40" }),
+        )
+        .await;
+    let spent = world.chat(&key, &Op::Chat.body("x")).await;
+    let charged = world.receipt(&spent.number()).await["charged_rub"].clone();
+    let running = Running::start(&world, Op::Chat, &other, &Op::Chat.body("x")).await;
+
+    let account = world.account(&key).await;
+    assert_eq!(account["holds_open"], 1);
+    for field in ["spent_rub", "spent_month_rub", "spent_day_rub"] {
+        assert_eq!(account[field], charged, "{field}");
+    }
+    let keys = world.admin(Method::GET, "/admin/v1/accounts/acme/keys", None);
+    assert_eq!(account["keys"], keys.await.json()["keys"]);
+    let shown = |key: &Key| {
+        let mut keys = account["keys"].as_array().unwrap().iter();
+        keys.find(|shown| shown["id"] == *key.id).unwrap()
+    };
+    assert_eq!(shown(&key)["spent_day_rub"], charged);
+    assert_eq!(shown(&key)["ceiling_day_rub"], Value::Null);
+    let other = shown(&other);
+    assert_eq!(other["ceiling_day_rub"], "3.00");
+    assert_eq!(other["ceiling_month_rub"], "40.00");
+    assert_eq!(other["spent_day_rub"], "0.00");
+    assert_eq!(other["held_rub"], account["held_rub"]);
+    running.finish().await;
+    assert_eq!(world.settled(&key).await["holds_open"], 0);
 }
 
 #[tokio::test]

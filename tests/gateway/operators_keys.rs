@@ -31,7 +31,8 @@ async fn a_key_is_created_with_its_secret_once_and_shown_without() {
     let fields = json!({
         "name": "build server", "ceiling_rub": "12.5", "models": ["chat"],
         "addresses": ["127.0.0.0/8", "::1"], "requests_per_second": 7,
-        "expires_at": "2099-12-31T00:00:00Z",
+        "expires_at": "2099-12-31T00:00:00Z", "ceiling_month_rub": "10", "ceiling_day_rub": "1.5",
+        "requests_per_minute": 8, "tokens_per_minute": 9,
     });
     let keys = "/admin/v1/accounts/acme/keys";
     let made = world.admin(Method::POST, keys, Some(fields)).await;
@@ -49,6 +50,11 @@ async fn a_key_is_created_with_its_secret_once_and_shown_without() {
     assert_eq!(made["models"], json!(["chat"]));
     assert_eq!(made["addresses"], json!(["127.0.0.0/8", "::1/128"]));
     assert_eq!(made["requests_per_second"], 7);
+    assert_eq!(made["requests_per_minute"], 8);
+    assert_eq!(made["tokens_per_minute"], 9);
+    assert_eq!(made["ceiling_month_rub"], "10.00");
+    assert_eq!(made["ceiling_day_rub"], "1.50");
+    assert_eq!(made["changed_at"], made["created_at"]);
     assert_eq!(made["expires_at"], "2099-12-31T00:00:00Z");
     assert!(secret.starts_with(made["prefix"].as_str().unwrap().trim_end_matches('…')));
 
@@ -158,6 +164,75 @@ async fn a_ceiling_is_set_raised_and_taken_away() {
         let answer = world.admin(Method::PATCH, &path(&key), change).await;
         assert_eq!(answer.status, 400, "{bad}");
     }
+}
+
+#[tokio::test]
+async fn a_key_is_renamed_and_says_when_it_was_changed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let before = world.admin(Method::GET, &path(&key), None).await.json();
+    let renamed = patch(&world, &key, json!({ "name": "build server" })).await;
+    assert_eq!(renamed["name"], "build server");
+    let time = |value: &Value| value.as_str().unwrap().to_owned();
+    assert_eq!(renamed["created_at"], before["created_at"]);
+    assert!(time(&renamed["changed_at"]) >= time(&before["changed_at"]));
+    // Its account too, under the same id.
+    let name = Some(json!({ "name": "Acme Holding" }));
+    let account = "/admin/v1/accounts/acme";
+    let renamed = world.admin(Method::PATCH, account, name).await.json();
+    assert_eq!(
+        (&renamed["id"], &renamed["name"]),
+        (&json!("acme"), &json!("Acme Holding"))
+    );
+    assert_eq!(call(&world, &key).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_a_key_cannot_mean_is_400_and_names_the_field() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let keys = "/admin/v1/accounts/acme/keys";
+    for (fields, words) in [
+        (
+            json!({ "models": ["chat", "mesages"] }),
+            &["models[1]: ", "\"messages\""][..],
+        ),
+        (
+            json!({ "addresses": ["10.0.0.5/8"] }),
+            &["addresses[0]: ", "10.0.0.0/8"],
+        ),
+        (
+            json!({ "expires_at": "2001-01-01" }),
+            &["expires_at: ", "past"],
+        ),
+        (json!({ "ceiling_day_rub": 5 }), &["ceiling_day_rub: "]),
+        (
+            json!({ "ceiling_month_rub": "-1" }),
+            &["ceiling_month_rub: "],
+        ),
+        (
+            json!({ "requests_per_minute": 0 }),
+            &["requests_per_minute: "],
+        ),
+        (
+            json!({ "tokens_per_minute": 1.5 }),
+            &["tokens_per_minute: "],
+        ),
+    ] {
+        let made = world.admin(Method::POST, keys, Some(fields.clone())).await;
+        let changed = world.admin(Method::PATCH, &path(&key), Some(fields)).await;
+        for answer in [made, changed] {
+            assert_eq!(answer.status, 400, "{answer:?}");
+            let text = answer.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            assert!(text.starts_with(words[0]), "{text}");
+        }
+    }
+    let listed = world.admin(Method::GET, keys, None).await.json();
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]

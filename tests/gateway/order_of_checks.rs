@@ -148,9 +148,8 @@ async fn a_key_with_nothing_to_spend_is_told_so_before_that_there_is_no_such_mod
 #[tokio::test]
 async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
     let world = World::start().await;
-    let key = world
-        .key_with("acme", "10", json!({ "models": ["other"] }))
-        .await;
+    let key = world.key_with("acme", "10", json!({})).await;
+    world.only_for(&key, &["other"]).await;
     for op in BOTH {
         let body = with(op.body("x"), json!({ "model": "nothing" }));
         let answer = op.call(&world, &key, &body).await;
@@ -161,12 +160,11 @@ async fn that_there_is_no_such_model_answers_before_that_it_is_not_allowed() {
 #[tokio::test]
 async fn a_model_that_is_not_allowed_answers_before_the_hold() {
     let world = World::start().await;
-    let poor = world
-        .key_with("poor", "0.000001", json!({ "models": ["other"] }))
-        .await;
-    let empty = world
-        .key_with("empty", "0", json!({ "models": ["other"] }))
-        .await;
+    let poor = world.key_with("poor", "0.000001", json!({})).await;
+    let empty = world.key_with("empty", "0", json!({})).await;
+    for key in [&poor, &empty] {
+        world.only_for(key, &["other"]).await;
+    }
     for op in BOTH {
         for key in [&poor, &empty] {
             let answer = op.call(&world, key, &op.body("x")).await;

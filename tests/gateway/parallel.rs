@@ -38,22 +38,29 @@ const PATIENCE: Duration = Duration::from_secs(30);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 /// What runs out first.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Short {
     Balance,
-    Ceiling,
+    /// The one in this field of the admin API.
+    Ceiling(&'static str),
 }
+
+const EACH: [Short; 3] = [
+    Short::Balance,
+    Short::Ceiling("ceiling_rub"),
+    Short::Ceiling("ceiling_day_rub"),
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_more_calls_are_served_than_memory_can_pay_for() {
-    for short in [Short::Balance, Short::Ceiling] {
+    for short in EACH {
         two_hundred_calls(Setup::default(), short).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_more_calls_are_served_than_sqlite_can_pay_for() {
-    for short in [Short::Balance, Short::Ceiling] {
+    for short in EACH {
         let folder = folder();
         let path = folder.path().join("ledger.db");
         let url = format!("sqlite:{}", path.display());
@@ -63,7 +70,7 @@ async fn no_more_calls_are_served_than_sqlite_can_pay_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_more_calls_are_served_than_redis_can_pay_for() {
-    for short in [Short::Balance, Short::Ceiling] {
+    for short in EACH {
         let server = RedisServer::start().await;
         two_hundred_calls(Setup::default().ledger(&server.url()), short).await;
     }
@@ -162,9 +169,9 @@ async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
             let body = json!({ "id": "rest", "amount_rub": text(-surplus), "reason": "a test" });
             world.admin(Method::POST, &path, Some(body)).await
         }
-        Short::Ceiling => {
+        Short::Ceiling(field) => {
             let path = format!("/admin/v1/keys/{}", key.id);
-            let body = json!({ "ceiling_rub": text(cost + funds) });
+            let body = json!({ field: text(cost + funds) });
             world.admin(Method::PATCH, &path, Some(body)).await
         }
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::Instant;
 use tollgate_layers::{
+    ceiling::Ceilings,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyStore},
     reserve::{
@@ -35,7 +36,7 @@ async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
     let id: AccountId = account.parse().unwrap();
     ledger.create_account(&id, account).await.unwrap();
     let key = record(&id, &format!("key-{account}"), digest);
-    ledger.create_key(&key, None).await.unwrap();
+    ledger.create_key(&key, Ceilings::NONE).await.unwrap();
     ledger.enter(&id, &topup("first", 1000)).await.unwrap();
     id
 }

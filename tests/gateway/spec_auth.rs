@@ -5,6 +5,7 @@ use http::Method;
 use serde_json::json;
 use tollgate_layers::{
     auth::SecretKey,
+    ceiling::Ceilings,
     key::{KeyRecord, KeyStatus},
     reserve::ledger::Bookkeeping,
 };
@@ -34,13 +35,16 @@ async fn expired(world: &World, account: &str) -> Key {
         models: Vec::new(),
         addresses: Vec::new(),
         requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
         expires_at_ms: Some(1),
         created_at_ms: 0,
+        changed_at_ms: 0,
     };
     world
         .gateway
         .store()
-        .create_key(&record, None)
+        .create_key(&record, Ceilings::NONE)
         .await
         .unwrap();
     Key {

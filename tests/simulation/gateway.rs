@@ -275,7 +275,7 @@ const fn holds_nothing(error: &Error) -> bool {
             | Error::KeyDisabled
             | Error::AccountSuspended
             | Error::AccountEmpty
-            | Error::CeilingUsedUp
+            | Error::CeilingUsedUp(_)
             | Error::DoesNotFit { .. }
             | Error::Internal(_)
             | Error::Overloaded

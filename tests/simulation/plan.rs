@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use tollgate_layers::{
+    ceiling::Ceilings,
     facts::RequestNumber,
     key::{AccountId, KeyId},
     money::MicroRub,
@@ -557,7 +558,10 @@ fn set_key(account: &AccountId, key: &KeyPlan) -> Command {
     Command::SetKey {
         account: account.clone(),
         key: key.id.clone(),
-        ceiling: key.ceiling,
+        ceilings: Ceilings {
+            total: key.ceiling,
+            ..Ceilings::NONE
+        },
         enabled: key.enabled,
     }
 }

@@ -362,10 +362,10 @@ impl std::fmt::Display for Ask {
             }
             Command::SetKey {
                 key,
-                ceiling,
+                ceilings,
                 enabled,
                 ..
-            } => return write!(f, "set {key} {ceiling:?} enabled {enabled}"),
+            } => return write!(f, "set {key} {ceilings:?} enabled {enabled}"),
             Command::SetAccount { suspended, .. } => {
                 return write!(f, "set {} suspended {suspended}", about(command).0);
             }

@@ -56,8 +56,11 @@ impl SecretKey {
             models: Vec::new(),
             addresses: Vec::new(),
             requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
             expires_at_ms: None,
             created_at_ms: super::unix_ms(),
+            changed_at_ms: 0,
         }
     }
 

@@ -53,13 +53,14 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
 /// When the caller's next request is due if this one, at `now`, is let in; or how long it must wait.
 /// All times in nanoseconds. `gcra.lua` computes the same in microseconds.
 fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
-    let interval = 1_000_000_000 / u64::from(quota.per_second.max(1));
-    let tolerance = interval * u64::from(quota.burst.max(1) - 1);
+    let interval = quota.per.as_nanos() / u128::from(quota.count.max(1));
+    let interval = u64::try_from(interval).unwrap_or(u64::MAX);
+    let tolerance = interval.saturating_mul(u64::from(quota.burst.max(1) - 1));
     let earliest = arrival.saturating_sub(tolerance);
     if now < earliest {
         return Err(Duration::from_nanos(earliest - now));
     }
-    Ok(arrival.max(now) + interval)
+    Ok(arrival.max(now).saturating_add(interval))
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for Gcra<K> {
@@ -101,12 +102,26 @@ mod tests {
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_millis(100)));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn ten_seconds_of_a_minutes_requests_at_once_then_one_after_the_other() {
+        let gcra = Gcra::new(100);
+        let quota = Quota::per_minute(30);
+        for _ in 0..5 {
+            assert_eq!(gcra.count(&"a", quota), Ok(()));
+        }
+        assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(gcra.count(&"a", quota), Ok(()));
+        assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
+        // However few there are, one is let in.
+        let (one, few) = (Gcra::new(100), Quota::per_minute(1));
+        assert_eq!(one.count(&"a", few), Ok(()));
+        assert_eq!(one.count(&"a", few), Err(Duration::from_secs(60)));
+    }
+
     #[test]
     fn no_second_lets_in_more_than_rate_and_burst() {
-        let quota = Quota {
-            per_second: 7,
-            burst: 3,
-        };
+        let quota = Quota::per_second(7).with_burst(3);
         let (mut arrival, mut let_in) = (0, Vec::new());
         for now in (0..5_000_000_000u64).step_by(10_000_000) {
             if let Ok(next) = arrive(arrival, now, quota) {

@@ -1,5 +1,5 @@
-//! Limits requests per second by the generic cell rate algorithm (GCRA, ITU-T I.371): one instant
-//! per caller, the *theoretical arrival time*, in a bounded table.
+//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371): one
+//! instant per caller, the *theoretical arrival time*, in a bounded table.
 //!
 //! Whom a request counts for, and at which rate, is a closure's to say:
 //!
@@ -16,7 +16,7 @@
 //! // One request a second for each tenant, two at once. Nobody else is counted.
 //! let by_tenant = |req: &Request<()>| {
 //!     let tenant = req.headers().get("x-tenant")?.to_str().ok()?;
-//!     Some((tenant.to_owned(), Quota { per_second: 1, burst: 2 }))
+//!     Some((tenant.to_owned(), Quota::per_second(1).with_burst(2)))
 //! };
 //! let service = ServiceBuilder::new()
 //!     .layer(RateLimitLayer::new(Gcra::new(10_000), by_tenant))
@@ -26,17 +26,18 @@
 //! service.clone().oneshot(of("acme")).await?;
 //! service.clone().oneshot(of("acme")).await?;
 //! let refused = service.clone().oneshot(of("acme")).await;
-//! assert!(matches!(refused, Err(Error::TooManyRequests { retry_after }) if !retry_after.is_zero()));
+//! assert!(matches!(refused, Err(Error::TooManyRequests { retry_after, .. }) if !retry_after.is_zero()));
 //! service.oneshot(of("other")).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`by_address`] is the closure for the client's address. [`Gcra`] counts in this process; whatever
-//! else counts is a [`Limiter`]: the feature `redis` has the count over many processes to write one with,
-//! `redis::RedisLimiter`.
+//! [`by_address`] is the closure for the client's address. [`Gcra`] counts in this process, and so does
+//! [`PostPaid`], what requests use; whatever else counts is a [`Limiter`]: the feature `redis` has the count
+//! over many processes to write one with, `redis::RedisLimiter`.
 
 mod gcra;
+mod post_paid;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod refusals;
@@ -55,27 +56,50 @@ use tower::{Layer, Service};
 
 pub use self::{
     gcra::Gcra,
+    post_paid::PostPaid,
     refusals::{RefusalLimit, RefusalLimitLayer},
 };
-use crate::{error::Error, facts::ClientAddr};
+use crate::{
+    error::{Error, Limit},
+    facts::ClientAddr,
+};
 
-/// So many requests per second, and so many at once.
+/// So many requests in such a time, and so many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests per second, at least 1.
-    pub per_second: u32,
+    /// How many, at least 1.
+    pub count: u32,
+    /// In what time.
+    pub per: Duration,
     /// How many may come at once, at least 1.
     pub burst: u32,
 }
 
 impl Quota {
-    /// `per_second` requests a second, as many at once.
+    /// `count` requests a second, as many at once.
     #[must_use]
-    pub const fn per_second(per_second: u32) -> Self {
+    pub const fn per_second(count: u32) -> Self {
         Self {
-            per_second,
-            burst: per_second,
+            count,
+            per: Duration::from_secs(1),
+            burst: count,
         }
+    }
+
+    /// `count` requests a minute, those of ten seconds at once.
+    #[must_use]
+    pub const fn per_minute(count: u32) -> Self {
+        Self {
+            count,
+            per: Duration::from_secs(60),
+            burst: count.div_ceil(6),
+        }
+    }
+
+    /// The same, and so many at once.
+    #[must_use]
+    pub const fn with_burst(self, burst: u32) -> Self {
+        Self { burst, ..self }
     }
 }
 
@@ -100,12 +124,23 @@ pub trait Limiter<K>: Clone + Send + 'static {
 pub struct RateLimitLayer<L, F> {
     limiter: L,
     by: F,
+    limit: Limit,
 }
 
 impl<L, F> RateLimitLayer<L, F> {
     /// Counts with `limiter` for whom `by` says.
     pub const fn new(limiter: L, by: F) -> Self {
-        Self { limiter, by }
+        Self {
+            limiter,
+            by,
+            limit: Limit::Requests,
+        }
+    }
+
+    /// Tells whoever is refused that it is this limit.
+    #[must_use]
+    pub fn named(self, limit: Limit) -> Self {
+        Self { limit, ..self }
     }
 }
 
@@ -125,6 +160,7 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
             inner,
             limiter: self.limiter.clone(),
             by: self.by.clone(),
+            limit: self.limit,
         }
     }
 }
@@ -135,6 +171,7 @@ pub struct RateLimit<S, L, F> {
     inner: S,
     limiter: L,
     by: F,
+    limit: Limit,
 }
 
 impl<S: fmt::Debug, L, F> fmt::Debug for RateLimit<S, L, F> {
@@ -169,11 +206,11 @@ where
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let limiter = self.limiter.clone();
+        let (limiter, limit) = (self.limiter.clone(), self.limit);
         Box::pin(async move {
             match limiter.admit(id, quota).await {
                 Ok(()) => inner.call(req).await,
-                Err(retry_after) => Err(Error::TooManyRequests { retry_after }),
+                Err(retry_after) => Err(Error::TooManyRequests { limit, retry_after }),
             }
         })
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use super::Quota;
 use crate::{
     error::BoxError,
     redis_conn::{RedisConn, RedisScript},
@@ -27,20 +28,14 @@ impl RedisLimiter {
         }
     }
 
-    /// Lets a request of `id` in, or says how long it should wait. At most `burst` at once and
-    /// `per_second` a second, both at least 1.
+    /// Lets a request of `id` in, or says how long it should wait.
     ///
     /// # Errors
     /// Redis is out of reach: the caller decides whether to count by itself.
-    pub async fn check(
-        &self,
-        id: &str,
-        per_second: u32,
-        burst: u32,
-    ) -> Result<Result<(), Duration>, BoxError> {
-        let interval = (1_000_000 / per_second.max(1)).max(1);
+    pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
+        let interval = (quota.per.as_micros() / u128::from(quota.count.max(1))).max(1);
         let keys = [format!("tg:rl:{}:{id}", self.name)];
-        let args = [interval.to_string(), burst.max(1).to_string()];
+        let args = [interval.to_string(), quota.burst.max(1).to_string()];
         let wait: i64 = self
             .conn
             .eval(&self.script, &keys, &args, self.conn.response_timeout())

@@ -9,7 +9,7 @@ use http::Request;
 use tower::{Layer, Service};
 
 use super::{Limiter, Quota};
-use crate::error::Error;
+use crate::error::{Error, Limit};
 
 /// Counts refusals of one kind and no other request: whoever guesses is told [`Error::TooManyRequests`] in
 /// place of the refusal once the quota is used up, while good requests of the same caller go on.
@@ -28,7 +28,7 @@ use crate::error::Error;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
-/// let everybody = |_: &Request<bool>| Some(((), Quota { per_second: 1, burst: 2 }));
+/// let everybody = |_: &Request<bool>| Some(((), Quota::per_second(1).with_burst(2)));
 /// let guesses = |error: &Error| matches!(error, Error::KeyUnknown);
 /// let service = ServiceBuilder::new()
 ///     .layer(RefusalLimitLayer::new(Gcra::new(10_000), everybody, guesses))
@@ -130,7 +130,10 @@ where
             match by {
                 Some((id, quota)) if counts(&error) => match limiter.admit(id, quota).await {
                     Ok(()) => Err(error),
-                    Err(retry_after) => Err(Error::TooManyRequests { retry_after }),
+                    Err(retry_after) => Err(Error::TooManyRequests {
+                        limit: Limit::Requests,
+                        retry_after,
+                    }),
                 },
                 _ => Err(error),
             }

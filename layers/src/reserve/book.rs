@@ -2,9 +2,11 @@
 //!
 //! It is the memory store, the working state of the SQLite store, the oracle that the Redis scripts
 //! are tested against, and the auditor. Account A has a posted balance `b` and held `h`; its key k
-//! has a ceiling `l`, used `u` and held `h_k`. What always holds:
+//! has a ceiling `l`, used `u` and held `h_k`. It may have a ceiling for the day and one for the month
+//! besides: for them `u` is what was charged in the current day or month of UTC, and `h_k` is all that it
+//! holds, since nobody knows on which day a call will be charged. What always holds:
 //!
-//! - **I1** a hold is granted only within `min(b − h, l − u − h_k)`, in one step;
+//! - **I1** a hold is granted only within `min(b − h, l − u − h_k)` for each `l`, in one step;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
 //! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls;
 //! - **I4** `0 ≤ h ≤ b`;
@@ -17,10 +19,14 @@ use std::{
     time::Duration,
 };
 
-use super::ledger::{Audit, BookError, Booked, Entry, Hold, Refusal, Reserved, Settled};
+use super::ledger::{
+    Audit, BookError, Booked, Entry, Hold, KeyView, PeriodView, Refusal, Reserved, Settled,
+};
 use crate::{
+    calendar::{day_begins_ms, day_of, month_begins_ms, month_of},
+    ceiling::{Ceiling, Ceilings, Period},
     facts::RequestNumber,
-    key::{AccountId, KeyId},
+    key::{AccountId, KeyId, KeyRecord},
     money::MicroRub,
 };
 
@@ -69,12 +75,16 @@ pub struct Account {
 pub struct KeyBook {
     /// Whether it gets new holds.
     pub enabled: bool,
-    /// `l`, if there is one.
-    pub ceiling: Option<MicroRub>,
+    /// `l`, where there is one.
+    pub ceilings: Ceilings,
     /// `u`: charged so far.
     pub used: MicroRub,
     /// `h_k`: the sum of its open holds.
     pub held: MicroRub,
+    /// The month of its last charge.
+    pub month: Period,
+    /// The day of its last charge.
+    pub day: Period,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,14 +113,14 @@ pub enum Command {
         /// Whether calls are refused.
         suspended: bool,
     },
-    /// Adds a key, or changes its ceiling and whether it is enabled.
+    /// Adds a key, or changes its ceilings and whether it is enabled.
     SetKey {
         /// Its account.
         account: AccountId,
         /// Its id.
         key: KeyId,
-        /// The most it may spend, if limited.
-        ceiling: Option<MicroRub>,
+        /// The most it may spend, where limited.
+        ceilings: Ceilings,
         /// Whether it gets new holds.
         enabled: bool,
     },
@@ -221,12 +231,12 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
         Command::SetKey {
             account,
             key,
-            ceiling,
+            ceilings,
             enabled,
         } => match book.accounts.get_mut(account) {
             None => Outcome::Refused(Rejection::NotFound),
             Some(account) => {
-                account.set_key(key, *ceiling, *enabled);
+                account.set_key(key, *ceilings, *enabled);
                 Outcome::Done
             }
         },
@@ -251,7 +261,7 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
             account,
             ttl,
         } => Outcome::Extended(book.extend(*number, account, *ttl, now)),
-        Command::Probe { account, key } => Outcome::Probe(book.probe(account, key)),
+        Command::Probe { account, key } => Outcome::Probe(book.probe(account, key, now)),
         Command::Expire { account, most } => Outcome::Expired(
             book.accounts
                 .get_mut(account)
@@ -328,23 +338,24 @@ impl Book {
             return if same {
                 Ok(Reserved {
                     held,
-                    free: account.free(&hold.key),
+                    free: account.free(&hold.key, now),
                 })
             } else {
                 Err(Refusal::Conflict)
             };
         }
-        account.admits(&hold.key)?;
-        if account.free(&hold.key) < hold.want {
-            account.expire(EXPIRE_ON_RESERVE_MAX, now);
+        account.admits(&hold.key, now)?;
+        let (mut free, mut ceiling) = account.room(&hold.key, now);
+        if free < hold.want && account.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
+            (free, ceiling) = account.room(&hold.key, now);
         }
-        let free = account.free(&hold.key);
         let held = hold.want.min(free);
         let key = account.keys.get_mut(&hold.key).ok_or(Refusal::Unknown)?;
         if held < hold.least {
             return Err(Refusal::DoesNotFit {
                 free,
                 held: key.held,
+                ceiling,
             });
         }
         let due = now.saturating_add(millis(hold.ttl));
@@ -413,7 +424,7 @@ impl Book {
             }
             (None, None) => return nothing(Booked::Stale),
         };
-        let settled = account.charge(key, cost, held, booked);
+        let settled = account.charge(key, cost, held, booked, now);
         account.bury(number, settled, now);
         settled
     }
@@ -462,11 +473,11 @@ impl Book {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), Refusal> {
+    pub fn probe(&self, account: &AccountId, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         self.accounts
             .get(account)
             .ok_or(Refusal::Unknown)?
-            .admits(key)
+            .admits(key, now)
     }
 
     /// Ends up to `most` holds of each account that are past their time; says how many.
@@ -522,10 +533,10 @@ impl Account {
         self.keys.insert(id, key);
     }
 
-    /// Adds a key, or changes its ceiling and whether it is enabled.
-    pub fn set_key(&mut self, id: &KeyId, ceiling: Option<MicroRub>, enabled: bool) {
+    /// Adds a key, or changes its ceilings and whether it is enabled.
+    pub fn set_key(&mut self, id: &KeyId, ceilings: Ceilings, enabled: bool) {
         let key = self.keys.entry(id.clone()).or_default();
-        key.ceiling = ceiling;
+        key.ceilings = ceilings;
         key.enabled = enabled;
     }
 
@@ -540,6 +551,12 @@ impl Account {
         self.open
             .iter()
             .map(|(number, open)| (*number, &open.key, open.held, open.due))
+    }
+
+    /// How many holds are open.
+    #[must_use]
+    pub fn holds_open(&self) -> usize {
+        self.open.len()
     }
 
     /// Whether the number holds money now.
@@ -560,19 +577,18 @@ impl Account {
         self.entered
     }
 
-    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`.
+    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings.
     #[must_use]
-    pub fn free(&self, key: &KeyId) -> MicroRub {
+    pub fn free(&self, key: &KeyId, now: Millis) -> MicroRub {
+        self.room(key, now).0
+    }
+
+    /// The same, and the ceiling that leaves no more, if one does.
+    fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
-            None => MicroRub::ZERO,
-            Some(KeyBook { ceiling: None, .. }) => account,
-            Some(KeyBook {
-                ceiling: Some(ceiling),
-                used,
-                held,
-                ..
-            }) => account.min(ceiling.minus_or_zero(used.plus_or_max(*held))),
+            None => (MicroRub::ZERO, None),
+            Some(key) => key.room(account, MicroRub::ZERO, now),
         }
     }
 
@@ -586,7 +602,7 @@ impl Account {
 
     /// The refusals that do not depend on an amount. Empty is judged by posted money alone, so that
     /// a key whose money is merely held is told that the call does not fit.
-    fn admits(&self, key: &KeyId) -> Result<(), Refusal> {
+    fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         let key = self.keys.get(key).ok_or(Refusal::Unknown)?;
         if !key.enabled {
             Err(Refusal::Disabled)
@@ -594,8 +610,8 @@ impl Account {
             Err(Refusal::Suspended)
         } else if self.balance <= MicroRub::ZERO {
             Err(Refusal::AccountEmpty)
-        } else if key.ceiling.is_some_and(|ceiling| key.used >= ceiling) {
-            Err(Refusal::CeilingUsedUp)
+        } else if let Some(bound) = key.bounds(now).find(Bound::is_used_up) {
+            Err(Refusal::CeilingUsedUp(bound.ceiling))
         } else {
             Ok(())
         }
@@ -619,24 +635,25 @@ impl Account {
 
     /// Charges what the hold and the free money allow; the rest is loss. The hold itself was
     /// promised: it pays even where a ceiling has been lowered since.
-    fn charge(&mut self, key: &KeyId, cost: MicroRub, held: MicroRub, booked: Booked) -> Settled {
+    fn charge(
+        &mut self,
+        key: &KeyId,
+        cost: MicroRub,
+        held: MicroRub,
+        booked: Booked,
+        now: Millis,
+    ) -> Settled {
+        let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
         let free_beside_hold = match self.keys.get(key) {
             None => MicroRub::ZERO,
-            Some(book) => {
-                let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
-                match book.ceiling {
-                    None => account,
-                    Some(ceiling) => account.min(
-                        ceiling.minus_or_zero(book.used.plus_or_max(book.held).plus_or_max(held)),
-                    ),
-                }
-            }
+            Some(key) => key.room(account, held, now).0,
         };
         let charged = cost.min(held.plus_or_max(free_beside_hold));
         let loss = cost.minus_or_zero(charged);
         self.balance = self.balance.minus_or_zero(charged);
         self.loss = self.loss.plus_or_max(loss);
         if let Some(key) = self.keys.get_mut(key) {
+            (key.month, key.day) = (key.month_at(now), key.day_at(now));
             key.used = key.used.plus_or_max(charged);
         }
         Settled {
@@ -713,6 +730,7 @@ impl Account {
                 ));
             }
         }
+        breaches.extend(self.keys.iter().filter_map(|(id, key)| key.breach(id)));
         if let Some((number, open)) = self
             .open
             .iter()
@@ -759,6 +777,107 @@ impl Account {
         {
             breaches.push(format!("I8 account {id}: hold {number} would never expire"));
         }
+    }
+}
+
+/// A ceiling of a key, and what has been spent under it.
+struct Bound {
+    ceiling: Ceiling,
+    limit: MicroRub,
+    spent: MicroRub,
+}
+
+impl Bound {
+    fn is_used_up(&self) -> bool {
+        self.spent >= self.limit
+    }
+}
+
+impl KeyBook {
+    /// The key as operators see it, where its account has so much free.
+    #[must_use]
+    pub fn view(&self, record: KeyRecord, account: MicroRub, now: Millis) -> KeyView {
+        let (month, day) = (self.month_at(now), self.day_at(now));
+        KeyView {
+            record,
+            ceiling_rub: self.ceilings.total,
+            spent_rub: self.used,
+            held_rub: self.held,
+            free_rub: self.room(account, MicroRub::ZERO, now).0,
+            month: PeriodView {
+                ceiling_rub: self.ceilings.month,
+                spent_rub: month.spent(self.used),
+                resets_at_ms: month_begins_ms(month.index.saturating_add(1)),
+            },
+            day: PeriodView {
+                ceiling_rub: self.ceilings.day,
+                spent_rub: day.spent(self.used),
+                resets_at_ms: day_begins_ms(day.index.saturating_add(1)),
+            },
+        }
+    }
+
+    /// What the key can hold beside its open holds and `beside`, where its account has so much free; and
+    /// the ceiling that leaves no more, if one does.
+    fn room(
+        &self,
+        account: MicroRub,
+        beside: MicroRub,
+        now: Millis,
+    ) -> (MicroRub, Option<Ceiling>) {
+        let held = self.held.plus_or_max(beside);
+        let mut room = (account, None);
+        for bound in self.bounds(now) {
+            let left = bound.limit.minus_or_zero(bound.spent.plus_or_max(held));
+            if left < room.0 {
+                room = (left, Some(bound.ceiling));
+            }
+        }
+        room
+    }
+
+    /// Its ceilings: the one that begins anew last comes first.
+    fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
+        let Ceilings { total, month, day } = self.ceilings;
+        let total = total.map(|limit| Bound {
+            ceiling: Ceiling::Total,
+            limit,
+            spent: self.used,
+        });
+        let month = month.map(|limit| {
+            let period = self.month_at(now);
+            Bound {
+                ceiling: Ceiling::of_month(period.index),
+                limit,
+                spent: period.spent(self.used),
+            }
+        });
+        let day = day.map(|limit| {
+            let period = self.day_at(now);
+            Bound {
+                ceiling: Ceiling::of_day(period.index),
+                limit,
+                spent: period.spent(self.used),
+            }
+        });
+        [total, month, day].into_iter().flatten()
+    }
+
+    fn month_at(&self, now: Millis) -> Period {
+        self.month.at(month_of(now), self.used)
+    }
+
+    fn day_at(&self, now: Millis) -> Period {
+        self.day.at(day_of(now), self.used)
+    }
+
+    /// No period began with more than the key has used: its ceiling would not bound anything.
+    pub(super) fn breach(&self, id: &KeyId) -> Option<String> {
+        let before = self.month.before.max(self.day.before);
+        (before > self.used).then(|| {
+            let (used, before) = (self.used.micro(), before.micro());
+            format!("I3 key {id}: used {used}, but {before} µ₽ before its day or month began")
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    ceiling::{Ceiling, Ceilings},
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
@@ -54,14 +55,16 @@ pub enum Refusal {
     Disabled,
     /// The account's posted balance is spent.
     AccountEmpty,
-    /// The key's ceiling is used up.
-    CeilingUsedUp,
+    /// A ceiling of the key is used up.
+    CeilingUsedUp(Ceiling),
     /// It does not fit beside what is held.
     DoesNotFit {
         /// Free on this key now.
         free: MicroRub,
         /// Held by the key's running calls.
         held: MicroRub,
+        /// The key's ceiling that leaves no more; `None` where the account's money does.
+        ceiling: Option<Ceiling>,
     },
     /// The number was settled or released already.
     Gone,
@@ -76,8 +79,8 @@ impl fmt::Display for Refusal {
             Self::Suspended => "suspended",
             Self::Disabled => "disabled",
             Self::AccountEmpty => "account_empty",
-            Self::CeilingUsedUp => "ceiling_used_up",
-            Self::DoesNotFit { free, held } => {
+            Self::CeilingUsedUp(_) => "ceiling_used_up",
+            Self::DoesNotFit { free, held, .. } => {
                 return write!(f, "does_not_fit: {free} free, {held} held");
             }
             Self::Gone => "gone",
@@ -397,6 +400,9 @@ pub struct AccountView {
     pub spent_rub: MicroRub,
     /// Costs that could not be charged.
     pub loss_rub: MicroRub,
+    /// How many holds stand.
+    #[serde(default)]
+    pub holds_open: u64,
 }
 
 mod status {
@@ -429,8 +435,23 @@ pub struct KeyView {
     pub spent_rub: MicroRub,
     /// Held by its running calls.
     pub held_rub: MicroRub,
-    /// What it can spend now: the less of the account's free money and the rest of its ceiling.
+    /// What it can spend now: the least of the account's free money and the rests of its ceilings.
     pub free_rub: MicroRub,
+    /// The current month.
+    pub month: PeriodView,
+    /// The current day.
+    pub day: PeriodView,
+}
+
+/// What a key may spend and has spent in a day or a month of UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeriodView {
+    /// The most it may spend in it, if limited.
+    pub ceiling_rub: Option<MicroRub>,
+    /// Spent in it so far.
+    pub spent_rub: MicroRub,
+    /// When the next one begins, in Unix milliseconds.
+    pub resets_at_ms: u64,
 }
 
 /// An account with all that belongs to it, at one moment.
@@ -460,18 +481,38 @@ pub struct KeyChange {
     pub status: Option<KeyStatus>,
     /// The ceiling; `Some(None)` takes it away.
     pub ceiling: Option<Option<MicroRub>>,
+    /// The ceiling of a month; `Some(None)` takes it away.
+    pub ceiling_month: Option<Option<MicroRub>>,
+    /// The ceiling of a day; `Some(None)` takes it away.
+    pub ceiling_day: Option<Option<MicroRub>>,
     /// Catalog names it may call.
     pub models: Option<Vec<String>>,
     /// Addresses it may be used from.
     pub addresses: Option<Vec<ipnet::IpNet>>,
     /// Requests per second; `Some(None)` takes the limit away.
     pub requests_per_second: Option<Option<u32>>,
+    /// Requests per minute; `Some(None)` takes the limit away.
+    pub requests_per_minute: Option<Option<u32>>,
+    /// Tokens per minute; `Some(None)` takes the limit away.
+    pub tokens_per_minute: Option<Option<u32>>,
     /// When it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
+    /// When it was changed.
+    pub changed_at_ms: Option<u64>,
 }
 
 impl KeyChange {
-    /// Writes the change into a record, its ceiling apart.
+    /// What the change makes of a key's ceilings.
+    #[must_use]
+    pub fn ceilings(&self, before: Ceilings) -> Ceilings {
+        Ceilings {
+            total: self.ceiling.unwrap_or(before.total),
+            month: self.ceiling_month.unwrap_or(before.month),
+            day: self.ceiling_day.unwrap_or(before.day),
+        }
+    }
+
+    /// Writes the change into a record, its ceilings apart.
     pub fn apply(self, record: &mut KeyRecord) {
         fn set<T>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {
@@ -482,7 +523,10 @@ impl KeyChange {
         set(&mut record.models, self.models);
         set(&mut record.addresses, self.addresses);
         set(&mut record.requests_per_second, self.requests_per_second);
+        set(&mut record.requests_per_minute, self.requests_per_minute);
+        set(&mut record.tokens_per_minute, self.tokens_per_minute);
         set(&mut record.expires_at_ms, self.expires_at_ms);
+        set(&mut record.changed_at_ms, self.changed_at_ms);
         if record.status != KeyStatus::Deleted {
             set(&mut record.status, self.status);
         }
@@ -598,7 +642,7 @@ pub trait Bookkeeping: Send + Sync + 'static {
     fn create_key(
         &self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
     /// Changes a key. Once a disabling is acknowledged, the key gets no new hold.

@@ -21,10 +21,10 @@ use super::{
     state::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
 };
 use crate::{
+    ceiling::Ceilings,
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    money::MicroRub,
 };
 
 /// How many receipts are kept; the oldest is forgotten first.
@@ -124,7 +124,7 @@ impl Ledger for MemoryLedger {
         self.for_call()?
             .state
             .book
-            .probe(account, key)
+            .probe(account, key, now_ms())
             .map_err(LedgerError::Refused)
     }
 
@@ -183,24 +183,27 @@ impl Bookkeeping for MemoryLedger {
     async fn create_key(
         &self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> Result<KeyView, BookError> {
         self.for_books()?
             .state
-            .create_key(record, ceiling)
+            .create_key(record, ceilings, now_ms())
             .map(answer)
     }
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
-        self.for_books()?.state.change_key(id, change).map(answer)
+        self.for_books()?
+            .state
+            .change_key(id, change, now_ms())
+            .map(answer)
     }
 
     async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.for_books()?.state.key(id)
+        self.for_books()?.state.key(id, now_ms())
     }
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        self.for_books()?.state.keys_of(account)
+        self.for_books()?.state.keys_of(account, now_ms())
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
@@ -377,6 +380,7 @@ mod tests {
     use super::*;
     use crate::{
         key::KeyStatus,
+        money::MicroRub,
         reserve::{
             book::Account,
             ledger::{Item, Refusal},
@@ -399,8 +403,11 @@ mod tests {
             models: Vec::new(),
             addresses: Vec::new(),
             requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
             expires_at_ms: None,
             created_at_ms: 0,
+            changed_at_ms: 0,
         }
     }
 
@@ -451,7 +458,10 @@ mod tests {
     async fn funded() -> MemoryLedger {
         let ledger = MemoryLedger::new();
         ledger.create_account(&account(), "Acme").await.unwrap();
-        ledger.create_key(&record("k1", 1), None).await.unwrap();
+        ledger
+            .create_key(&record("k1", 1), Ceilings::NONE)
+            .await
+            .unwrap();
         ledger.enter(&account(), &topup("t1", 1_000)).await.unwrap();
         ledger
     }
@@ -470,7 +480,7 @@ mod tests {
         );
         assert_eq!(
             ledger
-                .create_key(&record("k1", 1), None)
+                .create_key(&record("k1", 1), Ceilings::NONE)
                 .await
                 .unwrap()
                 .record,
@@ -480,12 +490,18 @@ mod tests {
         let refusals = [
             ledger.create_account(&account(), "Other").await.map(drop),
             ledger.enter(&account(), &topup("t1", 999)).await.map(drop),
-            ledger.create_key(&record("k1", 2), None).await.map(drop),
             ledger
-                .create_key(&record("k1", 1), Some(MicroRub::new(5)))
+                .create_key(&record("k1", 2), Ceilings::NONE)
                 .await
                 .map(drop),
-            ledger.create_key(&record("k2", 1), None).await.map(drop),
+            ledger
+                .create_key(&record("k1", 1), Ceilings::total(MicroRub::new(5)))
+                .await
+                .map(drop),
+            ledger
+                .create_key(&record("k2", 1), Ceilings::NONE)
+                .await
+                .map(drop),
         ];
         for (index, refusal) in refusals.into_iter().enumerate() {
             assert!(
@@ -498,7 +514,7 @@ mod tests {
             ..record("k3", 3)
         };
         assert!(matches!(
-            ledger.create_key(&stray, None).await,
+            ledger.create_key(&stray, Ceilings::NONE).await,
             Err(BookError::NotFound)
         ));
     }
@@ -602,7 +618,9 @@ mod tests {
     fn the_oldest_receipt_is_forgotten_first() {
         let mut state = State::default();
         state.put_account(account(), "Acme".into(), Account::default());
-        state.create_key(&record("k1", 1), None).unwrap();
+        state
+            .create_key(&record("k1", 1), Ceilings::NONE, 0)
+            .unwrap();
         let (_, record) = state.settle_unknown(&settlement(0, 0, true), 0);
         let Some(Record::Settled { receipt, .. }) = record else {
             panic!("no receipt")

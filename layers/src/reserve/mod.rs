@@ -12,6 +12,7 @@
 //!     Error,
 //!     auth::SecretKey,
 //!     body,
+//!     ceiling::Ceilings,
 //!     key::{AccountId, KeyId},
 //!     money::MicroRub,
 //!     reserve::{
@@ -73,7 +74,7 @@
 //! let payment = Entry { id: "1".into(), amount: MicroRub::rubles(3), reason: None };
 //! ledger.enter(&acme, &payment).await?;
 //! let key = SecretKey::generate().record(web.clone(), acme.clone());
-//! ledger.create_key(&key, None).await?;
+//! ledger.create_key(&key, Ceilings::NONE).await?;
 //!
 //! let (settler, settling) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
 //! let fee = Fee(acme.clone(), web);
@@ -393,8 +394,17 @@ pub fn refusal(error: LedgerError, needs: MicroRub) -> Error {
             Refusal::Suspended => Error::AccountSuspended,
             Refusal::Disabled => Error::KeyDisabled,
             Refusal::AccountEmpty => Error::AccountEmpty,
-            Refusal::CeilingUsedUp => Error::CeilingUsedUp,
-            Refusal::DoesNotFit { free, held } => Error::DoesNotFit { needs, free, held },
+            Refusal::CeilingUsedUp(ceiling) => Error::CeilingUsedUp(ceiling),
+            Refusal::DoesNotFit {
+                free,
+                held,
+                ceiling,
+            } => Error::DoesNotFit {
+                needs,
+                free,
+                held,
+                ceiling,
+            },
             // Our own numbers are never used twice.
             Refusal::Gone | Refusal::Conflict => {
                 Error::Internal("request number used twice".into())

@@ -15,6 +15,7 @@ use super::{
     },
 };
 use crate::{
+    ceiling::{Ceilings, Period},
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
@@ -80,13 +81,14 @@ pub(super) enum Record {
     },
     Key {
         record: Arc<KeyRecord>,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     },
     Settled {
         receipt: Receipt,
         balance: MicroRub,
         loss: MicroRub,
-        used: Option<MicroRub>,
+        /// Its key's, if that is one of the account's.
+        used: Option<Used>,
         /// It was noted while it ran.
         noted: bool,
     },
@@ -98,6 +100,28 @@ pub(super) enum Record {
         version: TariffVersion,
         fingerprint: String,
     },
+}
+
+/// What a key has used, and what of it before its current month and day.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "read by the durable store")
+)]
+pub(super) struct Used {
+    pub(super) in_all: MicroRub,
+    pub(super) month: Period,
+    pub(super) day: Period,
+}
+
+impl Used {
+    const fn of(key: &KeyBook) -> Self {
+        Self {
+            in_all: key.used,
+            month: key.month,
+            day: key.day,
+        }
+    }
 }
 
 /// The book knows nothing of this number now: it never did, or it has forgotten.
@@ -181,7 +205,7 @@ impl State {
             booked: settled.booked,
             item: call.item.clone(),
         };
-        let used = account.key(&call.key).map(|key| key.used);
+        let used = account.key(&call.key).map(Used::of);
         let record = Record::Settled {
             receipt,
             balance: account.balance,
@@ -299,60 +323,67 @@ impl State {
     pub(super) fn create_key(
         &mut self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
+        now: Millis,
     ) -> Result<Journaled<KeyView>, BookError> {
         if !self.companies.contains_key(&record.account) {
             return Err(BookError::NotFound);
         }
         match self.keys.get(&record.id) {
             Some(known) => {
-                let same_ceiling = self
+                let same_ceilings = self
                     .money_of(known)
-                    .is_some_and(|(_, money)| money.ceiling == ceiling);
-                if **known != *record || !same_ceiling {
+                    .is_some_and(|(_, money)| money.ceilings == ceilings);
+                if **known != *record || !same_ceilings {
                     return Err(BookError::Exists);
                 }
             }
             None if self.by_digest.contains_key(&record.digest) => return Err(BookError::Exists),
-            None => self.put_key(Arc::new(record.clone()), ceiling),
+            None => self.put_key(Arc::new(record.clone()), ceilings),
         }
-        self.changed_key(&record.id)
+        self.changed_key(&record.id, now)
     }
 
     pub(super) fn change_key(
         &mut self,
         id: &KeyId,
         change: &KeyChange,
+        now: Millis,
     ) -> Result<Journaled<KeyView>, BookError> {
         let known = self.keys.get(id).ok_or(BookError::NotFound)?;
         let (_, money) = self.money_of(known).ok_or(BookError::NotFound)?;
-        let ceiling = change.ceiling.unwrap_or(money.ceiling);
+        let ceilings = change.ceilings(money.ceilings);
         let mut record = KeyRecord::clone(known);
         change.clone().apply(&mut record);
-        self.put_key(Arc::new(record), ceiling);
-        self.changed_key(id)
+        self.put_key(Arc::new(record), ceilings);
+        self.changed_key(id, now)
     }
 
-    fn changed_key(&self, id: &KeyId) -> Result<Journaled<KeyView>, BookError> {
-        let view = self.key(id)?;
+    fn changed_key(&self, id: &KeyId, now: Millis) -> Result<Journaled<KeyView>, BookError> {
+        let view = self.key(id, now)?;
         let record = self.keys.get(id).ok_or(BookError::NotFound)?;
+        let (_, money) = self.money_of(record).ok_or(BookError::NotFound)?;
         let record = Record::Key {
             record: Arc::clone(record),
-            ceiling: view.ceiling_rub,
+            ceilings: money.ceilings,
         };
         Ok((view, Some(record)))
     }
 
-    pub(super) fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.key_view(id).ok_or(BookError::NotFound)
+    pub(super) fn key(&self, id: &KeyId, now: Millis) -> Result<KeyView, BookError> {
+        self.key_view(id, now).ok_or(BookError::NotFound)
     }
 
-    pub(super) fn keys_of(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
+    pub(super) fn keys_of(
+        &self,
+        account: &AccountId,
+        now: Millis,
+    ) -> Result<Vec<KeyView>, BookError> {
         let company = self.companies.get(account).ok_or(BookError::NotFound)?;
         Ok(company
             .keys
             .iter()
-            .filter_map(|id| self.key_view(id))
+            .filter_map(|id| self.key_view(id, now))
             .collect())
     }
 
@@ -360,7 +391,7 @@ impl State {
     /// latest; all lines that come will be later.
     pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
         let view = self.account(id)?;
-        let keys = self.keys_of(id)?;
+        let keys = self.keys_of(id, now)?;
         let end = self.journal_time(now);
         self.newest = end.saturating_add(1);
         let account = self.book.account(id).ok_or(BookError::NotFound)?;
@@ -426,20 +457,13 @@ impl State {
 
     /// Takes in a key as a store remembers it; its account must be there.
     #[cfg(feature = "sqlite")]
-    pub(super) fn restore_key(
-        &mut self,
-        record: KeyRecord,
-        ceiling: Option<MicroRub>,
-        used: MicroRub,
-    ) {
+    pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
         let money = KeyBook {
             enabled: record.status == KeyStatus::Active,
-            ceiling,
-            used,
-            held: MicroRub::ZERO,
+            ..money
         };
         let record = Arc::new(record);
-        self.put_key(Arc::clone(&record), ceiling);
+        self.put_key(Arc::clone(&record), money.ceilings);
         if let Some(account) = self.book.account_mut(&record.account) {
             account.restore_key(record.id.clone(), money);
         }
@@ -461,9 +485,9 @@ impl State {
     }
 
     /// A deleted key stays in every table, so that whoever shows it is told so.
-    fn put_key(&mut self, record: Arc<KeyRecord>, ceiling: Option<MicroRub>) {
+    fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
         if let Some(account) = self.book.account_mut(&record.account) {
-            account.set_key(&record.id, ceiling, record.status == KeyStatus::Active);
+            account.set_key(&record.id, ceilings, record.status == KeyStatus::Active);
         }
         if let Some(company) = self.companies.get_mut(&record.account) {
             company.keys.insert(record.id.clone());
@@ -488,19 +512,15 @@ impl State {
             free_rub: account.balance.minus_or_zero(account.held),
             spent_rub: account.spent(),
             loss_rub: account.loss,
+            holds_open: account.holds_open() as u64,
         })
     }
 
-    fn key_view(&self, id: &KeyId) -> Option<KeyView> {
+    fn key_view(&self, id: &KeyId, now: Millis) -> Option<KeyView> {
         let record = self.keys.get(id)?;
         let (account, money) = self.money_of(record)?;
-        Some(KeyView {
-            record: KeyRecord::clone(record),
-            ceiling_rub: money.ceiling,
-            spent_rub: money.used,
-            held_rub: money.held,
-            free_rub: account.free(id),
-        })
+        let free = account.balance.minus_or_zero(account.held);
+        Some(money.view(KeyRecord::clone(record), free, now))
     }
 }
 

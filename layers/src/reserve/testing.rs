@@ -5,7 +5,10 @@
 //! ledger, try all of them, and panic with the names of those that are not kept.
 //!
 //! ```
-//! use tollgate_layers::reserve::{ledger::Bookkeeping, memory::MemoryLedger, testing};
+//! use tollgate_layers::{
+//!     ceiling::Ceilings,
+//!     reserve::{ledger::Bookkeeping, memory::MemoryLedger, testing},
+//! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
@@ -16,7 +19,7 @@
 //!         ledger.create_account(&opening.account, "").await.unwrap();
 //!         ledger.enter(&opening.account, &opening.payment).await.unwrap();
 //!         for key in &opening.keys {
-//!             ledger.create_key(key, None).await.unwrap();
+//!             ledger.create_key(key, Ceilings::NONE).await.unwrap();
 //!         }
 //!     }
 //!     ledger
@@ -54,7 +57,10 @@ use futures_util::FutureExt;
 
 pub use self::desk::{is_sound, open};
 use super::ledger::{Bookkeeping, Entry, Ledger};
-use crate::key::{AccountId, KeyRecord, KeyStore};
+use crate::{
+    ceiling::Ceilings,
+    key::{AccountId, KeyRecord, KeyStore},
+};
 
 /// Tries every promise of [`cases`]. `open` makes a new ledger with these accounts in it, each time.
 ///
@@ -246,6 +252,7 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             what_is_held_lies_between_the_least_and_the_wish
             holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
             a_ceiling_can_be_raised_lowered_and_taken_away
+            a_day_and_a_month_have_ceilings_of_their_own
             the_same_hold_asked_for_again_is_granted_once
             a_number_cannot_hold_two_things
             a_number_that_has_ended_is_gone
@@ -260,6 +267,7 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
         ends:
             a_settled_call_pays_its_cost_and_frees_its_hold
             a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
+            a_cost_beyond_the_hold_stays_below_the_days_ceiling
             a_lowered_ceiling_does_not_take_back_a_hold
             a_repeated_settlement_is_answered_with_the_first_result
             a_released_hold_costs_nothing
@@ -298,7 +306,7 @@ async fn open_all<L: Books>(ledger: &L) {
         ledger.create_account(&account, "").await.unwrap();
         ledger.enter(&account, &payment).await.unwrap();
         for key in &keys {
-            ledger.create_key(key, None).await.unwrap();
+            ledger.create_key(key, Ceilings::NONE).await.unwrap();
         }
     }
 }

@@ -346,7 +346,11 @@ mod tests {
     use tower::ServiceExt;
 
     use super::{refused::X_SHOULD_RETRY, *};
-    use crate::{error::Problem, money::MicroRub};
+    use crate::{
+        ceiling::Ceiling,
+        error::{Limit, Problem},
+        money::MicroRub,
+    };
 
     async fn answer(
         language: Language,
@@ -385,11 +389,13 @@ mod tests {
                     needs: MicroRub::rubles(3),
                     free: MicroRub::rubles(1),
                     held: MicroRub::rubles(2),
+                    ceiling: Some(Ceiling::Total),
                 },
                 403,
             ),
             (
                 || Error::TooManyRequests {
+                    limit: Limit::KeyTokensPerMinute,
                     retry_after: Duration::from_millis(1500),
                 },
                 429,
@@ -420,6 +426,7 @@ mod tests {
     #[tokio::test]
     async fn waits_are_said_in_whole_seconds_and_useless_retries_forbidden() {
         let (res, ..) = answer(Language::Ru, || Error::TooManyRequests {
+            limit: Limit::Requests,
             retry_after: Duration::from_millis(1500),
         })
         .await;
@@ -429,6 +436,48 @@ mod tests {
         assert!(!res.headers().contains_key(RETRY_AFTER));
         let (res, ..) = answer(Language::Ru, || Error::KeyUnknown).await;
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
+    }
+
+    #[tokio::test]
+    async fn callers_are_told_which_ceiling_and_which_limit_they_have_met() {
+        let day = || Error::CeilingUsedUp(Ceiling::of_day(20_512));
+        let month = || Error::DoesNotFit {
+            needs: MicroRub::rubles(3),
+            free: MicroRub::rubles(1),
+            held: MicroRub::ZERO,
+            ceiling: Some(Ceiling::of_month(56 * 12 + 1)),
+        };
+        let tokens = || Error::TooManyRequests {
+            limit: Limit::KeyTokensPerMinute,
+            retry_after: Duration::from_millis(30_001),
+        };
+        type Make = fn() -> Error;
+        let cases: [(Make, [&str; 2], [&str; 2]); 3] = [
+            (
+                day,
+                ["Дневной лимит", "2026-03-01 в 00:00 UTC"],
+                ["daily", "on 2026-03-01 at 00:00 UTC"],
+            ),
+            (
+                month,
+                ["Месячный лимит", "2026-03-01"],
+                ["monthly", "2026-03-01"],
+            ),
+            (
+                tokens,
+                ["токенов в минуту", "через 31 с"],
+                ["tokens per minute", "in 31 s"],
+            ),
+        ];
+        for (error, russian, english) in cases {
+            for (language, words) in [(Language::Ru, russian), (Language::En, english)] {
+                let (_, body, _) = answer(language, error).await;
+                let message = body["error"]["message"].as_str().unwrap();
+                for word in words {
+                    assert!(message.contains(word), "{word}: {message}");
+                }
+            }
+        }
     }
 
     #[tokio::test]

@@ -124,7 +124,7 @@ impl<'a> Refused<'a> {
         }
         match retry(self.error) {
             Retry::After(wait) => {
-                let seconds = wait.as_millis().div_ceil(1000).max(1);
+                let seconds = text::whole_seconds(wait);
                 headers.insert(
                     RETRY_AFTER,
                     HeaderValue::try_from(seconds.to_string()).expect("digits"),
@@ -222,7 +222,7 @@ fn class(error: &Error) -> Class {
         }
         Error::KeyDisabled => (S::UNAUTHORIZED, AUTHENTICATION, "key_disabled"),
         Error::KeyExpired => (S::UNAUTHORIZED, AUTHENTICATION, "key_expired"),
-        Error::CeilingUsedUp => (S::UNAUTHORIZED, AUTHENTICATION, "ceiling_used_up"),
+        Error::CeilingUsedUp(_) => (S::UNAUTHORIZED, AUTHENTICATION, "ceiling_used_up"),
         Error::AccountEmpty => (S::UNAUTHORIZED, AUTHENTICATION, "account_empty"),
         Error::AccountSuspended => (S::UNAUTHORIZED, AUTHENTICATION, "account_suspended"),
         Error::DoesNotFit { .. } => (S::FORBIDDEN, PERMISSION, "insufficient_balance"),
@@ -259,7 +259,7 @@ enum Retry {
 
 fn retry(error: &Error) -> Retry {
     match error {
-        Error::TooManyRequests { retry_after }
+        Error::TooManyRequests { retry_after, .. }
         | Error::VendorLimit { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
         Error::ModelUnknown { .. } => Retry::Never,

@@ -1,7 +1,12 @@
 //! What a caller reads. The number is added by the caller of this module.
 
+use std::time::Duration;
+
 use super::Language;
-use crate::error::{Error, Problem};
+use crate::{
+    ceiling::Ceiling,
+    error::{Error, Limit, Problem},
+};
 
 /// The text for people, in their language, without the cause: that is for the log.
 pub(super) fn caller(error: &Error, language: Language) -> String {
@@ -63,21 +68,45 @@ fn russian(error: &Error) -> String {
         Error::KeyUnknown => "Неизвестный ключ API.".into(),
         Error::KeyDisabled => "Ключ API отключён или удалён.".into(),
         Error::KeyExpired => "Срок действия ключа API истёк.".into(),
-        Error::CeilingUsedUp => "Лимит расходов ключа API исчерпан.".into(),
+        Error::CeilingUsedUp(ceiling) => {
+            let (ceiling, renewed) = russian_ceiling(ceiling);
+            format!("{ceiling} исчерпан{renewed}.")
+        }
         Error::AccountEmpty => "На балансе компании нет средств. Пополните баланс.".into(),
         Error::AccountSuspended => {
             "Обслуживание компании приостановлено, её баланс недоступен. Обратитесь к администратору.".into()
         }
-        Error::DoesNotFit { needs, free, held } => format!(
-            "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
-             {held} ₽. Уменьшите max_tokens или дождитесь завершения текущих запросов."
-        ),
+        Error::DoesNotFit {
+            needs,
+            free,
+            held,
+            ceiling,
+        } => {
+            let bound = ceiling.as_ref().map_or_else(String::new, |ceiling| {
+                let (ceiling, renewed) = russian_ceiling(ceiling);
+                format!("{ceiling} больше не позволяет{renewed}. ")
+            });
+            format!(
+                "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
+                 {held} ₽. {bound}Уменьшите max_tokens или дождитесь завершения текущих запросов."
+            )
+        }
         Error::ModelNotAllowed { model } => {
             format!("Этому ключу API не разрешена модель «{}».", shown(model))
         }
         Error::AddressNotAllowed => "Этот ключ API нельзя использовать с вашего адреса.".into(),
-        Error::TooManyRequests { .. } => {
-            "Слишком много запросов. Повторите позже, увеличивая паузу между попытками.".into()
+        Error::TooManyRequests { limit, retry_after } => {
+            let counted = match limit {
+                Limit::Requests => {
+                    return "Слишком много запросов. Повторите позже, увеличивая паузу между попытками."
+                        .into();
+                }
+                Limit::KeyRequestsPerSecond => "запросов в секунду",
+                Limit::KeyRequestsPerMinute => "запросов в минуту",
+                Limit::KeyTokensPerMinute => "токенов в минуту",
+            };
+            let seconds = whole_seconds(*retry_after);
+            format!("Слишком много {counted} для этого ключа API. Повторите через {seconds} с.")
         }
         Error::VendorLimit { .. } => {
             "Поставщик модели ограничил частоту запросов. Повторите позже, увеличивая паузу.".into()
@@ -99,6 +128,19 @@ fn russian(error: &Error) -> String {
         Error::VendorTimeout { .. } => "Поставщик модели не ответил вовремя.".into(),
         Error::Internal(_) => "Внутренняя ошибка сервиса.".into(),
     }
+}
+
+/// The name of a ceiling, and when it begins anew.
+fn russian_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
+    let name = match ceiling {
+        Ceiling::Total => "Лимит расходов ключа API",
+        Ceiling::Month { .. } => "Месячный лимит расходов ключа API",
+        Ceiling::Day { .. } => "Дневной лимит расходов ключа API",
+    };
+    let renewed = ceiling
+        .resets_on()
+        .map(|date| format!(", обновится {date} в 00:00 UTC"));
+    (name, renewed.unwrap_or_default())
 }
 
 fn russian_problem(problem: &Problem) -> String {
@@ -187,19 +229,42 @@ fn english(error: &Error) -> String {
         Error::KeyUnknown => "Unknown API key.".into(),
         Error::KeyDisabled => "The API key is disabled or deleted.".into(),
         Error::KeyExpired => "The API key has expired.".into(),
-        Error::CeilingUsedUp => "The API key's spending ceiling is used up.".into(),
+        Error::CeilingUsedUp(ceiling) => {
+            let (ceiling, renewed) = english_ceiling(ceiling);
+            format!("{ceiling} is used up{renewed}.")
+        }
         Error::AccountEmpty => "The company's balance has no funds. Top it up.".into(),
         Error::AccountSuspended => "The balance is not available: the company is suspended.".into(),
-        Error::DoesNotFit { needs, free, held } => format!(
-            "The request does not fit into what is left: it needs {needs} RUB, {free} RUB are free, the key's \
-             running calls hold {held} RUB. Lower max_tokens or wait for the running calls."
-        ),
+        Error::DoesNotFit {
+            needs,
+            free,
+            held,
+            ceiling,
+        } => {
+            let bound = ceiling.as_ref().map_or_else(String::new, |ceiling| {
+                let (ceiling, renewed) = english_ceiling(ceiling);
+                format!("{ceiling} allows no more{renewed}. ")
+            });
+            format!(
+                "The request does not fit into what is left: it needs {needs} RUB, {free} RUB are free, the key's \
+                 running calls hold {held} RUB. {bound}Lower max_tokens or wait for the running calls."
+            )
+        }
         Error::ModelNotAllowed { model } => {
             format!("This API key may not use the model '{}'.", shown(model))
         }
         Error::AddressNotAllowed => "This API key may not be used from your address.".into(),
-        Error::TooManyRequests { .. } => {
-            "Too many requests. Try again later, waiting longer each time.".into()
+        Error::TooManyRequests { limit, retry_after } => {
+            let counted = match limit {
+                Limit::Requests => {
+                    return "Too many requests. Try again later, waiting longer each time.".into();
+                }
+                Limit::KeyRequestsPerSecond => "requests per second",
+                Limit::KeyRequestsPerMinute => "requests per minute",
+                Limit::KeyTokensPerMinute => "tokens per minute",
+            };
+            let seconds = whole_seconds(*retry_after);
+            format!("Too many {counted} for this API key. Try again in {seconds} s.")
         }
         Error::VendorLimit { .. } => {
             "The model's vendor limits requests. Try again later, waiting longer.".into()
@@ -226,6 +291,19 @@ fn english(error: &Error) -> String {
     }
 }
 
+/// The name of a ceiling, and when it begins anew.
+fn english_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
+    let name = match ceiling {
+        Ceiling::Total => "The API key's spending ceiling",
+        Ceiling::Month { .. } => "The API key's monthly spending ceiling",
+        Ceiling::Day { .. } => "The API key's daily spending ceiling",
+    };
+    let renewed = ceiling
+        .resets_on()
+        .map(|date| format!("; it is renewed on {date} at 00:00 UTC"));
+    (name, renewed.unwrap_or_default())
+}
+
 fn english_problem(problem: &Problem) -> String {
     match problem {
         Problem::NotJson(why) => format!("it is not JSON ({why})"),
@@ -242,6 +320,11 @@ fn english_problem(problem: &Problem) -> String {
         Problem::ThreadUnsupported => "threads are not supported, send all messages".into(),
         Problem::NotTranslated => "the vendor of this model has nothing like it".into(),
     }
+}
+
+/// A wait as callers are told of it: rounded up, at least one second.
+pub(super) fn whole_seconds(wait: Duration) -> u128 {
+    wait.as_millis().div_ceil(1000).max(1)
 }
 
 /// A client's text inside ours: short, and without control characters.

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- One account as operators see it. KEYS[2] = its key records.
--- Answers nil, or name, suspended, balance, held, loss, spent.
+-- One account as operators see it. KEYS[2] = its key records, KEYS[3] = holds by due time.
+-- Answers nil, or name, suspended, balance, held, loss, spent, how many holds stand.
 local row = redis.call('HMGET', KEYS[1], 'name', 's', 'b', 'h', 'loss')
 if not row[3] then
   return false
@@ -9,4 +9,5 @@ local spent = 0
 for _, key in ipairs(redis.call('HKEYS', KEYS[2])) do
   spent = plus(spent, stored(redis.call('HGET', KEYS[1], key .. '.u')))
 end
-return {row[1] or '', stored(row[2]), stored(row[3]), stored(row[4]), stored(row[5]), spent}
+local holds = #redis.call('ZRANGE', KEYS[3], 0, -1)
+return {row[1] or '', stored(row[2]), stored(row[3]), stored(row[4]), stored(row[5]), spent, holds}

@@ -2,7 +2,8 @@
 -- An account with all that belongs to it, at one moment. KEYS[2] = its key records, KEYS[3] = holds by
 -- due time, KEYS[4] = entries, KEYS[5] = the journal.
 -- Answers nil, or: the account's fields and values in turn, keys and records in turn, numbers and due
--- times in turn, amounts entered, the journal's last place, whether the journal has forgotten nothing.
+-- times in turn, amounts entered, the journal's last place, whether the journal has forgotten nothing, the
+-- time in ms.
 if redis.call('HEXISTS', KEYS[1], 'b') == 0 then
   return false
 end
@@ -17,4 +18,4 @@ if redis.call('EXISTS', KEYS[5]) == 1 then
   complete = stream['entries-added'] == stream['length'] and 1 or 0
 end
 return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2]),
-  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('HVALS', KEYS[4]), last, complete}
+  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('HVALS', KEYS[4]), last, complete, now_ms()}

@@ -46,29 +46,97 @@ local function minus(a, b)
   return math.max(a - b, 0)
 end
 
--- What a key can still hold. `ceiling` is nil where there is none.
-local function free(balance, held, ceiling, used, key_held)
-  local account = minus(balance, held)
-  if ceiling then
-    return math.min(account, minus(ceiling, plus(used, key_held)))
-  end
-  return account
+-- Days and months of UTC, counted from the first of 1970: calendar.rs has the same.
+local function day_of(ms)
+  return math.floor(ms / 86400000)
 end
 
--- The refusal that does not depend on an amount, or nil.
-local function refusal(enabled, suspended, balance, ceiling, used)
-  if not enabled then
+local function month_of(ms)
+  local days = day_of(ms) + 719468
+  local era = math.floor(days / 146097)
+  local day = days - era * 146097
+  local year = math.floor(
+    (day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
+  local day_of_year = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month_from_march = math.floor((5 * day_of_year + 2) / 153)
+  return (era * 400 + year - 1970) * 12 + month_from_march + 2
+end
+
+-- The fields of a key's money, in the order in which `money_of` takes them.
+local function money_fields(key)
+  return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
+end
+
+-- The current month or day of a key that has used so much. The field has the one of its last charge,
+-- "<index>:<used before it>". A clock that went back over midnight does not begin it anew.
+local function period_of(field, now, used)
+  local index, before = string.match(field or '', '^(%d+):(%d+)$')
+  index = tonumber(index)
+  if index == now or index == now + 1 then
+    return {index = index, before = tonumber(before)}
+  end
+  return {index = now, before = used, is_new = true}
+end
+
+-- The money of a key: `row` has its fields from `at` on. Its bounds are its ceilings with what has been
+-- spent under each; the one that begins anew last comes first.
+local function money_of(row, at, now)
+  local used = stored(row[at + 1])
+  local money = {
+    enabled = row[at], used = used, held = stored(row[at + 2]), bounds = {},
+    month = period_of(row[at + 6], month_of(now), used),
+    day = period_of(row[at + 7], day_of(now), used),
+  }
+  local function bound(ceiling, limit, period)
+    if limit then
+      table.insert(money.bounds, {
+        ceiling = ceiling, limit = tonumber(limit), spent = minus(used, period.before), index = period.index})
+    end
+  end
+  bound('total', row[at + 3], {before = 0, index = 0})
+  bound('month', row[at + 4], money.month)
+  bound('day', row[at + 5], money.day)
+  return money
+end
+
+-- What a key can hold beside its open holds and `beside`, where its account has so much free; and the
+-- bound that leaves no more, or nil.
+local function room(account, money, beside)
+  local held, least, by = plus(money.held, beside), account, nil
+  for _, bound in ipairs(money.bounds) do
+    local left = minus(bound.limit, plus(bound.spent, held))
+    if left < least then
+      least, by = left, bound
+    end
+  end
+  return least, by
+end
+
+-- The refusal that does not depend on an amount, or nil; then the bound that was met, or nil.
+local function refusal(money, suspended, balance)
+  if not money.enabled then
     return 'unknown'
-  elseif enabled ~= '1' then
+  elseif money.enabled ~= '1' then
     return 'disabled'
   elseif suspended == '1' then
     return 'suspended'
   elseif balance <= 0 then
     return 'account_empty'
-  elseif ceiling and used >= ceiling then
-    return 'ceiling_used_up'
+  end
+  for _, bound in ipairs(money.bounds) do
+    if bound.spent >= bound.limit then
+      return 'used_up', bound
+    end
   end
   return nil
+end
+
+-- How answers tell of a bound: which ceiling, and of which month or day.
+local function told(bound)
+  if bound then
+    return bound.ceiling, bound.index
+  end
+  return '', 0
 end
 
 -- Open holds are fields `o:<number>` of the account, "<held>:<key>:<want>:<least>".

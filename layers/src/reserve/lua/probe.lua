@@ -1,7 +1,9 @@
 #!lua flags=no-writes
--- Whether the key could hold anything at all. ARGV: key. Answers a word.
-local row = redis.call('HMGET', KEYS[1], 'b', 's', ARGV[1] .. '.s', ARGV[1] .. '.l', ARGV[1] .. '.u')
+-- Whether the key could hold anything at all. ARGV: key. Answers a word, the ceiling that refuses it if one
+-- does, and of which month or day.
+local row = redis.call('HMGET', KEYS[1], 'b', 's', money_fields(ARGV[1]))
 if not row[1] then
-  return 'unknown'
+  return {'unknown', '', 0}
 end
-return refusal(row[3], row[2], stored(row[1]), row[4] and tonumber(row[4]), stored(row[5])) or 'ok'
+local refused, met = refusal(money_of(row, 3, now_ms()), row[2], stored(row[1]))
+return {refused or 'ok', told(met)}

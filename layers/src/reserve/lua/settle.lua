@@ -17,8 +17,8 @@ if first then
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
+local now = now_ms()
 local function journal(key, booked, charged, loss)
-  local now = now_ms()
   local place = redis.call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*',
     'kind', 'call', 'at', text(now), 'number', number, 'key', key, 'held', text(caller_held), 'cost', text(cost),
     'charged', text(charged), 'loss', text(loss), 'booked', booked, 'item', ARGV[6])
@@ -71,13 +71,12 @@ else
   end
 end
 
-row = redis.call('HMGET', KEYS[1], 'b', 'h', 'loss', key .. '.s', key .. '.l', key .. '.u', key .. '.h')
-local used = stored(row[6])
+row = redis.call('HMGET', KEYS[1], 'b', 'h', 'loss', money_fields(key))
+local money = money_of(row, 4, now)
 -- The hold was promised: it pays even where a ceiling has been lowered since.
 local beside = 0
-if row[4] then
-  beside = free(stored(row[1]), plus(stored(row[2]), held), row[5] and tonumber(row[5]), used,
-    plus(stored(row[7]), held))
+if money.enabled then
+  beside = room(minus(stored(row[1]), plus(stored(row[2]), held)), money, held)
 end
 local charged = math.min(cost, plus(held, beside))
 local loss = minus(cost, charged)
@@ -85,8 +84,13 @@ local loss = minus(cost, charged)
 redis.call('HSET', KEYS[1],
   'b', text(minus(stored(row[1]), charged)),
   'loss', text(plus(stored(row[3]), loss)))
-if row[4] then
-  redis.call('HSET', KEYS[1], key .. '.u', text(plus(used, charged)))
+if money.enabled then
+  redis.call('HSET', KEYS[1], key .. '.u', text(plus(money.used, charged)))
+  for part, period in pairs({['.m'] = money.month, ['.d'] = money.day}) do
+    if period.is_new then
+      redis.call('HSET', KEYS[1], key .. part, text(period.index) .. ':' .. text(period.before))
+    end
+  end
 end
 bury(KEYS[5], booked, charged, loss)
 journal(key, booked, charged, loss)

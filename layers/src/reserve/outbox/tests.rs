@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
+    ceiling::Ceilings,
     key::{KeyDigest, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::{
@@ -76,10 +77,13 @@ async fn funded() -> MemoryLedger {
         models: Vec::new(),
         addresses: Vec::new(),
         requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
         expires_at_ms: None,
         created_at_ms: 0,
+        changed_at_ms: 0,
     };
-    ledger.create_key(&record, None).await.unwrap();
+    ledger.create_key(&record, Ceilings::NONE).await.unwrap();
     let topup = Entry {
         id: "t1".into(),
         amount: MicroRub::new(1_000),

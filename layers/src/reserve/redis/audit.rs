@@ -57,6 +57,7 @@ impl RedisLedger {
             }
         }
         let mut breaches = audit.finish();
+        breaches.extend(books.key_breaches()?);
         if let Some(number) = self.open_and_ended(id, &open).await? {
             let breach = format!("I5 account {id}: hold {number} is both open and ended");
             if !breaches.contains(&breach) {

@@ -1,6 +1,6 @@
 //! What an operator needs of the ledger in Redis.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, str::FromStr};
 
 use futures_util::future::join_all;
 
@@ -9,13 +9,17 @@ use super::{
     retention_ms,
 };
 use crate::{
+    ceiling::Ceilings,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
     redis_conn::{OPERATOR_TIMEOUT, RedisFault},
-    reserve::ledger::{
-        AccountBooks, AccountView, Audit, BookError, Bookkeeping, Entry, JournalPage, JournalPart,
-        KeyChange, KeyView, Receipt, TariffVersion,
+    reserve::{
+        book::KeyBook,
+        ledger::{
+            AccountBooks, AccountView, Audit, BookError, Bookkeeping, Entry, JournalPage,
+            JournalPart, KeyChange, KeyView, Receipt, TariffVersion,
+        },
     },
 };
 
@@ -27,14 +31,12 @@ pub(super) struct StoredKey {
     /// The record's very text: a change is written over this and nothing else.
     json: String,
     version: i64,
+    pub(super) money: KeyBook,
     pub(super) view: KeyView,
 }
 
-/// How a key's ceiling is written.
-enum Ceiling {
-    Leave,
-    Set(Option<MicroRub>),
-}
+/// A key's ceilings as a script is told of them: in all, of a month, of a day; `None` leaves one as it is.
+type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl Bookkeeping for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
@@ -74,11 +76,12 @@ impl Bookkeeping for RedisLedger {
     }
 
     async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        let keys = [account_key(id, ""), account_key(id, ":k")];
-        let row: Option<(String, bool, i64, i64, i64, i64)> = self
+        let keys = ["", ":k", ":x"].map(|part| account_key(id, part));
+        let row: Option<(String, bool, i64, i64, i64, i64, u64)> = self
             .ask_patiently(&self.0.scripts.account, &keys, &[])
             .await?;
-        let (name, suspended, balance, held, loss, spent) = row.ok_or(BookError::NotFound)?;
+        let (name, suspended, balance, held, loss, spent, holds_open) =
+            row.ok_or(BookError::NotFound)?;
         let [balance_rub, held_rub, loss_rub, spent_rub] =
             [balance, held, loss, spent].map(MicroRub::new);
         Ok(AccountView {
@@ -90,6 +93,7 @@ impl Bookkeeping for RedisLedger {
             free_rub: balance_rub.minus_or_zero(held_rub),
             spent_rub,
             loss_rub,
+            holds_open,
         })
     }
 
@@ -126,14 +130,16 @@ impl Bookkeeping for RedisLedger {
     async fn create_key(
         &self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> Result<KeyView, BookError> {
         self.account(&record.account).await?;
         if let Some(known) = self.stored_key(&record.id).await? {
-            return self.created_before(known, record, ceiling).await;
+            return self.created_before(known, record, ceilings).await;
         }
         self.claim(record).await?;
-        match self.write_key("", record, Ceiling::Set(ceiling)).await? {
+        let Ceilings { total, month, day } = ceilings;
+        let set = [total, month, day].map(Some);
+        match self.write_key("", record, set).await? {
             Some(version) => self.publish(record, version).await?,
             // Somebody else has just created it.
             None => {
@@ -141,7 +147,7 @@ impl Bookkeeping for RedisLedger {
                     .stored_key(&record.id)
                     .await?
                     .ok_or(BookError::Exists)?;
-                return self.created_before(known, record, ceiling).await;
+                return self.created_before(known, record, ceilings).await;
             }
         }
         self.key(&record.id).await
@@ -152,8 +158,8 @@ impl Bookkeeping for RedisLedger {
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
             let mut record = known.view.record;
             change.clone().apply(&mut record);
-            let ceiling = change.ceiling.map_or(Ceiling::Leave, Ceiling::Set);
-            if let Some(version) = self.write_key(&known.json, &record, ceiling).await? {
+            let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
+            if let Some(version) = self.write_key(&known.json, &record, set).await? {
                 self.publish(&record, version).await?;
                 return self.key(id).await;
             }
@@ -227,9 +233,9 @@ impl RedisLedger {
         &self,
         known: StoredKey,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> Result<KeyView, BookError> {
-        if known.view.record != *record || known.view.ceiling_rub != ceiling {
+        if known.view.record != *record || known.money.ceilings != ceilings {
             return Err(BookError::Exists);
         }
         // The first attempt may have ended before the copy was written.
@@ -267,15 +273,15 @@ impl RedisLedger {
         &self,
         before: &str,
         record: &KeyRecord,
-        ceiling: Ceiling,
+        ceilings: CeilingsSet,
     ) -> Result<Option<i64>, BookError> {
         let after =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
-        let ceiling = match ceiling {
-            Ceiling::Leave => "=".to_owned(),
-            Ceiling::Set(None) => String::new(),
-            Ceiling::Set(Some(ceiling)) => digits(ceiling),
-        };
+        let [total, month, day] = ceilings.map(|set| match set {
+            None => "=".to_owned(),
+            Some(None) => String::new(),
+            Some(Some(ceiling)) => digits(ceiling),
+        });
         let enabled = u8::from(record.status == KeyStatus::Active).to_string();
         let keys = [
             account_key(&record.account, ""),
@@ -286,7 +292,9 @@ impl RedisLedger {
             before.to_owned(),
             after,
             enabled,
-            ceiling,
+            total,
+            month,
+            day,
         ];
         let (word, version): (String, i64) = self
             .ask_durably(&self.0.scripts.set_key, &keys, &args)
@@ -342,15 +350,15 @@ impl RedisLedger {
         ids: &[String],
     ) -> Result<Option<Vec<StoredKey>>, BookError> {
         let keys = [account_key(account, ""), account_key(account, ":k")];
-        let reply: Option<(i64, i64, Vec<KeyRow>)> =
+        let reply: Option<(i64, i64, u64, Vec<KeyRow>)> =
             self.ask_patiently(&self.0.scripts.keys, &keys, ids).await?;
-        let Some((balance, held, rows)) = reply else {
+        let Some((balance, held, now, rows)) = reply else {
             return Ok(None);
         };
         let free = MicroRub::new(balance).minus_or_zero(MicroRub::new(held));
         Ok(Some(
             rows.into_iter()
-                .map(|row| stored(row, free))
+                .map(|row| stored(row, free, now))
                 .collect::<Result<_, _>>()?,
         ))
     }
@@ -389,30 +397,66 @@ impl RedisLedger {
     }
 }
 
-/// Record, ceiling, used, held, version.
-pub(super) type KeyRow = (String, Option<i64>, i64, i64, i64);
+/// A key's record, and its fields in the order of [`KEY_PARTS`].
+pub(super) type KeyRow = (String, Vec<Option<String>>);
 
+/// The fields of a key, as `keys.lua` answers them.
+pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
+
+/// A key's view at the time `now`, where its account has so much free.
 pub(super) fn stored(
-    (json, ceiling, used, held, version): KeyRow,
+    (json, fields): KeyRow,
     account_free: MicroRub,
+    now: u64,
 ) -> Result<StoredKey, RedisFault> {
     let record: KeyRecord = serde_json::from_str(&json)
         .map_err(|error| RedisFault::Unexpected(format!("key record: {error}")))?;
-    let [spent_rub, held_rub] = [used, held].map(MicroRub::new);
-    let ceiling_rub = ceiling.map(MicroRub::new);
-    let free_rub = ceiling_rub.map_or(account_free, |ceiling| {
-        account_free.min(ceiling.minus_or_zero(spent_rub.plus_or_max(held_rub)))
-    });
-    Ok(StoredKey {
-        json,
+    let fields: [Option<String>; KEY_PARTS.len()] = fields
+        .try_into()
+        .map_err(|_| RedisFault::Unexpected(format!("key {}: other fields", record.id)))?;
+    let [
         version,
-        view: KeyView {
-            record,
-            ceiling_rub,
-            spent_rub,
-            held_rub,
-            free_rub,
+        enabled,
+        used,
+        held,
+        total,
+        month,
+        day,
+        this_month,
+        today,
+    ] = fields;
+    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
+        Ok(parsed(&record, field, part)?.map(MicroRub::new))
+    };
+    let money = KeyBook {
+        enabled: enabled.as_deref() == Some("1"),
+        ceilings: Ceilings {
+            total: amount(total, "l")?,
+            month: amount(month, "lm")?,
+            day: amount(day, "ld")?,
         },
+        used: amount(used, "u")?.unwrap_or_default(),
+        held: amount(held, "h")?.unwrap_or_default(),
+        month: parsed(&record, this_month, "m")?.unwrap_or_default(),
+        day: parsed(&record, today, "d")?.unwrap_or_default(),
+    };
+    Ok(StoredKey {
+        version: parsed(&record, version, "v")?.unwrap_or_default(),
+        json,
+        view: money.view(record, account_free, now),
+        money,
+    })
+}
+
+fn parsed<T: FromStr>(
+    record: &KeyRecord,
+    field: Option<String>,
+    part: &str,
+) -> Result<Option<T>, RedisFault> {
+    let Some(field) = field else { return Ok(None) };
+    field.parse::<T>().map(Some).map_err(|_| {
+        let id = &record.id;
+        RedisFault::Unexpected(format!("key {id}: field {part} is not what we write"))
     })
 }
 
@@ -513,22 +557,43 @@ mod tests {
         let json =
             r#"{"id":"k1","account":"acme","digest":"00","prefix":"","name":"","status":"active"}"#
                 .replace("\"00\"", &format!("{:?}", "00".repeat(32)));
-        for (ceiling, account_free, free) in [
-            (None, 70, 70),
-            (Some(100), 70, 60),
-            (Some(100), 50, 50),
-            (Some(5), 70, 0),
+        let now = 20_512 * 86_400_000 + 1;
+        let row = |ceiling: Option<&str>, ceiling_day: Option<&str>| {
+            let fields = [
+                Some("1"),
+                Some("1"),
+                Some("30"),
+                Some("10"),
+                ceiling,
+                None,
+                ceiling_day,
+                None,
+                Some("20512:20"),
+            ];
+            let fields = fields.map(|field| field.map(str::to_owned));
+            (json.clone(), fields.to_vec())
+        };
+        for (ceiling, ceiling_day, account_free, free) in [
+            (None, None, 70, 70),
+            (Some("100"), None, 70, 60),
+            (Some("100"), None, 50, 50),
+            (Some("5"), None, 70, 0),
+            (Some("100"), Some("50"), 70, 30),
         ] {
-            let key = stored(
-                (json.clone(), ceiling, 30, 10, 1),
-                MicroRub::new(account_free),
-            )
-            .unwrap();
+            let row = row(ceiling, ceiling_day);
+            let key = stored(row, MicroRub::new(account_free), now).unwrap();
             assert_eq!(
                 key.view.free_rub,
                 MicroRub::new(free),
-                "{ceiling:?} {account_free}"
+                "{ceiling:?} {ceiling_day:?} {account_free}"
             );
+            assert_eq!(key.view.day.spent_rub, MicroRub::new(10));
+            // Of its month nothing was written yet.
+            assert_eq!(key.view.month.spent_rub, MicroRub::ZERO);
         }
+        let mut torn = row(None, None);
+        torn.1[8] = Some("today".into());
+        let fault = stored(torn, MicroRub::ZERO, now).err().unwrap();
+        assert!(fault.to_string().contains("key k1: field d"), "{fault}");
     }
 }

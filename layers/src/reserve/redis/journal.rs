@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     RedisLedger, account_key,
-    books::{receipt_of, stored},
+    books::{KEY_PARTS, StoredKey, receipt_of, stored},
 };
 use crate::{
     facts::RequestNumber,
@@ -19,7 +19,7 @@ use crate::{
         audit::{KeySnapshot, Snapshot},
         ledger::{
             AccountBooks, AccountView, BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage,
-            JournalPart, OpenHold,
+            JournalPart, KeyView, OpenHold,
         },
     },
 };
@@ -48,7 +48,7 @@ pub(super) struct Place {
 pub(super) type RawLine = (String, HashMap<String, String>);
 
 /// What `books.lua` answers: fields, records, due times, entries, the journal's end, whether it is
-/// complete.
+/// complete, the time.
 type Reply = (
     HashMap<String, String>,
     HashMap<String, String>,
@@ -56,6 +56,7 @@ type Reply = (
     Vec<i64>,
     String,
     bool,
+    u64,
 );
 
 /// All that stands in one account, at one moment.
@@ -67,6 +68,7 @@ pub(super) struct StoredBooks {
     entered: i128,
     pub(super) journal_end: String,
     journal_complete: bool,
+    now: u64,
 }
 
 impl RedisLedger {
@@ -149,7 +151,7 @@ impl RedisLedger {
 }
 
 impl From<Reply> for StoredBooks {
-    fn from((fields, records, due, entries, journal_end, journal_complete): Reply) -> Self {
+    fn from((fields, records, due, entries, journal_end, journal_complete, now): Reply) -> Self {
         Self {
             fields,
             records,
@@ -157,6 +159,7 @@ impl From<Reply> for StoredBooks {
             entered: entries.into_iter().map(i128::from).sum(),
             journal_end,
             journal_complete,
+            now,
         }
     }
 }
@@ -175,18 +178,8 @@ impl StoredBooks {
             ..
         } = self.snapshot(id)?;
         let free_rub = balance_rub.minus_or_zero(held_rub);
-        let mut keys = Vec::with_capacity(self.records.len());
-        for (key, record) in &self.records {
-            let number = |part: &str| self.number(id, &format!("{key}.{part}"));
-            let row = (
-                record.clone(),
-                number("l")?,
-                number("u")?.unwrap_or_default(),
-                number("h")?.unwrap_or_default(),
-                number("v")?.unwrap_or_default(),
-            );
-            keys.push(stored(row, free_rub)?.view);
-        }
+        let stored = self.stored_keys(free_rub)?;
+        let mut keys: Vec<KeyView> = stored.into_iter().map(|key| key.view).collect();
         keys.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
         Ok(AccountBooks {
             view: AccountView {
@@ -201,6 +194,7 @@ impl StoredBooks {
                 free_rub,
                 spent_rub,
                 loss_rub,
+                holds_open: holds.len() as u64,
             },
             entered_rub,
             keys,
@@ -268,6 +262,24 @@ impl StoredBooks {
     /// How many keys there are.
     pub(super) fn keys(&self) -> usize {
         self.records.len()
+    }
+
+    /// What the keys show by themselves, in words that begin with the invariant's name.
+    pub(super) fn key_breaches(&self) -> Result<Vec<String>, RedisFault> {
+        let stored = self.stored_keys(MicroRub::ZERO)?;
+        let breaches = stored
+            .iter()
+            .filter_map(|key| key.money.breach(&key.view.record.id));
+        Ok(breaches.collect())
+    }
+
+    fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
+        let keys = self.records.iter().map(|(key, record)| {
+            let field = |part: &str| self.fields.get(&format!("{key}.{part}")).cloned();
+            let row = (record.clone(), KEY_PARTS.map(field).to_vec());
+            stored(row, account_free, self.now)
+        });
+        keys.collect()
     }
 
     fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>, RedisFault> {
@@ -421,6 +433,7 @@ mod tests {
             vec![150, -50],
             "0-0".into(),
             false,
+            20_512 * 86_400_000,
         );
         StoredBooks::from(reply)
     }
@@ -472,9 +485,27 @@ mod tests {
             .map(|key| (&*key.record.id, micro(key.held_rub), micro(key.free_rub)))
             .collect();
         assert_eq!(keys, [("k1", 30, 60), ("k2", 0, 5)]);
+        assert_eq!(books.view.holds_open, 2);
         assert_eq!(books.holds[1].due_ms, Some(1_700_000_000_000));
         assert!(reply(&[("b", "1e+14")], &[]).books(&id).is_err());
         assert!(reply(&[("o:7", "1:k1:1:1")], &[]).books(&id).is_err());
+    }
+
+    #[test]
+    fn books_show_what_keys_spent_on_the_day() {
+        let id: AccountId = "acme".parse().unwrap();
+        for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
+            let books = reply(&[("k1.d", day)], &[1, 2]);
+            assert_eq!(books.key_breaches().unwrap(), Vec::<String>::new());
+            let view = &books.books(&id).unwrap().keys[0];
+            assert_eq!(view.day.spent_rub.micro(), spent, "{day}");
+            assert_eq!(view.day.resets_at_ms, 20_513 * 86_400_000);
+        }
+        let torn = reply(&[("k1.m", "673:11")], &[1, 2]);
+        assert_eq!(
+            torn.key_breaches().unwrap(),
+            ["I3 key k1: used 10, but 11 µ₽ before its day or month began"]
+        );
     }
 
     #[test]

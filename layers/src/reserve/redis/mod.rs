@@ -4,7 +4,8 @@
 //! slot, atomic over the account, its key and the hold:
 //!
 //! ```text
-//! tg:{A}            HASH    name b h s loss; <key>.l .u .h .s .v; o:<number> → "<held>:<key>:<want>:<least>"
+//! tg:{A}            HASH    name b h s loss; of each key <key>.s .l .lm .ld .u .h .m .d .v;
+//!                           o:<number> → "<held>:<key>:<want>:<least>"
 //! tg:{A}:k          HASH    key → its record, JSON
 //! tg:{A}:x          ZSET    number → when the hold is due, in ms of the server's clock
 //! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
@@ -20,6 +21,11 @@
 //! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
 //! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
 //! ```
+//!
+//! Of a key: `s` whether it is enabled; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
+//! `h` held; `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`; `v` the
+//! version of its record. Months and days came later: a gateway that does not know them
+//! leaves them alone, and what it charges counts in them all the same, since it counts in `u`.
 //!
 //! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
 
@@ -43,6 +49,7 @@ use super::ledger::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
 };
 use crate::{
+    ceiling::Ceiling,
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
@@ -215,9 +222,10 @@ impl Ledger for RedisLedger {
             digits(hold.least),
             ttl_ms(hold.ttl),
         ];
-        let (word, first, second): (String, i64, i64) =
+        let (word, first, second, ceiling, index): (String, i64, i64, String, u64) =
             self.ask(&self.0.scripts.reserve, &keys, &args).await?;
         let (first, second) = (MicroRub::new(first), MicroRub::new(second));
+        let ceiling = ceiling_of(&ceiling, index)?;
         match word.as_str() {
             "ok" => Ok(Reserved {
                 held: first,
@@ -226,12 +234,13 @@ impl Ledger for RedisLedger {
             "does_not_fit" => Err(LedgerError::Refused(Refusal::DoesNotFit {
                 free: first,
                 held: second,
+                ceiling,
             })),
             "unknown" => {
                 self.missing_account().await?;
-                Err(refused("unknown"))
+                Err(refused("unknown", None))
             }
-            word => Err(refused(word)),
+            word => Err(refused(word, ceiling)),
         }
     }
 
@@ -310,16 +319,16 @@ impl Ledger for RedisLedger {
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
         self.0.data.present()?;
         let keys = [account_key(account, "")];
-        let word: String = self
+        let (word, ceiling, index): (String, String, u64) = self
             .ask(&self.0.scripts.probe, &keys, &[key.to_string()])
             .await?;
         match word.as_str() {
             "ok" => Ok(()),
             "unknown" => {
                 self.missing_account().await?;
-                Err(refused("unknown"))
+                Err(refused("unknown", None))
             }
-            word => Err(refused(word)),
+            word => Err(refused(word, ceiling_of(&ceiling, index)?)),
         }
     }
 
@@ -431,16 +440,27 @@ impl From<RedisFault> for BookError {
 }
 
 /// A refusal without amounts.
-fn refused(word: &str) -> LedgerError {
-    LedgerError::Refused(match word {
-        "unknown" => Refusal::Unknown,
-        "suspended" => Refusal::Suspended,
-        "disabled" => Refusal::Disabled,
-        "account_empty" => Refusal::AccountEmpty,
-        "ceiling_used_up" => Refusal::CeilingUsedUp,
-        "gone" => Refusal::Gone,
-        "conflict" => Refusal::Conflict,
-        word => return RedisFault::Unexpected(format!("answer {word:?}")).into(),
+fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
+    LedgerError::Refused(match (word, ceiling) {
+        ("unknown", None) => Refusal::Unknown,
+        ("suspended", None) => Refusal::Suspended,
+        ("disabled", None) => Refusal::Disabled,
+        ("account_empty", None) => Refusal::AccountEmpty,
+        ("used_up", Some(ceiling)) => Refusal::CeilingUsedUp(ceiling),
+        ("gone", None) => Refusal::Gone,
+        ("conflict", None) => Refusal::Conflict,
+        (word, _) => return RedisFault::Unexpected(format!("answer {word:?}")).into(),
+    })
+}
+
+/// The ceiling that a script tells of, if one is in the way: which one, and of which month or day.
+fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
+    Ok(match word {
+        "" => None,
+        "total" => Some(Ceiling::Total),
+        "month" => Some(Ceiling::of_month(index)),
+        "day" => Some(Ceiling::of_day(index)),
+        word => return Err(RedisFault::Unexpected(format!("ceiling {word:?}"))),
     })
 }
 

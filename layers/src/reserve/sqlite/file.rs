@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accounts   id, name, suspended, balance, loss
-//! keys       id, account, digest, ceiling, used, record (JSON)
+//! keys       id, account, digest, ceilings, used and before the current month and day, record (JSON)
 //! entries    account, id, amount, reason, at_ms                  payments and corrections, kept for ever
 //! receipts   number, at_ms, account, key, tokens, money, price   one for each settled call
 //! tariff     id, effective_from_ms, fingerprint
@@ -22,12 +22,13 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    ceiling::{Ceilings, Period},
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord},
     money::MicroRub,
     reserve::{
-        book::Account,
+        book::{Account, KeyBook},
         ledger::{Item, Receipt, Settlement, TariffVersion},
         sqlite_file::{
             BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, to_json, unreadable,
@@ -113,6 +114,16 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 /// What an earlier version's receipts lack.
 const BOUNDED: &str =
     "ALTER TABLE receipts ADD COLUMN bounded INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))";
+/// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
+/// the month and the day of the last charge which they are and what had been used before them.
+const KEY_COLUMNS: [&str; 6] = [
+    "ceiling_month",
+    "ceiling_day",
+    "month",
+    "month_before",
+    "day",
+    "day_before",
+];
 
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
@@ -153,6 +164,10 @@ SELECT format('I4 account %s: balance %d, loss %d µ₽', id, balance, loss)
 FROM accounts WHERE balance < 0 OR loss < 0
 UNION ALL
 SELECT format('I4 key %s: used %d µ₽', id, used) FROM keys WHERE used < 0
+UNION ALL
+SELECT format('I3 key %s: used %d, but %d µ₽ before its day or month began',
+              id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)))
+FROM keys WHERE max(coalesce(month_before, 0), coalesce(day_before, 0)) > used
 LIMIT 100
 ";
 
@@ -280,6 +295,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     if !has_bounded(&writer).map_err(failed)? {
         writer.execute_batch(BOUNDED).map_err(failed)?;
     }
+    add_key_columns(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
     let breaches = breaches(&books).map_err(failed)?;
     if !breaches.is_empty() {
@@ -305,9 +321,25 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 }
 
 fn has_bounded(conn: &Connection) -> rusqlite::Result<bool> {
-    let sql = "SELECT count(*) FROM pragma_table_info('receipts') WHERE name = 'bounded'";
-    conn.query_row(sql, [], |row| row.get::<_, i64>(0))
-        .map(|found| found > 0)
+    Ok(columns(conn, "receipts")?
+        .iter()
+        .any(|name| name == "bounded"))
+}
+
+fn add_key_columns(conn: &Connection) -> rusqlite::Result<()> {
+    let there = columns(conn, "keys")?;
+    for column in KEY_COLUMNS {
+        if !there.iter().any(|name| name == column) {
+            conn.execute_batch(&format!("ALTER TABLE keys ADD COLUMN {column} INTEGER"))?;
+        }
+    }
+    Ok(())
+}
+
+fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    conn.prepare("SELECT name FROM pragma_table_info(?1)")?
+        .query_map([table], |row| row.get(0))?
+        .collect()
 }
 
 /// Breaches of the invariants in the file, in words that begin with the invariant's name.
@@ -369,18 +401,27 @@ fn load(conn: &Connection) -> rusqlite::Result<State> {
         state.put_account(parsed(row, 0)?, row.get(1)?, account);
     }
 
-    let mut select = conn.prepare("SELECT id, account, record, ceiling, used FROM keys")?;
+    let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
+                         month, month_before, day, day_before FROM keys";
+    let mut select = conn.prepare(select)?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let record: KeyRecord = from_json(row, 2)?;
         if record.id != parsed::<KeyId>(row, 0)? || record.account != parsed::<AccountId>(row, 1)? {
             return Err(unreadable(2, "the record is another key's".into()));
         }
-        let ceiling = row
-            .get::<_, Option<i64>>(3)?
-            .map(|_| amount(row, 3))
-            .transpose()?;
-        state.restore_key(record, ceiling, amount(row, 4)?);
+        let money = KeyBook {
+            ceilings: Ceilings {
+                total: optional_amount(row, 4)?,
+                month: optional_amount(row, 5)?,
+                day: optional_amount(row, 6)?,
+            },
+            used: amount(row, 3)?,
+            month: period(row, 7)?,
+            day: period(row, 9)?,
+            ..KeyBook::default()
+        };
+        state.restore_key(record, money);
     }
 
     let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
@@ -454,15 +495,19 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
                 .prepare_cached(sql)?
                 .execute(params![&**account, balance.micro()])?)
         }
-        Record::Key { record, ceiling } => {
-            let sql = "INSERT INTO keys (id, account, digest, ceiling, used, record) VALUES (?1, ?2, ?3, ?4, 0, ?5)
-                       ON CONFLICT (id) DO UPDATE SET ceiling = excluded.ceiling, record = excluded.record";
-            let (digest, ceiling) = (record.digest.to_string(), ceiling.map(MicroRub::micro));
+        Record::Key { record, ceilings } => {
+            let sql = "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7)
+                       ON CONFLICT (id) DO UPDATE SET
+                           ceiling = excluded.ceiling, ceiling_month = excluded.ceiling_month,
+                           ceiling_day = excluded.ceiling_day, record = excluded.record";
             let row = params![
                 &*record.id,
                 &*record.account,
-                digest,
-                ceiling,
+                record.digest.to_string(),
+                ceilings.total.map(MicroRub::micro),
+                ceilings.month.map(MicroRub::micro),
+                ceilings.day.map(MicroRub::micro),
                 to_json(record)?
             ];
             one(batch.prepare_cached(sql)?.execute(row)?)
@@ -482,10 +527,17 @@ fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
             let row = params![&*receipt.account, balance.micro(), loss.micro()];
             one(batch.prepare_cached(sql)?.execute(row)?)?;
             let Some(used) = used else { return Ok(()) };
-            let sql = "UPDATE keys SET used = ?2 WHERE id = ?1";
-            one(batch
-                .prepare_cached(sql)?
-                .execute(params![&*receipt.key, used.micro()])?)
+            let sql = "UPDATE keys SET used = ?2, month = ?3, month_before = ?4, day = ?5, day_before = ?6
+                       WHERE id = ?1";
+            let row = params![
+                &*receipt.key,
+                used.in_all.micro(),
+                integer(used.month.index),
+                used.month.before.micro(),
+                integer(used.day.index),
+                used.day.before.micro()
+            ];
+            one(batch.prepare_cached(sql)?.execute(row)?)
         }
         Record::Noted(running) => {
             let sql = "INSERT INTO running (number, settlement) VALUES (?1, ?2)
@@ -626,6 +678,22 @@ pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> 
     } else {
         Err(rusqlite::Error::IntegralValueOutOfRange(index, stored))
     }
+}
+
+fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<MicroRub>> {
+    let stored: Option<i64> = row.get(index)?;
+    stored.map(|_| amount(row, index)).transpose()
+}
+
+/// A period in two columns, empty until something was charged.
+fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
+    let Some(before) = optional_amount(row, index + 1)? else {
+        return Ok(Period::default());
+    };
+    Ok(Period {
+        index: count(row, index)?,
+        before,
+    })
 }
 
 /// A variant's name, as JSON has it, without the quotes.

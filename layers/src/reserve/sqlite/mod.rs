@@ -41,13 +41,13 @@ use super::{
         JournalPart, KeyChange, KeyView, Ledger, LedgerError, Receipt, Reserved, Settled,
         Settlement, TariffVersion,
     },
-    state::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result},
+    state::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result, now_ms},
 };
 use crate::{
+    ceiling::Ceilings,
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    money::MicroRub,
 };
 
 /// A ledger in one file. Clones share it; it is closed by [`SqliteLedger::close`] or with the last
@@ -272,7 +272,7 @@ impl Ledger for SqliteLedger {
         let probed = self
             .inner
             .shared
-            .look(|state| state.book.probe(account, key));
+            .look(|state| state.book.probe(account, key, now_ms()));
         probed
             .map_err(LedgerError::Unavailable)?
             .map_err(LedgerError::Refused)
@@ -319,23 +319,23 @@ impl Bookkeeping for SqliteLedger {
     async fn create_key(
         &self,
         record: &KeyRecord,
-        ceiling: Option<MicroRub>,
+        ceilings: Ceilings,
     ) -> Result<KeyView, BookError> {
-        self.durable(self.queue(|state, _| state.create_key(record, ceiling)))
+        self.durable(self.queue(|state, now| state.create_key(record, ceilings, now)))
             .await
     }
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
-        self.durable(self.queue(|state, _| state.change_key(id, change)))
+        self.durable(self.queue(|state, now| state.change_key(id, change, now)))
             .await
     }
 
     async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.look(|state| state.key(id))?
+        self.look(|state| state.key(id, now_ms()))?
     }
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        self.look(|state| state.keys_of(account))?
+        self.look(|state| state.keys_of(account, now_ms()))?
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {

@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
+    ceiling::Ceiling,
     key::KeyStatus,
+    money::MicroRub,
     price::{Price, Rate},
     reserve::{
         ledger::{Booked, Item, JournalLine, Refusal},
@@ -40,8 +42,11 @@ fn record(index: u8) -> KeyRecord {
         models: vec!["m".into()],
         addresses: vec!["192.0.2.0/24".parse().unwrap()],
         requests_per_second: Some(3),
+        requests_per_minute: None,
+        tokens_per_minute: None,
         expires_at_ms: Some(4_000_000_000_000),
         created_at_ms: 5,
+        changed_at_ms: 0,
     }
 }
 
@@ -110,9 +115,9 @@ async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
         .enter(&account(0), &topup("t1", 1_000))
         .await
         .unwrap();
-    ledger.create_key(&record(0), None).await.unwrap();
+    ledger.create_key(&record(0), Ceilings::NONE).await.unwrap();
     ledger
-        .create_key(&record(1), Some(MicroRub::new(500)))
+        .create_key(&record(1), Ceilings::total(MicroRub::new(500)))
         .await
         .unwrap();
     ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
@@ -389,6 +394,114 @@ async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
         )
         .unwrap();
     assert_eq!(indexes, 2);
+}
+
+#[tokio::test]
+async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    for column in [
+        "ceiling_month",
+        "ceiling_day",
+        "month",
+        "month_before",
+        "day",
+        "day_before",
+    ] {
+        raw.execute_batch(&format!("ALTER TABLE keys DROP COLUMN {column}"))
+            .unwrap();
+    }
+    drop(raw);
+
+    for _ in 0..2 {
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let view = ledger.key(&key(0)).await.unwrap();
+        assert_eq!(view.spent_rub, MicroRub::new(70));
+        // Nobody knows when that was.
+        assert_eq!(
+            (view.day.spent_rub, view.month.spent_rub),
+            (MicroRub::ZERO, MicroRub::ZERO)
+        );
+        ledger.close().await;
+    }
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let limited = KeyChange {
+        ceiling_day: Some(Some(MicroRub::new(100))),
+        ceiling_month: Some(Some(MicroRub::new(300))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(0), &limited).await.unwrap();
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 60, true)).await.unwrap();
+    let before = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (
+            before.day.spent_rub,
+            before.month.spent_rub,
+            before.free_rub
+        ),
+        (MicroRub::new(60), MicroRub::new(60), MicroRub::new(40))
+    );
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert_eq!(ledger.key(&key(0)).await.unwrap(), before);
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let limited = KeyChange {
+        ceiling_day: Some(Some(MicroRub::new(100))),
+        ceiling_month: Some(Some(MicroRub::new(150))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(0), &limited).await.unwrap();
+    ledger.close().await;
+    // What stands in the file on the morning after.
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
+        .unwrap();
+    drop(raw);
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let view = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (view.day.spent_rub, view.month.spent_rub, view.free_rub),
+        (MicroRub::ZERO, MicroRub::new(70), MicroRub::new(80))
+    );
+    ledger.reserve(&hold(4, 80, 80, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 80, true)).await.unwrap();
+    let refused = ledger.reserve(&hold(8, 1, 1, HOUR)).await;
+    assert!(
+        matches!(
+            refused,
+            Err(LedgerError::Refused(Refusal::CeilingUsedUp(
+                Ceiling::Month { .. }
+            )))
+        ),
+        "{refused:?}"
+    );
+    let view = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (view.day.spent_rub, view.month.spent_rub),
+        (MicroRub::new(80), MicroRub::new(150))
+    );
+    ledger.close().await;
+
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("UPDATE keys SET day_before = used + 1 WHERE id = 'k0'")
+        .unwrap();
+    drop(raw);
+    match SqliteLedger::open(&path) {
+        Err(OpenError::Mismatch { breaches, .. }) => {
+            assert!(breaches[0].starts_with("I3 key k0: used 150, but 151"));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -687,7 +800,10 @@ async fn prepare<L: Bookkeeping>(ledger: &L) {
             .unwrap();
     }
     for index in 0..4 {
-        ledger.create_key(&record(index), None).await.unwrap();
+        ledger
+            .create_key(&record(index), Ceilings::NONE)
+            .await
+            .unwrap();
     }
 }
 
@@ -725,6 +841,7 @@ async fn memory_and_file_agree(steps: &[Step]) {
             AccountView {
                 held_rub: MicroRub::ZERO,
                 free_rub: before.balance_rub,
+                holds_open: 0,
                 ..before
             }
         );

@@ -112,6 +112,7 @@ pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger
         free_rub: micro(0),
         spent_rub: micro(0),
         loss_rub: micro(0),
+        holds_open: 0,
     };
     assert_eq!(made, expected);
     assert_eq!(create("acme", "ООО «Ромашка: 1»").await.unwrap(), expected);

@@ -7,6 +7,7 @@ use super::{
     given::{acme, key, micro, number, record, settlement, topup},
 };
 use crate::{
+    ceiling::{Ceiling, Ceilings},
     key::{AccountId, KeyStatus},
     money::MicroRub,
     reserve::ledger::{
@@ -23,7 +24,7 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
     ledger.create_account(&acme(), "Acme").await.unwrap();
     for (id, digest) in [("k1", 1), ("k2", 2)] {
         let key = record(&acme(), id, digest);
-        ledger.create_key(&key, None).await.unwrap();
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
     }
     if balance > 0 {
         pay(ledger, "first", balance).await;
@@ -37,6 +38,16 @@ pub(super) async fn pay<L: Books>(ledger: &L, id: &str, amount: i64) -> AccountV
 pub(super) async fn set_ceiling<L: Books>(ledger: &L, id: &str, ceiling: Option<i64>) -> KeyView {
     let change = KeyChange {
         ceiling: Some(ceiling.map(micro)),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(id), &change).await.unwrap()
+}
+
+pub(super) async fn set_ceilings<L: Books>(ledger: &L, id: &str, ceilings: Ceilings) -> KeyView {
+    let change = KeyChange {
+        ceiling: Some(ceilings.total),
+        ceiling_month: Some(ceilings.month),
+        ceiling_day: Some(ceilings.day),
         ..KeyChange::default()
     };
     ledger.change_key(&key(id), &change).await.unwrap()
@@ -100,10 +111,21 @@ pub(super) fn again(first: Settled) -> Settled {
     }
 }
 
+/// It is the account's money that leaves no more.
 pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
         held: MicroRub::new(held),
+        ceiling: None,
+    }
+}
+
+/// It is this ceiling.
+pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
+    Refusal::DoesNotFit {
+        free: MicroRub::new(free),
+        held: MicroRub::new(held),
+        ceiling: Some(ceiling),
     }
 }
 

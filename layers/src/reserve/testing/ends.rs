@@ -4,11 +4,12 @@ use super::{
     Books,
     desk::{
         again, booked, key_money, money, now_ms, open, pay, refused, release, reserved,
-        set_ceiling, settled,
+        set_ceiling, set_ceilings, settled,
     },
-    given::{HOUR, acme, due, hold, item, micro, number, settlement},
+    given::{HOUR, acme, due, hold, item, key, micro, number, settlement},
 };
 use crate::{
+    ceiling::Ceilings,
     reserve::ledger::{BookError, Booked, Item, Receipt, Refusal, Settlement},
     usage::{End, Usage},
 };
@@ -51,6 +52,31 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     let paid = settled(ledger, 1, "k2", 301).await;
     assert_eq!(paid, booked(Booked::Held, 300, 1));
     assert_eq!(money(ledger).await, [0, 0, 1000, 651]);
+}
+
+/// I1: what is taken beside a hold is bounded by the ceilings of the day and the month too.
+pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    let ceilings = Ceilings {
+        day: Some(micro(250)),
+        ..Ceilings::NONE
+    };
+    set_ceilings(ledger, "k1", ceilings).await;
+    reserved(ledger, &hold(1, "k1", 100)).await;
+    reserved(ledger, &hold(2, "k1", 60)).await;
+    // 90 are free beside the two holds.
+    let paid = settled(ledger, 1, "k1", 300).await;
+    assert_eq!(paid, booked(Booked::Held, 190, 110));
+    // The other hold was promised, and pays, though nothing is left beside it.
+    let paid = settled(ledger, 2, "k1", 61).await;
+    assert_eq!(paid, booked(Booked::Held, 60, 1));
+    let paid = settled(ledger, 3, "k1", 5).await;
+    assert_eq!(paid, booked(Booked::Forced, 0, 5));
+    let view = ledger.key(&key("k1")).await.unwrap();
+    assert_eq!(
+        [view.spent_rub, view.day.spent_rub, view.month.spent_rub],
+        [250; 3].map(micro)
+    );
 }
 
 pub(super) async fn a_lowered_ceiling_does_not_take_back_a_hold<L: Books>(ledger: &L) {

@@ -5,12 +5,14 @@ use std::time::Duration;
 use super::{
     Books,
     desk::{
-        booked, does_not_fit, key_money, money, open, pay, probed, refused, release, reserved,
-        set_ceiling, set_status, settled,
+        booked, does_not_fit, key_money, money, now_ms, open, pay, probed, refused, release,
+        reserved, set_ceiling, set_ceilings, set_status, settled, under,
     },
     given::{HOUR, acme, due, hold, key, micro, number, record, topup},
 };
 use crate::{
+    calendar::DAY_MS,
+    ceiling::{Ceiling, Ceilings},
     key::{AccountId, KeyDigest, KeyStatus},
     reserve::{
         book::EXPIRE_ON_RESERVE_MAX,
@@ -31,7 +33,7 @@ pub(super) async fn what_is_held_lies_between_the_least_and_the_wish<L: Books>(l
         ("k1", 1500, 1001, Err(does_not_fit(1000, 0))),
         ("k1", 0, 0, Ok((0, 1000))),
         ("k2", 600, 600, Ok((600, 0))),
-        ("k2", 601, 601, Err(does_not_fit(600, 0))),
+        ("k2", 601, 601, Err(under(Ceiling::Total, 600, 0))),
         ("k2", 700, 10, Ok((600, 0))),
     ]
     .into_iter()
@@ -74,12 +76,12 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
     // The key's ceiling is less than what the account has left.
     assert_eq!(
         refused(ledger, &hold(2, "k2", 251)).await,
-        does_not_fit(250, 0)
+        under(Ceiling::Total, 250, 0)
     );
     reserved(ledger, &hold(3, "k2", 200)).await;
     assert_eq!(
         refused(ledger, &hold(4, "k2", 51)).await,
-        does_not_fit(50, 200)
+        under(Ceiling::Total, 50, 200)
     );
     reserved(ledger, &hold(5, "k1", 60)).await;
     // And now what the account has left is less than the key's ceiling.
@@ -115,11 +117,94 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_taken_away<L: Books>(led
         assert_eq!(view.free_rub, micro(free), "{ceiling:?}");
         let probe = probed(ledger, &acme(), "k1").await;
         let expected = match free {
-            0 => Err(Refusal::CeilingUsedUp),
+            0 => Err(Refusal::CeilingUsedUp(Ceiling::Total)),
             _ => Ok(()),
         };
         assert_eq!(probe, expected, "{ceiling:?}");
     }
+}
+
+/// I1: a key is bounded by each of its ceilings, and told which one leaves no more and until when.
+pub(super) async fn a_day_and_a_month_have_ceilings_of_their_own<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    let ceilings = Ceilings {
+        total: Some(micro(600)),
+        month: Some(micro(400)),
+        day: Some(micro(250)),
+    };
+    let view = set_ceilings(ledger, "k1", ceilings).await;
+    let shown = [view.month, view.day].map(|period| (period.ceiling_rub, period.spent_rub));
+    let expected = [400, 250].map(|ceiling| (Some(micro(ceiling)), micro(0)));
+    assert_eq!((shown, view.free_rub), (expected, micro(250)));
+    let [month, day] = [view.month, view.day].map(|period| period.resets_at_ms);
+    let now = now_ms();
+    assert!(day > now && day <= now + DAY_MS && day.is_multiple_of(DAY_MS));
+    assert!(month >= day && month <= now + 31 * DAY_MS && month.is_multiple_of(DAY_MS));
+    let (month, day) = (
+        Ceiling::Month {
+            resets_at_ms: month,
+        },
+        Ceiling::Day { resets_at_ms: day },
+    );
+
+    assert_eq!(
+        refused(ledger, &hold(1, "k1", 251)).await,
+        under(day, 250, 0)
+    );
+    reserved(ledger, &hold(1, "k1", 200)).await;
+    assert_eq!(
+        refused(ledger, &hold(2, "k1", 51)).await,
+        under(day, 50, 200)
+    );
+    // What is held bounds the month and the day alike: nobody knows when it will be charged.
+    let part = Hold {
+        least: micro(1),
+        ..hold(2, "k1", 500)
+    };
+    let rest = reserved(ledger, &part).await;
+    assert_eq!((rest.held, rest.free), (micro(50), micro(0)));
+    settled(ledger, 2, "k1", 50).await;
+    settled(ledger, 1, "k1", 200).await;
+    assert_eq!(
+        refused(ledger, &hold(3, "k1", 1)).await,
+        Refusal::CeilingUsedUp(day)
+    );
+    assert_eq!(
+        probed(ledger, &acme(), "k1").await,
+        Err(Refusal::CeilingUsedUp(day))
+    );
+
+    // The other ceilings have counted too.
+    let without_day = Ceilings {
+        day: None,
+        ..ceilings
+    };
+    let view = set_ceilings(ledger, "k1", without_day).await;
+    assert_eq!((view.day.ceiling_rub, view.free_rub), (None, micro(150)));
+    assert_eq!(
+        [view.day, view.month].map(|period| period.spent_rub),
+        [250, 250].map(micro)
+    );
+    assert_eq!(
+        refused(ledger, &hold(4, "k1", 151)).await,
+        under(month, 150, 0)
+    );
+    reserved(ledger, &hold(5, "k1", 150)).await;
+    settled(ledger, 5, "k1", 150).await;
+    assert_eq!(
+        refused(ledger, &hold(6, "k1", 1)).await,
+        Refusal::CeilingUsedUp(month)
+    );
+    // Where two of them are used up, the one is told that lasts longer.
+    set_ceilings(ledger, "k1", ceilings).await;
+    assert_eq!(
+        probed(ledger, &acme(), "k1").await,
+        Err(Refusal::CeilingUsedUp(month))
+    );
+    let view = set_ceilings(ledger, "k1", Ceilings::total(micro(600))).await;
+    assert_eq!(view.free_rub, micro(200));
+    // Other keys are not concerned.
+    reserved(ledger, &hold(7, "k2", 600)).await;
 }
 
 /// I5: a RESERVE whose answer was lost may be sent again.
@@ -207,11 +292,11 @@ pub(super) async fn nothing_to_spend_is_judged_by_posted_money<L: Books>(ledger:
     for id in ["k1", "k2"] {
         assert_eq!(
             refused(ledger, &hold(2, id, 1)).await,
-            Refusal::CeilingUsedUp
+            Refusal::CeilingUsedUp(Ceiling::Total)
         );
         assert_eq!(
             probed(ledger, &acme(), id).await,
-            Err(Refusal::CeilingUsedUp)
+            Err(Refusal::CeilingUsedUp(Ceiling::Total))
         );
     }
 }
@@ -248,7 +333,7 @@ pub(super) async fn unknown_accounts_and_keys_are_refused<L: Books>(ledger: &L) 
             .await
             .map(drop),
         ledger
-            .create_key(&record(&nobody, "k3", 3), None)
+            .create_key(&record(&nobody, "k3", 3), Ceilings::NONE)
             .await
             .map(drop),
     ];
@@ -322,7 +407,7 @@ pub(super) async fn the_gravest_refusal_comes_first<L: Books>(ledger: &L) {
     suspend(false).await;
     check(Refusal::AccountEmpty).await;
     pay(ledger, "first", 10).await;
-    check(Refusal::CeilingUsedUp).await;
+    check(Refusal::CeilingUsedUp(Ceiling::Total)).await;
     set_ceiling(ledger, "k1", None).await;
     assert_eq!(
         refused(ledger, &hold(1, "k1", 11)).await,
@@ -355,7 +440,7 @@ pub(super) async fn only_holds_past_their_time_expire<L: Books>(ledger: &L) {
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
     ledger
-        .create_key(&record(&other, "k3", 3), None)
+        .create_key(&record(&other, "k3", 3), Ceilings::NONE)
         .await
         .unwrap();
     ledger.enter(&other, &topup("first", 100)).await.unwrap();

@@ -6,8 +6,15 @@ use super::{
     given::{acme, hold, key, micro, record},
 };
 use crate::{
+    ceiling::Ceilings,
     key::{AccountId, KeyDigest, KeyRecord, KeyStatus},
-    reserve::ledger::{BookError, Booked, KeyChange, KeyView, Refusal},
+    reserve::ledger::{BookError, Booked, KeyChange, KeyView, PeriodView, Refusal},
+};
+
+const CEILINGS: Ceilings = Ceilings {
+    total: Some(micro(60)),
+    month: Some(micro(70)),
+    day: Some(micro(80)),
 };
 
 /// A key with every field set, none to its default.
@@ -22,7 +29,10 @@ fn full_record() -> KeyRecord {
             "2001:db8::/32".parse().unwrap(),
         ],
         requests_per_second: Some(7),
+        requests_per_minute: Some(8),
+        tokens_per_minute: Some(9),
         expires_at_ms: Some(4_000_000_000_001),
+        changed_at_ms: 1_790_000_000_001,
         ..record(&acme(), "K-9_z", 0xab)
     }
 }
@@ -30,14 +40,24 @@ fn full_record() -> KeyRecord {
 pub(super) async fn a_key_comes_back_as_it_was_written<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let record = full_record();
+    let made = ledger.create_key(&record, CEILINGS).await.unwrap();
     let view = KeyView {
         record: record.clone(),
         ceiling_rub: Some(micro(60)),
         spent_rub: micro(0),
         held_rub: micro(0),
         free_rub: micro(60),
+        month: PeriodView {
+            ceiling_rub: Some(micro(70)),
+            spent_rub: micro(0),
+            ..made.month
+        },
+        day: PeriodView {
+            ceiling_rub: Some(micro(80)),
+            spent_rub: micro(0),
+            ..made.day
+        },
     };
-    let made = ledger.create_key(&record, Some(micro(60))).await.unwrap();
     assert_eq!(made, view);
     assert_eq!(ledger.key(&record.id).await.unwrap(), view);
     let found = ledger.find_key(&record.digest).await.unwrap();
@@ -52,11 +72,8 @@ pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
     open(ledger, 0).await;
     let other: AccountId = "other".parse().unwrap();
     ledger.create_account(&other, "Other").await.unwrap();
-    let first = ledger
-        .create_key(&full_record(), Some(micro(60)))
-        .await
-        .unwrap();
-    let second = ledger.create_key(&full_record(), Some(micro(60))).await;
+    let first = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
+    let second = ledger.create_key(&full_record(), CEILINGS).await;
     assert_eq!(second.unwrap(), first);
     let renamed = KeyRecord {
         name: "desk".into(),
@@ -70,20 +87,24 @@ pub(super) async fn a_key_is_made_once<L: Books>(ledger: &L) {
         account: other.clone(),
         ..full_record()
     };
-    for (record, ceiling) in [
-        (renamed, Some(60)),
-        (of_another_digest, Some(60)),
-        (of_another_account, Some(60)),
-        (full_record(), Some(61)),
-        (full_record(), None),
+    let of_another_day = Ceilings {
+        day: Some(micro(81)),
+        ..CEILINGS
+    };
+    for (record, ceilings) in [
+        (renamed, CEILINGS),
+        (of_another_digest, CEILINGS),
+        (of_another_account, CEILINGS),
+        (full_record(), of_another_day),
+        (full_record(), Ceilings::NONE),
         // A digest is one key's, whichever account it is in.
-        (record(&acme(), "k3", 0xab), None),
-        (record(&other, "k4", 0xab), None),
+        (record(&acme(), "k3", 0xab), Ceilings::NONE),
+        (record(&other, "k4", 0xab), Ceilings::NONE),
     ] {
-        let answer = ledger.create_key(&record, ceiling.map(micro)).await;
+        let answer = ledger.create_key(&record, ceilings).await;
         assert!(
             matches!(answer, Err(BookError::Exists)),
-            "{record:?} {ceiling:?}: {answer:?}"
+            "{record:?} {ceilings:?}: {answer:?}"
         );
     }
     assert_eq!(ledger.key(&full_record().id).await.unwrap(), first);
@@ -96,12 +117,9 @@ type Edit = fn(&mut KeyView);
 
 pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L) {
     open(ledger, 100).await;
-    let mut view = ledger
-        .create_key(&full_record(), Some(micro(60)))
-        .await
-        .unwrap();
+    let mut view = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
     let id = full_record().id;
-    let steps: [(KeyChange, Edit); 9] = [
+    let steps: [(KeyChange, Edit); 13] = [
         (KeyChange::default(), |_| {}),
         (
             KeyChange {
@@ -129,6 +147,28 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
         ),
         (
             KeyChange {
+                ceiling_month: Some(Some(micro(30))),
+                ..KeyChange::default()
+            },
+            |view| {
+                view.month.ceiling_rub = Some(micro(30));
+                view.free_rub = micro(30);
+            },
+        ),
+        (
+            KeyChange {
+                ceiling_month: Some(None),
+                ceiling_day: Some(Some(micro(20))),
+                ..KeyChange::default()
+            },
+            |view| {
+                view.month.ceiling_rub = None;
+                view.day.ceiling_rub = Some(micro(20));
+                view.free_rub = micro(20);
+            },
+        ),
+        (
+            KeyChange {
                 models: Some(vec!["messages".into()]),
                 ..KeyChange::default()
             },
@@ -150,6 +190,24 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
         ),
         (
             KeyChange {
+                requests_per_minute: Some(Some(5)),
+                tokens_per_minute: Some(None),
+                ..KeyChange::default()
+            },
+            |view| {
+                view.record.requests_per_minute = Some(5);
+                view.record.tokens_per_minute = None;
+            },
+        ),
+        (
+            KeyChange {
+                changed_at_ms: Some(1_790_000_000_002),
+                ..KeyChange::default()
+            },
+            |view| view.record.changed_at_ms = 1_790_000_000_002,
+        ),
+        (
+            KeyChange {
                 expires_at_ms: Some(None),
                 ..KeyChange::default()
             },
@@ -159,6 +217,7 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
             KeyChange {
                 name: Some("all".into()),
                 ceiling: Some(None),
+                ceiling_day: Some(None),
                 requests_per_second: Some(Some(3)),
                 expires_at_ms: Some(Some(5)),
                 ..KeyChange::default()
@@ -166,6 +225,7 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
             |view| {
                 view.record.name = "all".into();
                 view.ceiling_rub = None;
+                view.day.ceiling_rub = None;
                 view.free_rub = micro(100);
                 view.record.requests_per_second = Some(3);
                 view.record.expires_at_ms = Some(5);
@@ -202,6 +262,8 @@ pub(super) async fn a_deleted_key_is_still_found_and_stays_deleted<L: Books>(led
     assert_eq!(paid, booked(Booked::Held, 50, 0));
     assert_eq!(key_money(ledger, "k1").await[0], 50);
     assert_eq!(ledger.keys(&acme()).await.unwrap().len(), 2);
-    let answer = ledger.create_key(&record(&acme(), "k3", 1), None).await;
+    let answer = ledger
+        .create_key(&record(&acme(), "k3", 1), Ceilings::NONE)
+        .await;
     assert!(matches!(answer, Err(BookError::Exists)), "{answer:?}");
 }

@@ -1,0 +1,105 @@
+//! Days and months of UTC, by arithmetic alone.
+
+/// Milliseconds of a day.
+pub const DAY_MS: u64 = 86_400_000;
+
+/// The days from 1970-01-01 to the day of a Unix time in milliseconds.
+#[must_use]
+pub const fn day_of(ms: u64) -> u64 {
+    ms / DAY_MS
+}
+
+/// The months from January 1970 to the month of a Unix time in milliseconds.
+#[must_use]
+pub fn month_of(ms: u64) -> u64 {
+    let day = i64::try_from(day_of(ms)).expect("the days of 2⁶⁴ ms fit in an i64");
+    let (year, month, _) = date_of_day(day);
+    u64::try_from((year - 1970) * 12 + month - 1).expect("not before 1970")
+}
+
+/// When so many days from 1970-01-01 begin, in Unix milliseconds.
+#[must_use]
+pub const fn day_begins_ms(day: u64) -> u64 {
+    day.saturating_mul(DAY_MS)
+}
+
+/// When so many months from January 1970 begin, in Unix milliseconds.
+#[must_use]
+pub fn month_begins_ms(month: u64) -> u64 {
+    // Far beyond all times that milliseconds can tell.
+    let month = i64::try_from(month.min(1 << 40)).expect("2⁴⁰ fits in an i64");
+    let day = day_of_date(1970 + month / 12, month % 12 + 1, 1);
+    day_begins_ms(u64::try_from(day).expect("not before 1970"))
+}
+
+/// Days from 1970-01-01 to a date. The year is counted from March, so that the leap day comes last; eras
+/// of 400 years are all alike.
+#[must_use]
+pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+/// Year, month from 1 and day from 1: the reverse of [`day_of_date`].
+#[must_use]
+pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era;
+    (if month <= 2 { year + 1 } else { year }, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_and_dates_agree() {
+        for (day, date) in [
+            (0, (1970, 1, 1)),
+            (-1, (1969, 12, 31)),
+            (11_016, (2000, 2, 29)),
+            (19_782, (2024, 2, 29)),
+            (20_513, (2026, 3, 1)),
+        ] {
+            assert_eq!(date_of_day(day), date);
+            let (year, month, of_month) = date;
+            assert_eq!(day_of_date(year, month, of_month), day);
+        }
+    }
+
+    #[test]
+    fn every_millisecond_lies_in_its_day_and_month() {
+        for (ms, day, month) in [
+            (0, 0, 0),
+            (DAY_MS - 1, 0, 0),
+            (DAY_MS, 1, 0),
+            (31 * DAY_MS - 1, 30, 0),
+            (31 * DAY_MS, 31, 1),
+            // 2024-02-29 and the day after it.
+            (19_783 * DAY_MS - 1, 19_782, 54 * 12 + 1),
+            (19_783 * DAY_MS, 19_783, 54 * 12 + 2),
+            // The last moment of 2026.
+            (20_819 * DAY_MS - 1, 20_818, 57 * 12 - 1),
+        ] {
+            assert_eq!((day_of(ms), month_of(ms)), (day, month), "{ms}");
+            assert!(day_begins_ms(day) <= ms && ms < day_begins_ms(day + 1));
+            assert!(month_begins_ms(month) <= ms && ms < month_begins_ms(month + 1));
+        }
+    }
+
+    #[test]
+    fn no_time_is_too_far() {
+        assert_eq!(day_begins_ms(u64::MAX), u64::MAX);
+        assert_eq!(month_begins_ms(u64::MAX), u64::MAX);
+        assert_eq!(month_of(u64::MAX) / 12 + 1970, 584_556_019);
+    }
+}

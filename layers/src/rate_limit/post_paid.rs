@@ -1,0 +1,201 @@
+use std::{
+    convert::Infallible,
+    fmt,
+    hash::Hash,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+
+use super::{Limiter, Quota};
+
+/// Counts what a request uses, which is known once it has ended: whoever is not in debt is let in, and
+/// [`PostPaid::take`] takes what it came to.
+///
+/// Each caller has a bucket that holds the quota's burst and fills again at its rate. A request is let in
+/// unless more has been taken than was there; then the wait is until the debt is paid. Requests that run at
+/// the same time are counted when they end, so together they can take more than the bucket holds.
+///
+/// In this process, in a table of bounded size: the callers seen longest ago are forgotten, which only ever
+/// lets them in.
+///
+/// ```
+/// use tollgate_layers::rate_limit::{Limiter, PostPaid, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// // A thousand tokens a minute, all of them at once if need be.
+/// let quota = Quota::per_minute(1000).with_burst(1000);
+/// let tokens = PostPaid::new(10_000);
+/// assert!(tokens.admit("acme", quota).await.is_ok());
+/// tokens.take(&"acme", 1500);
+/// let wait = tokens.admit("acme", quota).await.unwrap_err();
+/// assert_eq!(wait.as_secs_f64().round(), 30.0);
+/// # }
+/// ```
+pub struct PostPaid<K> {
+    begin: Instant,
+    buckets: Arc<Cache<K, Arc<Mutex<Bucket>>>>,
+}
+
+/// Billionths of a unit, so that nothing is lost by filling often.
+type Nanos = u128;
+
+const UNIT: Nanos = 1_000_000_000;
+
+struct Bucket {
+    quota: Quota,
+    /// Taken and not filled again.
+    taken: Nanos,
+    /// When that was so, in nanoseconds since `begin`.
+    at: u128,
+}
+
+impl<K: Eq + Hash + Clone> PostPaid<K> {
+    /// Remembers at most `callers_max` callers.
+    #[must_use]
+    pub fn new(callers_max: usize) -> Self {
+        Self {
+            begin: Instant::now(),
+            buckets: Arc::new(Cache::new(callers_max)),
+        }
+    }
+
+    /// Takes what a request of `id` has used. Of whoever was never asked for here nothing is counted.
+    pub fn take(&self, id: &K, units: u64) {
+        if let Some(bucket) = self.buckets.get(id) {
+            let now = self.begin.elapsed().as_nanos();
+            let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            bucket.fill(now);
+            bucket.taken = bucket.taken.saturating_add(Nanos::from(units) * UNIT);
+        }
+    }
+
+    fn look(&self, id: &K, quota: Quota) -> Result<(), Duration> {
+        let now = self.begin.elapsed().as_nanos();
+        let new = || Ok::<_, Infallible>(Arc::new(Mutex::new(Bucket::new(quota, now))));
+        let Ok(bucket) = self.buckets.get_or_insert_with(id, new);
+        let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.fill(now);
+        bucket.quota = quota;
+        bucket.debt_paid_in()
+    }
+}
+
+impl Bucket {
+    const fn new(quota: Quota, now: u128) -> Self {
+        Self {
+            quota,
+            taken: 0,
+            at: now,
+        }
+    }
+
+    fn fill(&mut self, now: u128) {
+        let elapsed = now.saturating_sub(self.at);
+        let filled = elapsed
+            .saturating_mul(self.count())
+            .saturating_mul(UNIT)
+            .checked_div(self.per());
+        self.taken = self.taken.saturating_sub(filled.unwrap_or(Nanos::MAX));
+        self.at = self.at.max(now);
+    }
+
+    fn debt_paid_in(&self) -> Result<(), Duration> {
+        let holds = Nanos::from(self.quota.burst.max(1)) * UNIT;
+        let debt = self.taken.saturating_sub(holds);
+        if debt == 0 {
+            return Ok(());
+        }
+        let wait = debt
+            .saturating_mul(self.per())
+            .div_ceil(self.count() * UNIT);
+        Err(Duration::from_nanos(
+            u64::try_from(wait).unwrap_or(u64::MAX),
+        ))
+    }
+
+    fn count(&self) -> u128 {
+        self.quota.count.max(1).into()
+    }
+
+    const fn per(&self) -> u128 {
+        self.quota.per.as_nanos()
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for PostPaid<K> {
+    async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        self.look(&id, quota)
+    }
+}
+
+impl<K> Clone for PostPaid<K> {
+    fn clone(&self) -> Self {
+        Self {
+            begin: self.begin,
+            buckets: Arc::clone(&self.buckets),
+        }
+    }
+}
+
+impl<K> fmt::Debug for PostPaid<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostPaid").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUOTA: Quota = Quota::per_minute(60).with_burst(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_in_debt_waits_until_it_is_paid() {
+        let tokens = PostPaid::new(100);
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+        // All that is there may be used, and one request more than that.
+        tokens.take(&"a", 60);
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+        tokens.take(&"a", 30);
+        assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_secs(30)));
+        assert_eq!(tokens.look(&"b", QUOTA), Ok(()), "others are not concerned");
+        tokio::time::advance(Duration::from_millis(29_999)).await;
+        assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_millis(1)));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_fills_no_higher_than_it_was() {
+        let tokens = PostPaid::new(100);
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        tokens.take(&"a", 61);
+        assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_secs(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_higher_quota_pays_a_debt_sooner() {
+        let tokens = PostPaid::new(100);
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+        tokens.take(&"a", 660);
+        assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_secs(600)));
+        let higher = Quota::per_minute(600).with_burst(60);
+        assert_eq!(tokens.look(&"a", higher), Err(Duration::from_secs(60)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_whoever_has_no_quota_nothing_is_counted_and_nothing_overflows() {
+        let tokens = PostPaid::new(100);
+        tokens.take(&"a", 1_000);
+        assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
+        for _ in 0..3 {
+            tokens.take(&"a", u64::MAX);
+        }
+        assert!(tokens.look(&"a", QUOTA).is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! What a change came to, for the audit log.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Those of the fields `names` that differ, in JSON's words: `ceiling_rub: null → "100.00", …`.
+pub(super) fn changes<T: Serialize>(names: &[&str], before: &T, after: &T) -> String {
+    let (before, after) = (json(before), json(after));
+    let differing = names.iter().filter(|name| before[**name] != after[**name]);
+    let changes: Vec<String> = differing
+        .map(|name| format!("{name}: {} → {}", before[*name], after[*name]))
+        .collect();
+    if changes.is_empty() {
+        "nothing".to_owned()
+    } else {
+        changes.join(", ")
+    }
+}
+
+fn json(answer: &impl Serialize) -> Value {
+    serde_json::to_value(answer).expect("answers have string keys and no failing parts")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_differs_is_told_and_nothing_else() {
+        let before = json!({ "name": "a", "status": "active", "models": [], "secret": "x" });
+        let after = json!({ "name": "a", "status": "disabled", "models": ["m"], "secret": "y" });
+        assert_eq!(
+            changes(&["name", "status", "models"], &before, &after),
+            r#"status: "active" → "disabled", models: [] → ["m"]"#
+        );
+        assert_eq!(changes(&["name"], &before, &after), "nothing");
+    }
+}

@@ -1,0 +1,400 @@
+//! What a key may spend in a day and in a month: over midnight, by many calls at once, in data that an
+//! earlier version wrote, and what its caller is told.
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tollgate_layers::{
+    calendar::{DAY_MS, month_begins_ms, month_of},
+    ceiling::{Ceiling, Ceilings},
+    reserve::{
+        book::{Book, Command, Outcome, apply},
+        ledger::{Booked, Bookkeeping, KeyChange, Ledger, LedgerError, Refusal},
+        memory::MemoryLedger,
+    },
+};
+
+use crate::{
+    checks::{AUTHENTICATION, PERMISSION, decimal, refused, shape},
+    harness::{Key, RedisServer, Setup, World, with},
+    ledger::{
+        Books, acme, folder, hold, in_file, is_sound, micro, number, open, over, settlement, topup,
+    },
+    ops::{Op, bearer, top},
+};
+
+/// 2026-02-28 00:00 UTC, the last day of a month.
+const BEGIN: u64 = 1_772_236_800_000;
+const FEB_28: u64 = BEGIN / DAY_MS;
+
+/// A book with 1000 µ₽ in the account and a key under these ceilings.
+fn book(ceilings: Ceilings) -> Book {
+    let mut book = Book::default();
+    for command in [
+        Command::SetAccount {
+            account: acme(),
+            suspended: false,
+        },
+        Command::Enter {
+            account: acme(),
+            entry: topup("first", 1000),
+        },
+        Command::SetKey {
+            account: acme(),
+            key: "k1".parse().unwrap(),
+            ceilings,
+            enabled: true,
+        },
+    ] {
+        assert_eq!(apply(&mut book, &command, BEGIN), Outcome::Done);
+    }
+    book
+}
+
+/// Holds so much at this time; how much is free beside it, or the refusal.
+fn reserve(book: &mut Book, n: u128, want: i64, now: u64) -> Result<i64, Refusal> {
+    let reserved = book.reserve(&hold(n, "k1", want), now)?;
+    assert_eq!(reserved.held, micro(want));
+    Ok(reserved.free.micro())
+}
+
+/// What is charged for a call that cost so much, and what is lost.
+fn settle(book: &mut Book, n: u128, cost: i64, now: u64) -> (Booked, i64, i64) {
+    let key = "k1".parse().unwrap();
+    let settled = book.settle(number(n), &acme(), &key, micro(cost), true, now);
+    assert_eq!(book.audit().breaches, Vec::<String>::new());
+    (
+        settled.booked,
+        settled.charged.micro(),
+        settled.loss.micro(),
+    )
+}
+
+const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
+    Refusal::DoesNotFit {
+        free: micro(free),
+        held: micro(held),
+        ceiling: Some(ceiling),
+    }
+}
+
+#[test]
+fn at_midnight_the_day_begins_anew_and_what_is_held_bounds_the_new_one() {
+    let mut book = book(Ceilings {
+        day: Some(micro(100)),
+        ..Ceilings::NONE
+    });
+    let (before, midnight) = (BEGIN + DAY_MS - 1, BEGIN + DAY_MS);
+    let (today, tomorrow) = (Ceiling::of_day(FEB_28), Ceiling::of_day(FEB_28 + 1));
+    assert_eq!(reserve(&mut book, 1, 30, BEGIN), Ok(70));
+    assert_eq!(settle(&mut book, 1, 30, BEGIN), (Booked::Held, 30, 0));
+    assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
+    assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
+
+    // A millisecond later nothing is spent yet, and 60 may still be.
+    assert_eq!(
+        reserve(&mut book, 3, 41, midnight),
+        Err(under(tomorrow, 40, 60))
+    );
+    assert_eq!(reserve(&mut book, 3, 40, midnight), Ok(0));
+    // Both are charged on the day on which they end, and none of it beyond the ceiling.
+    assert_eq!(settle(&mut book, 2, 90, midnight), (Booked::Held, 60, 30));
+    assert_eq!(
+        settle(&mut book, 3, 40, midnight + 1),
+        (Booked::Held, 40, 0)
+    );
+    assert_eq!(
+        reserve(&mut book, 4, 1, midnight + 2),
+        Err(Refusal::CeilingUsedUp(tomorrow))
+    );
+    // What is charged without a hold is bounded too.
+    assert_eq!(
+        settle(&mut book, 5, 7, midnight + 3),
+        (Booked::Forced, 0, 7)
+    );
+    assert_eq!(reserve(&mut book, 6, 100, midnight + DAY_MS), Ok(0));
+}
+
+#[test]
+fn a_month_begins_with_its_first_day() {
+    let ceilings = Ceilings {
+        total: Some(micro(400)),
+        month: Some(micro(150)),
+        day: Some(micro(100)),
+    };
+    let mut book = book(ceilings);
+    let february = Ceiling::of_month(month_of(BEGIN));
+    assert_eq!(
+        february,
+        Ceiling::Month {
+            resets_at_ms: BEGIN + DAY_MS
+        }
+    );
+    let day_before = BEGIN - DAY_MS;
+    assert_eq!(reserve(&mut book, 1, 100, day_before), Ok(0));
+    assert_eq!(
+        settle(&mut book, 1, 100, day_before),
+        (Booked::Held, 100, 0)
+    );
+    assert_eq!(
+        reserve(&mut book, 2, 51, BEGIN),
+        Err(under(february, 50, 0))
+    );
+    assert_eq!(reserve(&mut book, 2, 50, BEGIN), Ok(0));
+    assert_eq!(settle(&mut book, 2, 50, BEGIN), (Booked::Held, 50, 0));
+    assert_eq!(
+        reserve(&mut book, 3, 1, BEGIN),
+        Err(Refusal::CeilingUsedUp(february))
+    );
+    // March has its own, and the ceiling over all time goes on.
+    let march = BEGIN + DAY_MS;
+    for (n, at) in [(4, march), (5, march + DAY_MS)] {
+        let want = if n == 4 { 100 } else { 50 };
+        assert!(reserve(&mut book, n, want, at).is_ok(), "{n}");
+        assert_eq!(settle(&mut book, n, want, at), (Booked::Held, want, 0));
+    }
+    let april = month_begins_ms(month_of(march) + 1);
+    assert_eq!(
+        reserve(&mut book, 6, 101, april),
+        Err(under(Ceiling::Total, 100, 0))
+    );
+    assert_eq!(reserve(&mut book, 6, 100, april), Ok(0));
+    assert_eq!(settle(&mut book, 6, 100, april), (Booked::Held, 100, 0));
+    assert_eq!(
+        reserve(&mut book, 7, 1, april + DAY_MS),
+        Err(Refusal::CeilingUsedUp(Ceiling::Total))
+    );
+}
+
+#[test]
+fn a_clock_that_goes_back_over_midnight_begins_no_day_anew() {
+    let mut book = book(Ceilings {
+        day: Some(micro(100)),
+        ..Ceilings::NONE
+    });
+    let midnight = BEGIN + DAY_MS;
+    assert_eq!(reserve(&mut book, 1, 100, midnight), Ok(0));
+    assert_eq!(settle(&mut book, 1, 100, midnight), (Booked::Held, 100, 0));
+    assert_eq!(
+        reserve(&mut book, 2, 1, midnight - 1),
+        Err(Refusal::CeilingUsedUp(Ceiling::of_day(FEB_28 + 1)))
+    );
+}
+
+const CALLS: u128 = 100;
+const PAID_FOR: usize = 7;
+
+/// Each holds 10 µ₽, on a key that may spend 75 a day.
+async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    let limited = KeyChange {
+        ceiling_day: Some(Some(micro(75))),
+        ..KeyChange::default()
+    };
+    let key = "k1".parse().unwrap();
+    ledger.change_key(&key, &limited).await.unwrap();
+    let mut holds = JoinSet::new();
+    for n in 0..CALLS {
+        let ledger = ledger.clone();
+        holds.spawn(async move { (n, ledger.reserve(&hold(n, "k1", 10)).await) });
+    }
+    let (mut granted, mut refusals) = (Vec::new(), 0);
+    while let Some(held) = holds.join_next().await {
+        match held.unwrap() {
+            (n, Ok(_)) => granted.push(n),
+            (
+                _,
+                Err(LedgerError::Refused(Refusal::DoesNotFit {
+                    ceiling: Some(Ceiling::Day { .. }),
+                    ..
+                })),
+            ) => refusals += 1,
+            (n, other) => panic!("{n}: {other:?}"),
+        }
+    }
+    assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
+    for n in granted {
+        // All of them cost more than they hold: the rest of the day's money, and no more, is taken.
+        ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
+    }
+    let view = ledger.key(&key).await.unwrap();
+    assert_eq!(view.day.spent_rub, micro(75));
+    assert_eq!((view.spent_rub, view.free_rub), (micro(75), micro(0)));
+    assert_eq!(ledger.account(&acme()).await.unwrap().loss_rub, micro(2));
+    is_sound(ledger).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_is_held_in_memory_than_a_day_allows() {
+    a_hundred_holds_on_a_days_money_for_seven(&MemoryLedger::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_is_held_in_sqlite_than_a_day_allows() {
+    let folder = folder();
+    let ledger = in_file(&folder);
+    a_hundred_holds_on_a_days_money_for_seven(&ledger).await;
+    ledger.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_more_is_held_in_redis_than_a_day_allows() {
+    let server = RedisServer::start().await;
+    a_hundred_holds_on_a_days_money_for_seven(&over(&server).await).await;
+}
+
+/// Redis goes by its own clock, so it is the stored day that is put back.
+#[tokio::test]
+async fn in_redis_a_day_ends_and_what_an_earlier_version_wrote_goes_on() {
+    let server = RedisServer::start().await;
+    let ledger = over(&server).await;
+    open(&ledger, 1000).await;
+    let key = "k1".parse().unwrap();
+    let limited = KeyChange {
+        ceiling_month: Some(Some(micro(300))),
+        ceiling_day: Some(Some(micro(100))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key, &limited).await.unwrap();
+    let spend = async |n: u128, cost: i64| {
+        ledger.reserve(&hold(n, "k1", cost)).await.unwrap();
+        ledger.settle(&settlement(n, "k1", cost)).await.unwrap();
+    };
+    let spent = async || {
+        let view = ledger.key(&key).await.unwrap();
+        [view.month.spent_rub, view.day.spent_rub].map(|spent| spent.micro())
+    };
+    spend(1, 100).await;
+    assert_eq!(spent().await, [100, 100]);
+    assert!(matches!(
+        ledger.probe(&acme(), &key).await,
+        Err(LedgerError::Refused(Refusal::CeilingUsedUp(
+            Ceiling::Day { .. }
+        )))
+    ));
+    // The morning after: the day's money is there again, the month goes on.
+    let day = server.ask::<String>(&["HGET", "tg:{acme}", "k1.d"]).await;
+    let (index, before) = day.as_deref().unwrap().split_once(':').unwrap();
+    let yesterday = index.parse::<u64>().unwrap() - 1;
+    let yesterday = format!("{yesterday}:{before}");
+    let set = ["HSET", "tg:{acme}", "k1.d", yesterday.as_str()];
+    server.ask::<i64>(&set).await.unwrap();
+    assert_eq!(spent().await, [100, 0]);
+    spend(2, 40).await;
+    assert_eq!(spent().await, [140, 40]);
+    is_sound(&ledger).await;
+
+    // A gateway of an earlier version charges 30: it knows nothing but the balance and what was used.
+    for (field, change) in [("b", "-30"), ("k1.u", "30")] {
+        let step = ["HINCRBY", "tg:{acme}", field, change];
+        server.ask::<i64>(&step).await.unwrap();
+    }
+    assert_eq!(spent().await, [170, 70]);
+    // And a key that only such gateways have charged counts from now on.
+    let forget = ["HDEL", "tg:{acme}", "k1.d", "k1.m"];
+    server.ask::<i64>(&forget).await.unwrap();
+    assert_eq!(spent().await, [0, 0]);
+    spend(3, 100).await;
+    assert_eq!(spent().await, [100, 100]);
+    assert!(ledger.reserve(&hold(4, "k1", 1)).await.is_err());
+}
+
+/// The key's own numbers.
+async fn own(world: &World, key: &Key) -> Value {
+    let bearer = bearer(key);
+    let headers = [("authorization", bearer.as_str())];
+    world.get("/v1/tollgate/key", &headers).await.json()
+}
+
+async fn change(world: &World, key: &Key, change: Value) {
+    let path = format!("/admin/v1/keys/{}", key.id);
+    let answer = world.admin(Method::PATCH, &path, Some(change)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_key_sees_its_day_and_its_month_and_when_they_begin_anew() {
+    let world = World::start().await;
+    let fields = json!({ "ceiling_day_rub": "2", "ceiling_month_rub": "30" });
+    let key = world.key_with("acme", "1000", fields).await;
+    let answer = world.chat(&key, &Op::Chat.body("x")).await;
+    let charged = world.receipt(&answer.number()).await["charged_rub"].clone();
+    world.settled(&key).await;
+    let own = own(&world, &key).await;
+    assert_eq!(own["ceiling_rub"], Value::Null);
+    for (period, ceiling) in [("day", "2.00"), ("month", "30.00")] {
+        let shown = &own[period];
+        assert_eq!(shown["ceiling_rub"], ceiling);
+        assert_eq!(shown["spent_rub"], charged);
+        let left = decimal(&shown["ceiling_rub"]) - decimal(&charged);
+        assert_eq!(decimal(&shown["free_rub"]), left);
+        let resets_at = shown["resets_at"].as_str().unwrap();
+        assert!(resets_at.ends_with("T00:00:00Z"), "{resets_at}");
+        assert!(period == "day" || resets_at.ends_with("-01T00:00:00Z"));
+    }
+    assert_eq!(own["free_rub"], own["day"]["free_rub"]);
+    // Where there is no ceiling, what was spent is shown all the same.
+    change(&world, &key, json!({ "ceiling_day_rub": null })).await;
+    let own = self::own(&world, &key).await;
+    assert_eq!(own["day"]["ceiling_rub"], Value::Null);
+    assert_eq!(own["day"]["free_rub"], Value::Null);
+    assert_eq!(own["day"]["spent_rub"], charged);
+    assert_eq!(own["free_rub"], own["month"]["free_rub"]);
+}
+
+#[tokio::test]
+async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_up() {
+    for (setup, russian) in [(Setup::default(), true), (top("language = \"en\""), false)] {
+        let world = setup.start().await;
+        let key = world.key().await;
+        assert_eq!(world.chat(&key, &Op::Chat.body("x")).await.status, 200);
+        world.settled(&key).await;
+        for (field, word) in [
+            (
+                "ceiling_month_rub",
+                if russian {
+                    "Месячный"
+                } else {
+                    "monthly"
+                },
+            ),
+            ("ceiling_day_rub", if russian { "Дневной" } else { "daily" }),
+        ] {
+            change(&world, &key, json!({ field: "0.01" })).await;
+            let answer = world.chat(&key, &Op::Chat.body("x")).await;
+            let text = shape(field, &answer, 403, PERMISSION, "insufficient_balance");
+            assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
+            change(&world, &key, json!({ field: "0.0001" })).await;
+            let answer = world.chat(&key, &Op::Chat.body("x")).await;
+            let text = shape(field, &answer, 401, AUTHENTICATION, "ceiling_used_up");
+            assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
+            change(&world, &key, json!({ field: null })).await;
+        }
+        // Of two the longer one answers; with neither the key may call again.
+        let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
+        change(&world, &key, both).await;
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        let text = shape("both", &answer, 401, AUTHENTICATION, "ceiling_used_up");
+        let word = if russian {
+            "Месячный"
+        } else {
+            "monthly"
+        };
+        assert!(text.contains(word), "{text}");
+        let none = json!({ "ceiling_month_rub": null, "ceiling_day_rub": null });
+        change(&world, &key, none).await;
+        assert_eq!(world.chat(&key, &Op::Chat.body("x")).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_day_that_is_used_up_answers_before_the_model_does() {
+    let world = World::start().await;
+    let key = world
+        .key_with("acme", "10", json!({ "ceiling_day_rub": "0" }))
+        .await;
+    let body = with(Op::Chat.body("x"), json!({ "model": "nothing" }));
+    let answer = world.chat(&key, &body).await;
+    refused("day", &answer, 401, AUTHENTICATION, "ceiling_used_up");
+    assert!(world.vendor.received().is_empty());
+}
