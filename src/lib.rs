@@ -25,6 +25,9 @@ pub mod store;
 pub mod admin;
 pub mod cli;
 pub mod demo;
+
+mod causes;
+mod similar;
 mod time_text;
 
 pub use runtime::Gateway;

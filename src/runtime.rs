@@ -228,7 +228,7 @@ impl Gateway {
         )?;
         tracing::warn!(
             waiting,
-            "charges wait in the outbox for the ledger: they are booked at the next start"
+            "entries wait in the outbox for the ledger: they are booked at the next start"
         );
         Ok(())
     }
@@ -249,7 +249,14 @@ pub async fn serve(config: Config, file: &Path) -> anyhow::Result<()> {
     let mut gateway = Gateway::build(&config, log_event).await?;
     let mut stop = StopSignals::listen()?;
     let admin = gateway.admin_address().map(tracing::field::display);
-    tracing::info!(address = %gateway.address(), admin, "serving");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        address = %gateway.address(),
+        admin,
+        ledger = config.ledger.url.kind(),
+        models = config.live.models.len(),
+        "serving"
+    );
     loop {
         tokio::select! {
             () = stop.next() => break,

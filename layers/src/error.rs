@@ -214,6 +214,8 @@ pub enum Problem {
     NotJson(String),
     /// It is required.
     Missing,
+    /// It is a header, and required.
+    HeaderMissing,
     /// It has another type than the one named.
     WrongType(&'static str),
     /// It is not one of the values named.

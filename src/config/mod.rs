@@ -129,6 +129,27 @@ pub enum LedgerUrl {
     Redis(String),
 }
 
+impl LedgerUrl {
+    /// Reads a ledger's address as `ledger.url` is read: one with a password comes as `${NAME}` or
+    /// `file:/path`.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        check::ledger_url(text, &|name| std::env::var(name).ok())
+    }
+
+    /// Which store, in a word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite(_) => "sqlite",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
 /// Says which store, and nothing that could be a password.
 impl fmt::Debug for LedgerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,7 @@ use toml::{
 };
 
 use super::error::Errors;
+use crate::similar::nearest;
 
 /// `tollgate.toml`.
 #[derive(Default, Deserialize)]
@@ -332,6 +333,9 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 /// serde's words without the value that stands in the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
+    if let Some(unknown) = message.strip_prefix("unknown field ") {
+        return unknown_field(unknown);
+    }
     let Some((found, expected)) = message
         .strip_prefix("invalid type: ")
         .and_then(|rest| rest.rsplit_once(", expected "))
@@ -360,6 +364,16 @@ fn plain(message: &str) -> String {
         ""
     };
     format!("must be {expected}, found {kind}{advice}")
+}
+
+/// serde's ``a`, expected one of `b`, `c``, or "there are no fields" in place of the list.
+fn unknown_field(said: &str) -> String {
+    let mut words = said.split('`').skip(1).step_by(2);
+    let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("unknown field; did you mean {meant}?"),
+        None => format!("unknown field; there are {}", known.join(", ")),
+    }
 }
 
 fn line(text: &str, position: usize) -> usize {

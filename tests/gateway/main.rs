@@ -25,6 +25,7 @@ mod replies; // what vendors say
 #[path = "../support/redis.rs"]
 mod redis_servers;
 
+mod commands; // exit codes, and what commands say when something is wrong
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
 mod edge_connections; // silent, slow and too many connections
@@ -40,8 +41,10 @@ mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
 mod holds; // what a call holds while it runs
+mod import; // accounts and keys from a CSV file
 mod leaving; // when the client leaves, and how the call ends then
 mod ledger; // what every store of money promises
+mod ledger_copy; // all books from one store into another
 mod ledger_properties; // random commands: stores against the book
 mod limits; // requests a second, sizes of requests
 mod money; // what a call costs
