@@ -37,6 +37,9 @@ pub mod metrics;
 pub mod admin;
 pub mod cli;
 pub mod demo;
+
+mod causes;
+mod similar;
 mod time_text;
 
 pub use runtime::Gateway;

@@ -17,6 +17,7 @@ use rust_decimal::Decimal;
 use tollgate_layers::error::BoxError;
 
 use crate::{
+    causes::chain,
     config::{HttpSource, RateConfig, RateSource},
     live::{Live, RateReading},
     select_json::SelectError,
@@ -220,17 +221,6 @@ impl std::error::Error for RateError {
             _ => None,
         }
     }
-}
-
-/// The error and its causes in one line.
-fn chain(error: &RateError) -> String {
-    let mut line = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        line = format!("{line}: {error}");
-        cause = error.source();
-    }
-    line
 }
 
 fn is_beyond(step_max_percent: Decimal, last: Decimal, rate: Decimal) -> bool {

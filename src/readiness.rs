@@ -7,7 +7,7 @@ use std::{
 
 use tollgate_layers::{error::BoxError, reserve::ledger::Ledger};
 
-use crate::store::Store;
+use crate::{causes::chain, store::Store};
 
 /// How often the ledger is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -111,18 +111,6 @@ async fn sweep(ledger: &impl Ledger) -> Result<(), BoxError> {
         count => tracing::warn!(count, "holds expired"),
     }
     Ok(())
-}
-
-/// An error and its causes, in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -371,7 +371,7 @@ impl Gateway {
         )?;
         tracing::warn!(
             waiting,
-            "charges wait in the outbox for the ledger: they are booked at the next start"
+            "entries wait in the outbox for the ledger: they are booked at the next start"
         );
         Ok(())
     }
@@ -424,7 +424,14 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     let mut stop = StopSignals::listen()?;
     shares(&config, &gateway).warn_if_short();
     let admin = gateway.admin_address().map(tracing::field::display);
-    tracing::info!(address = %gateway.address(), admin, "serving");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        address = %gateway.address(),
+        admin,
+        ledger = config.ledger.url.kind(),
+        models = config.live.models.len(),
+        "serving"
+    );
     let mut reload = Reload::new(file, config, files);
     loop {
         tokio::select! {

@@ -214,7 +214,8 @@ fn by_address<B>(
     move |req| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
-/// Whether a key was shown that could be one of ours and is not: what has no checksum is no guess.
+/// Whether a key was shown that had to be looked up and is not there: a typo of ours is seen by its
+/// checksum and is no guess, a key of another issuer's form is one.
 const fn is_guess(error: &Error) -> bool {
     matches!(error, Error::KeyUnknown)
 }

@@ -127,7 +127,8 @@ impl Store {
     }
 
     /// Writes what is queued and lets go of the file. Nothing may be asked of the store afterwards.
-    /// Says how many charges wait on this machine for the ledger; `None` where none can.
+    /// Says how many entries, charges and releases, wait on this machine for the ledger; `None` where
+    /// none can.
     pub async fn close(&self) -> Option<usize> {
         match self {
             Self::Memory(_) => None,
@@ -242,11 +243,11 @@ fn well(backlog: &Backlog) -> Result<(), BoxError> {
         return Err(format!("ledger.outbox: {fault}").into());
     }
     if *full {
-        return Err(format!("ledger.outbox: full: {calls} charges wait for the ledger").into());
+        return Err(format!("ledger.outbox: full: {calls} entries wait for the ledger").into());
     }
     if *overdue {
         let seconds = oldest.unwrap_or_default().as_secs();
-        return Err(format!("ledger.outbox: a charge has waited for {seconds} s").into());
+        return Err(format!("ledger.outbox: an entry has waited for {seconds} s").into());
     }
     Ok(())
 }

@@ -236,6 +236,8 @@ pub enum Problem {
     NotJson(String),
     /// It is required.
     Missing,
+    /// It is a header, and required.
+    HeaderMissing,
     /// It has another type than the one named.
     WrongType(&'static str),
     /// It is not one of the values named.
@@ -265,6 +267,7 @@ impl fmt::Display for Problem {
         match self {
             Self::NotJson(why) => write!(f, "not JSON, {why}"),
             Self::Missing => f.write_str("missing"),
+            Self::HeaderMissing => f.write_str("a header that is missing"),
             Self::WrongType(wanted) => write!(f, "not of type {wanted}"),
             Self::NotOneOf(wanted) => write!(f, "not one of {wanted}"),
             Self::BelowMin(min) => write!(f, "below {min}"),

@@ -9,14 +9,15 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 use serde_json::Value;
-use tollgate_layers::money::MicroRub;
+use tollgate_layers::{key::KeyDigest, money::MicroRub};
 
 use super::refusal::Refusal;
-use crate::time_text::parse_rfc3339_ms;
+use crate::{similar::hint, time_text::parse_rfc3339_ms};
 
 const LIST_LEN_MAX: usize = 1000;
 const REQUESTS_MAX: u32 = 1_000_000;
 const TOKENS_MAX: u32 = 1_000_000_000;
+const PREFIX_LEN_MAX: usize = 16;
 
 /// The fields of a body that have not been read yet.
 #[derive(Debug)]
@@ -36,9 +37,10 @@ impl Fields {
                 } else {
                     known.join(", ")
                 };
+                let hint = hint(&name, known.iter().copied());
                 return Err(Refusal::invalid(
                     name,
-                    format!("unknown field; this call takes {takes}"),
+                    format!("unknown field; this call takes {takes}{hint}"),
                 ));
             }
             if fields[..index].iter().any(|(earlier, _)| earlier == name) {
@@ -119,7 +121,7 @@ impl Fields {
 }
 
 /// Decimal rubles in a string: a JSON number would go through a float somewhere on its way.
-pub(super) fn amount(value: &Value) -> Result<MicroRub, String> {
+pub(crate) fn amount(value: &Value) -> Result<MicroRub, String> {
     let text = value
         .as_str()
         .ok_or("must be a string of decimal rubles, like \"100.00\"")?;
@@ -127,7 +129,7 @@ pub(super) fn amount(value: &Value) -> Result<MicroRub, String> {
 }
 
 /// An amount that is not negative.
-pub(super) fn ceiling(value: &Value) -> Result<MicroRub, String> {
+pub(crate) fn ceiling(value: &Value) -> Result<MicroRub, String> {
     match amount(value)? {
         amount if amount < MicroRub::ZERO => Err("must not be negative".into()),
         amount => Ok(amount),
@@ -135,7 +137,7 @@ pub(super) fn ceiling(value: &Value) -> Result<MicroRub, String> {
 }
 
 /// One line of text, up to 200 characters, possibly empty.
-pub(super) fn line(value: &Value) -> Result<String, String> {
+pub(crate) fn line(value: &Value) -> Result<String, String> {
     let text = value.as_str().ok_or("must be a string")?;
     if text.chars().count() > 200 || text.chars().any(char::is_control) {
         return Err("must be one line of at most 200 characters".into());
@@ -144,7 +146,7 @@ pub(super) fn line(value: &Value) -> Result<String, String> {
 }
 
 /// A line that says something.
-pub(super) fn words(value: &Value) -> Result<String, String> {
+pub(crate) fn words(value: &Value) -> Result<String, String> {
     let text = line(value)?;
     if text.trim().is_empty() || text.trim() != text {
         return Err("must not be empty, nor begin or end with a space".into());
@@ -161,8 +163,31 @@ pub(super) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Resu
         .map_err(|error| error.to_string())
 }
 
+/// The SHA-256 of a key, in hexadecimal digits.
+pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
+    let text = value.as_str().unwrap_or_default();
+    let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match text.parse() {
+        Ok(digest) if hex => Ok(digest),
+        _ => Err(
+            "must be 64 hexadecimal digits, as `printf %s \"$KEY\" | sha256sum` prints them".into(),
+        ),
+    }
+}
+
+/// The beginning of a key, for people: too short to be one.
+pub(crate) fn prefix(value: &Value) -> Result<String, String> {
+    let text = words(value)?;
+    if text.chars().count() > PREFIX_LEN_MAX {
+        return Err(format!(
+            "must be the first characters of the key, {PREFIX_LEN_MAX} at most"
+        ));
+    }
+    Ok(text)
+}
+
 /// A CIDR block, or one address.
-pub(super) fn address(value: &Value) -> Result<IpNet, String> {
+pub(crate) fn address(value: &Value) -> Result<IpNet, String> {
     parse_address(value.as_str().ok_or("must be a string")?)
 }
 
@@ -185,12 +210,12 @@ pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
 }
 
 /// Requests in some time: at least one.
-pub(super) fn requests(value: &Value) -> Result<u32, String> {
+pub(crate) fn requests(value: &Value) -> Result<u32, String> {
     up_to(REQUESTS_MAX, value)
 }
 
 /// Tokens in some time: at least one.
-pub(super) fn tokens(value: &Value) -> Result<u32, String> {
+pub(crate) fn tokens(value: &Value) -> Result<u32, String> {
     up_to(TOKENS_MAX, value)
 }
 
@@ -202,7 +227,7 @@ fn up_to(max: u32, value: &Value) -> Result<u32, String> {
 }
 
 /// A time in the future, in Unix milliseconds.
-pub(super) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
+pub(crate) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
     move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {
         None => Err(
             "must be a time like \"2027-01-31T12:00:00Z\", or a date like \"2027-01-31\"".into(),
@@ -331,6 +356,24 @@ mod tests {
         ] {
             assert_eq!(read(body), Ok(()), "{body}");
         }
+    }
+
+    #[test]
+    fn a_digest_is_64_digits_and_a_prefix_no_key() {
+        let digest = sha256(&("0aB".repeat(21) + "0").into()).unwrap();
+        assert_eq!(digest.to_string(), "0ab".repeat(21) + "0");
+        for bad in [
+            "",
+            "0a",
+            &"+a".repeat(32),
+            &"zz".repeat(32),
+            &"é".repeat(32),
+        ] {
+            assert!(sha256(&bad.into()).is_err(), "{bad}");
+        }
+        assert!(sha256(&Value::Null).is_err());
+        assert_eq!(prefix(&"sk-AbC…".into()).unwrap(), "sk-AbC…");
+        assert!(prefix(&"sk-0123456789abcdef".into()).is_err() && prefix(&" ".into()).is_err());
     }
 
     #[test]

@@ -37,7 +37,7 @@ use tollgate_layers::{
     error::BoxError,
     facts::RequestNumber,
     failover::Health,
-    key::{AccountId, KeyId, KeyRecord, KeyStatus},
+    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
     money::MicroRub,
     reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange, KeyView},
 };
@@ -54,22 +54,35 @@ use self::{
     vendor::VendorAnswer,
 };
 use crate::{
-    config::near,
+    causes::chain,
     head::TwoLengths,
     live::Live,
     metrics::{Scrape, text::Format},
     readiness::Readiness,
+    similar::nearest,
     store::Store,
 };
 
 pub use self::body::AnswerBody;
-pub(crate) use self::{fields::parse_address, vendor::path_segment};
+pub(crate) use self::{
+    fields::{
+        address, amount, ceiling, line, parse_address, prefix, requests, sha256, time_after,
+        tokens, words,
+    },
+    vendor::path_segment,
+};
+
+/// What a call's number looks like, for those who wrote something else.
+pub(crate) const NOT_A_NUMBER: &str = "a call's number looks like 0190163d-8694-739b-aea5-966c26f8ad91; it stands \
+    in the header x-request-id of the answer, and in parentheses at the end of an error";
 
 const BODY_BYTES_MAX: usize = 64 * 1024;
 const BODY_SECONDS_MAX: u64 = 10;
 
 const ACCOUNT_CHANGE_FIELDS: &[&str] = &["name", "status"];
 const KEY_FIELDS: &[&str] = &[
+    "sha256",
+    "prefix",
     "name",
     "ceiling_rub",
     "ceiling_month_rub",
@@ -190,7 +203,7 @@ impl Admin {
                 self.create_key(account_id(id)?, &collect(body).await?)
                     .await
             }
-            Call::ShowKey(id) => self.show_key(&key_id(id)?).await,
+            Call::ShowKey(id) => self.show_key(id).await,
             Call::ChangeKey(id) => self.change_key(&key_id(id)?, &collect(body).await?).await,
             Call::DeleteKey(id) => self.delete_key(&key_id(id)?).await,
             Call::ShowReceipt(number) => self.show_receipt(number).await,
@@ -233,7 +246,7 @@ impl Admin {
                 BookError::Exists => {
                     Refusal::Conflict(format!("account {id} exists already, with another name"))
                 }
-                error => Refusal::of_ledger(&error, &format!("account {id}")),
+                error => Refusal::of_change(&error, &format!("account {id}")),
             })?;
         tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);
         ok(&view)
@@ -261,8 +274,8 @@ impl Admin {
         let view = self
             .store
             .change_account(id, name.as_deref(), suspended)
-            .await
-            .map_err(of_ledger)?;
+            .await;
+        let view = view.map_err(|error| Refusal::of_change(&error, &format!("account {id}")))?;
         let change = changes(ACCOUNT_CHANGE_FIELDS, &before, &view);
         tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, change);
         ok(&view)
@@ -320,7 +333,7 @@ impl Admin {
                  send that amount to repeat it, or a new id to book another",
                     entry.id
                 )),
-                error => of_ledger(error),
+                error => Refusal::of_change(&error, &format!("account {account}")),
             })?;
         let what = if entry.reason.is_some() {
             "account.adjust"
@@ -346,15 +359,25 @@ impl Admin {
 
     async fn create_key(&self, account: AccountId, body: &[u8]) -> Result<Answer, Refusal> {
         let now_ms = now_ms();
-        let wish = key_change(&mut Fields::parse(body, KEY_FIELDS)?, now_ms)?;
+        let mut fields = Fields::parse(body, KEY_FIELDS)?;
+        let shown = Shown::read(&mut fields)?;
+        let wish = key_change(&mut fields, now_ms)?;
         self.check_models(wish.models.as_deref())?;
         let ceilings = wish.ceilings(Ceilings::NONE);
-        let secret = SecretKey::generate();
+        if let Shown::Issued { digest, .. } = &shown
+            && let Some(known) = self.key_of(digest).await?
+        {
+            return Err(Refusal::Conflict(format!(
+                "sha256: that is key {} of account {} already",
+                known.id, known.account
+            )));
+        }
+        let (digest, prefix) = shown.parts();
         let mut record = KeyRecord {
             id: new_key_id()?,
             account,
-            digest: secret.digest(),
-            prefix: secret.prefix(),
+            digest,
+            prefix,
             name: String::new(),
             status: KeyStatus::Active,
             models: Vec::new(),
@@ -369,14 +392,21 @@ impl Admin {
         wish.apply(&mut record);
         let view = self.store.create_key(&record, ceilings).await.map_err(|error| match error {
             BookError::Unavailable(source) => {
-                tracing::warn!(error = %source, account = %record.account, "ledger out of reach");
-                Refusal::LedgerOutOfReach(format!(
-                    "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
-                     then create another",
-                    record.id
-                ))
+                tracing::warn!(error = chain(&*source), account = %record.account, "ledger out of reach");
+                Refusal::LedgerOutOfReach(match &shown {
+                    Shown::Made(_) => format!(
+                        "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
+                         then create another",
+                        record.id
+                    ),
+                    Shown::Issued { .. } => {
+                        "the ledger is out of reach; the key may have been made: send the same again".into()
+                    }
+                })
             }
             BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
+            // Our own are never the same twice.
+            BookError::Exists => Refusal::Conflict("sha256: there is a key with this digest already".into()),
             error => Refusal::of_ledger(&error, &format!("key {}", record.id)),
         })?;
         let (account, unlimited) = (&record.account, unlimited(&view));
@@ -389,16 +419,33 @@ impl Admin {
             target: "audit", who = "admin", what = "key.create", account = %account, key = %record.id,
             prefix = record.prefix, limits
         );
-        ok(&KeyAnswer::with_secret(&view, secret.expose()))
+        match &shown {
+            Shown::Made(secret) => ok(&KeyAnswer::with_secret(&view, secret.expose())),
+            Shown::Issued { .. } => ok(&KeyAnswer::from(&view)),
+        }
     }
 
-    async fn show_key(&self, id: &KeyId) -> Result<Answer, Refusal> {
+    /// Of the key with this id, or of the one whose SHA-256 stands there: no id is so long.
+    async fn show_key(&self, text: &str) -> Result<Answer, Refusal> {
+        let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
+            Some(digest) => {
+                let none = || Refusal::NotFound("no key with this SHA-256".into());
+                let digest = digest.map_err(|_| none())?;
+                self.key_of(&digest).await?.ok_or_else(none)?.id.clone()
+            }
+            None => key_id(text)?,
+        };
         let view = self
             .store
-            .key(id)
+            .key(&id)
             .await
             .map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
         ok(&KeyAnswer::from(&view))
+    }
+
+    async fn key_of(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, Refusal> {
+        let found = self.store.find_key(digest).await;
+        found.map_err(|error| Refusal::of_ledger(&BookError::Unavailable(error), "key"))
     }
 
     async fn change_key(&self, id: &KeyId, body: &[u8]) -> Result<Answer, Refusal> {
@@ -427,7 +474,7 @@ impl Admin {
             .store
             .change_key(id, &change)
             .await
-            .map_err(of_ledger)?;
+            .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
         // Deleted since it was looked at: the ledger has left it so.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
@@ -445,11 +492,8 @@ impl Admin {
             changed_at_ms: is_new.then(now_ms),
             ..KeyChange::default()
         };
-        let view = self
-            .store
-            .change_key(id, &change)
-            .await
-            .map_err(of_ledger)?;
+        let view = self.store.change_key(id, &change).await;
+        let view = view.map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
         log_key("key.delete", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
@@ -462,7 +506,7 @@ impl Admin {
             if known().any(|name| name == model) {
                 continue;
             }
-            let hint = match near(model, known()) {
+            let hint = match nearest(model, known()) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => {
                     let some: Vec<&str> = known().take(MODELS_NAMED_MAX).collect();
@@ -485,7 +529,7 @@ impl Admin {
     async fn show_receipt(&self, number: &str) -> Result<Answer, Refusal> {
         let number: RequestNumber = number
             .parse()
-            .map_err(|_| Refusal::NotFound("no receipt: the number is not a UUID".into()))?;
+            .map_err(|_| Refusal::NotFound(format!("no receipt: {NOT_A_NUMBER}")))?;
         let receipt = self.store.receipt(number).await.map_err(|error| match error {
             BookError::NotFound => Refusal::NotFound(format!(
                 "no receipt {number}: the call was refused, failed or still runs, or the number is wrong"
@@ -669,6 +713,39 @@ fn key_status(value: &Value) -> Result<KeyStatus, String> {
     }
 }
 
+/// What a new key is known by.
+enum Shown {
+    /// We make it, and show it once.
+    Made(SecretKey),
+    /// Its caller has it; we get to know its digest alone.
+    Issued { digest: KeyDigest, prefix: String },
+}
+
+impl Shown {
+    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+        let digest = fields.optional("sha256", fields::sha256)?;
+        let prefix = fields.optional("prefix", fields::prefix)?;
+        match (digest, prefix) {
+            (None, None) => Ok(Self::Made(SecretKey::generate())),
+            (None, Some(_)) => Err(Refusal::invalid(
+                "prefix",
+                "goes with sha256; a key that is made here has a prefix of its own",
+            )),
+            (Some(digest), prefix) => Ok(Self::Issued {
+                prefix: prefix.unwrap_or_else(|| format!("sha256:{}…", &digest.to_string()[..6])),
+                digest,
+            }),
+        }
+    }
+
+    fn parts(&self) -> (KeyDigest, String) {
+        match self {
+            Self::Made(secret) => (secret.digest(), secret.prefix()),
+            Self::Issued { digest, prefix } => (*digest, prefix.clone()),
+        }
+    }
+}
+
 /// The fields that making and changing a key have in common.
 fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
     Ok(KeyChange {
@@ -708,7 +785,8 @@ fn new_key_id() -> Result<KeyId, Refusal> {
     Ok(id.parse().expect("letters and digits make an id"))
 }
 
-fn now_ms() -> u64 {
+/// Unix time in milliseconds.
+pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -951,7 +1029,7 @@ mod tests {
             (
                 KEY_FIELDS,
                 r#"{"ceiling":"10"}"#,
-                "ceiling: unknown field; this call takes name, ceiling_rub,",
+                "ceiling: unknown field; this call takes sha256, prefix, name, ceiling_rub,",
             ),
             (
                 KEY_FIELDS,

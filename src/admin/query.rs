@@ -2,7 +2,7 @@
 //! is ignored.
 
 use super::refusal::Refusal;
-use crate::time_text::parse_rfc3339_ms;
+use crate::{similar::hint, time_text::parse_rfc3339_ms};
 
 /// The parameters of a request that have not been read yet.
 #[derive(Debug)]
@@ -25,9 +25,10 @@ impl Query {
                 } else {
                     known.join(", ")
                 };
+                let hint = hint(&name, known.iter().copied());
                 return Err(Refusal::invalid(
                     name,
-                    format!("unknown parameter; this call takes {takes}"),
+                    format!("unknown parameter; this call takes {takes}{hint}"),
                 ));
             }
             if parameters.iter().any(|(earlier, _)| *earlier == name) {

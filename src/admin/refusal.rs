@@ -6,6 +6,7 @@ use serde::Serialize;
 use tollgate_layers::reserve::ledger::BookError;
 
 use super::{body::AnswerBody, route::NoRoute};
+use crate::causes::chain;
 
 /// Why a call was not carried out. The texts are for the operator and end in what to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +43,18 @@ impl Refusal {
         }
     }
 
-    /// What the ledger said of `subject`, like `account acme`.
+    /// What the ledger said of a change to `subject`: where its answer was lost, it may have been made.
+    pub(super) fn of_change(error: &BookError, subject: &str) -> Self {
+        match Self::of_ledger(error, subject) {
+            Self::LedgerOutOfReach(_) => Self::LedgerOutOfReach(
+                "the ledger is out of reach; the change may have been made: send the same again, with the same id"
+                    .into(),
+            ),
+            refusal => refusal,
+        }
+    }
+
+    /// What the ledger said of `subject`, like `account acme`, when it was asked.
     pub(super) fn of_ledger(error: &BookError, subject: &str) -> Self {
         match error {
             BookError::NotFound => Self::NotFound(format!("no {subject}")),
@@ -57,10 +69,8 @@ impl Refusal {
                 "the balance of {subject} would exceed 9007199254.740991 rubles; enter less"
             )),
             BookError::Unavailable(source) => {
-                tracing::warn!(error = %source, subject, "ledger out of reach");
-                Self::LedgerOutOfReach(
-                    "the ledger is out of reach; a change may have been made: send the same again, with the same id".into(),
-                )
+                tracing::warn!(error = chain(&**source), subject, "ledger out of reach");
+                Self::LedgerOutOfReach("the ledger is out of reach; ask again".into())
             }
             other => {
                 tracing::error!(error = %other, subject, "unexpected answer of the ledger");
@@ -182,6 +192,17 @@ pub(super) fn response(body: AnswerBody, content_type: &'static str) -> Response
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_of_a_change_it_is_said_that_it_may_have_been_made() {
+        let lost = BookError::Unavailable("down".into());
+        let read = Refusal::of_ledger(&lost, "account a").message();
+        assert!(!read.contains("made"), "{read}");
+        let change = Refusal::of_change(&lost, "account a").message();
+        assert!(change.contains("may have been made"), "{change}");
+        let other = Refusal::of_change(&BookError::NotFound, "account a").message();
+        assert_eq!(other, "no account a");
+    }
 
     #[test]
     fn every_refusal_has_its_status_and_header() {

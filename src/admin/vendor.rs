@@ -23,11 +23,11 @@ pub(super) struct VendorAnswer<'a> {
 #[derive(Serialize)]
 struct RouteAnswer<'a> {
     model: &'a str,
-    state: BreakerState,
+    state: &'static str,
     failures: u32,
     in_flight: usize,
     ewma_ms: Option<u64>,
-    open_until: Option<String>,
+    shut_until: Option<String>,
     rests_until: Option<String>,
 }
 
@@ -58,13 +58,24 @@ impl<'a> RouteAnswer<'a> {
         let after = |wait: Duration| rfc3339(now_ms.saturating_add(millis(wait)));
         Self {
             model: &route.model,
-            state: route.breaker,
+            state: state(route),
             failures: route.failures,
             in_flight: route.in_flight,
             ewma_ms: route.first_byte.map(millis),
-            open_until: route.open_for.map(after),
+            shut_until: route.open_for.map(after),
             rests_until: route.rests_for.map(after),
         }
+    }
+}
+
+/// What it does with calls now, in an operator's words: it answers them, gets none after failures, gets
+/// one to see whether it is back, or has asked for a rest.
+const fn state(route: &RouteState) -> &'static str {
+    match route.breaker {
+        BreakerState::Open => "shut",
+        BreakerState::HalfOpen => "trying",
+        _ if route.rests_for.is_some() => "resting",
+        _ => "answering",
     }
 }
 
@@ -118,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_vendor_shows_what_an_operator_decides_by() {
-        let route = RouteState {
+        let mut route = RouteState {
             model: "m-1".into(),
             breaker: BreakerState::Open,
             failures: 5,
@@ -127,6 +138,14 @@ mod tests {
             open_for: Some(Duration::from_secs(4)),
             rests_for: None,
         };
+        assert_eq!(state(&route), "shut");
+        route.breaker = BreakerState::HalfOpen;
+        assert_eq!(state(&route), "trying");
+        route.breaker = BreakerState::Closed;
+        assert_eq!(state(&route), "answering");
+        route.rests_for = Some(Duration::from_secs(1));
+        assert_eq!(state(&route), "resting");
+        (route.breaker, route.rests_for) = (BreakerState::Open, None);
         let vendor = VendorState {
             name: "a".into(),
             disabled: true,
@@ -143,8 +162,8 @@ mod tests {
                 "name": "a", "status": "disabled", "in_flight": 3, "connections_max": 1024,
                 "keys": 2, "keys_parked": 1,
                 "routes": [{
-                    "model": "m-1", "state": "open", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
-                    "open_until": "1970-01-01T00:00:05Z", "rests_until": null,
+                    "model": "m-1", "state": "shut", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
+                    "shut_until": "1970-01-01T00:00:05Z", "rests_until": null,
                 }],
             })
         );

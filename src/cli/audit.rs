@@ -10,7 +10,7 @@ use std::{
 
 use http::Method;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tollgate_layers::{
     facts::RequestNumber,
     key::AccountId,
@@ -25,18 +25,19 @@ use super::{
     Reach,
     client::Client,
     failure::Failure,
-    show::{self, Cell, table},
+    show::{self, Cell, counted, table},
 };
 use crate::admin::export::{FORMAT, VERSION};
 
 /// No line of an export is longer: an account with a million keys fits.
 const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Of the ledger of a running gateway.
+/// Of the ledger of a running gateway. Whatever goes wrong, exit code 1 is a breach and nothing else.
 pub(super) async fn live(reach: &Reach) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call_patiently(Method::POST, "/admin/v1/audit")
-        .await?;
+        .await
+        .map_err(Failure::not_one)?;
     report(reach.json, &answer)
 }
 
@@ -50,7 +51,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
         audit(&mut BufReader::with_capacity(1024 * 1024, file))
     };
     let audit = audited.map_err(|why| match why {
-        Unread::Io(error) => Failure::Refused(format!("{}: {error}", path.display())),
+        Unread::Io(error) => Failure::Io(format!("{}: {error}", path.display())),
         Unread::NotAnExport { line, problem } => {
             Failure::Data(format!("{}: line {line}: {problem}", path.display()))
         }
@@ -78,20 +79,21 @@ fn audit_text(answer: &Value) -> String {
             .and_then(Value::as_u64)
             .unwrap_or_default()
     };
-    let looked_at = format!(
-        "{} accounts, {} keys, {} open holds",
-        count("accounts"),
-        count("keys"),
-        count("holds_open")
-    );
+    let looked_at = [
+        counted(count("accounts"), "account"),
+        counted(count("keys"), "key"),
+        counted(count("holds_open"), "open hold"),
+    ]
+    .join(", ");
     if breaches.is_empty() {
         return format!("ok: {looked_at}, no breach\n");
     }
     let mut text = table(&[Cell::text("breach", "")], breaches);
-    text.push_str(&format!(
-        "{} breaches in {looked_at}: stop selling and look\n",
-        breaches.len()
-    ));
+    let found = match breaches.len() {
+        1 => "1 breach".to_owned(),
+        count => format!("{count} breaches"),
+    };
+    text.push_str(&format!("{found} in {looked_at}: stop selling and look\n"));
     text
 }
 
@@ -189,12 +191,8 @@ impl Auditor {
         if self.stage == Stage::End {
             return Err("there is more behind the end: take one export at a time".into());
         }
-        let line: Line = serde_json::from_slice(line).map_err(|error| {
-            // Its own line number is always 1.
-            let text = error.to_string();
-            let what = text.split(" at line ").next().unwrap_or_default();
-            format!("not a line of an export: {what}")
-        })?;
+        let line: Line = serde_json::from_slice(line)
+            .map_err(|error| format!("not a line of an export: {}", mistake(line, &error)))?;
         if (self.stage == Stage::Header) != matches!(line, Line::Header { .. }) {
             return Err("an export begins with its header, and has no other".into());
         }
@@ -271,6 +269,43 @@ impl Auditor {
         if let Some(account) = self.account.take() {
             self.audit.breaches.extend(account.audit.finish());
         }
+    }
+}
+
+/// What is wrong with a line, and in which of its fields.
+fn mistake(line: &[u8], error: &serde_json::Error) -> String {
+    // A kind's fields are gathered before they are read, so the error has no place that helps.
+    let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(line) else {
+        return "it is no JSON object".into();
+    };
+    let complaint = |fields: &Map<String, Value>| {
+        let read = Line::deserialize(Value::Object(fields.clone()));
+        read.err().map(|error| error.to_string())
+    };
+    let said = complaint(&fields).unwrap_or_else(|| error.to_string());
+    let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
+    if said.starts_with("missing field") {
+        return format!("{}: it is missing", quoted(&said));
+    }
+    // Whoever's absence changes the complaint was its cause.
+    let culprit = fields.keys().find(|name| {
+        let mut others = fields.clone();
+        others.remove(*name);
+        complaint(&others).as_ref() != Some(&said)
+    });
+    let problem = match said.split_once(", expected one of ") {
+        Some((unknown, known)) if unknown.starts_with("unknown variant") => {
+            format!(
+                "{:?} is none of {}",
+                quoted(unknown),
+                known.replace('`', "")
+            )
+        }
+        _ => said.clone(),
+    };
+    match culprit {
+        Some(name) => format!("{name}: {problem}"),
+        None => problem,
     }
 }
 
@@ -485,17 +520,27 @@ mod tests {
             (
                 good.replace("\"entered_rub\":\"150.00\",", ""),
                 2,
-                "missing field `entered_rub`",
+                "not a line of an export: entered_rub: it is missing",
             ),
             (
                 good.replace("\"stale\"", "\"lent\""),
                 5,
-                "unknown variant `lent`",
+                "not a line of an export: booked: \"lent\" is none of held, late,",
             ),
             (
                 good.replace("\"kind\":\"end\"", "\"kind\":\"fin\""),
                 9,
-                "unknown variant `fin`",
+                "kind: \"fin\" is none of header, account, entry, call, end",
+            ),
+            (
+                good.replacen("\"held_rub\":\"30.00\",", "\"held_rub\":true,", 1),
+                2,
+                "held_rub: invalid type: boolean `true`",
+            ),
+            (
+                good.replace("\"cost_rub\":\"7.00\"", "\"cost_rub\":\"1e3\""),
+                4,
+                "cost_rub: not a decimal number",
             ),
             ("PK\u{3}\u{4}\u{0}\n".into(), 1, "not a line of an export"),
             ("\n".into(), 1, "not a line of an export"),
@@ -523,6 +568,6 @@ mod tests {
             "ok: 2 accounts, 3 keys, 0 open holds, no breach\n"
         );
         let breach = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": ["I2: acme holds 5, not 4"]});
-        assert!(audit_text(&breach).contains("\nI2: acme holds 5, not 4\n1 breaches in"));
+        assert!(audit_text(&breach).contains("\nI2: acme holds 5, not 4\n1 breach in 2 accounts,"));
     }
 }

@@ -17,6 +17,8 @@ use super::{Reach, failure::Failure};
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
+/// Whoever asks for a sign of life does not wait longer.
+const READY_SECONDS_MAX: u64 = 5;
 /// For what reads the whole ledger before it answers.
 const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
 /// Between two pieces of an answer that is read as it comes.
@@ -26,14 +28,14 @@ const PIECE_SECONDS_MAX: u64 = 60;
 pub(super) struct Client {
     /// Without a closing slash.
     url: String,
-    authorization: HeaderValue,
+    authorization: Option<HeaderValue>,
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 impl Client {
     /// A client of the gateway that the flags and the environment name.
     pub(super) fn new(reach: &Reach) -> Result<Self, Failure> {
-        let url = checked_url(&reach.admin_url)?;
+        let mut client = Self::without_key(&reach.admin_url)?;
         let key = admin_key(
             reach.admin_key_file.as_deref(),
             std::env::var("TOLLGATE_ADMIN_KEY").ok(),
@@ -45,6 +47,13 @@ impl Client {
             )
         })?;
         authorization.set_sensitive(true);
+        client.authorization = Some(authorization);
+        Ok(client)
+    }
+
+    /// A client for what needs no key.
+    pub(super) fn without_key(url: &str) -> Result<Self, Failure> {
+        let url = checked_url(url)?;
         let https = HttpsConnectorBuilder::new()
             .with_webpki_roots()
             .https_or_http()
@@ -52,7 +61,7 @@ impl Client {
             .build();
         Ok(Self {
             url,
-            authorization,
+            authorization: None,
             http: HttpClient::builder(TokioExecutor::new()).build(https),
         })
     }
@@ -64,14 +73,58 @@ impl Client {
         path: &str,
         body: Option<Value>,
     ) -> Result<Value, Failure> {
+        let then = if method == Method::GET {
+            "ask again"
+        } else {
+            "it may have been done: look, and repeat a payment with the same --id only"
+        };
         let exchange = self.exchange(method, path, body);
-        within(ANSWER_SECONDS_MAX, exchange).await.unwrap_or_else(|| {
+        within(ANSWER_SECONDS_MAX, exchange)
+            .await
+            .unwrap_or_else(|| {
+                Err(Failure::OutOfReach(format!(
+                    "no answer from {} in {ANSWER_SECONDS_MAX} s; {then}",
+                    self.url
+                )))
+            })
+    }
+
+    /// Asks for something that may not be there.
+    pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
+        let asked = async {
+            let res = self.send(Method::GET, path, None).await?;
+            let status = res.status();
+            match self.whole(res).await? {
+                Err(Failure::Refused(_)) if status == StatusCode::NOT_FOUND => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        within(ANSWER_SECONDS_MAX, asked).await.unwrap_or_else(|| {
             Err(Failure::OutOfReach(format!(
-                "no answer from {} in {ANSWER_SECONDS_MAX} s; it may have been done: look, and repeat a payment \
-                 with the same --id only",
+                "no answer from {} in {ANSWER_SECONDS_MAX} s; ask again",
                 self.url
             )))
         })
+    }
+
+    /// Whether the gateway should get calls; the failure says why not.
+    pub(super) async fn ready(&self) -> Result<(), Failure> {
+        let asked = async {
+            let res = self.send(Method::GET, "/readyz", None).await?;
+            let status = res.status();
+            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+                .collect()
+                .await
+                .map_err(|error| self.out_of_reach(&*error))?;
+            Ok::<_, Failure>((status, body.to_bytes()))
+        };
+        let (status, body) = within(READY_SECONDS_MAX, asked).await.ok_or_else(|| {
+            Failure::OutOfReach(format!(
+                "no answer from {} in {READY_SECONDS_MAX} s",
+                self.url
+            ))
+        })??;
+        readiness(status, &body)
     }
 
     /// Asks for what takes a while: the whole ledger is read for it.
@@ -156,8 +209,10 @@ impl Client {
         let mut req = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
-            .header(header::AUTHORIZATION, self.authorization.clone())
             .header(header::ACCEPT, "application/json");
+        if let Some(authorization) = &self.authorization {
+            req = req.header(header::AUTHORIZATION, authorization.clone());
+        }
         if body.is_some() {
             req = req.header(header::CONTENT_TYPE, "application/json");
         }
@@ -268,14 +323,49 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
     let message = value
         .as_ref()
         .and_then(|value| value.pointer("/error/message")?.as_str());
-    match (status, message) {
-        (StatusCode::UNAUTHORIZED, Some(_)) => Err(Failure::Refused(
+    let code = value
+        .as_ref()
+        .and_then(|value| value.pointer("/error/code")?.as_str());
+    let Some(message) = message else {
+        return Err(not_the_admin_api(status));
+    };
+    // Callers' refusals have codes, operators' have none.
+    if matches!(code, Some("path_not_found" | "method_not_allowed")) {
+        return Err(Failure::OutOfReach(
+            "this is the listener for callers, not the operator's; --admin-url (TOLLGATE_ADMIN_URL) must be the \
+             gateway's admin.listen, by default http://127.0.0.1:8081"
+                .into(),
+        ));
+    }
+    let message = message.replace(char::is_control, " ");
+    Err(match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Denied(
             "the gateway does not know this admin key; check TOLLGATE_ADMIN_KEY (or --admin-key-file) against \
              its admin.key"
                 .into(),
-        )),
-        (_, Some(message)) => Err(Failure::Refused(message.replace(char::is_control, " "))),
-        (_, None) => Err(not_the_admin_api(status)),
+        ),
+        StatusCode::SERVICE_UNAVAILABLE => Failure::OutOfReach(message),
+        StatusCode::INTERNAL_SERVER_ERROR => Failure::Internal(message),
+        _ => Failure::Refused(message),
+    })
+}
+
+/// What `/readyz` says.
+fn readiness(status: StatusCode, body: &[u8]) -> Result<(), Failure> {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    match (status, value["status"].as_str()) {
+        (StatusCode::OK, Some("ready")) => Ok(()),
+        (StatusCode::SERVICE_UNAVAILABLE, Some(_)) => {
+            let reason = value["reason"].as_str().unwrap_or("no reason given");
+            Err(Failure::OutOfReach(format!(
+                "not ready: {}",
+                reason.replace(char::is_control, " ")
+            )))
+        }
+        _ => match read_answer(status, body) {
+            Err(failure @ Failure::OutOfReach(_)) => Err(failure),
+            _ => Err(not_the_admin_api(status)),
+        },
     }
 }
 
@@ -306,10 +396,22 @@ mod tests {
             (
                 503,
                 r#"{"error":{"message":"the ledger is out of reach"}}"#,
-                1,
+                69,
                 "out of reach",
             ),
-            (401, r#"{"error":{"message":"x"}}"#, 1, "TOLLGATE_ADMIN_KEY"),
+            (500, r#"{"error":{"message":"our own"}}"#, 70, "our own"),
+            (
+                401,
+                r#"{"error":{"message":"x"}}"#,
+                77,
+                "TOLLGATE_ADMIN_KEY",
+            ),
+            (
+                404,
+                r#"{"error":{"code":"path_not_found","message":"Такого адреса нет."}}"#,
+                69,
+                "the listener for callers",
+            ),
             (404, "<html>", 69, "not the admin API"),
             (200, "<html>", 69, "not the admin API"),
             (301, "", 69, "not the admin API"),
@@ -317,15 +419,38 @@ mod tests {
             let answer = read_answer(StatusCode::from_u16(status).unwrap(), body.as_bytes());
             match answer {
                 Ok(value) => assert_eq!((value["id"].as_str(), code), (Some("a"), 0)),
-                Err(failure) => {
-                    let (Failure::Refused(text) | Failure::OutOfReach(text)) = &failure else {
-                        panic!("{failure:?}");
-                    };
-                    assert!(
-                        failure.code() == code && text.contains(said),
-                        "{status} {body}: {text}"
-                    );
-                }
+                Err(failure) => assert!(
+                    failure.code() == code && failure.text().contains(said),
+                    "{status} {body}: {failure:?}"
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn readiness_is_what_the_gateway_says_and_nothing_else() {
+        for (status, body, says) in [
+            (200, r#"{"status":"ready"}"#, None),
+            (
+                503,
+                r#"{"status":"not ready","reason":"starting or draining"}"#,
+                Some("not ready: starting or draining"),
+            ),
+            (200, "<html>", Some("not the admin API")),
+            (
+                404,
+                r#"{"error":{"code":"path_not_found","message":"x"}}"#,
+                Some("listener for callers"),
+            ),
+        ] {
+            let asked = readiness(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+            match (asked, says) {
+                (Ok(()), None) => {}
+                (Err(failure), Some(says)) => assert!(
+                    failure.code() == 69 && failure.text().contains(says),
+                    "{failure:?}"
+                ),
+                (asked, _) => panic!("{status} {body}: {asked:?}"),
             }
         }
     }

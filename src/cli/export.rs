@@ -13,7 +13,12 @@ use serde_json::json;
 use tokio::time::Instant;
 use tollgate_layers::key::AccountId;
 
-use super::{Reach, client::Client, failure::Failure, show};
+use super::{
+    Reach,
+    client::Client,
+    failure::Failure,
+    show::{self, counted},
+};
 
 /// An export that takes longer says on a terminal how far it is, this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -67,10 +72,10 @@ pub(super) async fn export(
     });
     show::print(reach.json, &report, |_| {
         format!(
-            "{}: {} accounts, {} lines\n",
+            "{}: {}, {}\n",
             output.display(),
-            end.accounts,
-            end.lines
+            counted(end.accounts, "account"),
+            counted(end.lines, "line")
         )
     })
 }
@@ -164,7 +169,7 @@ impl Target {
             Self::Stdout(_) => "standard output".into(),
             Self::Special { path, .. } | Self::File { path, .. } => path.display().to_string(),
         };
-        Failure::Refused(format!("{name}: {error}"))
+        Failure::Io(format!("{name}: {error}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! How a command fails, and what the shell learns of it.
+//! How a command fails, and what the shell learns of it. The codes above 63 are those of sysexits.h.
 
 use std::process::ExitCode;
 
@@ -13,32 +13,74 @@ pub(super) enum Failure {
     Usage(String),
     /// 65: what was given to read is not what it should be.
     Data(String),
-    /// 69: the gateway did not answer.
+    /// 69: the gateway did not answer, or its ledger did not.
     OutOfReach(String),
+    /// 70: the gateway's own fault.
+    Internal(String),
+    /// 74: a file or standard output could not be read or written.
+    Io(String),
+    /// 77: not the gateway's admin key.
+    Denied(String),
 }
 
 impl Failure {
     /// Says it, one line for each mistake, and gives the exit code.
     pub(super) fn report(&self) -> ExitCode {
-        if let Self::Refused(text) | Self::Usage(text) | Self::Data(text) | Self::OutOfReach(text) =
-            self
-        {
-            for line in text.lines() {
-                eprintln!("error: {line}");
-            }
+        for line in self.text().lines() {
+            eprintln!("error: {line}");
         }
         ExitCode::from(self.code())
     }
 
-    pub(super) fn code(&self) -> u8 {
+    pub(super) const fn code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::Breach => 1,
             Self::Usage(_) => USAGE,
             Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
+            Self::Internal(_) => 70,
+            Self::Io(_) => 74,
+            Self::Denied(_) => 77,
+        }
+    }
+
+    /// What is said; nothing where it has been.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Breach => "",
+            Self::Refused(text)
+            | Self::Usage(text)
+            | Self::Data(text)
+            | Self::OutOfReach(text)
+            | Self::Internal(text)
+            | Self::Io(text)
+            | Self::Denied(text) => text,
+        }
+    }
+
+    /// The same, with where it happened.
+    pub(super) fn at(self, place: &str) -> Self {
+        let said = |text: String| format!("{place}: {text}");
+        match self {
+            Self::Breach => Self::Breach,
+            Self::Refused(text) => Self::Refused(said(text)),
+            Self::Usage(text) => Self::Usage(said(text)),
+            Self::Data(text) => Self::Data(said(text)),
+            Self::OutOfReach(text) => Self::OutOfReach(said(text)),
+            Self::Internal(text) => Self::Internal(said(text)),
+            Self::Io(text) => Self::Io(said(text)),
+            Self::Denied(text) => Self::Denied(said(text)),
+        }
+    }
+
+    /// The same for a command whose exit code 1 means something else than a refusal.
+    pub(super) fn not_one(self) -> Self {
+        match self {
+            Self::Refused(text) => Self::Internal(text),
+            other => other,
         }
     }
 }
 
-/// `EX_USAGE` of sysexits.h.
+/// `EX_USAGE`.
 pub(super) const USAGE: u8 = 64;

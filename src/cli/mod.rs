@@ -2,9 +2,15 @@
 
 mod audit;
 mod client;
+mod completions;
+mod csv;
 mod export;
 mod failure;
+mod health;
+mod import;
+mod ledger_copy;
 mod operate;
+mod progress;
 mod show;
 mod usage;
 
@@ -16,6 +22,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use serde_json::json;
 use tollgate_layers::{
     facts::RequestNumber,
@@ -23,10 +30,14 @@ use tollgate_layers::{
     money::MicroRub,
 };
 
-use self::failure::{Failure, USAGE};
+use self::{
+    failure::{Failure, USAGE},
+    show::counted,
+};
 use crate::{
-    admin::parse_address,
-    config::{Config, ConfigError, LedgerUrl, Loaded},
+    admin::{NOT_A_NUMBER, parse_address},
+    causes::chain,
+    config::{Config, ConfigError, Loaded},
     log::Calls,
     time_text::parse_rfc3339_ms,
 };
@@ -76,8 +87,9 @@ Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
   tollgate audit
 
-Exit codes: 0 done, 1 refused by the gateway or a breach found by the audit, 64 wrong use or \
-configuration, 65 what was given to read is no whole export, 69 gateway out of reach.";
+Exit codes: 0 done; 1 refused by the gateway, or a breach found by the audit; 64 wrong use or configuration; \
+65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
+gateway's own fault; 74 a file could not be read or written; 77 not the gateway's admin key.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -85,11 +97,17 @@ enum Command {
     ///
     /// Needs no configuration, no network and nothing installed; keeps nothing. Prints the key and
     /// how to call the gateway with it, then one line for each call.
-    #[command(after_help = "Examples:\n  tollgate demo\n  tollgate demo --listen 127.0.0.1:9090")]
+    #[command(
+        after_help = "Examples:\n  tollgate demo\n  tollgate demo --listen 127.0.0.1:9090\n  \
+                            tollgate demo --vendor-only --listen 127.0.0.1:9099"
+    )]
     Demo {
-        /// Where callers connect
+        /// Where callers connect; with port 0, a free one
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
         listen: SocketAddr,
+        /// Start the scripted vendor alone, to try a configuration of your own against
+        #[arg(long)]
+        vendor_only: bool,
     },
 
     /// Run the gateway
@@ -146,7 +164,8 @@ enum Command {
     Topup {
         /// The account
         account: AccountId,
-        /// Decimal rubles
+        /// Decimal rubles, more than 0
+        #[arg(allow_negative_numbers = true, value_parser = payment)]
         rubles: MicroRub,
         /// The payment's id
         #[arg(long, value_name = "PAYMENT-ID")]
@@ -197,6 +216,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
     Receipt {
         /// The call's number
+        #[arg(value_parser = number)]
         number: RequestNumber,
         #[command(flatten)]
         reach: Reach,
@@ -204,7 +224,8 @@ enum Command {
 
     /// Add up what was used and charged, by account, key, model or day
     ///
-    /// Of calls that were charged; what is counted as of a day was charged on that day, in UTC.
+    /// Of calls that were charged, from the first one to now unless --since and --until say otherwise; what is
+    /// counted as of a day was charged on that day, in UTC.
     #[command(
         after_help = "Examples:\n  tollgate usage --account acme --by model\n  \
                             tollgate usage --since 2026-01-01 --until 2026-02-01 --by day,account --format csv"
@@ -249,16 +270,15 @@ enum Command {
         command: VendorCommand,
     },
 
-    /// Check that the whole ledger adds up; exit 1 on a breach
+    /// Check that the whole ledger adds up; exit 1 on a breach, and on nothing else
     ///
     /// Over every account, key, hold and receipt: I2 what is held is the sum of the open holds; I3 the balance
     /// is what was paid in less what was charged, and each cost is charge and loss; I4 what is held lies
     /// between nothing and the balance; I5 a hold has ended once. I1, nothing is held beyond what is free, is
     /// decided when a hold is made and leaves no trace but these.
-    #[command(
-        after_help = "Examples:\n  tollgate audit || mail -s 'ledger in breach' ops@example.com\n  \
-                            tollgate export | tollgate audit --export -"
-    )]
+    #[command(after_help = "Examples:\n  tollgate audit\n  \
+                            tollgate audit >audit.txt; [ $? != 1 ] || mail -s 'ledger in breach' ops@example.com <audit.txt\n  \
+                            tollgate export | tollgate audit --export -")]
     Audit {
         /// Check this export instead of asking the gateway; - is standard input
         #[arg(long, value_name = "FILE")]
@@ -266,6 +286,80 @@ enum Command {
         #[command(flatten)]
         reach: Reach,
     },
+
+    /// Take accounts, payments and keys over from a CSV file
+    ///
+    /// All lines are checked first, here and against the gateway: with a mistake in any, nothing is done. What is
+    /// there already is left as it is, so the file can be imported again, also after it was broken off.
+    #[command(after_help = import::HELP)]
+    Import {
+        #[command(flatten)]
+        wish: import::Wish,
+        #[command(flatten)]
+        reach: Reach,
+    },
+
+    /// The ledger itself: copy it elsewhere
+    #[command(
+        after_help = "Example:\n  tollgate ledger copy --from sqlite:tollgate.db --to redis://127.0.0.1:6379/0"
+    )]
+    Ledger {
+        #[command(subcommand)]
+        command: LedgerCommand,
+    },
+
+    /// Ask a gateway whether it should get calls: exit 0 if so, 69 if not
+    ///
+    /// Needs no key: for health checks of containers and load balancers. Says why not.
+    #[command(
+        after_help = "Example:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'"
+    )]
+    Health {
+        /// The gateway's operator's listener
+        #[arg(
+            long,
+            value_name = "URL",
+            env = "TOLLGATE_ADMIN_URL",
+            hide_env_values = true,
+            default_value = ADMIN_URL
+        )]
+        url: String,
+    },
+
+    /// Print a shell's completions of these commands
+    #[command(
+        after_help = "Examples:\n  tollgate completions bash >/etc/bash_completion.d/tollgate\n  \
+                            tollgate completions zsh >/usr/local/share/zsh/site-functions/_tollgate\n  \
+                            tollgate completions fish >~/.config/fish/completions/tollgate.fish"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Write the manual pages, one for each command
+    #[command(
+        after_help = "Example:\n  tollgate man --out /usr/local/share/man/man1 && man tollgate-key-create"
+    )]
+    Man {
+        /// The folder to write them to; made if it is not there
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
+
+const ADMIN_URL: &str = "http://127.0.0.1:8081";
+
+#[derive(Debug, Subcommand)]
+enum LedgerCommand {
+    /// Copy all books into an empty ledger, as when moving from a file to Redis or back
+    ///
+    /// Accounts, keys, payments, receipts as far as the target keeps them, and the version of the tariff. No
+    /// gateway may serve from either. The source is audited while it is read, the target behind it, and both
+    /// are compared; only then can a gateway open the target. The source stays as it is. Run again after it was
+    /// broken off, it goes on (Redis) or begins anew (a file).
+    #[command(after_help = ledger_copy::HELP)]
+    Copy(ledger_copy::Wish),
 }
 
 /// How a command reaches the gateway, and how it prints the answer.
@@ -278,7 +372,7 @@ struct Reach {
         value_name = "URL",
         env = "TOLLGATE_ADMIN_URL",
         hide_env_values = true,
-        default_value = "http://127.0.0.1:8081"
+        default_value = ADMIN_URL
     )]
     admin_url: String,
     /// File that holds the admin key, instead of the variable TOLLGATE_ADMIN_KEY
@@ -441,7 +535,9 @@ struct Without {
 enum VendorCommand {
     /// List vendors by route: state, failures in a row, calls in flight, time to the first byte
     #[command(
-        after_help = "Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"closed\")'"
+        after_help = "A route is answering, shut after failures (until shut until), trying one call to see whether it \
+                      is back, or resting because the vendor asked for it with a 429 (until rests until).\n\n\
+                      Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
     /// Send the vendor no new calls; running ones end
@@ -496,6 +592,22 @@ struct Limits {
     tokens_per_minute: Option<u32>,
 }
 
+fn payment(text: &str) -> Result<MicroRub, String> {
+    match text.parse::<MicroRub>() {
+        Ok(amount) if amount > MicroRub::ZERO => Ok(amount),
+        Ok(_) => Err(format!(
+            "a payment is more than 0; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT"
+        )),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// A number may come with the parentheses that it has at the end of an error.
+fn number(text: &str) -> Result<RequestNumber, String> {
+    let bare = text.trim_matches(['(', ')', ' ']);
+    bare.parse().map_err(|_| NOT_A_NUMBER.to_owned())
+}
+
 fn address(text: &str) -> Result<String, String> {
     parse_address(text).map(|block| block.to_string())
 }
@@ -529,7 +641,16 @@ impl Cli {
 impl Command {
     async fn run(self) -> Result<(), Failure> {
         match self {
-            Self::Demo { listen } => crate::demo::run(listen)
+            Self::Demo {
+                listen,
+                vendor_only: false,
+            } => crate::demo::run(listen)
+                .await
+                .map_err(|error| failed(&error)),
+            Self::Demo {
+                listen,
+                vendor_only: true,
+            } => crate::demo::run_vendor(listen)
                 .await
                 .map_err(|error| failed(&error)),
             Self::Serve { config: file } => {
@@ -576,13 +697,20 @@ impl Command {
                 reach,
             } => audit::live(&reach).await,
             Self::Vendor { reach, command } => operate::vendor(&reach, command).await,
+            Self::Import { wish, reach } => import::import(&reach, &wish).await,
+            Self::Ledger {
+                command: LedgerCommand::Copy(wish),
+            } => ledger_copy::copy(&wish).await,
+            Self::Health { url } => health::health(&url).await,
+            Self::Completions { shell } => completions::completions(shell),
+            Self::Man { out } => completions::man(&out),
         }
     }
 }
 
 /// The whole chain of causes, in one line.
 fn failed(error: &anyhow::Error) -> Failure {
-    Failure::Refused(format!("{error:#}"))
+    Failure::Refused(chain(&**error))
 }
 
 fn mistakes(path: &Path, errors: &crate::config::ConfigErrors) -> Failure {
@@ -599,10 +727,10 @@ fn check(path: &Path) -> Result<(), Failure> {
         eprintln!("{}: warning: {warning}", path.display());
     }
     let (models, vendors, ledger) = summary(&config);
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let (models_s, vendors_s) = (plural(models), plural(vendors));
     show::write(&format!(
-        "ok: {models} model{models_s}, {vendors} vendor{vendors_s}, ledger {ledger}\n"
+        "ok: {}, {}, ledger {ledger}\n",
+        counted(models as u64, "model"),
+        counted(vendors as u64, "vendor")
     ))
 }
 
@@ -637,12 +765,7 @@ fn summary(config: &Config) -> (usize, usize, &'static str) {
         .flat_map(|model| &model.routes)
         .map(|route| route.vendor.name.as_ref())
         .collect();
-    let ledger = match config.ledger.url {
-        LedgerUrl::Memory => "memory",
-        LedgerUrl::Sqlite(_) => "sqlite",
-        LedgerUrl::Redis(_) => "redis",
-    };
-    (models.len(), vendors.len(), ledger)
+    (models.len(), vendors.len(), config.ledger.url.kind())
 }
 
 #[cfg(test)]
@@ -690,6 +813,7 @@ mod tests {
         for line in [
             "tollgate demo",
             "tollgate demo --listen 127.0.0.1:0",
+            "tollgate demo --vendor-only",
             "tollgate serve --config f",
             "tollgate check --config f --json",
             "tollgate schema",
@@ -727,6 +851,16 @@ mod tests {
             "tollgate audit",
             "tollgate audit --export f",
             "tollgate audit --export -",
+            "tollgate receipt (0190163d-8694-739b-aea5-966c26f8ad91)",
+            "tollgate import keys.csv",
+            "tollgate import keys.csv --dry-run --keys-out made.csv --json",
+            "tollgate ledger copy --from sqlite:a.db --to redis://h:6379/0",
+            "tollgate ledger copy --from ${FROM} --to sqlite:b.db --wait 960 --json",
+            "tollgate ledger copy --from redis://h --to redis-cluster://a,b --release",
+            "tollgate health --url http://127.0.0.1:8081",
+            "tollgate completions bash",
+            "tollgate completions fish",
+            "tollgate man --out dir",
         ] {
             assert!(
                 parsed(line).is_ok(),
@@ -743,6 +877,11 @@ mod tests {
             ("tollgate topup acme 1,5 --id p1", "not a decimal number"),
             ("tollgate topup acme 0.0000001 --id p1", "six digits"),
             ("tollgate topup a/b 1 --id p1", "an id is"),
+            (
+                "tollgate topup acme -5 --id p1",
+                "tollgate adjust ACCOUNT -5 --id ID --reason TEXT",
+            ),
+            ("tollgate topup acme 0 --id p1", "more than 0"),
             ("tollgate adjust acme 1 --id a1", "--reason"),
             (
                 "tollgate key create acme --address 10.0.0.0/99",
@@ -775,7 +914,12 @@ mod tests {
                 "cannot be used with",
             ),
             ("tollgate audit --admin-key secret", "unexpected argument"),
-            ("tollgate receipt 17", "17"),
+            ("tollgate receipt 17", "looks like 0190163d-"),
+            (
+                "tollgate ledger copy --from sqlite:a --to sqlite:b --wait 1 --release",
+                "cannot be used with",
+            ),
+            ("tollgate completions tcsh", "tcsh"),
             ("tollgate usage --by week", "week"),
             ("tollgate usage --since 31.01.2026", "2027-01-31"),
             ("tollgate usage --format csv --json", "cannot be used with"),

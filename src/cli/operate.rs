@@ -132,7 +132,7 @@ const ROUTE_ROW: &[Cell] = &[
     Cell::number("failures", "/route/failures"),
     Cell::number("in flight", "/route/in_flight"),
     Cell::number("ms", "/route/ewma_ms"),
-    Cell::text("open until", "/route/open_until"),
+    Cell::text("shut until", "/route/shut_until"),
     Cell::text("rests until", "/route/rests_until"),
 ];
 
@@ -445,18 +445,18 @@ mod tests {
         let route = |model: &str, state: &str| {
             json!({
                 "model": model, "state": state, "failures": 0, "in_flight": 2, "ewma_ms": 400,
-                "open_until": null, "rests_until": null,
+                "shut_until": null, "rests_until": null,
             })
         };
         let answer = json!({ "vendors": [
-            { "name": "a", "status": "active", "routes": [route("m-1", "closed"), route("m-2", "open")] },
+            { "name": "a", "status": "active", "routes": [route("m-1", "answering"), route("m-2", "shut")] },
             { "name": "b", "status": "disabled", "routes": [] },
         ] });
         assert_eq!(
             table(ROUTE_ROW, &route_rows(&answer)),
-            "VENDOR  STATUS  MODEL  STATE   FAILURES  IN FLIGHT   MS  OPEN UNTIL  RESTS UNTIL\n\
-             a       active  m-1    closed         0          2  400  -           -\n\
-             a       active  m-2    open           0          2  400  -           -\n"
+            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL\n\
+             a       active  m-1    answering         0          2  400  -           -\n\
+             a       active  m-2    shut              0          2  400  -           -\n"
         );
     }
 

@@ -133,6 +133,12 @@ pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     text
 }
 
+/// So many of them: `1 key`, `2 keys`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 /// Writes an answer: the API's JSON, or the text made of it.
 pub(super) fn print(
     json: bool,
@@ -150,7 +156,7 @@ pub(super) fn print(
 pub(super) fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Refused(format!(
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Io(format!(
             "done, but the answer could not be printed: {error}"
         ))),
         _ => Ok(()),

@@ -8,6 +8,7 @@ use tollgate_layers::key::{AccountId, KeyId};
 use super::{
     Reach,
     client::{Client, encoded},
+    csv::quoted,
     failure::Failure,
     show::{self, Cell, table},
     time,
@@ -25,10 +26,10 @@ pub(super) struct Wish {
     /// Of this model only, by its catalog name
     #[arg(long)]
     model: Option<String>,
-    /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00
+    /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; by default from the first call
     #[arg(long, value_name = "DATE", value_parser = time)]
     since: Option<String>,
-    /// Before this date or time
+    /// Before this date or time; by default to now
     #[arg(long, value_name = "DATE", value_parser = time)]
     until: Option<String>,
     /// A row for each of these, in this order
@@ -190,14 +191,6 @@ fn csv(by: &[By], answer: &Value) -> String {
         text.push('\n');
     }
     text
-}
-
-fn quoted(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -553,7 +553,7 @@ fn outbox_path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
-fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
+pub(super) fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
     let reference = referred(text, env);
     let literal = reference.is_none();
     let url = reference.unwrap_or_else(|| Ok(text.to_owned()))?;

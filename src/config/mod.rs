@@ -23,7 +23,6 @@ mod check;
 mod error;
 mod files;
 mod limits;
-mod near;
 mod rate;
 mod raw;
 mod schema;
@@ -31,7 +30,6 @@ mod secret;
 mod tls;
 mod vendor;
 
-pub(crate) use self::near::near;
 pub use self::{
     changes::need_restart,
     error::{ConfigError, ConfigErrors},
@@ -191,6 +189,28 @@ pub enum LedgerUrl {
     /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or one of them with TLS (`rediss…`), whole;
     /// it may carry a password.
     Redis(String),
+}
+
+impl LedgerUrl {
+    /// Reads a ledger's address as `ledger.url` is read: one with a password comes as `${NAME}` or
+    /// `file:/path`.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let files = RefCell::default();
+        check::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
+    }
+
+    /// Which store, in a word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite(_) => "sqlite",
+            Self::Redis(_) => "redis",
+        }
+    }
 }
 
 /// Says which store, and nothing that could be a password.

@@ -16,7 +16,8 @@ use toml::{
     de::{DeTable, DeValue, Deserializer},
 };
 
-use super::{error::Errors, near::near};
+use super::error::Errors;
+use crate::similar::nearest;
 
 /// Tollgate's configuration. Secrets are "${NAME}" of the environment or "file:/path"; decimal numbers stand in quotes.
 #[derive(Default, Deserialize, JsonSchema)]
@@ -463,12 +464,8 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 /// serde's words without the value that stands in the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
-    if let Some((field, known)) = message
-        .strip_prefix("unknown field `")
-        .and_then(|rest| rest.split_once("`, expected "))
-        && let Some(meant) = near(field, known.split('`').skip(1).step_by(2))
-    {
-        return format!("unknown field `{field}`: did you mean `{meant}`?");
+    if let Some(unknown) = message.strip_prefix("unknown field ") {
+        return unknown_field(unknown);
     }
     let Some((found, expected)) = message
         .strip_prefix("invalid type: ")
@@ -498,6 +495,16 @@ fn plain(message: &str) -> String {
         ""
     };
     format!("must be {expected}, found {kind}{advice}")
+}
+
+/// serde's ``a`, expected one of `b`, `c``, or "there are no fields" in place of the list.
+fn unknown_field(said: &str) -> String {
+    let mut words = said.split('`').skip(1).step_by(2);
+    let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("unknown field; did you mean {meant}?"),
+        None => format!("unknown field; there are {}", known.join(", ")),
+    }
 }
 
 fn line(text: &str, position: usize) -> usize {

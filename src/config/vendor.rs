@@ -20,10 +20,10 @@ use tollgate_layers::{
 
 use super::{
     check::{Check, web_address, without_query},
-    near::near,
     raw::{RawDialect, RawRoute, RawVendor},
     secret::{Env, referred},
 };
+use crate::similar::nearest;
 
 /// Vendors by name; `None` for one that has mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
@@ -333,7 +333,7 @@ impl Check<'_> {
             "name one of the [[vendor]]s",
         )?;
         let Some(vendor) = vendors.get(&name) else {
-            let hint = match near(&name, vendors.keys().map(String::as_str)) {
+            let hint = match nearest(&name, vendors.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => "add it or mend the name".to_owned(),
             };

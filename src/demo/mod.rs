@@ -120,10 +120,43 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     gateway.drain().await
 }
 
+/// Runs the scripted vendor alone until it is told to stop, for a configuration of one's own.
+///
+/// # Errors
+/// The port cannot be bound.
+pub async fn run_vendor(listen: SocketAddr) -> anyhow::Result<()> {
+    let vendor = ScriptedVendor::start_at(listen)
+        .await
+        .with_context(|| busy(listen))?;
+    let url = format!("http://{}", vendor.address());
+    println!(
+        r#"vendor: {url}
+
+A scripted vendor (no real model) that takes any key and any model. In a configuration:
+
+  [[vendor]]                       [[vendor]]
+  format = "chat"                  format = "messages"
+  url = "{url}/v1"                 url = "{url}"
+
+{SCRIPT}
+
+Ctrl-C stops.
+"#
+    );
+    until_told_to_stop().await
+}
+
+/// What the scripted vendor does, for people.
+const SCRIPT: &str = "\
+It answers with what you say, calls a tool named get_weather when you offer one, and plays a vendor that fails when \
+your text\nholds one of the words vendor-400, vendor-429, vendor-500 and vendor-cut.";
+
+fn busy(listen: SocketAddr) -> String {
+    format!("cannot listen on {listen}: choose another address with --listen")
+}
+
 fn free_port(listen: SocketAddr) -> anyhow::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind(listen).with_context(|| {
-        format!("cannot listen on {listen}: choose another address with --listen")
-    })?;
+    let listener = std::net::TcpListener::bind(listen).with_context(|| busy(listen))?;
     Ok(listener.local_addr()?)
 }
 
@@ -172,7 +205,8 @@ key: {key}
 admin: {admin}
 admin-key: {admin_key}
 
-The gateway runs with a scripted vendor (no real model); the key's account has {FUNDS} ₽. Try it:
+The gateway runs with a scripted vendor (no real model). The key's account has {FUNDS} ₽ of play money; all of it is
+gone when this process ends. Try it:
 
   curl {url}/v1/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
     -d '{{"model":"demo-chat","messages":[{{"role":"user","content":"Привет"}}]}}'
@@ -190,14 +224,13 @@ The gateway runs with a scripted vendor (no real model); the key's account has {
   # Claude Code:
   ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} ANTHROPIC_DEFAULT_HAIKU_MODEL=demo-messages \
     CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p 'Привет' --model demo-messages
-  # The books:
+  # The books, as an operator sees them:
   TOLLGATE_ADMIN_URL={admin} TOLLGATE_ADMIN_KEY={admin_key} \
     {program} account show demo
 
-The scripted vendor repeats what you say, calls a tool named get_weather when you offer one, and fails on
-the words vendor-400, vendor-429, vendor-500 and vendor-cut.
+{SCRIPT}
 
-Each call is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
+Each call that is charged is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
 "#
     );
 }

@@ -151,7 +151,15 @@ impl ScriptedVendor {
     /// # Errors
     /// No port is free.
     pub async fn start() -> std::io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// The same at an address.
+    ///
+    /// # Errors
+    /// It is taken, or not this machine's.
+    pub async fn start_at(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             script: Mutex::new(Arc::new(super::script::polite)),

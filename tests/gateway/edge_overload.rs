@@ -236,6 +236,28 @@ async fn whoever_guesses_keys_is_told_429_and_good_keys_of_that_address_go_on() 
     }
 }
 
+/// A key of another issuer's form costs a look-up like one of ours.
+#[tokio::test]
+async fn whoever_guesses_keys_of_another_form_is_told_429_too() {
+    let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
+        .start()
+        .await;
+    for n in 0..100 {
+        let bearer = format!("Bearer sk-foreign-key-{n}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("x-forwarded-for", "203.0.113.1"),
+        ];
+        let answer = Op::Chat.post(&world, &headers, "{}").await;
+        if answer.status == 429 {
+            assert!(n >= 5, "{n}");
+            return;
+        }
+        refused("guess", &answer, 401, AUTHENTICATION, "invalid_api_key");
+    }
+    panic!("nobody minds");
+}
+
 #[tokio::test]
 async fn whoever_guesses_from_ten_thousand_addresses_of_one_64_is_one_address() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 20")

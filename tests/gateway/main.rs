@@ -28,6 +28,7 @@ mod redis_servers;
 
 mod call_log; // the line that each call leaves
 mod ceilings; // what a key may spend in a day and in a month
+mod commands; // exit codes, and what commands say when something is wrong
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
@@ -45,8 +46,10 @@ mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
 mod holds; // what a call holds while it runs
+mod import; // accounts and keys from a CSV file
 mod leaving; // when the client leaves, and how the call ends then
 mod ledger; // what every store of money promises
+mod ledger_copy; // all books from one store into another
 mod ledger_properties; // random commands: stores against the book
 mod limits; // requests a second, sizes of requests
 mod metrics; // what a scrape shows

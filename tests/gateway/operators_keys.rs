@@ -286,3 +286,66 @@ async fn a_deadline_lies_in_the_future_and_is_shown_in_utc() {
     assert_eq!(shown["expires_at"], "2099-12-31T00:00:00Z");
     assert_eq!(call(&world, &key).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_key_that_its_caller_has_already_is_known_by_its_sha256() {
+    const FOREIGN: &str = "sk-live-AbCdEf0123456789";
+    let world = World::start().await;
+    world.key().await;
+    let sha256 = tollgate_layers::auth::digest(FOREIGN.as_bytes()).to_string();
+    let keys = "/admin/v1/accounts/acme/keys";
+    let fields = json!({ "name": "old", "sha256": sha256.to_uppercase(), "prefix": "sk-live-…" });
+    let made = world.admin(Method::POST, keys, Some(fields.clone())).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let made = made.json();
+    assert!(made.get("key").is_none(), "there is no secret to show");
+    assert_eq!(
+        (&made["name"], &made["prefix"]),
+        (&json!("old"), &json!("sk-live-…"))
+    );
+
+    let foreign = Key {
+        secret: FOREIGN.to_owned(),
+        id: made["id"].as_str().unwrap().to_owned(),
+        account: "acme".to_owned(),
+    };
+    for op in BOTH {
+        let answer = op.call(&world, &foreign, &op.body("x")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let stranger = Key {
+        secret: format!("{FOREIGN}0"),
+        ..foreign.clone()
+    };
+    let answer = call(&world, &stranger).await;
+    refused("stranger", &answer, 401, AUTHENTICATION, "invalid_api_key");
+
+    let again = world.admin(Method::POST, keys, Some(fields)).await;
+    assert_eq!(again.status, 409);
+    assert!(again.text().contains(&foreign.id), "{}", again.text());
+    let by_digest = format!("/admin/v1/keys/sha256-{sha256}");
+    let shown = world.admin(Method::GET, &by_digest, None).await;
+    assert_eq!(shown.json()["id"], foreign.id.as_str());
+    assert!(!shown.text().contains(&sha256), "{}", shown.text());
+    let nobody = format!("/admin/v1/keys/sha256-{}", "0".repeat(64));
+    assert_eq!(world.admin(Method::GET, &nobody, None).await.status, 404);
+
+    patch(&world, &foreign, json!({ "status": "disabled" })).await;
+    let answer = call(&world, &foreign).await;
+    refused("disabled", &answer, 401, AUTHENTICATION, "key_disabled");
+    for (fields, says) in [
+        (
+            json!({ "sha256": "abc" }),
+            "sha256: must be 64 hexadecimal digits",
+        ),
+        (json!({ "prefix": "sk-…" }), "prefix: goes with sha256"),
+        (
+            json!({ "sha256": "1".repeat(64), "prefix": FOREIGN }),
+            "prefix: must be the first characters",
+        ),
+    ] {
+        let wrong = world.admin(Method::POST, keys, Some(fields)).await;
+        let text = wrong.json()["error"]["message"].to_string();
+        assert!(wrong.status == 400 && text.contains(says), "{text}");
+    }
+}

@@ -154,7 +154,7 @@ async fn the_version_header_is_required() {
             .ask(request(Method::POST, &url, headers, body.clone().into()))
             .await;
         let text = refused("version missing", &answer, 400, INVALID, "");
-        assert!(text.contains("anthropic-version"), "{text}");
+        assert!(text.contains("заголовок «anthropic-version»"), "{text}");
     }
     assert!(world.vendor.received().is_empty());
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Runs the binary against this gateway. The gateway runs on this thread, so the wait is on another.
-async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
+pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let address = world.gateway.admin_address().unwrap();
     command
@@ -40,14 +40,14 @@ async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
 }
 
 /// What a command printed, and that it ended with this code.
-fn said(output: &Output, code: i32) -> String {
+pub fn said(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// The error that a command printed.
-fn complained(output: &Output, code: i32) -> String {
+pub fn complained(output: &Output, code: i32) -> String {
     assert_eq!(said(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
@@ -419,7 +419,7 @@ async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
         let sound = tollgate(&world, &["audit", "--export", file], "").await;
         assert_eq!(
             said(&sound, 0),
-            "ok: 2 accounts, 3 keys, 1 open holds, no breach\n"
+            "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
         );
         let sound = tollgate(&world, &["audit", "--export", "-", "--json"], &export).await;
         let report: Value = serde_json::from_str(&said(&sound, 0)).unwrap();
@@ -471,7 +471,7 @@ async fn an_export_can_be_audited_by_whoever_has_it_while_calls_run() {
         let live = tollgate(&world, &["audit"], "").await;
         assert_eq!(
             said(&live, 0),
-            "ok: 2 accounts, 3 keys, 1 open holds, no breach\n"
+            "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
         );
         running.finish().await;
         world.settled(&keys[0]).await;

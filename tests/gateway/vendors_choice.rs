@@ -180,7 +180,7 @@ async fn a_vendor_that_fails_again_and_again_is_left_alone_until_it_is_well() {
     let vendors = vendors["vendors"].as_array().unwrap();
     let name = Fleet::name(Op::Chat, 1);
     let sick = vendors.iter().find(|vendor| vendor["name"] == *name);
-    assert_eq!(sick.unwrap()["routes"][0]["state"], "open", "{vendors:?}");
+    assert_eq!(sick.unwrap()["routes"][0]["state"], "shut", "{vendors:?}");
     fleet.vendor(1).script(script::polite);
     eventually("it is asked again", async || {
         calls(&fleet, &key, 1, 1).await;

@@ -8,7 +8,8 @@ use crate::{
 };
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-const PREFIX: &str = "tg-";
+/// What every key of ours begins with.
+pub(super) const PREFIX: &str = "tg-";
 /// 62⁴³ > 2²⁵⁶.
 const RANDOM_DIGITS: usize = 43;
 const CHECK_DIGITS: usize = 5;

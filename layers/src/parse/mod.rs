@@ -234,7 +234,7 @@ fn check_headers(
         .get(ANTHROPIC_VERSION)
         .is_some_and(|version| !version.as_bytes().trim_ascii().is_empty());
     if format == Format::Messages && !versioned {
-        return Err(Error::invalid("anthropic-version", Problem::Missing));
+        return Err(Error::invalid("anthropic-version", Problem::HeaderMissing));
     }
     Ok(())
 }

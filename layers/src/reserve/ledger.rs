@@ -8,7 +8,8 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ceiling::{Ceiling, Ceilings},
+    calendar::{day_of, month_of},
+    ceiling::{Ceiling, Ceilings, Period},
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
@@ -441,6 +442,17 @@ pub struct KeyView {
     pub month: PeriodView,
     /// The current day.
     pub day: PeriodView,
+}
+
+impl KeyView {
+    /// Its month and its day, as a ledger keeps them.
+    pub(super) fn periods(&self) -> (Period, Period) {
+        let period = |view: &PeriodView, index: fn(u64) -> u64| Period {
+            index: index(view.resets_at_ms.saturating_sub(1)),
+            before: self.spent_rub.minus_or_zero(view.spent_rub),
+        };
+        (period(&self.month, month_of), period(&self.day, day_of))
+    }
 }
 
 /// What a key may spend and has spent in a day or a month of UTC.

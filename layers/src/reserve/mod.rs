@@ -117,6 +117,7 @@
 pub mod audit;
 mod body;
 pub mod book;
+pub mod copy;
 pub mod ledger;
 pub mod memory;
 #[cfg(feature = "outbox")]

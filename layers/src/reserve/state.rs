@@ -137,6 +137,8 @@ pub(super) struct State {
     keys: HashMap<KeyId, Arc<KeyRecord>>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>>,
     tariff: Option<(TariffVersion, String)>,
+    /// Accounts whose journals were forgotten in part before they came here.
+    forgotten: HashSet<AccountId>,
     /// Running calls that are noted in the store.
     noted: HashSet<RequestNumber>,
     /// The latest time that a line of any journal has.
@@ -411,8 +413,14 @@ impl State {
             keys,
             holds,
             journal_end: end.to_string(),
-            journal_complete: true,
+            journal_complete: !self.forgotten.contains(id),
         })
+    }
+
+    /// The tariff's version in force and its fingerprint.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn tariff(&self) -> Option<(TariffVersion, String)> {
+        self.tariff.clone()
     }
 
     pub(super) fn find_key(&self, digest: &KeyDigest) -> Option<Arc<KeyRecord>> {
@@ -473,6 +481,12 @@ impl State {
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
         self.tariff = Some((version, fingerprint));
+    }
+
+    /// Takes in that an account's journal has forgotten its oldest lines.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_forgotten(&mut self, id: AccountId) {
+        self.forgotten.insert(id);
     }
 
     /// Takes in the time of the newest line as a store remembers it. One that lies far ahead was written

@@ -31,6 +31,13 @@ fn russian(error: &Error) -> String {
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Неверное тело запроса: {}.", russian_problem(problem))
         }
+        Error::Invalid {
+            field,
+            problem: problem @ Problem::HeaderMissing,
+        } => format!(
+            "Неверный запрос, заголовок «{field}»: {}.",
+            russian_problem(problem)
+        ),
         Error::Invalid { field, problem } => {
             format!(
                 "Неверный запрос, поле «{field}»: {}.",
@@ -147,6 +154,7 @@ fn russian_problem(problem: &Problem) -> String {
     match problem {
         Problem::NotJson(why) => format!("это не JSON (строка и знак: {why})"),
         Problem::Missing => "обязательное поле отсутствует".into(),
+        Problem::HeaderMissing => "обязательный заголовок отсутствует".into(),
         Problem::WrongType(expected) => format!(
             "неверный тип, нужно: {}",
             match *expected {
@@ -197,6 +205,13 @@ fn english(error: &Error) -> String {
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", english_problem(problem))
         }
+        Error::Invalid {
+            field,
+            problem: problem @ Problem::HeaderMissing,
+        } => format!(
+            "Invalid request, header '{field}': {}.",
+            english_problem(problem)
+        ),
         Error::Invalid { field, problem } => format!(
             "Invalid request, field '{field}': {}.",
             english_problem(problem)
@@ -307,7 +322,7 @@ fn english_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
 fn english_problem(problem: &Problem) -> String {
     match problem {
         Problem::NotJson(why) => format!("it is not JSON ({why})"),
-        Problem::Missing => "it is required".into(),
+        Problem::Missing | Problem::HeaderMissing => "it is required".into(),
         Problem::WrongType(expected) => format!("wrong type, expected {expected}"),
         Problem::NotOneOf(values) => format!("expected one of {values}"),
         Problem::BelowMin(min) => format!("less than {min}"),

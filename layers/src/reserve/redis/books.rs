@@ -487,7 +487,7 @@ pub(super) fn receipt_of(
     })
 }
 
-fn id_key(id: &KeyId) -> String {
+pub(super) fn id_key(id: &KeyId) -> String {
     format!("tg:id:{id}")
 }
 

@@ -32,6 +32,7 @@
 mod audit;
 mod books;
 mod check;
+mod copy;
 mod days;
 mod journal;
 mod scripts;
@@ -43,7 +44,7 @@ use futures_util::future::join_all;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-pub use self::watch::Watch;
+pub use self::{copy::RedisCopy, watch::Watch};
 use self::{days::Days, scripts::Scripts, watch::DataSet};
 use super::ledger::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
@@ -61,8 +62,11 @@ pub use crate::redis_conn::{RedisSettings, RedisUrl};
 
 /// The version of the layout of keys and scripts.
 const SCHEMA: &str = "1";
+/// What stands in its place while another ledger is copied in: no gateway opens that.
+const COPYING: &str = "copying";
 /// How long receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
+const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
 /// How many due holds one EXPIRE ends, so that a script stays short.
 const EXPIRE_MAX: usize = 100;
 /// How many accounts one sweep goes through, so that many are gone through in turn.
@@ -118,11 +122,7 @@ impl RedisLedger {
     /// # Errors
     /// As [`RedisLedger::connect`].
     pub async fn over(conn: RedisConn) -> Result<Self, LedgerError> {
-        let (major, minor) = conn.version();
-        if (major, minor) < (6, 2) {
-            let text = format!("the server is Redis {major}.{minor}; 6.2 or newer is needed");
-            return Err(RedisFault::Unexpected(text).into());
-        }
+        new_enough(&conn)?;
         let set: i64 = conn
             .command(&["HSETNX", "tg:sys", "schema", SCHEMA], OPERATOR_TIMEOUT)
             .await?;
@@ -131,13 +131,14 @@ impl RedisLedger {
                 .command(&["HGET", "tg:sys", "schema"], OPERATOR_TIMEOUT)
                 .await?;
             if schema.as_deref() != Some(SCHEMA) {
-                let schema = schema.unwrap_or_default();
-                let text = format!(
-                    "the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}"
-                );
-                return Err(RedisFault::Unexpected(text).into());
+                return Err(other_schema(&schema.unwrap_or_default()).into());
             }
         }
+        Self::begin(conn).await
+    }
+
+    /// The ledger, whatever its schema says.
+    async fn begin(conn: RedisConn) -> Result<Self, LedgerError> {
         let scripts = Scripts::new(&conn);
         let data = DataSet::begin(&conn).await?;
         Ok(Self(Arc::new(Inner {
@@ -439,6 +440,25 @@ impl From<RedisFault> for BookError {
     }
 }
 
+fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
+    let (major, minor) = conn.version();
+    if (major, minor) < (6, 2) {
+        let text = format!("the server is Redis {major}.{minor}; 6.2 or newer is needed");
+        return Err(RedisFault::Unexpected(text));
+    }
+    Ok(())
+}
+
+/// Books that this program does not serve from.
+fn other_schema(schema: &str) -> RedisFault {
+    RedisFault::Unexpected(if schema == COPYING {
+        "the server holds a copy of a ledger that was broken off: run `tollgate ledger copy` again, or empty the server"
+            .to_owned()
+    } else {
+        format!("the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}")
+    })
+}
+
 /// A refusal without amounts.
 fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     LedgerError::Refused(match (word, ceiling) {
@@ -517,7 +537,7 @@ fn ttl_ms(ttl: Duration) -> String {
 }
 
 fn retention_ms() -> String {
-    (RECEIPT_DAYS * 24 * 3_600_000).to_string()
+    RECEIPT_MS.to_string()
 }
 
 #[cfg(test)]

@@ -26,4 +26,6 @@ scripts! {
     create_account, change_account, account, enter, set_key, publish_key, keys, receipt, tariff,
     // What an audit and an export need.
     books, open_and_ended,
+    // What a copy from another ledger needs.
+    copy_lines,
 }

@@ -6,6 +6,8 @@
 //! entries    account, id, amount, reason, at_ms                  payments and corrections, kept for ever
 //! receipts   number, at_ms, account, key, tokens, money, price   one for each settled call
 //! tariff     id, effective_from_ms, fingerprint
+//! running    number, settlement (JSON)                           calls that are not settled yet
+//! forgotten  account                                             came from a ledger without its oldest receipts
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
 
@@ -41,7 +43,7 @@ use crate::{
 pub(super) use crate::reserve::sqlite_file::{count, integer};
 
 /// `tgl1`, version 1.
-const LEDGER: Kind = Kind {
+pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
     schema: SCHEMA,
@@ -100,12 +102,15 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
-/// For journals, and what running calls have cost so far. A file that an earlier version made gets
-/// them when it is opened.
+/// For journals, what running calls have cost so far, and what a copy did not bring. A file that an
+/// earlier version made gets them when it is opened.
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS running (
     number TEXT PRIMARY KEY NOT NULL,
     settlement TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forgotten (
+    account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
@@ -180,10 +185,11 @@ WITH by_key AS MATERIALIZED (
      lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account)
 SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽', k.id, k.used, coalesce(by_key.charged_sum, 0))
 FROM keys k LEFT JOIN by_key ON by_key.key = k.id AND by_key.account = k.account
-WHERE k.used > coalesce(by_key.charged_sum, 0)
+WHERE k.used > coalesce(by_key.charged_sum, 0) AND k.account NOT IN (SELECT account FROM forgotten)
 UNION ALL
 SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, coalesce(lost.total, 0))
-FROM accounts a LEFT JOIN lost ON lost.account = a.id WHERE a.loss > coalesce(lost.total, 0)
+FROM accounts a LEFT JOIN lost ON lost.account = a.id
+WHERE a.loss > coalesce(lost.total, 0) AND a.id NOT IN (SELECT account FROM forgotten)
 LIMIT 100
 ";
 
@@ -291,11 +297,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
         path: path.clone(),
         source: source.into(),
     };
-    writer.execute_batch(ADDITIONS).map_err(failed)?;
-    if !has_bounded(&writer).map_err(failed)? {
-        writer.execute_batch(BOUNDED).map_err(failed)?;
-    }
-    add_key_columns(&writer).map_err(failed)?;
+    add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
     let breaches = breaches(&books).map_err(failed)?;
     if !breaches.is_empty() {
@@ -318,6 +320,15 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
         lock,
         state,
     })
+}
+
+/// What a file of an earlier version lacks.
+pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(ADDITIONS)?;
+    if !has_bounded(conn)? {
+        conn.execute_batch(BOUNDED)?;
+    }
+    add_key_columns(conn)
 }
 
 fn has_bounded(conn: &Connection) -> rusqlite::Result<bool> {
@@ -422,6 +433,12 @@ fn load(conn: &Connection) -> rusqlite::Result<State> {
             ..KeyBook::default()
         };
         state.restore_key(record, money);
+    }
+
+    let mut select = conn.prepare("SELECT account FROM forgotten")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        state.restore_forgotten(parsed(row, 0)?);
     }
 
     let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
@@ -570,7 +587,7 @@ fn forget(batch: &Transaction<'_>, number: RequestNumber) -> rusqlite::Result<()
     Ok(())
 }
 
-fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
+pub(super) fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
     // A dispute moved nothing: what is booked later takes its place. Anything else stands.
     let sql = "INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
                    output, held, cost, charged, loss, ended, booked, estimated, price, bounded)
@@ -662,7 +679,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
 }
 
 /// A statement that must have met its row.
-fn one(changed: usize) -> rusqlite::Result<()> {
+pub(super) fn one(changed: usize) -> rusqlite::Result<()> {
     if changed == 1 {
         Ok(())
     } else {

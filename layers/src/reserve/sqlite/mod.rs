@@ -15,6 +15,7 @@
 //! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
 //! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
 
+mod copy;
 mod file;
 mod journal;
 mod writer;
@@ -30,7 +31,7 @@ use std::{
 
 use rusqlite::Connection;
 
-pub use self::file::OpenError;
+pub use self::{copy::SqliteCopy, file::OpenError};
 use self::{
     journal::Stretch,
     writer::{Committed, Fault, Haste, Shared},

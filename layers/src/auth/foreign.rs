@@ -1,0 +1,51 @@
+//! Keys that another service issued: their callers keep them, and they are known by their digest alone.
+
+use std::ops::RangeInclusive;
+
+use super::secret::{PREFIX, SecretKey, digest};
+use crate::{error::Error, key::KeyDigest};
+
+/// What is shorter is no key but a slip; what is longer is not worth hashing.
+const LENGTHS: RangeInclusive<usize> = 8..=512;
+
+/// The digest to look a shown key up by. One of ours tells a typo by its checksum, without a look-up;
+/// of anybody else's nothing is known but that it is visible ASCII.
+pub(super) fn digest_of(shown: &str) -> Result<KeyDigest, Error> {
+    if shown.starts_with(PREFIX) {
+        return Ok(shown.parse::<SecretKey>()?.digest());
+    }
+    if LENGTHS.contains(&shown.len()) && shown.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(digest(shown.as_bytes()))
+    } else {
+        Err(Error::KeyMalformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_ours_needs_its_checksum_and_any_other_is_taken_as_it_is() {
+        let ours = SecretKey::generate();
+        assert_eq!(digest_of(ours.expose()).unwrap(), ours.digest());
+        for foreign in ["sk-abcdefgh", "12345678", "!\"#$%&'(~", &"x".repeat(512)] {
+            assert_eq!(digest_of(foreign).unwrap(), digest(foreign.as_bytes()));
+        }
+        let typo = format!("{}x", ours.expose());
+        for none in [
+            "",
+            "sk-1234",
+            "tg-0000000",
+            &typo,
+            "two words",
+            "ключ-ключ",
+            &"x".repeat(513),
+        ] {
+            assert!(
+                matches!(digest_of(none), Err(Error::KeyMalformed)),
+                "{none}"
+            );
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! An error and its causes in one line, for logs and for people.
+
+use std::error::Error;
+
+use tollgate_layers::reserve::ledger::{BookError, LedgerError};
+
+/// The error and its causes, outermost first. What the next one says again is left out.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut said: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        next = error.source();
+        // The cause says who is out of reach, and why.
+        if next.is_some() && says_only_out_of_reach(error) {
+            continue;
+        }
+        let text = error.to_string();
+        // Many an error repeats its cause in its own text.
+        if !said.last().is_some_and(|last| last.ends_with(&text)) {
+            said.push(text);
+        }
+    }
+    said.join(": ")
+}
+
+fn says_only_out_of_reach(error: &(dyn Error + 'static)) -> bool {
+    matches!(
+        error.downcast_ref::<LedgerError>(),
+        Some(LedgerError::Unavailable(_))
+    ) || matches!(
+        error.downcast_ref::<BookError>(),
+        Some(BookError::Unavailable(_))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt, io};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Link {
+        text: &'static str,
+        source: io::Error,
+    }
+
+    impl fmt::Display for Link {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.text)
+        }
+    }
+
+    impl Error for Link {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.source)
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let refused = || io::Error::other("connection refused");
+        let redis = Link {
+            text: "Redis at a:1 is out of reach",
+            source: refused(),
+        };
+        let once = "Redis at a:1 is out of reach: connection refused";
+        assert_eq!(chain(&redis), once);
+        assert_eq!(chain(&LedgerError::Unavailable(Box::new(redis))), once);
+        let repeats = Link {
+            text: "cannot connect: connection refused",
+            source: refused(),
+        };
+        assert_eq!(chain(&repeats), "cannot connect: connection refused");
+        let bare = LedgerError::Unavailable("it is closed".into());
+        assert_eq!(chain(&bare), "it is closed");
+    }
+}

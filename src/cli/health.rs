@@ -1,0 +1,8 @@
+//! `tollgate health`: whether a gateway should get calls, for whoever restarts or routes around it.
+
+use super::{client::Client, failure::Failure, show};
+
+pub(super) async fn health(url: &str) -> Result<(), Failure> {
+    Client::without_key(url)?.ready().await?;
+    show::write("ready\n")
+}

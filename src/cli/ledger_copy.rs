@@ -1,0 +1,366 @@
+//! `tollgate ledger copy`: all books from one ledger into another, without a gateway.
+
+use std::{error::Error, time::Duration};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tollgate_layers::{
+    key::AccountId,
+    money::MicroRub,
+    redis_conn::RedisFault,
+    reserve::{
+        copy::{Comparison, CopyError, Source, Target, Totals, compare},
+        ledger::{BookError, Bookkeeping, OpenHold},
+        redis::{RECEIPT_DAYS, RedisCopy, RedisLedger, RedisSettings},
+        sqlite::{SqliteCopy, SqliteLedger},
+    },
+};
+
+use super::{
+    failure::Failure,
+    progress::Progress,
+    show::{self, Cell, counted, table},
+};
+use crate::{causes::chain, config::LedgerUrl};
+
+pub(super) const HELP: &str = "\
+Stop the gateways with SIGTERM first, and wait until each has said \"stopped\": one that says that entries wait in its \
+outbox has still to tell the source, so start it again and stop it once more. Keys keep working: they are copied by \
+their digests.
+
+Examples:
+  tollgate ledger copy --from sqlite:tollgate.db --to redis://127.0.0.1:6379/0
+  tollgate ledger copy --from redis://127.0.0.1:6379/0 --to sqlite:tollgate.db
+  FROM=redis://:secret@a:6379 TO=redis-cluster://:secret@b:7000 \\
+    tollgate ledger copy --from '${FROM}' --to '${TO}'";
+
+/// Which ledgers.
+#[derive(Debug, Args)]
+pub(super) struct Wish {
+    /// The ledger to copy: as ledger.url of a configuration; one with a password as ${NAME} or file:/path
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// The empty ledger to fill: sqlite:PATH of a file that is not there, or an empty Redis
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// Wait so long for open holds to end; they end by themselves, ledger.hold_grace_seconds after the longest call
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        conflicts_with = "release",
+        value_parser = clap::value_parser!(u64).range(1..=604_800)
+    )]
+    wait: Option<u64>,
+    /// End open holds without a charge
+    #[arg(long)]
+    release: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often it is looked whether holds have ended.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) async fn copy(wish: &Wish) -> Result<(), Failure> {
+    let url = |flag: &str, text: &str| {
+        let read = LedgerUrl::read(text);
+        read.map_err(|problem| Failure::Usage(format!("{flag}: {problem}")))
+    };
+    let (from, to) = (url("--from", &wish.from)?, url("--to", &wish.to)?);
+    match &from {
+        LedgerUrl::Memory => Err(Failure::Usage(
+            "--from: a ledger in memory is its gateway's alone; nothing else can read it".into(),
+        )),
+        LedgerUrl::Sqlite(path) => {
+            // Opening would make one.
+            if !path.exists() {
+                let problem = format!("--from: there is no file {}", path.display());
+                return Err(Failure::Usage(problem));
+            }
+            let opened = SqliteLedger::open(path);
+            let ledger = opened.map_err(|error| refused("--from", &error))?;
+            let copied = into(&ledger, &to, wish).await;
+            ledger.close().await;
+            copied
+        }
+        LedgerUrl::Redis(url) => {
+            let opened = RedisLedger::connect(url, RedisSettings::default()).await;
+            let ledger = opened.map_err(|error| out_of_reach("--from", &error))?;
+            let served = ledger.is_served_from().await;
+            if served.map_err(|error| out_of_reach("--from", &error))? {
+                return Err(Failure::Refused(
+                    "--from: a gateway serves from it; stop all of them first".into(),
+                ));
+            }
+            into(&ledger, &to, wish).await
+        }
+    }
+}
+
+async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &Wish) -> Result<(), Failure> {
+    let accounts = from
+        .accounts()
+        .await
+        .map_err(|error| asked("--from", &error))?;
+    if accounts.is_empty() {
+        return Err(Failure::Refused(
+            "--from: there are no accounts in it; is it the right one?".into(),
+        ));
+    }
+    let ids: Vec<AccountId> = accounts.into_iter().map(|account| account.id).collect();
+    let left_behind = settle_holds(from, &ids, wish).await?;
+    match to {
+        LedgerUrl::Memory => Err(Failure::Usage(
+            "--to: a ledger in memory is gone with this command".into(),
+        )),
+        LedgerUrl::Sqlite(path) => {
+            let begun = SqliteCopy::begin(path);
+            let target = begun.map_err(|error| refused("--to", &*error))?;
+            fill(from, target, ids.len(), left_behind, wish.json).await
+        }
+        LedgerUrl::Redis(url) => {
+            let begun = RedisCopy::begin(url, RedisSettings::default()).await;
+            let target = begun.map_err(|error| out_of_reach("--to", &error))?;
+            fill(from, target, ids.len(), left_behind, wish.json).await
+        }
+    }
+}
+
+/// Sees to it that no call holds money. Says how many calls may still be charged in the source, by an
+/// outbox that has not told it yet.
+async fn settle_holds<S: Source>(from: &S, ids: &[AccountId], wish: &Wish) -> Result<u64, Failure> {
+    let until = wish
+        .wait
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    loop {
+        let open = holds(from, ids)
+            .await
+            .map_err(|error| asked("--from", &error))?;
+        if open.is_empty() {
+            break;
+        }
+        if wish.release {
+            for (account, hold) in &open {
+                from.release(hold.number, account, &hold.key)
+                    .await
+                    .map_err(|error| out_of_reach("--from", &error))?;
+            }
+            continue;
+        }
+        if until.is_none_or(|until| Instant::now() >= until) {
+            return Err(Failure::Refused(holds_open(&open)));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        let expired = from.expire().await;
+        expired.map_err(|error| out_of_reach("--from", &error))?;
+    }
+    let mut unsettled = 0;
+    for id in ids {
+        let of_account = from.unsettled(id).await;
+        unsettled += of_account.map_err(|error| asked("--from", &error))?;
+    }
+    Ok(unsettled)
+}
+
+async fn holds<S: Source>(
+    from: &S,
+    ids: &[AccountId],
+) -> Result<Vec<(AccountId, OpenHold)>, BookError> {
+    let mut open = Vec::new();
+    for id in ids {
+        let books = from.books(id).await?;
+        open.extend(books.holds.into_iter().map(|hold| (id.clone(), hold)));
+    }
+    Ok(open)
+}
+
+fn holds_open(open: &[(AccountId, OpenHold)]) -> String {
+    let held = open.iter().fold(MicroRub::ZERO, |sum, (_, hold)| {
+        sum.plus_or_max(hold.held_rub)
+    });
+    let (calls, first) = (counted(open.len() as u64, "hold"), &open[0].0);
+    format!(
+        "--from: {calls} still open, {held} ₽ in all, the first in account {first}: start the gateways again, stop them with \
+         SIGTERM and see that no entries wait in their outboxes; or let the holds end by themselves (--wait 960), or end \
+         them without a charge (--release)"
+    )
+}
+
+async fn fill<S: Source, T: Target>(
+    from: &S,
+    mut target: T,
+    accounts: usize,
+    left_behind: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut progress = Progress::new("accounts", Some(accounts as u64));
+    let copied = tollgate_layers::reserve::copy::copy(from, &mut target, |copied| {
+        progress.at(copied.accounts)
+    })
+    .await;
+    drop(progress);
+    let copied = copied.map_err(|error| broken(&error))?;
+    let written = |error: BookError| asked("--to", &error);
+    let ledger = target.filled().await.map_err(written)?;
+    let audit = Bookkeeping::audit(&ledger).await.map_err(written)?;
+    if !audit.breaches.is_empty() {
+        return Err(Failure::Internal(format!(
+            "the copy does not add up and is not used: {}",
+            audit.breaches.join("; ")
+        )));
+    }
+    let compared = compare(from, &ledger).await.map_err(written)?;
+    if !compared.different.is_empty() {
+        return Err(Failure::Refused(differs(&compared.different)));
+    }
+    target.publish(ledger).await.map_err(written)?;
+    let answer = json!({
+        "accounts": copied.accounts, "accounts_there_already": copied.there_already,
+        "journal_lines": copied.lines, "unsettled_left_behind": left_behind,
+        "from": totals(&compared.from), "to": totals(&compared.to),
+    });
+    show::print(json, &answer, |_| {
+        text(&compared, copied.lines, left_behind)
+    })
+}
+
+fn differs(accounts: &[AccountId]) -> String {
+    let named: Vec<&str> = accounts.iter().map(|id| &**id).collect();
+    format!(
+        "the two differ in {}, so the copy is not used: something wrote to the source while it was copied, or the \
+         target had begun with other books. See that no gateway runs, empty the target and copy again",
+        named.join(", ")
+    )
+}
+
+fn totals(totals: &Totals) -> Value {
+    json!({
+        "accounts": totals.accounts, "keys": totals.keys, "entered_rub": rubles(totals.entered),
+        "balance_rub": rubles(totals.balance), "spent_rub": rubles(totals.spent), "loss_rub": rubles(totals.loss),
+    })
+}
+
+/// Sums over all accounts may be more than one account can have.
+fn rubles(micro: i128) -> String {
+    let (sign, micro) = (if micro < 0 { "-" } else { "" }, micro.unsigned_abs());
+    format!("{sign}{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+}
+
+fn text(compared: &Comparison, lines: u64, left_behind: u64) -> String {
+    const ROW: &[Cell] = &[
+        Cell::text("", "/what"),
+        Cell::number("source", "/from"),
+        Cell::number("target", "/to"),
+    ];
+    let (from, to) = (totals(&compared.from), totals(&compared.to));
+    let rows: Vec<Value> = [
+        ("accounts", "accounts"),
+        ("keys", "keys"),
+        ("paid in, ₽", "entered_rub"),
+        ("balance, ₽", "balance_rub"),
+        ("spent, ₽", "spent_rub"),
+        ("loss, ₽", "loss_rub"),
+    ]
+    .into_iter()
+    .map(|(what, field)| json!({ "what": what, "from": from[field], "to": to[field] }))
+    .collect();
+    let mut text = table(ROW, &rows);
+    text.push_str(&format!(
+        "ok: the same in both, no breach; {} of journals copied (Redis keeps those of {RECEIPT_DAYS} days)\n",
+        counted(lines, "line")
+    ));
+    if left_behind > 0 {
+        text.push_str(&format!(
+            "{} whose holds had expired had not been charged in the source, and cannot be in the copy\n",
+            counted(left_behind, "call")
+        ));
+    }
+    text.push_str("Put the target into ledger.url, and keep gateways away from the source.\n");
+    text
+}
+
+/// A ledger that was not opened.
+fn refused(flag: &str, error: &(dyn Error + 'static)) -> Failure {
+    Failure::Refused(format!("{flag}: {}", chain(error)))
+}
+
+fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
+    let text = format!("{flag}: {}", chain(error));
+    let mut next = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref::<RedisFault>() {
+            // It answered, and will answer the same again.
+            Some(RedisFault::Url(_) | RedisFault::OtherData | RedisFault::Unexpected(_)) => break,
+            Some(_) => return Failure::OutOfReach(text),
+            None => next = error.source(),
+        }
+    }
+    Failure::Refused(text)
+}
+
+/// A ledger that did not answer.
+fn asked(flag: &str, error: &BookError) -> Failure {
+    out_of_reach(flag, error)
+}
+
+fn broken(error: &CopyError) -> Failure {
+    let text = chain(error);
+    match error {
+        CopyError::Broken(_) => Failure::OutOfReach(format!("{text}; run it again, it goes on")),
+        CopyError::Breach(_) => Failure::Data(format!("--from: {text}")),
+        _ => Failure::Refused(format!("--from: {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(from: &str, to: &str) -> Wish {
+        Wish {
+            from: from.into(),
+            to: to.into(),
+            wait: None,
+            release: false,
+            json: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_are_checked_and_passwords_not_repeated() {
+        for (from, to, code, says) in [
+            ("memory:", "sqlite:b.db", 64, "--from: a ledger in memory"),
+            (
+                "mysql:a",
+                "sqlite:b.db",
+                64,
+                "--from: must be memory:, sqlite:PATH",
+            ),
+            ("sqlite:no-such-file.db", "mysql:b", 64, "--to: must be"),
+            (
+                "sqlite:no-such-file.db",
+                "sqlite:b.db",
+                64,
+                "--from: there is no file",
+            ),
+            ("redis://:hunter2@h", "sqlite:b.db", 64, "has a password"),
+        ] {
+            let failure = copy(&wish(from, to)).await.unwrap_err();
+            let text = failure.text();
+            assert!(
+                failure.code() == code && text.contains(says) && !text.contains("hunter2"),
+                "{from} {to}: {failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn sums_are_shown_to_the_micro_ruble() {
+        assert_eq!(rubles(-1), "-0.000001");
+        assert_eq!(rubles(1_500_000), "1.500000");
+        let above_one_account = 10 * i128::from(MicroRub::MAX.micro());
+        assert_eq!(rubles(above_one_account), "90071992547.409910");
+    }
+}

@@ -1,0 +1,112 @@
+//! The commands as a shell sees them: exit codes, and what is said when something is wrong.
+
+use std::process::{Command, Output};
+
+use crate::{
+    harness::{ADMIN_KEY, RedisServer, Setup, World, eventually},
+    usage_report::{complained, said, tollgate},
+};
+
+/// The binary against any address with any key.
+async fn at(url: &str, key: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command
+        .args(args)
+        .env("TOLLGATE_ADMIN_URL", url)
+        .env("TOLLGATE_ADMIN_KEY", key);
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn an_audit_that_was_not_made_is_no_breach() {
+    let world = World::start().await;
+    let admin = format!("http://{}", world.gateway.admin_address().unwrap());
+    let callers = world.url("");
+    for (url, key, code, says) in [
+        (admin.as_str(), "wrong", 77, "does not know this admin key"),
+        (
+            "http://127.0.0.1:1",
+            ADMIN_KEY,
+            69,
+            "no answer from http://127.0.0.1:1",
+        ),
+        (
+            callers.as_str(),
+            ADMIN_KEY,
+            69,
+            "this is the listener for callers",
+        ),
+    ] {
+        let errors = complained(&at(url, key, &["audit"]).await, code);
+        assert!(errors.contains(says), "{errors}");
+    }
+    let missing = at(&admin, ADMIN_KEY, &["audit", "--export", "no-such-file"]).await;
+    complained(&missing, 64);
+    said(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
+}
+
+#[tokio::test]
+async fn a_ledger_out_of_reach_is_69_and_only_a_change_may_have_been_made() {
+    let server = RedisServer::start().await;
+    let world = Setup::default().ledger(&server.url()).start().await;
+    world.key().await;
+    server.kill();
+    for args in [
+        &["audit"][..],
+        &["account", "list"],
+        &["key", "list", "acme"],
+    ] {
+        let errors = complained(&tollgate(&world, args, "").await, 69);
+        assert!(
+            errors.contains("the ledger is out of reach; ask again"),
+            "{args:?}: {errors}"
+        );
+    }
+    for args in [
+        &["topup", "acme", "5", "--id", "p2"][..],
+        &["account", "suspend", "acme"],
+    ] {
+        let errors = complained(&tollgate(&world, args, "").await, 69);
+        assert!(errors.contains("may have been made"), "{args:?}: {errors}");
+    }
+}
+
+#[tokio::test]
+async fn health_is_the_gateways_own_word_and_needs_no_key() {
+    let server = RedisServer::start().await;
+    let world = Setup::default().ledger(&server.url()).start().await;
+    let admin = format!("http://{}", world.gateway.admin_address().unwrap());
+    let health = ["health", "--url", &admin];
+    assert_eq!(
+        said(&at("http://127.0.0.1:1", "", &health).await, 0),
+        "ready\n"
+    );
+    server.kill();
+    let errors = eventually("it says that it is not ready", async || {
+        let asked = at("http://127.0.0.1:1", "", &health).await;
+        (asked.status.code() != Some(0)).then(|| complained(&asked, 69))
+    })
+    .await;
+    assert!(errors.contains("not ready: Redis at"), "{errors}");
+    assert!(errors.matches("out of reach").count() <= 1, "{errors}");
+    complained(&at("http://127.0.0.1:1", "", &["health"]).await, 69);
+}
+
+#[tokio::test]
+async fn the_commands_describe_themselves_to_shells_and_man() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("man1");
+    said(
+        &at("", "", &["man", "--out", out.to_str().unwrap()]).await,
+        0,
+    );
+    for page in ["tollgate.1", "tollgate-audit.1", "tollgate-ledger-copy.1"] {
+        assert!(out.join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = said(&at("", "", &["completions", shell]).await, 0);
+        assert!(script.contains("topup"), "{shell}");
+    }
+}

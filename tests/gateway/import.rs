@@ -1,0 +1,221 @@
+//! Taking accounts, payments and keys over from a CSV file: `tollgate import`.
+
+use std::{os::unix::fs::PermissionsExt, path::PathBuf};
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_layers::auth::digest;
+
+use crate::{
+    harness::{Key, RedisServer, Setup, World, chat_body},
+    usage_report::{complained, said, tollgate},
+};
+
+const FOREIGN: &str = "sk-proj-0123456789_abcdef~!#";
+
+fn sha256(key: &str) -> String {
+    digest(key.as_bytes()).to_string()
+}
+
+fn written(world: &World, name: &str, text: &str) -> PathBuf {
+    let path = world.dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn key(secret: &str, account: &str) -> Key {
+    Key {
+        secret: secret.to_owned(),
+        id: String::new(),
+        account: account.to_owned(),
+    }
+}
+
+async fn accounts(world: &World) -> Value {
+    let listed = world.admin(Method::GET, "/admin/v1/accounts", None).await;
+    listed.json()["accounts"].clone()
+}
+
+async fn keys(world: &World, account: &str) -> Vec<Value> {
+    let path = format!("/admin/v1/accounts/{account}/keys");
+    let listed = world.admin(Method::GET, &path, None).await;
+    listed.json()["keys"].as_array().unwrap().clone()
+}
+
+/// Three lines: an account with a key that its caller has and one that is made, and a bare account.
+fn customers() -> String {
+    format!(
+        "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models\n\
+         acme,ООО «Акме»,1000.50,opening,old,{},sk-pro…,100,chat messages\n\
+         acme,,,,new\n\
+         beta,Beta\n",
+        sha256(FOREIGN)
+    )
+}
+
+async fn imports_once(world: &World) {
+    let file = written(world, "customers.csv", &customers());
+    let made = world.dir.path().join("made.csv");
+    let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
+    let dry = said(
+        &tollgate(world, &["import", file, "--dry-run"], "").await,
+        0,
+    );
+    assert!(dry.contains("nothing was done"), "{dry}");
+    assert_eq!(accounts(world).await, json!([]));
+
+    let unsaid = tollgate(world, &["import", file], "").await;
+    assert!(complained(&unsaid, 64).contains("1 key would be made: say with --keys-out"));
+    assert_eq!(accounts(world).await, json!([]));
+
+    let args = ["import", file, "--keys-out", made_text, "--json"];
+    let output = said(&tollgate(world, &args, "").await, 0);
+    let report: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(
+        report["accounts"][0],
+        json!({
+            "account": "acme", "opened": true, "payments": 1, "keys_made": 1, "keys_taken_over": 1, "keys_there": 0,
+        })
+    );
+    assert_eq!(report["accounts"][1]["opened"], true);
+    let mode = std::fs::metadata(&made).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the keys are their owner's alone");
+    let text = std::fs::read_to_string(&made).unwrap();
+    let secret = text
+        .lines()
+        .nth(1)
+        .unwrap()
+        .strip_prefix("acme,new,")
+        .unwrap();
+    assert!(!output.contains(secret), "no key on standard output");
+
+    for secret in [FOREIGN, secret] {
+        let answer = world.chat(&key(secret, "acme"), &chat_body("x")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let account = world.settled(&key(FOREIGN, "acme")).await;
+    assert_eq!(account["name"], "ООО «Акме»");
+    let listed = keys(world, "acme").await;
+    let old = listed.iter().find(|key| key["name"] == "old").unwrap();
+    assert_eq!(
+        (&old["prefix"], &old["ceiling_rub"], &old["models"]),
+        (
+            &json!("sk-pro…"),
+            &json!("100.00"),
+            &json!(["chat", "messages"])
+        )
+    );
+
+    // Again, and without the file of keys: nothing is booked or made.
+    let before = (accounts(world).await, listed);
+    for args in [
+        &["import", file, "--json", "--keys-out", made_text][..],
+        &["import", file, "--json"],
+    ] {
+        let again = said(&tollgate(world, args, "").await, 0);
+        let report: Value = serde_json::from_str(&again).unwrap();
+        assert_eq!(report["accounts"][0]["keys_there"], 2, "{report}");
+        assert_eq!(report["accounts"][0]["opened"], false);
+    }
+    assert_eq!((accounts(world).await, keys(world, "acme").await), before);
+    assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_file_is_imported_once_however_often_and_callers_keep_their_keys() {
+    imports_once(&World::start().await).await;
+    let folder = crate::ledger::folder();
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    imports_once(&Setup::default().ledger(&file).start().await).await;
+    let server = RedisServer::start().await;
+    imports_once(&Setup::default().ledger(&server.url()).start().await).await;
+}
+
+#[tokio::test]
+async fn every_mistake_is_named_with_its_line_and_then_nothing_is_done() {
+    let world = World::start().await;
+    let taken = world.key().await;
+    let before = accounts(&world).await;
+    let text = "account,name,balance_rub,key_name,key_sha256\n\
+                beta,Beta,100\n\
+                b c,,5\n\
+                beta,,-5\n\
+                beta,,,k,abc\n";
+    let file = written(&world, "wrong.csv", text);
+    let wrong = tollgate(&world, &["import", file.to_str().unwrap()], "").await;
+    let errors = complained(&wrong, 65);
+    for says in [
+        "wrong.csv: line 3: account: an id is",
+        "wrong.csv: line 4: balance_rub: a payment is more than 0",
+        "wrong.csv: line 5: key_sha256: must be 64 hexadecimal digits",
+        "wrong.csv: nothing was done",
+    ] {
+        assert!(errors.contains(says), "{says}: {errors}");
+    }
+
+    // What only the gateway knows: whose an account and a key are.
+    let text = format!(
+        "account,name,key_sha256\nacme,Another\nbeta,Beta,{}\n",
+        sha256(&taken.secret)
+    );
+    let wrong = tollgate(&world, &["import", "-"], &text).await;
+    let errors = complained(&wrong, 65);
+    for says in [
+        "-: line 2: name: account acme is there already, as \"acme\"",
+        "-: line 3: key_sha256: that key is account acme's already",
+    ] {
+        assert!(errors.contains(says), "{says}: {errors}");
+    }
+    assert_eq!(accounts(&world).await, before);
+}
+
+#[tokio::test]
+async fn an_import_that_broke_off_goes_on_with_the_keys_it_had_made() {
+    let world = World::start().await;
+    // Its second line conflicts with a payment: it fails there, after the first one.
+    let file = written(
+        &world,
+        "customers.csv",
+        "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,7,p1,two\n",
+    );
+    let made = world.dir.path().join("made.csv");
+    world.key_with("beta", "0", json!({})).await;
+    let paid = json!({ "id": "p1", "amount_rub": "8" });
+    let topups = "/admin/v1/accounts/beta/topups";
+    world.admin(Method::POST, topups, Some(paid)).await;
+    let args = [
+        "import",
+        file.to_str().unwrap(),
+        "--keys-out",
+        made.to_str().unwrap(),
+    ];
+    let failed = tollgate(&world, &args, "").await;
+    let errors = complained(&failed, 1);
+    assert!(
+        errors.contains("customers.csv: line 3 (the lines before it are done")
+            && errors.contains("p1"),
+        "{errors}"
+    );
+    let first = std::fs::read_to_string(&made).unwrap();
+
+    let mended = "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,8,p1,two\n";
+    std::fs::write(&file, mended).unwrap();
+    said(&tollgate(&world, &args, "").await, 0);
+    let text = std::fs::read_to_string(&made).unwrap();
+    assert!(
+        text.starts_with(&first) && text.lines().count() == 3,
+        "{text}"
+    );
+    let secret = first
+        .lines()
+        .nth(1)
+        .unwrap()
+        .strip_prefix("acme,one,")
+        .unwrap();
+    let answer = world.chat(&key(secret, "acme"), &chat_body("x")).await;
+    assert!(
+        answer.text().contains("баланс"),
+        "known, with nothing to spend: {answer:?}"
+    );
+    assert_eq!(keys(&world, "acme").await.len(), 1);
+}
