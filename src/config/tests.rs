@@ -594,7 +594,7 @@ fn every_mistake_is_named_with_its_field() {
             "vendor = \"v\"",
             "vendor = \"w\"",
             "model[0].routes[0].vendor",
-            "\"w\": did you mean \"v\"?",
+            "\"w\": add it or mend the name",
         ),
         (
             "vendor = \"v\"",

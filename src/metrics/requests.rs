@@ -12,7 +12,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{histograms, text::escaped};
+use super::histograms;
 
 /// To the head of an answer: from the catalog's to that of a model that thinks first.
 pub(super) const HEAD_SECONDS: [f64; 14] = [
@@ -153,7 +153,7 @@ struct PlaceCounts {
 impl PlaceCounts {
     fn new(path: &str) -> Self {
         Self {
-            path: escaped(path).into(),
+            path: Arc::from(path),
             requests: [const { OnceLock::new() }; STATUSES.len()],
             first_byte: OnceLock::new(),
             own: OnceLock::new(),

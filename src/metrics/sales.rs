@@ -17,7 +17,7 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 
-use super::{parts::Rubles, text::escaped};
+use super::parts::Rubles;
 use crate::live::Snapshot;
 
 /// The end of a call that was released: it cost nothing.
@@ -194,7 +194,7 @@ impl Sales {
 fn label(labels: &mut HashMap<String, Arc<str>>, name: &str) -> Arc<str> {
     let label = labels
         .entry(name.to_owned())
-        .or_insert_with(|| escaped(name).into());
+        .or_insert_with(|| Arc::from(name));
     Arc::clone(label)
 }
 

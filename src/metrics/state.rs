@@ -13,7 +13,7 @@ use prometheus_client::{
 use rust_decimal::prelude::ToPrimitive;
 use tollgate_layers::failover::BreakerState;
 
-use super::{scrape::Sources, text::escaped};
+use super::scrape::Sources;
 use crate::live::RateReading;
 
 /// A gauge of seconds, of rubles.
@@ -146,11 +146,11 @@ impl State {
         self.breaker_open.clear();
         self.keys_parked.clear();
         for vendor in sources.health.snapshot() {
-            let name: Arc<str> = escaped(&vendor.name).into();
+            let name: Arc<str> = Arc::from(&*vendor.name);
             for route in vendor.routes {
                 let labels = Route {
                     vendor: Arc::clone(&name),
-                    model: escaped(&route.model).into(),
+                    model: Arc::from(&*route.model),
                 };
                 let is_open = route.breaker != BreakerState::Closed;
                 self.breaker_open.get_or_create(&labels).set(is_open.into());

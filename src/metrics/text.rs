@@ -63,21 +63,6 @@ pub(super) fn classic(text: &str) -> String {
     classic
 }
 
-/// A label's value as both formats write it: the library writes it as it is, and a name in the config may
-/// be any text.
-pub(super) fn escaped(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for c in value.chars() {
-        match c {
-            '\\' => escaped.push_str("\\\\"),
-            '"' => escaped.push_str("\\\""),
-            '\n' => escaped.push_str("\\n"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,11 +93,5 @@ mod tests {
         assert_eq!(asked(Some("*/*")), Format::Classic);
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
         assert_eq!(asked(Some(prometheus)), Format::OpenMetrics);
-    }
-
-    #[test]
-    fn no_name_breaks_out_of_its_label() {
-        assert_eq!(escaped("gpt-5/мир"), "gpt-5/мир");
-        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
     }
 }

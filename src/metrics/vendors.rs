@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tollgate_layers::{Error, call::Attempt};
 use tower::{Layer, Service};
 
-use super::{Metrics, histograms, requests::HEAD_SECONDS, text::escaped};
+use super::{Metrics, histograms, requests::HEAD_SECONDS};
 use crate::{calls::CallRecord, live::Snapshot};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -69,7 +69,7 @@ impl Vendors {
             let name = &vendor.name;
             if !counts.contains_key(name) {
                 let labels = Vendor {
-                    vendor: escaped(name).into(),
+                    vendor: Arc::clone(name),
                 };
                 let made = Counts {
                     head: self.head.get_or_create(&labels).clone(),

@@ -390,7 +390,12 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
 
 /// With no file left, running calls go on, new ones are refused for nothing, and it comes back by itself.
 async fn out_of_files(ledger: LedgerKind) -> Verdict {
-    let world = Plan::over(ledger).nofile(64).start().await;
+    // More than there are files for: what is left to be refused is not told by their number.
+    let world = Plan::over(ledger)
+        .nofile(64)
+        .edit("[limits]", "[limits]\nconnections_max = 1000")
+        .start()
+        .await;
     let client = world.client(0);
     let mut running = Vec::new();
     for turn in 0..8 {

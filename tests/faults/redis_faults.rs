@@ -811,7 +811,11 @@ async fn clocks_apart() -> Verdict {
     if let Err(why) = run("faketime", &["--version"]) {
         return skipped(format!("no other clock to be had: {why}"));
     }
-    let clocks = ["+1h", "-1h"].map(|by| format!("exec faketime -f '{by}' \"$0\" \"$@\""));
+    let clocks = ["+1h", "-1h"].map(|by| {
+        // By itself it would stand between the gateway and whoever kills it.
+        let preload = "LD_PRELOAD=$(faketime -f +0 sh -c 'echo $LD_PRELOAD')";
+        format!("{preload} FAKETIME={by} exec \"$0\" \"$@\"")
+    });
     let world = Plan::over(LedgerKind::Redis)
         .gateways(2)
         .shells(&[&clocks[0], &clocks[1]])

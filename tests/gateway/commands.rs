@@ -48,7 +48,7 @@ async fn an_audit_that_was_not_made_is_no_breach() {
 }
 
 #[tokio::test]
-async fn a_ledger_out_of_reach_is_69_and_only_a_change_may_have_been_made() {
+async fn a_ledger_out_of_reach_is_69() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     world.key().await;
@@ -57,19 +57,15 @@ async fn a_ledger_out_of_reach_is_69_and_only_a_change_may_have_been_made() {
         &["audit"][..],
         &["account", "list"],
         &["key", "list", "acme"],
+        // What stands there is read first: it was not reached, so nothing was changed.
+        &["topup", "acme", "5", "--id", "p2"],
+        &["account", "suspend", "acme"],
     ] {
         let errors = complained(&tollgate(&world, args, "").await, 69);
         assert!(
             errors.contains("the ledger is out of reach; ask again"),
             "{args:?}: {errors}"
         );
-    }
-    for args in [
-        &["topup", "acme", "5", "--id", "p2"][..],
-        &["account", "suspend", "acme"],
-    ] {
-        let errors = complained(&tollgate(&world, args, "").await, 69);
-        assert!(errors.contains("may have been made"), "{args:?}: {errors}");
     }
 }
 

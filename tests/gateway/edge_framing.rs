@@ -561,7 +561,7 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
             "behind a good one",
             format!(
                 "{}{}",
-                req(&length(&topup("first")), &topup("first")),
+                req(&length(&topup("good")), &topup("good")),
                 req(&(length(&body) + te), &chunked(&body))
             ),
             OK_THEN_BAD,

@@ -142,7 +142,11 @@ async fn an_estimate_is_refused_as_its_call_is() {
     let key = world.key().await;
     for op in BOTH {
         let good = op.body("x");
-        let other = json!({ "models": ["of-yesterday"] });
+        let other = BOTH
+            .into_iter()
+            .map(Op::model)
+            .find(|model| *model != op.model());
+        let other = json!({ "models": [other] });
         let narrow = world.another_key("acme", other).await;
         let forged = Key {
             secret: "tg-forged".to_owned(),

@@ -27,7 +27,9 @@ fn is_test(name: &str) -> bool {
         let module = modules.join("/");
         let mut files = ["tests/gateway", "src", "layers/src"]
             .into_iter()
-            .flat_map(|root| [".rs", "/mod.rs"].map(|end| format!("{root}/{module}{end}")))
+            .flat_map(|root| {
+                [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("{root}/{module}{end}"))
+            })
             .filter_map(read);
         let found = |text: String| match function {
             [] => text.contains("#[test]") || text.contains("#[tokio::test"),

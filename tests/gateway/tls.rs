@@ -257,7 +257,7 @@ fn every_mistake_about_a_certificate_is_named() {
     let (one, other) = (Authority::new(), Authority::new());
     let path = |name: &str| one.path(name);
     let good = "https://127.0.0.1/v1";
-    assert!(told(&of(&one), good).is_empty());
+    assert_eq!(told(&of(&one), good), []);
     one.openssl(&[
         "x509",
         "-req",

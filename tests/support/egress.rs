@@ -241,7 +241,7 @@ impl Authority {
             "ec_paramgen_curve:prime256v1",
             "-nodes",
         ];
-        let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-x509", "-days", "2"];
+        let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-x509", "-days", "30"];
         let constraints = [
             "-subj",
             "/CN=Test authority",
@@ -271,7 +271,7 @@ impl Authority {
             "ca.key",
             "-CAcreateserial",
             "-days",
-            "2",
+            "30",
             "-extfile",
             "vendor.ext",
             "-out",

@@ -117,7 +117,7 @@ impl Stretch {
                 |row| {
                     let place = Place {
                         at_ms: row.get(1)?,
-                        line: Line::Call(row.get(18)?),
+                        line: Line::Call(row.get(19)?),
                     };
                     Ok((place, JournalLine::Call(read_receipt(row)?)))
                 },

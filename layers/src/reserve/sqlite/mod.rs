@@ -95,7 +95,6 @@ impl SqliteLedger {
     /// Writes what is queued and lets go of the file. Whatever is asked later gets
     /// [`LedgerError::Unavailable`]. When it is called twice, the first call alone waits.
     pub async fn close(&self) {
-        self.inner.shared.close();
         let writer = self
             .inner
             .writer
@@ -103,9 +102,11 @@ impl SqliteLedger {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let reader = Arc::clone(&self.inner.reader);
+        let shared = Arc::clone(&self.inner.shared);
         let closing = tokio::task::spawn_blocking(move || {
-            // The writer goes last: whoever closes last folds the log into the file.
+            // The writer goes last: whoever closes last folds the log into the file, and a reader cannot.
             drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
+            shared.close();
             writer.map(JoinHandle::join)
         });
         if !matches!(closing.await, Ok(None | Some(Ok(())))) {
