@@ -648,7 +648,7 @@ fn every_mistake_is_named_with_its_field() {
             "[admin]",
             "[limits]\nin_fligt_max = 1\n[admin]",
             "limits.in_fligt_max",
-            "did you mean `in_flight_max`?",
+            "did you mean in_flight_max?",
         ),
         (
             "http://127.0.0.1:9/v1/",
