@@ -2,6 +2,7 @@
 //! read.
 
 use std::{
+    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -14,28 +15,97 @@ use tollgate_layers::{
     Error,
     body::{AnswerBody, boxed},
 };
-use tower::{Service, ServiceExt, util::BoxCloneSyncService};
+use tower::{Service, ServiceExt};
 
 use crate::page;
 
-/// The services behind the paths, as one type: their bodies are boxed here, once.
-type Branch<B> = BoxCloneSyncService<Request<B>, Response<AnswerBody>, Error>;
+/// The services behind the paths, as one type. Clones share the service, which is cloned for the call alone: a
+/// boxed one would be cloned, with all that stands below it, by each layer above.
+pub struct Branch<B>(Arc<dyn Answers<B>>);
 
-/// Boxes the service of a path.
+type Answering = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
+
+/// A service that is asked through a shared reference.
+trait Answers<B>: Send + Sync {
+    fn answer(&self, req: Request<B>) -> Answering;
+}
+
+impl<S, B> Answers<B> for S
+where
+    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Error>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+{
+    fn answer(&self, req: Request<B>) -> Answering {
+        Box::pin(self.clone().oneshot(req))
+    }
+}
+
+/// Boxes the service of a path, and the bodies of its answers.
 pub fn branch<S, B, A>(service: S) -> Branch<B>
 where
     S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
     A: Body<Data = Bytes, Error = Error> + Send + 'static,
-    B: 'static,
+    B: Send + 'static,
 {
-    BoxCloneSyncService::new(service.map_response(|res: Response<A>| res.map(boxed)))
+    joint(service.map_response(|res: Response<A>| res.map(boxed)))
+}
+
+/// Boxes a service on the way, whose answers have boxed bodies already.
+pub fn joint<S, B>(service: S) -> Branch<B>
+where
+    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Error>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+{
+    Branch(Arc::new(service))
+}
+
+impl<B> Clone for Branch<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B> fmt::Debug for Branch<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Branch")
+    }
+}
+
+impl<B> Service<Request<B>> for Branch<B> {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Answering;
+
+    /// The service is made ready when it is called.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<B>) -> Answering {
+        self.0.answer(req)
+    }
 }
 
 /// Sends each request to the service of its path.
 #[derive(Debug)]
 pub struct Paths<B> {
-    names: Arc<Names>,
+    shared: Arc<Shared<B>>,
+}
+
+#[derive(Debug)]
+struct Shared<B> {
+    names: Names,
     branches: Branches<B>,
 }
 
@@ -62,36 +132,17 @@ impl<B> Paths<B> {
     /// `service` is the path segment that names the service.
     #[must_use]
     pub fn new(service: &str, branches: Branches<B>) -> Self {
+        let names = Names::new(service);
         Self {
-            names: Arc::new(Names::new(service)),
-            branches,
+            shared: Arc::new(Shared { names, branches }),
         }
     }
 }
 
 impl<B> Clone for Paths<B> {
     fn clone(&self) -> Self {
-        let Branches {
-            inference,
-            count,
-            estimate,
-            own,
-            receipts,
-            catalog,
-            page,
-        } = &self.branches;
-        let branches = Branches {
-            inference: inference.clone(),
-            count: count.clone(),
-            estimate: estimate.clone(),
-            own: own.clone(),
-            receipts: receipts.clone(),
-            catalog: catalog.clone(),
-            page: page.clone(),
-        };
         Self {
-            names: Arc::clone(&self.names),
-            branches,
+            shared: Arc::clone(&self.shared),
         }
     }
 }
@@ -153,30 +204,31 @@ impl Names {
     }
 }
 
-impl<B: Send + 'static> Service<Request<B>> for Paths<B> {
+impl<B> Service<Request<B>> for Paths<B> {
     type Response = Response<AnswerBody>;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+    type Future = Answering;
 
     /// Each service is made ready when its path is known.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let branch = match self.names.find(req.method(), req.uri().path()) {
+    fn call(&mut self, req: Request<B>) -> Answering {
+        let Shared { names, branches } = &*self.shared;
+        let branch = match names.find(req.method(), req.uri().path()) {
             Err(error) => return Box::pin(async { Err(error) }),
-            Ok(Place::Root) if page::is_asked_for(req.headers()) => &self.branches.page,
+            Ok(Place::Root) if page::is_asked_for(req.headers()) => &branches.page,
             // Tools look whether somebody is there.
             Ok(Place::Root) => return Box::pin(async { Ok(page::nothing()) }),
-            Ok(Place::Inference) => &self.branches.inference,
-            Ok(Place::Count) => &self.branches.count,
-            Ok(Place::Estimate) => &self.branches.estimate,
-            Ok(Place::Own) => &self.branches.own,
-            Ok(Place::Receipts) => &self.branches.receipts,
-            Ok(Place::Catalog) => &self.branches.catalog,
+            Ok(Place::Inference) => &branches.inference,
+            Ok(Place::Count) => &branches.count,
+            Ok(Place::Estimate) => &branches.estimate,
+            Ok(Place::Own) => &branches.own,
+            Ok(Place::Receipts) => &branches.receipts,
+            Ok(Place::Catalog) => &branches.catalog,
         };
-        Box::pin(branch.clone().oneshot(req))
+        branch.0.answer(req)
     }
 }
 

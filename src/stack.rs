@@ -44,7 +44,7 @@ use crate::{
     own::Own,
     page::PricePage,
     panics::{self, PanicsLayer},
-    paths::{Branches, Paths, branch},
+    paths::{Branches, Paths, branch, joint},
     receipts::Receipts,
     store::Store,
 };
@@ -167,12 +167,12 @@ pub fn stack(
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
     let inference = calls.clone().service(branch(inference));
-    let inference = callers.clone().service(branch(inference));
+    let inference = callers.clone().service(joint(inference));
     let count = CountTokens::new(upstream); //  free: nothing is held
     let count = calls.clone().service(branch(count));
-    let count = callers.clone().service(branch(count));
+    let count = callers.clone().service(joint(count));
     let estimate = Estimate::new(store.clone(), tariff); //  free: nothing is held
-    let estimate = callers.clone().service(branch(
+    let estimate = callers.clone().service(joint(
         ServiceBuilder::new()
             .map_request(estimate::as_call::<Incoming>) // whose body it is: no path says that
             .layer(calls)

@@ -66,11 +66,11 @@
 //! ```
 
 use std::{
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tower::{Layer, Service};
 
@@ -147,7 +147,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -158,19 +158,19 @@ where
         let caller = parts.extensions.get::<Caller>().cloned();
         let (model, price) = match self.models.find_model(&call.model) {
             Found::Callable(model, price) => (model, price),
-            Found::Unpriced => return Box::pin(async { Err(Error::PriceUnavailable) }),
+            Found::Unpriced => return refused(Error::PriceUnavailable),
             Found::Unknown => {
                 let funds = self.funds.clone();
-                return Box::pin(async move {
+                return Either::Right(Box::pin(async move {
                     if let Some(Caller(key)) = caller {
                         funds.check(&key).await?;
                     }
                     Err(Error::ModelUnknown { model: call.model })
-                });
+                }));
             }
         };
         if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
-            return Box::pin(async { Err(Error::ModelNotAllowed { model: call.model }) });
+            return refused(Error::ModelNotAllowed { model: call.model });
         }
         let output_tokens = call.output_tokens.map_or(model.output_tokens_max, |asked| {
             asked.min(model.output_tokens_max)
@@ -182,6 +182,10 @@ where
             output_tokens,
             meter: Meter::default(),
         };
-        Box::pin(self.inner.call(Request::from_parts(parts, priced)))
+        Either::Left(self.inner.call(Request::from_parts(parts, priced)))
     }
+}
+
+fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {
+    Either::Right(Box::pin(async { Err(error) }))
 }

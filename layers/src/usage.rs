@@ -128,6 +128,11 @@ impl Meter {
         self.lock().clone()
     }
 
+    /// Looks at what is known now, in place.
+    pub fn look<T>(&self, look: impl FnOnce(&Reading) -> T) -> T {
+        look(&self.lock())
+    }
+
     /// A vendor is about to be asked: what an earlier attempt used is no part of the call.
     pub fn attempt(&self, vendor: Arc<str>, outlives_client: bool) {
         let mut reading = self.lock();

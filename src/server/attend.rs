@@ -87,14 +87,13 @@ impl Activity {
     /// A request begins; it runs until what is returned is dropped. Its place among the connection's
     /// requests, counted from 1, is returned too.
     pub(super) fn begin(&self, version: Version) -> (Running, usize) {
-        let (began, hand) = (Instant::now(), Arc::new(Hand::default()));
+        let began = Instant::now();
+        let hand = (version == Version::HTTP_2).then(Arc::<Hand>::default);
         let mut requests = self.lock();
         requests.running.push(began);
         requests.begun += 1;
         requests.hands.retain(|hand| hand.strong_count() > 0);
-        if version == Version::HTTP_2 {
-            requests.hands.push(Arc::downgrade(&hand));
-        }
+        requests.hands.extend(hand.as_ref().map(Arc::downgrade));
         let nth = requests.begun;
         drop(requests);
         if nth == 1 {
@@ -104,7 +103,6 @@ impl Activity {
             activity: self.clone(),
             began,
             hand,
-            in_pieces: version == Version::HTTP_2,
         };
         (running, nth)
     }
@@ -180,8 +178,8 @@ struct Hand {
 pub(super) struct Running {
     activity: Activity,
     began: Instant,
-    hand: Arc<Hand>,
-    in_pieces: bool,
+    /// On HTTP/2, where an answer is given in pieces.
+    hand: Option<Arc<Hand>>,
 }
 
 impl Running {
@@ -227,15 +225,17 @@ impl<A: Body<Data = Bytes>> Body for Attended<A> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
         let mut this = self.project();
-        let hand = &this.running.hand.given_ms;
-        hand.store(0, Ordering::Relaxed);
+        let Some(hand) = &this.running.hand else {
+            return this.inner.poll_frame(cx);
+        };
+        hand.given_ms.store(0, Ordering::Relaxed);
         let frame = if this.rest.is_empty() {
             ready!(this.inner.as_mut().poll_frame(cx))
         } else {
             Some(Ok(Frame::data(std::mem::take(this.rest))))
         };
         let frame = match frame {
-            Some(Ok(frame)) if this.running.in_pieces => {
+            Some(Ok(frame)) => {
                 let is_last = this.inner.is_end_stream();
                 Some(Ok(
                     frame.map_data(|data| first_piece(data, is_last, this.rest))
@@ -243,7 +243,8 @@ impl<A: Body<Data = Bytes>> Body for Attended<A> {
             }
             frame => frame,
         };
-        hand.store(this.running.activity.now_ms(), Ordering::Relaxed);
+        let now_ms = this.running.activity.now_ms();
+        hand.given_ms.store(now_ms, Ordering::Relaxed);
         Poll::Ready(frame)
     }
 

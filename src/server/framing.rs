@@ -93,20 +93,29 @@ impl Framing {
                 State::Head(_) | State::ChunkSize | State::Trailers => {
                     let end = bytes.iter().position(|byte| *byte == b'\n');
                     let part = &bytes[..end.unwrap_or(bytes.len())];
-                    let room = LINE_BYTES_MAX - self.line.len();
-                    self.line.extend_from_slice(&part[..part.len().min(room)]);
-                    let Some(end) = end else { return };
+                    let part = &part[..part.len().min(LINE_BYTES_MAX - self.line.len())];
+                    let Some(end) = end else {
+                        self.line.extend_from_slice(part);
+                        return;
+                    };
                     bytes = &bytes[end + 1..];
-                    let line = std::mem::take(&mut self.line);
-                    self.end_of_line(line.strip_suffix(b"\r").unwrap_or(&line));
+                    // Most lines come whole.
+                    if self.line.is_empty() {
+                        self.end_of_line(part);
+                        continue;
+                    }
+                    let mut line = std::mem::take(&mut self.line);
+                    line.extend_from_slice(part);
+                    self.end_of_line(&line);
+                    line.clear();
                     self.line = line;
-                    self.line.clear();
                 }
             }
         }
     }
 
     fn end_of_line(&mut self, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.state = match self.state {
             State::Head(head) => self.in_head(head, line),
             State::ChunkSize => match chunk_size(line) {

@@ -227,6 +227,14 @@ where
 }
 
 fn take_key(headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
+    let digest = foreign::digest_of(shown(headers)?)?;
+    headers.remove(AUTHORIZATION);
+    headers.remove(X_API_KEY);
+    Ok(digest)
+}
+
+/// The key that the headers show.
+fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         None => None,
         Some(value) => {
@@ -235,18 +243,15 @@ fn take_key(headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
             if !scheme.eq_ignore_ascii_case("bearer") {
                 return Err(Error::KeyMalformed);
             }
-            Some(key.trim().to_owned())
+            Some(key.trim())
         }
     };
-    let api_key = one(headers, &X_API_KEY)?.map(|value| value.trim().to_owned());
-    headers.remove(AUTHORIZATION);
-    headers.remove(X_API_KEY);
-    let key = match (bearer, api_key) {
-        (None, None) => return Err(Error::KeyMissing),
-        (Some(bearer), Some(api_key)) if bearer != api_key => return Err(Error::KeyConflict),
-        (Some(key), _) | (None, Some(key)) => key,
-    };
-    foreign::digest_of(&key)
+    let api_key = one(headers, &X_API_KEY)?.map(str::trim);
+    match (bearer, api_key) {
+        (None, None) => Err(Error::KeyMissing),
+        (Some(bearer), Some(api_key)) if bearer != api_key => Err(Error::KeyConflict),
+        (Some(key), _) | (None, Some(key)) => Ok(key),
+    }
 }
 
 /// The header's only value, as text.

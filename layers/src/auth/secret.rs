@@ -32,8 +32,8 @@ impl SecretKey {
         let mut text = String::with_capacity(PREFIX.len() + RANDOM_DIGITS + CHECK_DIGITS);
         text.push_str(PREFIX);
         push_base62(&mut text, &random, RANDOM_DIGITS);
-        let check = checksum(&text);
-        push_base62(&mut text, &check, CHECK_DIGITS);
+        let check = check_digits(&text);
+        text.extend(check.map(char::from));
         Self(text)
     }
 
@@ -82,26 +82,30 @@ impl FromStr for SecretKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
-        if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
-            || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric())
-        {
-            return Err(Error::KeyMalformed);
-        }
-        let (signed, given) = text.split_at(text.len() - CHECK_DIGITS);
-        let mut expected = String::with_capacity(CHECK_DIGITS);
-        push_base62(&mut expected, &checksum(signed), CHECK_DIGITS);
-        if given == expected {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(Error::KeyMalformed)
-        }
+        check(text)?;
+        Ok(Self(text.to_owned()))
     }
 }
 
 impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretKey({})", self.prefix())
+    }
+}
+
+/// Whether this is a key of ours, by its form and its checksum.
+pub(super) fn check(text: &str) -> Result<(), Error> {
+    let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
+    if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
+        || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric())
+    {
+        return Err(Error::KeyMalformed);
+    }
+    let (signed, given) = text.split_at(text.len() - CHECK_DIGITS);
+    if *given.as_bytes() == check_digits(signed) {
+        Ok(())
+    } else {
+        Err(Error::KeyMalformed)
     }
 }
 
@@ -128,9 +132,16 @@ fn push_base62(text: &mut String, number: &[u8], digits: usize) {
     text.extend(reversed.iter().rev().map(|digit| char::from(*digit)));
 }
 
-fn checksum(text: &str) -> [u8; 4] {
-    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-    [digest[0], digest[1], digest[2], digest[3]]
+/// The last digits in base62 of the first 32 bits of the text's SHA-256.
+fn check_digits(text: &str) -> [u8; CHECK_DIGITS] {
+    let digest = Sha256::digest(text.as_bytes());
+    let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    let mut digits = [0; CHECK_DIGITS];
+    for digit in digits.iter_mut().rev() {
+        *digit = ALPHABET[(number % 62) as usize];
+        number /= 62;
+    }
+    digits
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ pub(super) fn choose(
     conversation: Option<u64>,
     draw: &Draw,
 ) -> Option<usize> {
+    if let [only] = candidates {
+        return Some(only.index);
+    }
     let tier = candidates
         .iter()
         .map(|candidate| candidate.priority)

@@ -325,7 +325,7 @@ where
         let settings = &shared.settings;
         if asked >= settings.attempts_max
             || now - began > settings.begin_within
-            || meter.read().client_gone
+            || meter.look(|reading| reading.client_gone)
         {
             return Err(error);
         }

@@ -3,6 +3,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -34,8 +35,8 @@ const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 pub(super) struct Running {
     place: Place,
     pass: Pass,
-    /// The key, as its digest.
-    key: u64,
+    health: Health,
+    route: Arc<Route>,
     credential: usize,
     meter: Meter,
     since: Instant,
@@ -61,14 +62,12 @@ impl Running {
     pub(super) fn start(
         health: &Health,
         place: &Place,
-        route: &Route,
+        route: &Arc<Route>,
         rests: bool,
         meter: &Meter,
         now: Instant,
     ) -> Option<Self> {
         let (credential, _) = place.key(health, &route.vendor, now);
-        let key = route.vendor.credentials.get(credential);
-        let key = key.map(|key| health.digest(key)).unwrap_or_default();
         if !place.vendor.enter(route.vendor.connections_max) {
             return None;
         }
@@ -87,7 +86,8 @@ impl Running {
         Some(Self {
             place: place.clone(),
             pass,
-            key,
+            health: health.clone(),
+            route: Arc::clone(route),
             credential,
             meter: meter.clone(),
             since: now,
@@ -101,6 +101,12 @@ impl Running {
         self.credential
     }
 
+    /// The key, as its digest.
+    fn key(&self) -> u64 {
+        let key = self.route.vendor.credentials.get(self.credential);
+        key.map(|key| self.health.digest(key)).unwrap_or_default()
+    }
+
     /// The head is there, and with it a stream's first event or all of a plain answer.
     pub(super) fn began(&mut self) {
         let now = Instant::now();
@@ -111,15 +117,16 @@ impl Running {
         self.stage = Stage::Answering;
         if self.trying {
             // It rested, and is awake.
-            self.place.route.wake(self.key);
-            self.place.vendor.unpark(self.key);
+            let key = self.key();
+            self.place.route.wake(key);
+            self.place.vendor.unpark(key);
             self.stop_trying();
         }
     }
 
     /// Whether all of the answer has come.
     pub(super) fn is_over(&self) -> bool {
-        self.meter.read().end.is_some()
+        self.meter.look(|reading| reading.end.is_some())
     }
 
     /// The attempt ended with an error.
@@ -148,14 +155,14 @@ impl Running {
             }
             Class::KeyRefused(_) => {
                 self.tell(Outcome::Failed, now);
-                self.place.vendor.park(self.key, now);
+                self.place.vendor.park(self.key(), now);
             }
         }
     }
 
     fn rest(&self, wish: Duration, why: Why, now: Instant) {
         let wait = wish.max(REST_MIN);
-        self.place.route.rest(self.key, wait, why, now);
+        self.place.route.rest(self.key(), wait, why, now);
     }
 
     /// No first byte came in this time, which says one thing.
@@ -197,7 +204,7 @@ impl Drop for Running {
                 self.tell(Outcome::Unknown, now);
             }
             Stage::Answering => {
-                let outcome = match self.meter.read().end {
+                let outcome = match self.meter.look(|reading| reading.end) {
                     Some(End::Finished) => Outcome::Succeeded,
                     Some(End::VendorCut) => Outcome::Failed,
                     // What it says in the middle is as often about the request: one caller must not

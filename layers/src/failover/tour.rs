@@ -81,18 +81,18 @@ impl Tour {
 
     /// The best route that is open and was not tried.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
-        let mut taken = vec![false; self.stops.len()];
+        let mut taken = Vec::new();
         loop {
             let candidates: Vec<Candidate> = self
                 .open(now)
-                .filter(|candidate| !taken[candidate.index])
+                .filter(|candidate| !taken.contains(&candidate.index))
                 .collect();
             let index = choose(&candidates, self.conversation, self.health.draw())?;
             if let Some(chosen) = self.start(index, false, now) {
                 return Some(chosen);
             }
             // Somebody was faster.
-            taken[index] = true;
+            taken.push(index);
         }
     }
 

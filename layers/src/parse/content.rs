@@ -52,9 +52,9 @@ impl<'de> Place<'de> for Content {
 struct Part;
 
 impl Part {
-    /// Kinds of which it is known how much input they bring: videos, stored files and the like can
-    /// bring any amount.
-    fn weighs(kind: &str) -> bool {
+    /// Says `None` of kinds of which it is not known how much input they bring: videos, stored files and the like
+    /// can bring any amount.
+    fn kind(name: &str) -> Option<Kind> {
         const KINDS: &[&str] = &[
             "text",
             "refusal",
@@ -73,8 +73,23 @@ impl Part {
             "tool_addition",
             "compaction",
         ];
-        KINDS.contains(&kind) || kind.ends_with("_tool_result")
+        let weighs = KINDS.contains(&name) || name.ends_with("_tool_result");
+        weighs.then_some(match name {
+            "image" => Kind::Image,
+            "search_result" => Kind::SearchResult,
+            _ => Kind::Other,
+        })
     }
+}
+
+/// What the source of a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Image,
+    /// Text.
+    SearchResult,
+    /// A document, if there is one.
+    Other,
 }
 
 impl<'de> Place<'de> for Part {
@@ -96,7 +111,7 @@ impl<'de> Place<'de> for Part {
         while let Some(key) = next_key(&mut map)? {
             once.check(at, &key)?;
             match &*key {
-                "type" => kind = Some(at.field(&key, &mut map, Text(str::to_owned))?),
+                "type" => kind = Some(at.field(&key, &mut map, Text(Self::kind))?),
                 "image_url" => {
                     image = true;
                     at.field(&key, &mut map, Binary)?;
@@ -121,11 +136,11 @@ impl<'de> Place<'de> for Part {
         let Some(kind) = kind else {
             return Err(at.refuse_field("type", Problem::Missing));
         };
-        if !Self::weighs(&kind) {
+        let Some(kind) = kind else {
             return Err(at.refuse_field("type", Problem::Unsupported));
-        }
-        image |= sourced && kind == "image";
-        document |= sourced && kind != "image" && kind != "search_result";
+        };
+        image |= sourced && kind == Kind::Image;
+        document |= sourced && kind == Kind::Other;
         at.cx.weigh(|size| {
             size.images += u64::from(image);
             size.documents += u64::from(document);

@@ -178,6 +178,11 @@ impl<'a> At<'a> {
         map: &mut A,
     ) -> Result<(), A::Error> {
         let raw = self.raw(map)?.get().as_bytes();
+        // One string, as most of what is long: where it ends is known.
+        if let [b'"', text @ .., b'"'] = raw {
+            self.cx.weigh(|size| size.text_bytes += decoded_len(text));
+            return Ok(());
+        }
         let (mut at, mut depth, mut bytes) = (0, self.path.depth() + 1, 0);
         while let Some(byte) = raw.get(at) {
             match byte {

@@ -46,6 +46,7 @@ mod messages;
 mod room;
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -56,9 +57,8 @@ use http::{
     HeaderMap, HeaderName, Request,
     header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
 };
-use http_body::Body;
-use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use http_body::{Body, Frame};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{Layer, Service};
 
 use self::room::{Room, Taken};
@@ -100,6 +100,10 @@ impl Default for ParseLimits {
 
 /// How long a body may come as slowly as it likes.
 pub const SLOW_START: Duration = Duration::from_secs(5);
+
+/// For a body that comes in several frames, so much of what was declared is allocated at once: who declares more
+/// has to send it.
+const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 
 /// JSON may be nested this deep.
 pub const DEPTH_MAX: usize = 64;
@@ -180,7 +184,7 @@ where
                 limits.body_bytes_max,
             )?;
             room.could_hold(declared.unwrap_or(0))?;
-            let body = read(body, &limits, room).await?;
+            let body = read(body, declared, &limits, room).await?;
             let call = call(operation, &body, limits.messages_max)?;
             inner.call(Request::from_parts(parts, call)).await
         })
@@ -239,7 +243,12 @@ fn check_headers(
     Ok(())
 }
 
-async fn read<B>(body: B, limits: &ParseLimits, mut room: Room) -> Result<Bytes, Error>
+async fn read<B>(
+    body: B,
+    declared: Option<u64>,
+    limits: &ParseLimits,
+    mut room: Room,
+) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -247,13 +256,14 @@ where
     let bytes_max = limits.body_bytes_max;
     let begin = Instant::now();
     let mut body = std::pin::pin!(body);
+    let mut alarm = std::pin::pin!(sleep_until(begin + limits.body_time_max.min(SLOW_START)));
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     loop {
         let bytes = (first.len() + rest.len()) as u64;
         let earned = Duration::from_millis(bytes * 1000 / limits.body_rate_min.max(1));
         let patience = limits.body_time_max.min(SLOW_START + earned);
-        let next = timeout_at(begin + patience, body.frame()).await;
-        let Some(frame) = next.map_err(|_| Error::BodyTooSlow)? else {
+        let next = next_frame(body.as_mut(), alarm.as_mut(), begin + patience).await?;
+        let Some(frame) = next else {
             break;
         };
         let Ok(data) = frame
@@ -270,6 +280,10 @@ where
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
+            if rest.is_empty() {
+                let declared = declared.unwrap_or(0).min(DECLARED_BYTES_MAX);
+                rest.reserve(usize::try_from(declared).unwrap_or_default());
+            }
             rest.extend_from_slice(&std::mem::take(&mut first));
             rest.extend_from_slice(&data);
         }
@@ -281,9 +295,30 @@ where
     }))
 }
 
+/// The next frame, if it comes before `due`. The alarm is not moved by every frame: when it goes off it is set
+/// to what is due by then.
+async fn next_frame<B: Body>(
+    mut body: Pin<&mut B>,
+    mut alarm: Pin<&mut Sleep>,
+    due: Instant,
+) -> Result<Option<Result<Frame<B::Data>, B::Error>>, Error> {
+    poll_fn(|cx| {
+        if let Poll::Ready(frame) = body.as_mut().poll_frame(cx) {
+            return Poll::Ready(Ok(frame));
+        }
+        while alarm.as_mut().poll(cx).is_ready() {
+            if alarm.deadline() >= due {
+                return Poll::Ready(Err(Error::BodyTooSlow));
+            }
+            alarm.as_mut().reset(due);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
-    use http_body::Frame;
     use http_body_util::StreamBody;
     use tokio::time::sleep;
 
@@ -312,7 +347,7 @@ mod tests {
         ] {
             let limits = ParseLimits::default();
             let room = Room::new(&Taken::default(), limits.bodies_bytes_max);
-            let body = read(each_second(frames, bytes), &limits, room).await;
+            let body = read(each_second(frames, bytes), None, &limits, room).await;
             let length = match body {
                 Ok(body) => Some(body.len()),
                 Err(Error::BodyTooSlow) => None,

@@ -46,11 +46,11 @@ use std::{
     fmt,
     hash::Hash,
     net::IpAddr,
-    pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tower::{Layer, Service};
 
@@ -194,7 +194,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -202,16 +202,16 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let Some((id, quota)) = (self.by)(&req) else {
-            return Box::pin(self.inner.call(req));
+            return Either::Left(self.inner.call(req));
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let (limiter, limit) = (self.limiter.clone(), self.limit);
-        Box::pin(async move {
+        Either::Right(Box::pin(async move {
             match limiter.admit(id, quota).await {
                 Ok(()) => inner.call(req).await,
                 Err(retry_after) => Err(Error::TooManyRequests { limit, retry_after }),
             }
-        })
+        }))
     }
 }

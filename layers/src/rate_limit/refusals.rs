@@ -1,10 +1,10 @@
 use std::{
     fmt,
     hash::Hash,
-    pin::Pin,
     task::{Context, Poll},
 };
 
+use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tower::{Layer, Service};
 
@@ -112,31 +112,30 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let by = (self.by)(&req);
+        let Some((id, quota)) = (self.by)(&req) else {
+            return Either::Left(self.inner.call(req));
+        };
         let call = self.inner.call(req);
         let (limiter, counts) = (self.limiter.clone(), self.counts.clone());
-        Box::pin(async move {
+        Either::Right(Box::pin(async move {
             let error = match call.await {
-                Ok(res) => return Ok(res),
-                Err(error) => error,
+                Err(error) if counts(&error) => error,
+                answered => return answered,
             };
-            match by {
-                Some((id, quota)) if counts(&error) => match limiter.admit(id, quota).await {
-                    Ok(()) => Err(error),
-                    Err(retry_after) => Err(Error::TooManyRequests {
-                        limit: Limit::Requests,
-                        retry_after,
-                    }),
-                },
-                _ => Err(error),
+            match limiter.admit(id, quota).await {
+                Ok(()) => Err(error),
+                Err(retry_after) => Err(Error::TooManyRequests {
+                    limit: Limit::Requests,
+                    retry_after,
+                }),
             }
-        })
+        }))
     }
 }

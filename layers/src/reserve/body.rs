@@ -96,26 +96,27 @@ impl<T: Bill> Guard<T> {
 
     /// How far the call is, should its client leave now.
     fn left_now(&self) -> Left {
-        let reading = self.call.meter.read();
-        if self.place.is_none() || reading.end.is_some() {
-            Left::Ended
-        } else if reading.usage_due {
-            Left::UsageDue
-        } else {
-            Left::Running
-        }
+        self.call.meter.look(|reading| {
+            if self.place.is_none() || reading.end.is_some() {
+                Left::Ended
+            } else if reading.usage_due {
+                Left::UsageDue
+            } else {
+                Left::Running
+            }
+        })
     }
 
     /// Ends a call of which everything has come: nobody has to wait for the client to take it. Says what
     /// it cost.
     pub(super) fn end_if_over(&mut self) -> Option<MicroRub> {
-        self.call.meter.read().end?;
+        self.call.meter.look(|reading| reading.end)?;
         self.end()
     }
 
     /// Whether the vendor that answers is read to its end without the client.
     fn outlives_client(&self) -> bool {
-        self.call.meter.read().outlives_client
+        self.call.meter.look(|reading| reading.outlives_client)
     }
 
     /// Ends the hold, and says what the call cost; `None` when it has ended before.

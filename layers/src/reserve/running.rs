@@ -77,8 +77,8 @@ impl<T: Bill> Call for Granted<T> {
     }
 
     fn progress(&self) -> Progress {
-        let reading = self.meter.read();
-        (reading.text_bytes, reading.usage)
+        self.meter
+            .look(|reading| (reading.text_bytes, reading.usage))
     }
 
     fn settlement(&self) -> Option<Settlement> {

@@ -87,6 +87,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
+use uuid::fmt::Hyphenated;
 
 pub use self::{
     body::ResponseBody,
@@ -285,8 +286,13 @@ where
         let this = self.project();
         let result = ready!(this.inner.poll(cx));
         let answering = this.answering.take().expect("polled after it was ready");
-        let number =
-            HeaderValue::try_from(answering.number.to_string()).expect("a UUID is a header value");
+        let mut number = [0; Hyphenated::LENGTH];
+        let number = answering
+            .number
+            .uuid()
+            .hyphenated()
+            .encode_lower(&mut number);
+        let number = HeaderValue::from_str(number).expect("a UUID is a header value");
         let mut res = match result {
             Ok(res) => {
                 let format = res.extensions().get::<EventStream>().map(|stream| stream.0);

@@ -82,12 +82,15 @@ pub mod splice;
 pub mod wire;
 
 use std::{
-    pin::Pin,
     task::{Context, Poll},
     time::SystemTime,
 };
 
 use bytes::Bytes;
+use futures_util::{
+    TryFutureExt,
+    future::{BoxFuture, Either, MapOk},
+};
 use http::{Request, Response, header::CONTENT_LENGTH};
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -135,7 +138,7 @@ where
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+    type Future = Either<Same<S::Future, A>, BoxFuture<'static, Result<Self::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -148,20 +151,26 @@ where
         let meter = attempt.priced.meter.clone();
         let outbound = match outbound(attempt) {
             Ok(outbound) => outbound,
-            Err(error) => return Box::pin(async { Err(error) }),
+            Err(error) => return Either::Right(Box::pin(async { Err(error) })),
         };
         let call = self.inner.call(Request::from_parts(parts, outbound));
-        Box::pin(async move {
-            let res = call.await?;
-            match answer {
-                None => Ok(res.map(ResponseBody::same)),
-                // What cannot be delivered is not paid for.
-                Some(cx) => translated(res, caller, cx)
-                    .await
-                    .inspect_err(|_| meter.refused()),
-            }
-        })
+        let Some(cx) = answer else {
+            return Either::Left(call.map_ok(same as fn(Response<A>) -> _));
+        };
+        Either::Right(Box::pin(async move {
+            // What cannot be delivered is not paid for.
+            translated(call.await?, caller, cx)
+                .await
+                .inspect_err(|_| meter.refused())
+        }))
     }
+}
+
+/// The future of a call in its caller's own format.
+type Same<F, A> = MapOk<F, fn(Response<A>) -> Response<ResponseBody<A>>>;
+
+fn same<A>(res: Response<A>) -> Response<ResponseBody<A>> {
+    res.map(ResponseBody::same)
 }
 
 fn outbound(attempt: Attempt) -> Result<Outbound, Error> {

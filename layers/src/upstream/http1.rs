@@ -6,7 +6,6 @@
 //! A connection whose call is dropped is closed; one whose answer has ended waits for the next call.
 
 use std::{
-    collections::HashMap,
     fmt,
     future::poll_fn,
     pin::{Pin, pin},
@@ -72,15 +71,14 @@ impl Http1Client {
             let reused = idle.is_some();
             let mut line = match idle {
                 Some(line) => line,
-                None => self.connect(address.clone()).await?,
+                None => self.connect(address.clone(), origin.clone()).await?,
             };
             match line.exchange(req).await {
                 Ok(res) => {
-                    let home = Home {
-                        pool: Arc::clone(&self.pool),
-                        origin,
-                    };
-                    return Ok(res.map(|incoming| DrivenBody::new(incoming, line, home)));
+                    return Ok(res.map(|incoming| DrivenBody {
+                        incoming,
+                        line: Some(line),
+                    }));
                 }
                 Err((_, Some(unsent))) if reused => req = unsent,
                 Err((error, _)) => return Err(error.into()),
@@ -88,7 +86,7 @@ impl Http1Client {
         }
     }
 
-    async fn connect(&self, address: Uri) -> Result<Line, BoxError> {
+    async fn connect(&self, address: Uri, origin: Origin) -> Result<Box<Line>, BoxError> {
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
         let stream = connector.call(address).await?;
@@ -97,11 +95,13 @@ impl Http1Client {
             .max_buf_size(BUFFER_BYTES)
             .handshake(stream)
             .await?;
-        Ok(Line {
+        Ok(Box::new(Line {
             requests,
             connection: Some(connection),
             retires,
-        })
+            home: Arc::downgrade(&self.pool),
+            origin,
+        }))
     }
 }
 
@@ -130,12 +130,15 @@ fn origin_form(req: &mut Request<RequestBody>) -> Option<Origin> {
 
 type Origin = (Scheme, Authority);
 
-/// A connection between two calls, or in one.
+/// A connection between two calls, or in one. It is large, and goes from hand to hand in its box.
 struct Line {
     requests: SendRequest<RequestBody>,
     /// `None` once it is closed.
     connection: Option<Connection<Stream, RequestBody>>,
     retires: Instant,
+    /// Where it goes when its call is done.
+    home: Weak<Pool>,
+    origin: Origin,
 }
 
 impl Line {
@@ -178,44 +181,49 @@ fn drive(connection: &mut Option<Connection<Stream, RequestBody>>, cx: &mut Cont
 
 /// Connections that wait for their next call.
 struct Pool {
-    idle: Mutex<HashMap<Origin, Vec<Idle>>>,
+    /// By where they lead to: the few hosts that vendors have, so that looking through them costs less than a hash.
+    idle: Mutex<Vec<(Origin, Vec<Idle>)>>,
     idle_timeout: Duration,
 }
 
 struct Idle {
-    line: Line,
+    line: Box<Line>,
     until: Instant,
 }
 
 impl Pool {
     /// The one that was used last: the others may then be closed for want of work.
-    fn take(&self, origin: &Origin) -> Option<Line> {
+    fn take(&self, origin: &Origin) -> Option<Box<Line>> {
         let now = Instant::now();
         loop {
-            let Idle { mut line, until } = self.lock().get_mut(origin)?.pop()?;
+            let Idle { mut line, until } = of(&mut self.lock(), origin)?.pop()?;
             if until > now && line.is_idle() {
                 return Some(line);
             }
         }
     }
 
-    fn put(&self, origin: Origin, mut line: Line) {
+    fn put(&self, mut line: Box<Line>) {
         let now = Instant::now();
         if line.retires <= now || !line.is_idle() {
             return;
         }
         let until = line.retires.min(now + self.idle_timeout);
-        self.lock()
-            .entry(origin)
-            .or_default()
-            .push(Idle { line, until });
+        let mut idle = self.lock();
+        match of(&mut idle, &line.origin) {
+            Some(lines) => lines.push(Idle { line, until }),
+            None => {
+                let origin = line.origin.clone();
+                idle.push((origin, vec![Idle { line, until }]));
+            }
+        }
     }
 
     /// Closes what has waited too long, or was closed by its peer.
     fn tidy(&self) {
         let now = Instant::now();
         let mut closed = Vec::new();
-        self.lock().retain(|_, lines| {
+        self.lock().retain_mut(|(_, lines)| {
             closed.extend(lines.extract_if(.., |idle| idle.until <= now || !idle.line.is_idle()));
             !lines.is_empty()
         });
@@ -223,10 +231,16 @@ impl Pool {
         drop(closed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Origin, Vec<Idle>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Origin, Vec<Idle>)>> {
         // A connection is either in it or not.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Those that lead there.
+fn of<'a>(idle: &'a mut [(Origin, Vec<Idle>)], origin: &Origin) -> Option<&'a mut Vec<Idle>> {
+    let found = idle.iter_mut().find(|(other, _)| other == origin);
+    found.map(|(_, lines)| lines)
 }
 
 /// Until the pool's last user is gone.
@@ -239,31 +253,20 @@ async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
     }
 }
 
-/// Where a connection goes when its call is done.
-struct Home {
-    pool: Arc<Pool>,
-    origin: Origin,
-}
-
 /// A body, and the connection that brings it.
 pub(super) struct DrivenBody {
     incoming: Incoming,
     /// `None` once the connection has gone home, or is closed.
-    line: Option<Box<(Line, Home)>>,
+    line: Option<Box<Line>>,
 }
 
 impl DrivenBody {
-    fn new(incoming: Incoming, line: Line, home: Home) -> Self {
-        Self {
-            incoming,
-            line: Some(Box::new((line, home))),
-        }
-    }
-
     fn go_home(&mut self) {
-        if let Some(line) = self.line.take() {
-            let (line, Home { pool, origin }) = *line;
-            pool.put(origin, line);
+        // A pool that is gone was left out of the config, and its connections go with it.
+        if let Some(line) = self.line.take()
+            && let Some(pool) = line.home.upgrade()
+        {
+            pool.put(line);
         }
     }
 }
@@ -279,7 +282,7 @@ impl Body for DrivenBody {
         let this = &mut *self;
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
         if frame.is_pending()
-            && let Some((line, _)) = this.line.as_deref_mut()
+            && let Some(line) = this.line.as_deref_mut()
         {
             drive(&mut line.connection, cx);
             frame = Pin::new(&mut this.incoming).poll_frame(cx);

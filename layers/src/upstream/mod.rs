@@ -79,6 +79,9 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
+/// So many lines a vendor is sent, with `host` and `content-length`.
+const HEADERS: usize = 9;
+
 /// The service at the bottom: `Request<Outbound>` → the vendor's answer, or an error that says what
 /// of it was no answer.
 #[derive(Clone)]
@@ -129,13 +132,12 @@ impl Service<Request<Outbound>> for Upstream {
     }
 
     fn call(&mut self, req: Request<Outbound>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move { this.send(req).await })
+        Box::pin(self.clone().send(req))
     }
 }
 
 impl Upstream {
-    async fn send(&self, req: Request<Outbound>) -> Result<Response<ResponseBody>, Error> {
+    async fn send(self, req: Request<Outbound>) -> Result<Response<ResponseBody>, Error> {
         let (parts, outbound) = req.into_parts();
         let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
         let began = Instant::now();
@@ -216,6 +218,7 @@ fn vendor_request(
     let mut req = Request::new(RequestBody::new(body, meter));
     *req.method_mut() = Method::POST;
     *req.uri_mut() = vendor.endpoint.clone();
+    *req.headers_mut() = HeaderMap::with_capacity(HEADERS);
     let headers = req.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(
