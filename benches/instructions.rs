@@ -76,12 +76,7 @@ fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Made, and thrown away.
-    tracing_subscriber::fmt()
-        .with_env_filter("info")
-        .with_writer(io::sink)
-        .json()
-        .flatten_event(true)
-        .init();
+    let _log = tollgate::log::to(io::sink());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -15,7 +15,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    tollgate::log::to_stderr(cli.calls_logged());
+    // Dropped last: then what was logged last is written.
+    let _log = cli.start_log();
     no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

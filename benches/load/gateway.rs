@@ -24,7 +24,8 @@ use crate::{
 /// Runs a gateway, and says at the end how many calls it has charged.
 pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    log_as_the_binary_does();
+    // Where that leads is the starting process's choice.
+    let _log = tollgate::log::to(io::stderr());
     let mut threads = runtime::Builder::new_multi_thread();
     if let Some(number) = given.threads {
         threads.worker_threads(number);
@@ -59,14 +60,4 @@ fn is_charge(event: &Event<'_>) -> bool {
         Event::Settled { settled, .. }
             if settled.booked == Booked::Held && settled.charged > MicroRub::ZERO && !settled.repeated
     )
-}
-
-/// `info` as JSON lines to the standard error; where that leads is the starting process's choice.
-fn log_as_the_binary_does() {
-    tracing_subscriber::fmt()
-        .with_env_filter("info")
-        .with_writer(io::stderr)
-        .json()
-        .flatten_event(true)
-        .init();
 }

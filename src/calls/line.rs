@@ -18,7 +18,7 @@ pub const TARGET: &str = "call";
 /// A model's name as it is logged: one that is not in the catalog may be any text.
 const MODEL_CHARS_MAX: usize = 64;
 
-/// The whole of a line.
+/// The whole of a line. What stands in it is not worked out for a level that is off.
 macro_rules! say {
     ($level:ident: $($fields:tt)*) => {
         match $level {
@@ -38,9 +38,7 @@ pub(super) fn of_a_call(
     booked: Option<(&Settlement, &Settled)>,
 ) {
     let level = level(record, facts, answered);
-    let path = record.metrics().requests.path(record.0.place);
     let key = facts.key.as_deref();
-    let model = facts.model.as_deref().map(shortened);
     let failure = answered.failure.as_ref();
     let item = booked.map(|(settlement, _)| &settlement.item);
     say!(
@@ -48,10 +46,10 @@ pub(super) fn of_a_call(
         number = %record.0.number,
         account = key.map(|key| display(&key.account)),
         key = key.map(|key| key.prefix.as_str()),
-        path,
+        path = record.metrics().requests.path(record.0.place),
         status = answered.status,
         code = failure.map(|failure| failure.code),
-        model,
+        model = facts.model.as_deref().map(shortened),
         vendor = item.map(|item| item.vendor.as_str()).or(facts.vendor.as_deref()),
         streamed = facts.streamed,
         input = item.map(|item| item.usage.input),

@@ -38,7 +38,7 @@ use crate::{
     admin::{NOT_A_NUMBER, parse_address},
     causes::chain,
     config::{Config, ConfigError, Loaded},
-    log::Calls,
+    log::{self, Calls, Flush},
     time_text::parse_rfc3339_ms,
 };
 
@@ -620,13 +620,15 @@ fn time(text: &str) -> Result<String, String> {
 }
 
 impl Cli {
-    /// Where the command's calls have their lines.
-    #[must_use]
-    pub const fn calls_logged(&self) -> Calls {
+    /// Sets up the log of the command. A gateway's is written to its end when the answer is dropped.
+    #[must_use = "what was logged last is written when this is dropped"]
+    pub fn start_log(&self) -> Option<Flush> {
         match self.command {
-            Command::Demo { .. } => Calls::Elsewhere,
-            _ => Calls::Here,
+            Command::Serve { .. } => return log::to_stderr_buffered(),
+            Command::Demo { .. } => log::to_stderr(Calls::Elsewhere),
+            _ => log::to_stderr(Calls::Here),
         }
+        None
     }
 
     /// Carries the command out, prints its answer or its error, and gives the exit code.

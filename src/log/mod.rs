@@ -1,8 +1,11 @@
 //! The log: JSON lines for a collector, text for a person at a terminal.
 
+mod buffer;
+mod json;
+
 use std::{
     fmt,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
 };
 
 use tracing::{
@@ -20,32 +23,55 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+pub use self::buffer::Flush;
+use self::json::JsonLines;
 use crate::calls::TARGET;
 
-/// Logs to the standard error. `RUST_LOG` chooses what; the audit lines cannot be switched off. Where
-/// `calls` have lines elsewhere, only those that went wrong have one here.
+/// Logs to the standard error, each line at once. `RUST_LOG` chooses what; the audit lines cannot be
+/// switched off. Where `calls` have lines elsewhere, only those that went wrong have one here.
 ///
 /// # Panics
 /// Another log was set up before.
 pub fn to_stderr(calls: Calls) {
-    let audit = directive("audit=info");
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .from_env_lossy()
-        .add_directive(audit);
-    let filter = match calls {
-        Calls::Here => filter,
-        Calls::Elsewhere => filter.add_directive(directive("call=warn")),
-    };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(calls))
         .with_writer(io::stderr);
     if io::stderr().is_terminal() {
         let format = Terminal(tracing_subscriber::fmt::format());
         log.with_ansi(true).event_format(format).init();
     } else {
-        log.json().flatten_event(true).init();
+        log.json().event_format(JsonLines::default()).init();
     }
+}
+
+/// Logs to the standard error as a gateway does, [`to`] it, calls and all. A person at a terminal has each
+/// line at once.
+///
+/// # Panics
+/// See [`to`].
+#[must_use = "what was logged last is written when this is dropped"]
+pub fn to_stderr_buffered() -> Option<Flush> {
+    if io::stderr().is_terminal() {
+        to_stderr(Calls::Here);
+        return None;
+    }
+    Some(to(io::stderr()))
+}
+
+/// Logs JSON lines off the way of the calls: `out` has them within 20 ms, warnings and errors at once,
+/// whatever is left when the answer is dropped. What is logged is chosen as for [`to_stderr`].
+///
+/// # Panics
+/// Another log was set up before, or there can be no further thread.
+pub fn to(out: impl Write + Send + 'static) -> Flush {
+    let (lines, flush) = buffer::start(out);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter(Calls::Here))
+        .with_writer(lines)
+        .json()
+        .event_format(JsonLines::default())
+        .init();
+    flush
 }
 
 /// Where each call has its line.
@@ -55,6 +81,17 @@ pub enum Calls {
     Here,
     /// What runs the gateway prints them itself.
     Elsewhere,
+}
+
+fn filter(calls: Calls) -> EnvFilter {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .from_env_lossy()
+        .add_directive(directive("audit=info"));
+    match calls {
+        Calls::Here => filter,
+        Calls::Elsewhere => filter.add_directive(directive("call=warn")),
+    }
 }
 
 fn directive(text: &str) -> Directive {
