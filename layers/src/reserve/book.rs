@@ -15,9 +15,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    hash::{BuildHasherDefault, DefaultHasher},
+    mem,
     time::Duration,
 };
+
+use foldhash::fast::FixedState;
 
 use super::ledger::{
     Audit, BookError, Booked, Entry, Hold, KeyView, PeriodView, Refusal, Reserved, Settled,
@@ -40,13 +42,16 @@ pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
 /// How many due holds one RESERVE that does not fit ends on its way.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 
-/// Of ids that operators choose. The same each time, so that a run can be repeated.
-type Hashing = BuildHasherDefault<DefaultHasher>;
+/// Of ids that operators choose and numbers that we make. The same each time, so that a run can be
+/// repeated.
+pub(super) type Hashing = FixedState;
 
 /// All accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
+    /// When to look for holds that are past their time: at the latest when an account's first one is.
+    watched: BTreeSet<(Millis, AccountId)>,
 }
 
 /// One account with its keys and holds.
@@ -63,10 +68,12 @@ pub struct Account {
     keys: BTreeMap<KeyId, KeyBook>,
     entries: HashMap<String, MicroRub>,
     entered: i128,
-    open: HashMap<RequestNumber, Open>,
+    open: HashMap<RequestNumber, Open, Hashing>,
     due: BTreeSet<(Millis, RequestNumber)>,
-    expired: HashMap<RequestNumber, Expired>,
-    tombstones: HashMap<RequestNumber, Settled>,
+    /// Its place among the watched ones.
+    watched: Option<Millis>,
+    expired: HashMap<RequestNumber, Expired, Hashing>,
+    tombstones: HashMap<RequestNumber, Settled, Hashing>,
     tombstones_by_age: VecDeque<(Millis, RequestNumber)>,
 }
 
@@ -291,7 +298,8 @@ impl Book {
 
     /// Opens an account as a store remembers it: what was entered and what its keys have used.
     pub fn restore(&mut self, id: AccountId, account: Account) {
-        self.accounts.insert(id, account);
+        self.accounts.insert(id.clone(), account);
+        self.watch(&id);
     }
 
     /// Books a payment or a correction, once for each id.
@@ -370,6 +378,9 @@ impl Book {
             due,
         };
         account.open.insert(hold.number, open);
+        if account.watched.is_none_or(|at| due < at) {
+            self.watch(&hold.account);
+        }
         Ok(Reserved {
             held,
             free: free.minus_or_zero(held),
@@ -457,15 +468,18 @@ impl Book {
         ttl: Duration,
         now: Millis,
     ) -> bool {
-        let Some(account) = self.accounts.get_mut(account) else {
+        let Some(book) = self.accounts.get_mut(account) else {
             return false;
         };
-        let Some(open) = account.open.get_mut(&number) else {
+        let Some(open) = book.open.get_mut(&number) else {
             return false;
         };
-        account.due.remove(&(open.due, number));
+        book.due.remove(&(open.due, number));
         open.due = now.saturating_add(millis(ttl));
-        account.due.insert((open.due, number));
+        book.due.insert((open.due, number));
+        if book.watched.is_none_or(|at| open.due < at) {
+            self.watch(account);
+        }
         true
     }
 
@@ -482,10 +496,36 @@ impl Book {
 
     /// Ends up to `most` holds of each account that are past their time; says how many.
     pub fn expire(&mut self, most: usize, now: Millis) -> usize {
-        self.accounts
-            .values_mut()
-            .map(|account| account.expire(most, now))
-            .sum()
+        let (mut count, mut seen) = (0, Vec::new());
+        while let Some((at, id)) = self.watched.pop_first() {
+            if at > now {
+                self.watched.insert((at, id));
+                break;
+            }
+            if let Some(account) = self.accounts.get_mut(&id) {
+                account.watched = None;
+                count += account.expire(most, now);
+            }
+            seen.push(id);
+        }
+        for id in &seen {
+            self.watch(id);
+        }
+        count
+    }
+
+    /// Looks at an account again when its first hold is past its time.
+    fn watch(&mut self, id: &AccountId) {
+        let Some(account) = self.accounts.get_mut(id) else {
+            return;
+        };
+        let due = account.due.first().map(|(due, _)| *due);
+        if let Some(at) = mem::replace(&mut account.watched, due) {
+            self.watched.remove(&(at, id.clone()));
+        }
+        if let Some(due) = due {
+            self.watched.insert((due, id.clone()));
+        }
     }
 
     /// Checks I1–I5 as far as a state can show them. I1 leaves no trace: a key that has used more than
@@ -770,11 +810,9 @@ impl Account {
                 "I5 account {id}: hold {number} is both open and ended"
             ));
         }
-        if let Some((number, _)) = self
-            .open
-            .iter()
-            .find(|(number, open)| !self.due.contains(&(open.due, **number)))
-        {
+        if let Some((number, _)) = self.open.iter().find(|(number, open)| {
+            !self.due.contains(&(open.due, **number)) || self.watched.is_none_or(|at| at > open.due)
+        }) {
             breaches.push(format!("I8 account {id}: hold {number} would never expire"));
         }
     }
@@ -883,4 +921,89 @@ impl KeyBook {
 
 fn millis(duration: Duration) -> Millis {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn id(index: u64) -> AccountId {
+        format!("a{index}").parse().unwrap()
+    }
+
+    fn hold(account: u64, number: u128, ttl: Duration) -> Hold {
+        Hold {
+            number: RequestNumber::from_uuid(Uuid::from_u128(number)),
+            account: id(account),
+            key: "k".parse().unwrap(),
+            want: MicroRub::new(10),
+            least: MicroRub::new(10),
+            ttl,
+        }
+    }
+
+    fn funded(accounts: u64) -> Book {
+        let mut book = Book::default();
+        for index in 0..accounts {
+            let mut account = Account::default();
+            account.set_key(&"k".parse().unwrap(), Ceilings::NONE, true);
+            book.restore(id(index), account);
+            let entry = Entry {
+                id: "t".into(),
+                amount: MicroRub::new(1_000),
+                reason: None,
+            };
+            book.enter(&id(index), &entry).unwrap();
+        }
+        book
+    }
+
+    #[test]
+    fn every_hold_ends_by_itself_whatever_came_before_it() {
+        let mut book = funded(4);
+        // Account 0: a late one, then an earlier one. 1: ended at once. 2: prolonged. 3: cut short.
+        book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
+        book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
+        book.reserve(&hold(1, 3, MINUTE), 0).unwrap();
+        book.release(hold(1, 3, MINUTE).number, &id(1), 0);
+        book.reserve(&hold(2, 4, MINUTE), 0).unwrap();
+        assert!(book.extend(hold(2, 4, MINUTE).number, &id(2), 2 * MINUTE, 0));
+        book.reserve(&hold(3, 5, 3 * MINUTE), 0).unwrap();
+        assert!(book.extend(hold(3, 5, MINUTE).number, &id(3), MINUTE, 0));
+        let ended = |now: Millis, book: &mut Book| {
+            let ended = book.expire(256, now);
+            assert_eq!(book.audit().breaches, Vec::<String>::new(), "{now}");
+            ended
+        };
+        assert_eq!(ended(59_999, &mut book), 0);
+        assert_eq!(ended(60_000, &mut book), 2);
+        assert_eq!(ended(120_000, &mut book), 1);
+        // Account 1 is looked at again once it holds something again.
+        book.reserve(&hold(1, 6, MINUTE), 120_000).unwrap();
+        assert_eq!(ended(180_000, &mut book), 2);
+        assert_eq!(ended(u64::MAX, &mut book), 0);
+        assert!(book.watched.is_empty());
+    }
+
+    #[test]
+    fn what_one_round_leaves_of_an_account_the_next_one_ends() {
+        let mut book = funded(1);
+        for number in 0..5 {
+            book.reserve(&hold(0, number, MINUTE), 0).unwrap();
+        }
+        let rounds = [0; 4].map(|_| book.expire(2, 60_000));
+        assert_eq!(rounds, [2, 2, 1, 0]);
+    }
+
+    #[test]
+    fn accounts_without_holds_are_not_looked_at() {
+        let mut book = funded(100);
+        book.reserve(&hold(7, 1, MINUTE), 0).unwrap();
+        book.reserve(&hold(7, 2, 2 * MINUTE), 0).unwrap();
+        assert_eq!(book.watched.iter().collect::<Vec<_>>(), [&(60_000, id(7))]);
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    book::{Account, Book, KeyBook, Millis},
+    book::{Account, Book, Hashing, KeyBook, Millis},
     ledger::{
         AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
         Settled, Settlement, TariffVersion,
@@ -134,13 +134,13 @@ pub(super) struct State {
     /// For the commands that leave nothing to write down.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, Company>,
-    keys: HashMap<KeyId, Arc<KeyRecord>>,
-    by_digest: HashMap<KeyDigest, Arc<KeyRecord>>,
+    keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
+    by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
     tariff: Option<(TariffVersion, String)>,
     /// Accounts whose journals were forgotten in part before they came here.
     forgotten: HashSet<AccountId>,
     /// Running calls that are noted in the store.
-    noted: HashSet<RequestNumber>,
+    noted: HashSet<RequestNumber, Hashing>,
     /// The latest time that a line of any journal has.
     newest: Millis,
 }

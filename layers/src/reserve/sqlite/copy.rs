@@ -11,7 +11,8 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::{
     SqliteLedger,
-    file::{self, LEDGER, OpenError, integer, one, write_receipt},
+    batch::Receipts,
+    file::{self, LEDGER, OpenError, integer, one},
 };
 use crate::{
     error::BoxError,
@@ -53,9 +54,8 @@ impl SqliteCopy {
             conn,
             lock,
         } = LEDGER.open(&part).map_err(OpenError::from)?;
-        // Nobody trusts the file before it is finished, so it need not outlive a power cut until then. An
-        // account comes behind its journal.
-        conn.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF;")?;
+        // Nobody trusts the file before it is finished, so it need not outlive a power cut until then.
+        conn.execute_batch("PRAGMA synchronous = OFF;")?;
         file::add_what_came_later(&conn)?;
         conn.execute_batch(
             "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
@@ -96,8 +96,9 @@ impl Target for SqliteCopy {
                 let sql = "INSERT INTO forgotten (account) VALUES (?1) ON CONFLICT (account) DO NOTHING";
                 batch.prepare_cached(sql)?.execute([&**account])?;
             }
+            let mut receipts = Receipts::new(batch)?;
             lines.iter().try_for_each(|line| match line {
-                JournalLine::Call(receipt) => write_receipt(batch, receipt),
+                JournalLine::Call(receipt) => receipts.write(receipt),
                 JournalLine::Entry {
                     id,
                     at_ms,

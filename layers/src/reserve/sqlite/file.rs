@@ -18,11 +18,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{
-    Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
-};
-use serde::{Serialize, de::DeserializeOwned};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
+use serde::de::DeserializeOwned;
 
+use super::batch;
 use crate::{
     ceiling::{Ceilings, Period},
     error::BoxError,
@@ -32,10 +31,8 @@ use crate::{
     reserve::{
         book::{Account, KeyBook},
         ledger::{Item, Receipt, Settlement, TariffVersion},
-        sqlite_file::{
-            BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, to_json, unreadable,
-        },
-        state::{Record, State, now_ms},
+        sqlite_file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
+        state::{State, now_ms},
     },
     usage::Usage,
 };
@@ -47,7 +44,9 @@ pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
     schema: SCHEMA,
-    pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;",
+    // OFF has to be said. A batch itself finds that an account is there, once: SQLite would look for it with
+    // each receipt.
+    pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
 };
 
 const SCHEMA: &str = "
@@ -373,12 +372,11 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
         .prepare("SELECT settlement FROM running ORDER BY number")?
         .query_map([], |row| from_json(row, 0))?
         .collect::<rusqlite::Result<_>>()?;
+    let mut records = Vec::new();
     for settlement in &left {
         // The book is new: its hold died with the process.
         let (settled, record) = state.settle_unknown(settlement, now_ms());
-        if let Some(record) = record {
-            write(books, &record)?;
-        }
+        records.extend(record);
         tracing::warn!(
             number = %settlement.number,
             charged_rub = %settled.charged,
@@ -386,11 +384,12 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
             "a call that ran when the gateway was killed is charged as far as it had come"
         );
     }
+    batch::write(books, records.iter())?;
     books.execute("DELETE FROM running", [])?;
     Ok(())
 }
 
-fn load(conn: &Connection) -> rusqlite::Result<State> {
+pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
     let mut entries: HashMap<String, HashMap<String, MicroRub>> = HashMap::new();
     let mut select = conn.prepare("SELECT account, id, amount FROM entries")?;
     let mut rows = select.query([])?;
@@ -460,179 +459,6 @@ fn load(conn: &Connection) -> rusqlite::Result<State> {
         state.restore_tariff(version, fingerprint);
     }
     Ok(state)
-}
-
-/// Writes records in their order, all or none.
-pub(super) fn commit<'a>(
-    conn: &mut Connection,
-    records: impl Iterator<Item = &'a Record>,
-) -> rusqlite::Result<()> {
-    let mut records = records.peekable();
-    if records.peek().is_none() {
-        return Ok(());
-    }
-    let batch = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for record in records {
-        write(&batch, record)?;
-    }
-    batch.commit()
-}
-
-fn write(batch: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
-    match record {
-        Record::Account {
-            id,
-            name,
-            suspended,
-        } => {
-            let sql = "INSERT INTO accounts (id, name, suspended, balance, loss) VALUES (?1, ?2, ?3, 0, 0)
-                       ON CONFLICT (id) DO UPDATE SET name = excluded.name, suspended = excluded.suspended";
-            one(batch
-                .prepare_cached(sql)?
-                .execute(params![&**id, name, suspended])?)
-        }
-        Record::Entry {
-            account,
-            entry,
-            at_ms,
-            balance,
-        } => {
-            let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-                       ON CONFLICT (account, id) DO NOTHING";
-            let row = params![
-                &**account,
-                entry.id,
-                entry.amount.micro(),
-                entry.reason,
-                integer(*at_ms)
-            ];
-            batch.prepare_cached(sql)?.execute(row)?;
-            let sql = "UPDATE accounts SET balance = ?2 WHERE id = ?1";
-            one(batch
-                .prepare_cached(sql)?
-                .execute(params![&**account, balance.micro()])?)
-        }
-        Record::Key { record, ceilings } => {
-            let sql = "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7)
-                       ON CONFLICT (id) DO UPDATE SET
-                           ceiling = excluded.ceiling, ceiling_month = excluded.ceiling_month,
-                           ceiling_day = excluded.ceiling_day, record = excluded.record";
-            let row = params![
-                &*record.id,
-                &*record.account,
-                record.digest.to_string(),
-                ceilings.total.map(MicroRub::micro),
-                ceilings.month.map(MicroRub::micro),
-                ceilings.day.map(MicroRub::micro),
-                to_json(record)?
-            ];
-            one(batch.prepare_cached(sql)?.execute(row)?)
-        }
-        Record::Settled {
-            receipt,
-            balance,
-            loss,
-            used,
-            noted,
-        } => {
-            write_receipt(batch, receipt)?;
-            if *noted {
-                forget(batch, receipt.number)?;
-            }
-            let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";
-            let row = params![&*receipt.account, balance.micro(), loss.micro()];
-            one(batch.prepare_cached(sql)?.execute(row)?)?;
-            let Some(used) = used else { return Ok(()) };
-            let sql = "UPDATE keys SET used = ?2, month = ?3, month_before = ?4, day = ?5, day_before = ?6
-                       WHERE id = ?1";
-            let row = params![
-                &*receipt.key,
-                used.in_all.micro(),
-                integer(used.month.index),
-                used.month.before.micro(),
-                integer(used.day.index),
-                used.day.before.micro()
-            ];
-            one(batch.prepare_cached(sql)?.execute(row)?)
-        }
-        Record::Noted(running) => {
-            let sql = "INSERT INTO running (number, settlement) VALUES (?1, ?2)
-                       ON CONFLICT (number) DO UPDATE SET settlement = excluded.settlement";
-            let mut insert = batch.prepare_cached(sql)?;
-            for call in running {
-                one(insert.execute(params![call.number.to_string(), to_json(call)?])?)?;
-            }
-            Ok(())
-        }
-        Record::Forgotten(number) => forget(batch, *number),
-        Record::Tariff {
-            version,
-            fingerprint,
-        } => {
-            let sql = "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
-            let row = params![
-                integer(version.id),
-                integer(version.effective_from_ms),
-                fingerprint
-            ];
-            one(batch.prepare_cached(sql)?.execute(row)?)
-        }
-    }
-}
-
-fn forget(batch: &Transaction<'_>, number: RequestNumber) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM running WHERE number = ?1";
-    batch.prepare_cached(sql)?.execute([number.to_string()])?;
-    Ok(())
-}
-
-pub(super) fn write_receipt(batch: &Transaction<'_>, receipt: &Receipt) -> rusqlite::Result<()> {
-    // A dispute moved nothing: what is booked later takes its place. Anything else stands.
-    let sql = "INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
-                   output, held, cost, charged, loss, ended, booked, estimated, price, bounded)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
-               ON CONFLICT (number) DO UPDATE SET
-                   at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
-                   model = excluded.model, vendor = excluded.vendor, input = excluded.input,
-                   cached_input = excluded.cached_input, cache_write = excluded.cache_write,
-                   output = excluded.output, held = excluded.held, cost = excluded.cost,
-                   charged = excluded.charged, loss = excluded.loss, ended = excluded.ended,
-                   booked = excluded.booked, estimated = excluded.estimated, price = excluded.price,
-                   bounded = excluded.bounded
-               WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
-    let Item {
-        model,
-        vendor,
-        usage,
-        price,
-        estimated,
-        bounded,
-        end,
-    } = &receipt.item;
-    let row = params![
-        receipt.number.to_string(),
-        integer(receipt.at_ms),
-        &*receipt.account,
-        &*receipt.key,
-        model,
-        vendor,
-        integer(usage.input),
-        integer(usage.cached_input),
-        integer(usage.cache_write),
-        integer(usage.output),
-        receipt.held_rub.micro(),
-        receipt.cost_rub.micro(),
-        receipt.charged_rub.micro(),
-        receipt.loss_rub.micro(),
-        word(end)?,
-        word(&receipt.booked)?,
-        estimated,
-        price.as_ref().map(to_json).transpose()?,
-        bounded,
-    ];
-    batch.prepare_cached(sql)?.execute(row)?;
-    Ok(())
 }
 
 /// The receipt of a call.
@@ -713,11 +539,7 @@ fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     })
 }
 
-/// A variant's name, as JSON has it, without the quotes.
-fn word<T: Serialize>(variant: &T) -> rusqlite::Result<String> {
-    Ok(to_json(variant)?.trim_matches('"').to_owned())
-}
-
+/// A variant by its word.
 fn from_word<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
     let word = serde_json::Value::String(row.get(index)?);
     serde_json::from_value(word).map_err(|error| unreadable(index, error.into()))

@@ -108,7 +108,7 @@ impl Stretch {
             },
         };
         let sql = format!(
-            "SELECT {RECEIPT}, rowid FROM receipts
+            "SELECT {RECEIPT}, rowid AS place FROM receipts
              WHERE account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5"
         );
         conn.prepare_cached(&sql)?
@@ -117,7 +117,7 @@ impl Stretch {
                 |row| {
                     let place = Place {
                         at_ms: row.get(1)?,
-                        line: Line::Call(row.get(19)?),
+                        line: Line::Call(row.get("place")?),
                     };
                     Ok((place, JournalLine::Call(read_receipt(row)?)))
                 },

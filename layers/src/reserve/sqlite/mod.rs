@@ -15,6 +15,7 @@
 //! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
 //! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
 
+mod batch;
 mod copy;
 mod file;
 mod journal;

@@ -371,6 +371,39 @@ async fn journals_never_go_back_in_time() {
 }
 
 #[tokio::test]
+async fn calls_of_one_millisecond_are_each_on_one_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    for call in [4, 8, 12] {
+        ledger.settle(&settlement(call, 10, true)).await.unwrap();
+    }
+    ledger.close().await;
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("UPDATE receipts SET at_ms = (SELECT max(at_ms) FROM receipts)")
+        .unwrap();
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let mut found = Vec::new();
+    let mut after = None;
+    // One page for each line, and one that is empty.
+    for _ in 0..6 {
+        let part = JournalPart {
+            after: after.as_deref(),
+            limit: 1,
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&account(0), &part).await.unwrap();
+        found.extend(page.lines.into_iter().filter_map(|line| match line {
+            JournalLine::Call(receipt) => Some(receipt.number),
+            JournalLine::Entry { .. } => None,
+        }));
+        let Some(next) = page.next else { break };
+        after = Some(next);
+    }
+    assert_eq!(found, [0, 4, 8, 12].map(number));
+}
+
+#[tokio::test]
 async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;

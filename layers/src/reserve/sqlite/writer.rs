@@ -15,7 +15,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::file;
+use super::batch;
 use crate::{
     error::BoxError,
     reserve::{
@@ -169,8 +169,9 @@ impl Shared {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is queued, or `None` once there will be no more.
-    fn next_batch(&self) -> Option<Vec<Job>> {
+    /// All that is queued, or `None` once there will be no more. The queue goes on in the room of the jobs
+    /// that are written.
+    fn next_batch(&self, written: Vec<Job>) -> Option<Vec<Job>> {
         let idle = |desk: &mut Desk| desk.queue.is_empty() && desk.fault.is_none();
         let mut desk = self
             .news
@@ -184,7 +185,7 @@ impl Shared {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         desk.hurry = false;
-        let batch = mem::take(&mut desk.queue);
+        let batch = mem::replace(&mut desk.queue, written);
         (!batch.is_empty()).then_some(batch)
     }
 
@@ -221,19 +222,21 @@ pub(super) fn start(
 fn run(shared: &Shared, mut conn: Connection, lock: File) {
     // A panic too must stop the serving.
     let stopped = StopGuard(shared);
-    while let Some(batch) = shared.next_batch() {
-        if let Err(cause) = file::commit(
-            &mut conn,
-            batch.iter().filter_map(|job| job.record.as_ref()),
-        ) {
-            tracing::error!(%cause, changes = batch.len(), "ledger file could not be written; serving nothing more");
+    let mut written = Vec::new();
+    while let Some(mut jobs) = shared.next_batch(written) {
+        let records = jobs.iter().filter_map(|job| job.record.as_ref());
+        if let Err(cause) = batch::commit(&mut conn, records) {
+            tracing::error!(%cause, changes = jobs.len(), "ledger file could not be written; serving nothing more");
             shared.break_down(Fault::Broken(cause.to_string().into()));
             break;
         }
-        for job in batch {
+        for job in jobs.drain(..) {
             // Nobody may be waiting any more; it is done all the same.
             let _ = job.committed.send(());
         }
+        // What once was long need not stay so.
+        jobs.shrink_to(4 * GATHER_ENOUGH);
+        written = jobs;
     }
     drop(stopped);
     if let Err((_, cause)) = conn.close() {
