@@ -37,10 +37,8 @@ impl Receipts {
 
     /// Of another key's call no more is said than of one that never was.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
-        match self.store.receipt(number).await {
-            Ok(receipt) if (&receipt.account, &receipt.key) == (&key.account, &key.id) => {
-                Ok(receipt)
-            }
+        match self.store.receipt_of(&key.account, number).await {
+            Ok(receipt) if receipt.key == key.id => Ok(receipt),
             Ok(_) | Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
             Err(error) => Err(no_books(error)),
         }

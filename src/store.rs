@@ -409,6 +409,14 @@ impl Bookkeeping for Store {
         books!(self, ledger => ledger.receipt(number).await)
     }
 
+    async fn receipt_of(
+        &self,
+        account: &AccountId,
+        number: RequestNumber,
+    ) -> Result<Receipt, BookError> {
+        books!(self, ledger => ledger.receipt_of(account, number).await)
+    }
+
     async fn journal(
         &self,
         account: &AccountId,

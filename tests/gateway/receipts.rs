@@ -5,7 +5,7 @@ use tollgate::demo::vendor::Reply;
 
 use crate::{
     checks::{AUTHENTICATION, INVALID, NOT_FOUND, names, refused},
-    harness::{Answer, Key, World, eventually},
+    harness::{Answer, Key, RedisServer, Setup, World, eventually},
     ops::{BOTH, Op, bearer, top},
     replies::{Running, answer},
 };
@@ -120,6 +120,22 @@ async fn another_keys_call_is_as_unknown_as_one_that_never_was() {
         assert_eq!(text, words, "{what}");
     }
     running.finish().await;
+}
+
+/// However many accounts there are, an unknown number costs one look: asking is free.
+#[tokio::test]
+async fn a_receipt_is_looked_for_in_the_callers_account_alone() {
+    let server = RedisServer::start().await;
+    let world = Setup::default().ledger(&server.url()).start().await;
+    let key = world.key().await;
+    world.key_with("other", "10", json!({})).await;
+    // Whoever looks there is told of an error.
+    let trap = format!("tg:{{other}}:r:{UNKNOWN}");
+    let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
+    let answer = ask(&world, &key, UNKNOWN).await;
+    refused("unknown", &answer, 404, NOT_FOUND, "receipt_not_found");
+    let paid = world.chat(&key, &Op::Chat.body("x")).await.number();
+    assert_eq!(receipt(&world, &key, &paid).await["number"], paid);
 }
 
 #[tokio::test]

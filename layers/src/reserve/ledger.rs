@@ -691,6 +691,26 @@ pub trait Bookkeeping: Send + Sync + 'static {
         number: RequestNumber,
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
 
+    /// The receipt of a call of this account; of another one's there is none. Unlike [`Bookkeeping::receipt`] it
+    /// may be asked by callers: where accounts are kept apart, no other one is looked into.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn receipt_of(
+        &self,
+        account: &AccountId,
+        number: RequestNumber,
+    ) -> impl Future<Output = Result<Receipt, BookError>> + Send {
+        let found = self.receipt(number);
+        async move {
+            let receipt = found.await?;
+            if receipt.account != *account {
+                return Err(BookError::NotFound);
+            }
+            Ok(receipt)
+        }
+    }
+
     /// Part of an account's journal, oldest first. Pages that follow each other by their `next` have
     /// every line once, whatever is booked in between.
     ///

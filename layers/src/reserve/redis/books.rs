@@ -198,6 +198,15 @@ impl Bookkeeping for RedisLedger {
         found.ok_or(BookError::NotFound)
     }
 
+    async fn receipt_of(
+        &self,
+        account: &AccountId,
+        number: RequestNumber,
+    ) -> Result<Receipt, BookError> {
+        let found = self.receipt_in(account, number).await?;
+        found.ok_or(BookError::NotFound)
+    }
+
     async fn journal(
         &self,
         account: &AccountId,

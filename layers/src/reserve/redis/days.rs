@@ -7,6 +7,7 @@ use quick_cache::sync::Cache;
 
 use super::{RedisLedger, retention_ms};
 use crate::{
+    calendar::{self, date_of_day},
     facts::RequestNumber,
     key::AccountId,
     redis_conn::{OPERATOR_TIMEOUT, RedisFault},
@@ -14,7 +15,6 @@ use crate::{
 
 /// How many pairs of day and account this node remembers to have noted.
 const NOTED_MAX: usize = 20_000;
-const DAY_MS: u64 = 24 * 3_600_000;
 
 /// What this node has noted already.
 pub(super) struct Days(Cache<(u64, AccountId), ()>);
@@ -80,25 +80,14 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
 fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
-        ms => Some(ms / DAY_MS),
+        ms => Some(calendar::day_of(ms)),
     }
 }
 
 /// With the day as people write it, for those who look into the server.
 fn key_of(day: u64) -> String {
-    // Howard Hinnant's `civil_from_days`, for days from 1970 on. Years begin in March.
-    let shifted = day + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let day = i64::try_from(day).expect("the days of 2⁶⁴ ms fit in an i64");
+    let (year, month, day) = date_of_day(day);
     format!("tg:day:{year:04}{month:02}{day:02}")
 }
 
@@ -117,7 +106,7 @@ mod tests {
             (1_735_689_600, "tg:day:20250101"),
             (4_107_542_400, "tg:day:21000301"),
         ] {
-            assert_eq!(key_of(unix_seconds * 1000 / DAY_MS), key);
+            assert_eq!(key_of(calendar::day_of(unix_seconds * 1000)), key);
         }
     }
 

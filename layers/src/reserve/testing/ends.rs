@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     ceiling::Ceilings,
+    key::AccountId,
     reserve::ledger::{BookError, Booked, Item, Receipt, Refusal, Settlement},
     usage::{End, Usage},
 };
@@ -109,6 +110,15 @@ pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: B
     assert!(!ledger.extend(number(1), &acme(), HOUR).await.unwrap());
     assert_eq!(money(ledger).await, [500, 0, 100, 20]);
     let receipt = ledger.receipt(number(1)).await.unwrap();
+    assert_eq!(
+        ledger.receipt_of(&acme(), number(1)).await.unwrap(),
+        receipt
+    );
+    let other: AccountId = "other".parse().unwrap();
+    assert!(matches!(
+        ledger.receipt_of(&other, number(1)).await,
+        Err(BookError::NotFound)
+    ));
     assert_eq!(
         (receipt.cost_rub, receipt.charged_rub),
         (micro(120), micro(100))
