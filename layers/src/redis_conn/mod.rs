@@ -57,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct RedisSettings {
     /// How long a call waits for an answer on the way of a request.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn.
+    /// Connections to each server, used in turn. Scripts run one after the other there in any case.
     pub connections: usize,
 }
 
@@ -65,7 +65,8 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            connections: 2,
+            // Commands that come together then go out together, and cost the server one read.
+            connections: 1,
         }
     }
 }

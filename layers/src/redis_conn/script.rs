@@ -35,8 +35,14 @@ impl RedisScript {
     }
 }
 
+/// What a word takes beside itself, on the way to the server: a little more than it needs.
+const WORD_EXTRA: usize = 12;
+
 fn call(name: &str, script: &str, keys: &[String], args: &[String]) -> Cmd {
-    let mut command = redis::cmd(name);
+    let sizes = keys.iter().chain(args).map(|word| word.len() + WORD_EXTRA);
+    let size = sizes.sum::<usize>() + name.len() + script.len() + 3 * WORD_EXTRA;
+    let mut command = Cmd::with_capacity(keys.len() + args.len() + 3, size);
+    command.arg(name);
     command.arg(script).arg(keys.len()).arg(keys).arg(args);
     command
 }

@@ -12,15 +12,17 @@ local function text(n)
   return string.format('%.0f', n)
 end
 
+local call, floor = redis.call, math.floor
+
 local function now_ms()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local time = call('TIME')
+  return time[1] * 1000 + floor(time[2] / 1000)
 end
 
 -- Amounts among the arguments. A script that finds a bad one has written nothing yet.
 local function signed_amount(argument)
   local n = tonumber(argument)
-  if not n or n ~= math.floor(n) or n < -MAX or n > MAX then
+  if not n or n ~= floor(n) or n < -MAX or n > MAX then
     error('not an amount within 2^53: ' .. tostring(argument))
   end
   return n
@@ -48,17 +50,17 @@ end
 
 -- Days and months of UTC, counted from the first of 1970: calendar.rs has the same.
 local function day_of(ms)
-  return math.floor(ms / 86400000)
+  return floor(ms / 86400000)
 end
 
 local function month_of(ms)
   local days = day_of(ms) + 719468
-  local era = math.floor(days / 146097)
+  local era = floor(days / 146097)
   local day = days - era * 146097
-  local year = math.floor(
-    (day - math.floor(day / 1460) + math.floor(day / 36524) - math.floor(day / 146096)) / 365)
-  local day_of_year = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month_from_march = math.floor((5 * day_of_year + 2) / 153)
+  local year = floor(
+    (day - floor(day / 1460) + floor(day / 36524) - floor(day / 146096)) / 365)
+  local day_of_year = day - (365 * year + floor(year / 4) - floor(year / 100))
+  local month_from_march = floor((5 * day_of_year + 2) / 153)
   return (era * 400 + year - 1970) * 12 + month_from_march + 2
 end
 
@@ -67,43 +69,47 @@ local function money_fields(key)
   return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
 end
 
--- The current month or day of a key that has used so much. The field has the one of its last charge,
+-- The current month or day of a key that has used so much: its index, what had been used before it, and
+-- whether the field has yet to be written. The field has the one of the key's last charge,
 -- "<index>:<used before it>". A clock that went back over midnight does not begin it anew.
 local function period_of(field, now, used)
-  local index, before = string.match(field or '', '^(%d+):(%d+)$')
-  index = tonumber(index)
-  if index == now or index == now + 1 then
-    return {index = index, before = tonumber(before)}
+  if field then
+    local index, before = string.match(field, '^(%d+):(%d+)$')
+    index = tonumber(index)
+    if index == now or index == now + 1 then
+      return index, tonumber(before), false
+    end
   end
-  return {index = now, before = used, is_new = true}
+  return now, used, true
 end
 
 -- The money of a key: `row` has its fields from `at` on. Its bounds are its ceilings with what has been
--- spent under each; the one that begins anew last comes first.
+-- spent under each; the one that begins anew last comes first. Most keys have none.
 local function money_of(row, at, now)
-  local used = stored(row[at + 1])
-  local money = {
-    enabled = row[at], used = used, held = stored(row[at + 2]), bounds = {},
-    month = period_of(row[at + 6], month_of(now), used),
-    day = period_of(row[at + 7], day_of(now), used),
-  }
-  local function bound(ceiling, limit, period)
-    if limit then
-      table.insert(money.bounds, {
-        ceiling = ceiling, limit = tonumber(limit), spent = minus(used, period.before), index = period.index})
-    end
+  local used, bounds = stored(row[at + 1]), {}
+  local total, monthly, daily = row[at + 3], row[at + 4], row[at + 5]
+  if total then
+    bounds[1] = {ceiling = 'total', limit = tonumber(total), spent = used, index = 0}
   end
-  bound('total', row[at + 3], {before = 0, index = 0})
-  bound('month', row[at + 4], money.month)
-  bound('day', row[at + 5], money.day)
-  return money
+  if monthly then
+    local month, before = period_of(row[at + 6], month_of(now), used)
+    bounds[#bounds + 1] = {
+      ceiling = 'month', limit = tonumber(monthly), spent = minus(used, before), index = month}
+  end
+  if daily then
+    local day, before = period_of(row[at + 7], day_of(now), used)
+    bounds[#bounds + 1] = {
+      ceiling = 'day', limit = tonumber(daily), spent = minus(used, before), index = day}
+  end
+  return {enabled = row[at], used = used, held = stored(row[at + 2]), bounds = bounds}
 end
 
 -- What a key can hold beside its open holds and `beside`, where its account has so much free; and the
 -- bound that leaves no more, or nil.
 local function room(account, money, beside)
   local held, least, by = plus(money.held, beside), account, nil
-  for _, bound in ipairs(money.bounds) do
+  for i = 1, #money.bounds do
+    local bound = money.bounds[i]
     local left = minus(bound.limit, plus(bound.spent, held))
     if left < least then
       least, by = left, bound
@@ -150,10 +156,10 @@ end
 -- script's first write is allowed too (where flags are not known, before 7.0).
 local function close(number, value)
   local held, key = parse_hold(value)
-  redis.call('ZREM', KEYS[2], number)
-  redis.call('HDEL', KEYS[1], 'o:' .. number)
-  local row = redis.call('HMGET', KEYS[1], 'h', key .. '.h')
-  redis.call('HSET', KEYS[1],
+  call('ZREM', KEYS[2], number)
+  call('HDEL', KEYS[1], 'o:' .. number)
+  local row = call('HMGET', KEYS[1], 'h', key .. '.h')
+  call('HSET', KEYS[1],
     'h', text(minus(stored(row[1]), held)),
     key .. '.h', text(minus(stored(row[2]), held)))
   return held, key
@@ -161,36 +167,36 @@ end
 
 -- Ends up to `most` holds that are past their time.
 local function expire(most, now)
-  local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, most)
+  local due = call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, most)
   local count = 0
   for _, number in ipairs(due) do
-    local value = redis.call('HGET', KEYS[1], 'o:' .. number)
+    local value = call('HGET', KEYS[1], 'o:' .. number)
     if value then
       local held, key = close(number, value)
-      redis.call('HSET', KEYS[3], number, key .. ':' .. text(held))
-      redis.call('ZADD', KEYS[4], text(now), number)
+      call('HSET', KEYS[3], number, key .. ':' .. text(held))
+      call('ZADD', KEYS[4], text(now), number)
       count = count + 1
     else
-      redis.call('ZREM', KEYS[2], number)
+      call('ZREM', KEYS[2], number)
     end
   end
   if count > 0 then
-    local old = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now - EXPIRED_MS),
+    local old = call('ZRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now - EXPIRED_MS),
       'LIMIT', 0, EXPIRED_PRUNED_MAX)
     if #old > 0 then
-      redis.call('HDEL', KEYS[3], unpack(old))
-      redis.call('ZREM', KEYS[4], unpack(old))
+      call('HDEL', KEYS[3], unpack(old))
+      call('ZREM', KEYS[4], unpack(old))
     end
   end
   return count
 end
 
 local function forget_expired(number)
-  redis.call('HDEL', KEYS[3], number)
-  redis.call('ZREM', KEYS[4], number)
+  call('HDEL', KEYS[3], number)
+  call('ZREM', KEYS[4], number)
 end
 
--- The first result of an ended hold answers repeats.
+-- The first result of an ended hold answers repeats. Its amounts come as text.
 local function bury(tombstone, booked, charged, loss)
-  redis.call('SET', tombstone, booked .. ':' .. text(charged) .. ':' .. text(loss), 'PX', TOMBSTONE_MS)
+  call('SET', tombstone, booked .. ':' .. charged .. ':' .. loss, 'PX', TOMBSTONE_MS)
 end

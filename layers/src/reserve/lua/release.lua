@@ -10,5 +10,5 @@ if row[2] then
   close(number, row[2])
 end
 forget_expired(number)
-bury(KEYS[5], 'released', 0, 0)
+bury(KEYS[5], 'released', '0', '0')
 return 1

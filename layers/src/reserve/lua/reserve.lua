@@ -5,11 +5,11 @@
 local number, key = ARGV[1], ARGV[2]
 local want, least, ttl = amount(ARGV[3]), amount(ARGV[4]), amount(ARGV[5])
 
-local row = redis.call('HMGET', KEYS[1], 'b', 'h', 's', 'o:' .. number, money_fields(key))
+local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'o:' .. number, money_fields(key))
 if not row[1] then
   return {'unknown', 0, 0, '', 0}
 end
-if redis.call('EXISTS', KEYS[5]) == 1 or redis.call('HEXISTS', KEYS[3], number) == 1 then
+if call('EXISTS', KEYS[5]) == 1 or call('HEXISTS', KEYS[3], number) == 1 then
   return {'gone', 0, 0, '', 0}
 end
 
@@ -32,7 +32,7 @@ end
 
 local available, by = room(minus(balance, held), money, 0)
 if available < want and expire(32, now) > 0 then
-  row = redis.call('HMGET', KEYS[1], 'h', key .. '.h')
+  row = call('HMGET', KEYS[1], 'h', key .. '.h')
   held, money.held = stored(row[1]), stored(row[2])
   available, by = room(minus(balance, held), money, 0)
 end
@@ -41,9 +41,9 @@ local granted = math.min(want, available)
 if granted < least then
   return {'does_not_fit', available, money.held, told(by)}
 end
-redis.call('HSET', KEYS[1],
+call('HSET', KEYS[1],
   'h', text(plus(held, granted)),
   key .. '.h', text(plus(money.held, granted)),
-  'o:' .. number, text(granted) .. ':' .. key .. ':' .. text(want) .. ':' .. text(least))
-redis.call('ZADD', KEYS[2], text(now + ttl), number)
+  'o:' .. number, string.format('%.0f:%s:%.0f:%.0f', granted, key, want, least))
+call('ZADD', KEYS[2], text(now + ttl), number)
 return {'ok', granted, minus(available, granted), '', 0}

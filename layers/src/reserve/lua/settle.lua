@@ -5,93 +5,110 @@
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
 -- one entry to look into.
 -- Answers: how it was booked, charged, loss, whether that is the first result repeated (0 or 1).
-local number, cost, caller_held, retention = ARGV[1], amount(ARGV[3]), amount(ARGV[5]), amount(ARGV[7])
+local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
+local caller_held = text(amount(ARGV[5]))
 
-local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number, ARGV[2] .. '.s')
+local row = call('HMGET', KEYS[1], 'b', 'h', 'loss', 'o:' .. number, money_fields(key))
 if not row[1] then
   return {'no_account', 0, 0, 0}
 end
-local first = redis.call('GET', KEYS[5])
+local known = call('MGET', KEYS[5], KEYS[7])
+local first, place = known[1], known[2]
 if first then
   local booked, charged, loss = string.match(first, '^([^:]+):(%d+):(%d+)$')
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
 local now = now_ms()
-local function journal(key, booked, charged, loss)
-  local place = redis.call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*',
-    'kind', 'call', 'at', text(now), 'number', number, 'key', key, 'held', text(caller_held), 'cost', text(cost),
-    'charged', text(charged), 'loss', text(loss), 'booked', booked, 'item', ARGV[6])
-  redis.call('SET', KEYS[7], place, 'PX', text(retention))
+local function journal(booked, charged, loss)
+  local added = call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*',
+    'kind', 'call', 'at', text(now), 'number', number, 'key', key, 'held', caller_held, 'cost', text(cost),
+    'charged', charged, 'loss', loss, 'booked', booked, 'item', ARGV[6])
+  call('SET', KEYS[7], added, 'PX', text(retention))
 end
 
 -- A receipt outlives its tombstone and tells what was done. A hold that came back meanwhile, by a
 -- RESERVE that was sent twice, ends without a second charge.
-local place = redis.call('GET', KEYS[7])
-local entry = place and redis.call('XRANGE', KEYS[6], place, place)[1]
-local receipt = {}
-for i = 1, entry and #entry[2] or 0, 2 do
-  receipt[entry[2][i]] = entry[2][i + 1]
-end
-if receipt.booked and receipt.booked ~= 'stale' then
-  if row[2] then
-    close(number, row[2])
+if place then
+  local entry = call('XRANGE', KEYS[6], place, place)[1]
+  local receipt = {}
+  for i = 1, entry and #entry[2] or 0, 2 do
+    receipt[entry[2][i]] = entry[2][i + 1]
   end
-  forget_expired(number)
-  return {receipt.booked, tonumber(receipt.charged), tonumber(receipt.loss), 1}
+  if receipt.booked and receipt.booked ~= 'stale' then
+    if row[4] then
+      close(number, row[4])
+    end
+    forget_expired(number)
+    return {receipt.booked, tonumber(receipt.charged), tonumber(receipt.loss), 1}
+  end
 end
 
-local key, held, booked = ARGV[2], 0, 'forced'
-local expired = redis.call('HGET', KEYS[3], number)
--- A settlement on another key than its hold's is nobody's.
-local holder = key
-if row[2] then
-  holder = select(2, parse_hold(row[2]))
-elseif expired then
-  holder = string.match(expired, '^([^:]+):')
+local booked, held, holder = nil, 0, key
+if row[4] then
+  booked = 'held'
+  held, holder = parse_hold(row[4])
+else
+  local expired = call('HGET', KEYS[3], number)
+  if expired then
+    booked, holder = 'late', string.match(expired, '^([^:]+):')
+  elseif ARGV[4] == '1' and row[5] then
+    booked = 'forced'
+  end
 end
-if holder ~= key then
+-- A settlement on another key than its hold's is nobody's.
+if not booked or holder ~= key then
   if not place then
-    journal(key, 'stale', 0, 0)
+    journal('stale', '0', '0')
   end
   return {'stale', 0, 0, 0}
 end
-if row[2] then
-  held = close(number, row[2])
-  booked = 'held'
-elseif expired then
-  forget_expired(number)
-  booked = 'late'
-else
-  if ARGV[4] ~= '1' or not row[3] then
-    if not place then
-      journal(key, 'stale', 0, 0)
-    end
-    return {'stale', 0, 0, 0}
-  end
-end
 
-row = redis.call('HMGET', KEYS[1], 'b', 'h', 'loss', money_fields(key))
-local money = money_of(row, 4, now)
+local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 5, now)
+if booked == 'held' then
+  all_held, money.held = minus(all_held, held), minus(money.held, held)
+end
 -- The hold was promised: it pays even where a ceiling has been lowered since.
 local beside = 0
 if money.enabled then
-  beside = room(minus(stored(row[1]), plus(stored(row[2]), held)), money, held)
+  beside = room(minus(balance, plus(all_held, held)), money, held)
 end
 local charged = math.min(cost, plus(held, beside))
 local loss = minus(cost, charged)
 
-redis.call('HSET', KEYS[1],
-  'b', text(minus(stored(row[1]), charged)),
-  'loss', text(plus(stored(row[3]), loss)))
+-- As `close` does, and the charge in the same write.
+if booked == 'held' then
+  call('ZREM', KEYS[2], number)
+  call('HDEL', KEYS[1], 'o:' .. number)
+elseif booked == 'late' then
+  forget_expired(number)
+end
+local changed = {'HSET', KEYS[1], 'b', text(minus(balance, charged))}
+local count = 4
+local function change(field, value)
+  changed[count + 1], changed[count + 2] = field, value
+  count = count + 2
+end
+if booked == 'held' then
+  change('h', text(all_held))
+  change(key .. '.h', text(money.held))
+end
 if money.enabled then
-  redis.call('HSET', KEYS[1], key .. '.u', text(plus(money.used, charged)))
-  for part, period in pairs({['.m'] = money.month, ['.d'] = money.day}) do
-    if period.is_new then
-      redis.call('HSET', KEYS[1], key .. part, text(period.index) .. ':' .. text(period.before))
-    end
+  change(key .. '.u', text(plus(money.used, charged)))
+  local month, before_month, month_is_new = period_of(row[11], month_of(now), money.used)
+  if month_is_new then
+    change(key .. '.m', text(month) .. ':' .. text(before_month))
+  end
+  local day, before_day, day_is_new = period_of(row[12], day_of(now), money.used)
+  if day_is_new then
+    change(key .. '.d', text(day) .. ':' .. text(before_day))
   end
 end
-bury(KEYS[5], booked, charged, loss)
-journal(key, booked, charged, loss)
+if loss > 0 then
+  change('loss', text(plus(stored(row[3]), loss)))
+end
+call(unpack(changed))
+local charged_text, loss_text = text(charged), text(loss)
+bury(KEYS[5], booked, charged_text, loss_text)
+journal(booked, charged_text, loss_text)
 return {booked, charged, loss, 0}

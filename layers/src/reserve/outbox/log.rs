@@ -11,9 +11,9 @@ use crate::{
 
 /// Lines on this machine that outlive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a line without waiting; lines are written in this order. They outlive the process soon
-    /// (a settlement: at once; anything else: within some milliseconds), a power cut after
-    /// [`Log::sync`]. What is lost of them is lost from the end. Called under a lock: it must be quick.
+    /// Takes a line without waiting; those of one call are written in this order. They outlive the
+    /// process within some milliseconds, a power cut after [`Log::sync`]. What is lost of a call is lost
+    /// from the end. Called under a lock: it must be quick.
     fn append(&self, line: Line);
 
     /// Resolves when all that was appended would survive a power cut.

@@ -1,10 +1,10 @@
 //! An outbox's lines in one SQLite file, one row for each call.
 //!
-//! One thread writes. Lines that come while it is busy wait for it together, and those of one call
-//! come to one row, or to nothing when the call is over before the thread gets to it: what waits is
-//! bounded by the calls that run. The end of a call wakes the thread at once; anything else may
-//! linger for some milliseconds. A commit outlives the process, not a power cut (write-ahead log,
-//! `synchronous = NORMAL`); [`Log::sync`] makes everything outlive that too.
+//! One thread writes, in turns. Each line waits some of them for others of its call, the end of a call
+//! as well: those of one call come to one row, and to nothing when the ledger has acknowledged the end
+//! before the thread gets to the first. What waits is bounded by the calls that run. Only the first
+//! line after a silence wakes the thread. A commit outlives the process, not a power cut (write-ahead
+//! log, `synchronous = NORMAL`); [`Log::sync`] waits for no turn and makes everything outlive that too.
 //!
 //! A full disk or a locked file is a fault that passes: what could not be written waits, and is tried
 //! again each second. Any other fault lasts until the gateway is started anew.
@@ -33,8 +33,8 @@ use crate::{
     reserve::{sqlite_file::SqliteFile, state::now_ms},
 };
 
-/// How long a line may wait for others to share its commit, unless it ends a call.
-const LINGER: Duration = Duration::from_millis(5);
+/// How long a turn is: the end of a call waits for two of them at most, anything else for four.
+const TURN: Duration = Duration::from_micros(2_500);
 /// How often a fault that may pass is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -183,8 +183,10 @@ struct Shared {
 #[derive(Default)]
 struct Desk {
     work: Work,
-    /// Something in it does not linger.
+    /// Somebody waits for all of it.
     hurry: bool,
+    /// The writer waits for a line, and must be woken by it.
+    idle: bool,
     closing: bool,
     fault: Option<Fault>,
     /// The file may grow to so many pages from now on.
@@ -203,16 +205,15 @@ struct Work {
 
 impl Shared {
     fn append(&self, line: Line) {
-        let hurry = matches!(line, Line::Settle(..));
         let mut desk = self.lock();
         if !desk.takes_lines() {
             return;
         }
-        let news = desk.work.is_empty() || (hurry && !desk.hurry);
         desk.work.queue.add(line, now_ms());
-        desk.hurry |= hurry;
+        let wakes = mem::take(&mut desk.idle);
         drop(desk);
-        if news {
+        // Each time asks the system, even where nobody waits.
+        if wakes {
             self.news.notify_one();
         }
     }
@@ -259,8 +260,8 @@ impl Shared {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that waits, or `None` once there will be no more. There may be nothing in it while a fault
-    /// is to be tried.
+    /// What is due, all of it if somebody waits for that, or `None` once there will be no more. There
+    /// may be nothing in it while a fault is to be tried.
     fn next_work(&self) -> Option<Work> {
         let mut desk = self.lock();
         if desk.fault.is_some() {
@@ -268,19 +269,32 @@ impl Shared {
                 .news
                 .wait_timeout_while(desk, RETRY, |desk| !desk.closing)
                 .unwrap_or_else(PoisonError::into_inner);
-        } else {
-            desk = self
-                .news
-                .wait_while(desk, |desk| desk.work.is_empty() && !desk.closing)
-                .unwrap_or_else(PoisonError::into_inner);
+            let work = desk.take_all();
+            return (!(work.is_empty() && desk.closing)).then_some(work);
+        }
+        loop {
+            while desk.work.is_empty() && !desk.closing {
+                // Anew each time: the line that woke it may have come to nothing meanwhile.
+                desk.idle = true;
+                desk = self.news.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            desk.idle = false;
             (desk, _) = self
                 .news
-                .wait_timeout_while(desk, LINGER, |desk| !desk.hurry && !desk.closing)
+                .wait_timeout_while(desk, TURN, |desk| !desk.hurry && !desk.closing)
                 .unwrap_or_else(PoisonError::into_inner);
+            let work = if desk.hurry || desk.closing {
+                desk.take_all()
+            } else {
+                desk.work.take_due()
+            };
+            if !work.is_empty() {
+                return Some(work);
+            }
+            if desk.closing {
+                return None;
+            }
         }
-        desk.hurry = false;
-        let work = mem::take(&mut desk.work);
-        (!(work.is_empty() && desk.closing)).then_some(work)
     }
 
     /// It was written. Where there was more to forget than one commit takes, that is still to be done.
@@ -336,11 +350,25 @@ impl Desk {
     fn takes_lines(&self) -> bool {
         matches!(self.fault, None | Some(Fault::Passing(_)))
     }
+
+    fn take_all(&mut self) -> Work {
+        self.hurry = false;
+        mem::take(&mut self.work)
+    }
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.syncs.is_empty() && self.forget_until_ms.is_none()
+    }
+
+    /// Without the lines that may yet come to less.
+    fn take_due(&mut self) -> Self {
+        Self {
+            queue: self.queue.take_due(),
+            syncs: mem::take(&mut self.syncs),
+            forget_until_ms: self.forget_until_ms.take(),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Lines that wait for the writer: those of one call come to one row, or to nothing.
 
-use std::collections::{BTreeMap, btree_map};
+use std::{
+    collections::{BTreeMap, btree_map},
+    mem,
+};
 
 use crate::{
     facts::RequestNumber,
@@ -8,10 +11,17 @@ use crate::{
     reserve::{ledger::Settlement, outbox::log::Line},
 };
 
+/// For so many turns a line waits for others of its call.
+const TURNS: u64 = 4;
+/// The same once the call has ended: what is said there is money, and the ledger's answer is near.
+const END_TURNS: u64 = 2;
+
 /// What waits, by call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
+    /// The writer's turns.
+    turn: u64,
 }
 
 /// What the lines of one call that wait come to.
@@ -19,6 +29,8 @@ pub(super) struct Queue {
 pub(super) struct Waiting {
     /// The file has nothing of this call yet.
     new: bool,
+    /// The turn that takes it.
+    due: u64,
     /// What takes the place of what the file has.
     pub(super) entry: Option<Entry>,
     /// Nothing more is to be told, since then.
@@ -47,6 +59,17 @@ impl Queue {
         self.calls.is_empty()
     }
 
+    /// Begins a turn, and takes the calls whose lines have waited long enough.
+    pub(super) fn take_due(&mut self) -> Self {
+        self.turn += 1;
+        let turn = self.turn;
+        let (due, early) = mem::take(&mut self.calls)
+            .into_iter()
+            .partition(|(_, waiting)| waiting.due <= turn);
+        self.calls = early;
+        Self { calls: due, turn }
+    }
+
     /// By number, which is by age.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
@@ -70,6 +93,7 @@ impl Queue {
                 };
                 self.calls.entry(number).or_insert(Waiting {
                     new: true,
+                    due: self.turn + TURNS,
                     entry: Some(intent),
                     done_at_ms: None,
                 });
@@ -81,7 +105,9 @@ impl Queue {
                 }
             }
             Line::Settle(settlement, at_ms) => {
+                let due = self.turn + END_TURNS;
                 let waiting = self.of(settlement.number);
+                waiting.due = due;
                 waiting.entry = Some(Entry::Settle(settlement, at_ms));
                 waiting.done_at_ms = None;
             }
@@ -91,7 +117,9 @@ impl Queue {
                 key,
                 at_ms,
             } => {
+                let due = self.turn + END_TURNS;
                 let waiting = self.of(number);
+                waiting.due = due;
                 waiting.entry = Some(Entry::Release {
                     account,
                     key,
@@ -110,9 +138,10 @@ impl Queue {
         }
     }
 
-    /// Puts back what could not be written, below what has come since.
+    /// Puts back what could not be written, below what has come since. It is due.
     pub(super) fn put_back(&mut self, older: Self) {
-        for (number, older) in older.calls {
+        for (number, mut older) in older.calls {
+            older.due = 0;
             match self.calls.entry(number) {
                 btree_map::Entry::Vacant(place) => {
                     place.insert(older);
@@ -124,6 +153,7 @@ impl Queue {
                         newer.done_at_ms = newer.done_at_ms.or(older.done_at_ms);
                     }
                     newer.new = older.new;
+                    newer.due = older.due;
                     if newer.new && newer.done_at_ms.is_some() {
                         place.remove();
                     }
@@ -133,7 +163,11 @@ impl Queue {
     }
 
     fn of(&mut self, number: RequestNumber) -> &mut Waiting {
-        self.calls.entry(number).or_default()
+        let due = self.turn + TURNS;
+        self.calls.entry(number).or_insert_with(|| Waiting {
+            due,
+            ..Waiting::default()
+        })
     }
 }
 

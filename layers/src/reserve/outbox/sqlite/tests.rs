@@ -580,6 +580,71 @@ fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
 }
 
 #[test]
+fn a_call_waits_some_turns_and_its_end_fewer() {
+    let turns = |queue: &mut Queue| {
+        (1..10).find_map(|turn| {
+            let due = waiting(&queue.take_due());
+            (!due.is_empty()).then_some((turn, due))
+        })
+    };
+    for (lines, due) in [
+        (&[intent(1)][..], Some((4, vec!["1 intent".to_owned()]))),
+        (&[checkpoint(1)], Some((4, vec!["1 noted".to_owned()]))),
+        (
+            &[intent(1), settle(1), intent(2)],
+            Some((2, vec!["1 settle".to_owned()])),
+        ),
+        (&[intent(1), settle(1), done(1)], None),
+    ] {
+        assert_eq!(turns(&mut queue(lines)), due, "{lines:?}");
+    }
+
+    // An end that comes late has its turns, too.
+    let mut late = queue(&[intent(1)]);
+    for _ in 0..3 {
+        assert!(late.take_due().is_empty());
+    }
+    late.add(settle(1), 5);
+    assert!(late.take_due().is_empty());
+    late.add(done(1), 5);
+    assert!(late.is_empty());
+
+    // What could not be written does not wait again, whatever turn it was taken in.
+    let mut tried = queue(&[intent(1)]);
+    for _ in 0..3 {
+        tried.take_due();
+    }
+    let mut fresh = queue(&[settle(1)]);
+    fresh.put_back(tried.take_due());
+    assert_eq!(waiting(&fresh.take_due()), ["1 settle"]);
+}
+
+#[tokio::test]
+async fn a_line_that_comes_to_nothing_does_not_keep_the_next_from_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    let looker = Connection::open(&path).unwrap();
+    for index in 1..=20 {
+        for line in [intent(index), settle(index), done(index)] {
+            log.append(line);
+        }
+    }
+    log.append(intent(21));
+    let written = tokio::time::timeout(Duration::from_secs(5), async {
+        let sql = "SELECT count(*) FROM calls WHERE kind = 'intent'";
+        while looker
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .unwrap()
+            == 0
+        {
+            tokio::task::yield_now().await;
+        }
+    });
+    written.await.unwrap();
+}
+
+#[test]
 fn what_could_not_be_written_stands_below_what_came_since() {
     for (older, newer, rows) in [
         (&[intent(1)][..], &[settle(1)][..], &["1 settle"][..]),
