@@ -241,7 +241,9 @@ impl Authority {
             "ec_paramgen_curve:prime256v1",
             "-nodes",
         ];
-        let ca = ["-keyout", "ca.key", "-out", "ca.pem", "-x509", "-days", "30"];
+        let ca = [
+            "-keyout", "ca.key", "-out", "ca.pem", "-x509", "-days", "30",
+        ];
         let constraints = [
             "-subj",
             "/CN=Test authority",

@@ -297,9 +297,9 @@ impl Book {
     }
 
     /// Opens an account as a store remembers it: what was entered and what its keys have used.
-    pub fn restore(&mut self, id: AccountId, account: Account) {
+    pub fn restore(&mut self, id: &AccountId, account: Account) {
         self.accounts.insert(id.clone(), account);
-        self.watch(&id);
+        self.watch(id);
     }
 
     /// Books a payment or a correction, once for each id.
@@ -951,7 +951,7 @@ mod tests {
         for index in 0..accounts {
             let mut account = Account::default();
             account.set_key(&"k".parse().unwrap(), Ceilings::NONE, true);
-            book.restore(id(index), account);
+            book.restore(&id(index), account);
             let entry = Entry {
                 id: "t".into(),
                 amount: MicroRub::new(1_000),

@@ -453,7 +453,7 @@ impl State {
 
     /// Takes in an account as a store remembers it.
     pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
-        self.book.restore(id.clone(), account);
+        self.book.restore(&id, account);
         self.companies.insert(
             id,
             Company {
