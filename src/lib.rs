@@ -33,12 +33,15 @@ pub mod tls;
 pub mod calls;
 pub mod log;
 pub mod metrics;
+#[cfg_attr(not(feature = "otel"), path = "traces/none.rs")]
+mod traces;
 
 pub mod admin;
 pub mod cli;
 pub mod demo;
 
 mod causes;
+mod https;
 mod similar;
 mod time_text;
 

@@ -8,17 +8,13 @@ use http::{
     header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT},
 };
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
 use rust_decimal::Decimal;
 use tollgate_layers::error::BoxError;
 
 use crate::{
     causes::chain,
     config::{HttpSource, RateConfig, RateSource},
+    https::{self, HttpsClient},
     live::{Live, RateReading},
     select_json::SelectError,
 };
@@ -37,7 +33,7 @@ pub struct RateFeed {
     sources: Vec<RateSource>,
     step_max_percent: Decimal,
     refresh: Duration,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpsClient,
     /// The last measured rate that was believed. A fixed one is not compared with it and does not
     /// become it: it is the operator's own word.
     last: Option<Decimal>,
@@ -47,17 +43,11 @@ impl RateFeed {
     /// A feed of the sources of `config`.
     #[must_use]
     pub fn new(config: &RateConfig) -> Self {
-        let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_webpki_roots(rustls::crypto::ring::default_provider())
-            .expect("ring speaks the TLS versions that rustls holds safe")
-            .https_or_http()
-            .enable_http1()
-            .build();
         Self {
             sources: config.sources.clone(),
             step_max_percent: config.step_max_percent,
             refresh: config.refresh,
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client: https::client(),
             last: None,
         }
     }

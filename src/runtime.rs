@@ -46,6 +46,7 @@ use crate::{
     stack::{KEYS_MAX, Shared, stack},
     store::Store,
     tls::{Identity, Tls},
+    traces::{self, Exporter},
 };
 
 /// How long answers that are cut may take to say so.
@@ -87,6 +88,8 @@ pub struct Gateway {
     feed: JoinSet<()>,
     /// Where it asks.
     rate: RateConfig,
+    /// Sends the spans of calls.
+    exporter: Option<Exporter>,
 }
 
 impl Gateway {
@@ -121,7 +124,8 @@ impl Gateway {
         let live = Arc::new(Live::new(config, version));
         let metrics = Arc::new(Metrics::new(&config.service));
         metrics.follow(&live.snapshot());
-        let calls = Calls::new(Arc::clone(&metrics));
+        let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();
+        let calls = Calls::traced(Arc::clone(&metrics), traces);
         let report = Arc::new(reporting(calls.clone(), report));
         let settings = SettlerSettings {
             calls_max: CALLS_MAX,
@@ -244,6 +248,7 @@ impl Gateway {
             loops,
             feed,
             rate: config.live.rate.clone(),
+            exporter,
         })
     }
 
@@ -362,6 +367,9 @@ impl Gateway {
         self.feed.shutdown().await;
         self.loops.shutdown().await;
         let kept = self.store.close().await;
+        if let Some(exporter) = self.exporter {
+            exporter.flush().await;
+        }
         if settled {
             return Ok(());
         }

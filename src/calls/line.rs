@@ -110,11 +110,11 @@ fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
 }
 
 /// How it ended in the ledger, where it got as far as that.
-fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
+pub(super) fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
     settled.or(facts.held.then_some("released"))
 }
 
-fn shortened(model: &str) -> &str {
+pub(super) fn shortened(model: &str) -> &str {
     let end = model.char_indices().nth(MODEL_CHARS_MAX);
     end.map_or(model, |(end, _)| &model[..end])
 }

@@ -26,7 +26,7 @@ pub(crate) fn known<B>(req: Request<B>) -> Request<B> {
 /// `parse` knows its model.
 pub(crate) fn parsed(req: Request<Call>) -> Request<Call> {
     let call = req.body();
-    mark(&req, |record| record.parsed(&call.model, call.stream));
+    mark(&req, |record| record.parsed(call));
     req
 }
 

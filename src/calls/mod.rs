@@ -4,11 +4,13 @@
 //! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; `marks` in the
 //! stack write into it what the layers find out, since a request that is refused below does not come
 //! back up. A call that has held money ends twice, for its client and in the ledger, in either order: the
-//! second end writes the line.
+//! second end writes the line, and sends the spans where the call is traced.
 
 mod line;
 pub(crate) mod marks;
 mod observe;
+#[cfg(feature = "otel")]
+mod spans;
 
 use std::{
     collections::HashMap,
@@ -20,20 +22,26 @@ use std::{
 use http::Request;
 use tokio::time::Instant;
 use tollgate_layers::{
+    Error,
+    call::Call,
     facts::RequestNumber,
     key::KeyRecord,
+    model::Route,
     reserve::{
         Event,
         ledger::{Settled, Settlement},
     },
-    respond::Gravity,
+    respond::{Gravity, Language, Refused},
 };
 
 pub use self::{
     line::TARGET,
     observe::{Observe, ObserveLayer, ResponseBody, ResponseFuture},
 };
-use crate::metrics::{Metrics, requests::Place};
+use crate::{
+    metrics::{Metrics, requests::Place},
+    traces::{Traces, Trail},
+};
 
 /// The requests of one gateway. Clones share them.
 #[derive(Clone)]
@@ -41,6 +49,7 @@ pub struct Calls(Arc<Shared>);
 
 struct Shared {
     metrics: Arc<Metrics>,
+    traces: Option<Traces>,
     /// Those that hold money, by the hold's number.
     held: Mutex<HashMap<RequestNumber, CallRecord>>,
 }
@@ -49,8 +58,14 @@ impl Calls {
     /// Counts with `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self::traced(metrics, None)
+    }
+
+    /// The same, with spans of calls sent by `traces`.
+    pub(crate) fn traced(metrics: Arc<Metrics>, traces: Option<Traces>) -> Self {
         Self(Arc::new(Shared {
             metrics,
+            traces,
             held: Mutex::default(),
         }))
     }
@@ -99,12 +114,19 @@ impl Calls {
 
     fn begin<B>(&self, req: &Request<B>) -> CallRecord {
         let number = req.extensions().get::<RequestNumber>().copied();
+        let number = number.unwrap_or_else(RequestNumber::now_v7);
+        let place = self.0.metrics.requests.place(req.uri().path());
+        let traces = self.0.traces.as_ref().filter(|_| place.is_of_inference());
+        let facts = Facts {
+            trail: traces.and_then(|traces| traces.begin(number, req)),
+            ..Facts::default()
+        };
         CallRecord(Arc::new(Record {
             calls: self.clone(),
-            number: number.unwrap_or_else(RequestNumber::now_v7),
-            place: self.0.metrics.requests.place(req.uri().path()),
+            number,
+            place,
             began: Instant::now(),
-            facts: Mutex::default(),
+            facts: Mutex::new(facts),
         }))
     }
 
@@ -148,6 +170,8 @@ struct Facts {
     held: bool,
     vendor: Option<Arc<str>>,
     own: Option<Duration>,
+    /// There if it is traced.
+    trail: Option<Trail>,
     /// The end for the client, while that in the ledger is to come.
     answered: Option<Answered>,
     /// The end in the ledger, while that for the client is to come.
@@ -193,10 +217,13 @@ impl CallRecord {
     }
 
     /// Its body is there and says which model it wants.
-    fn parsed(&self, model: &str, streamed: bool) {
+    fn parsed(&self, call: &Call) {
         let mut facts = self.lock();
-        facts.model = Some(model.to_owned());
-        facts.streamed = Some(streamed);
+        facts.model = Some(call.model.clone());
+        facts.streamed = Some(call.stream);
+        if let Some(trail) = &mut facts.trail {
+            trail.parsed(call);
+        }
         if let Some(began) = facts.body_began {
             facts.body_took = began.elapsed();
         }
@@ -208,9 +235,21 @@ impl CallRecord {
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// This vendor is tried.
-    pub(crate) fn attempt(&self, vendor: &Arc<str>) {
-        self.lock().vendor = Some(Arc::clone(vendor));
+    /// This vendor is tried. Returns itself if it is to be told of a failure: where it is traced.
+    pub(crate) fn attempt(&self, route: &Arc<Route>) -> Option<Self> {
+        let mut facts = self.lock();
+        facts.vendor = Some(Arc::clone(&route.vendor.name));
+        let trail = facts.trail.as_mut()?;
+        trail.attempt(route, self.0.began.elapsed());
+        Some(self.clone())
+    }
+
+    /// The vendor that is tried has failed.
+    pub(crate) fn attempt_failed(&self, error: &Error) {
+        let code = code(&Refused::new(error, self.0.number, Language::En));
+        if let Some(trail) = &mut self.lock().trail {
+            trail.attempt_failed(code, self.0.began.elapsed());
+        }
     }
 
     /// The request goes to a vendor; the first time is what counts.
@@ -238,19 +277,17 @@ impl CallRecord {
         match facts.booked.take() {
             Some(Booked::Settled(booked)) => {
                 let (settlement, settled) = &*booked;
-                line::of_a_call(self, &facts, &answered, Some((settlement, settled)));
+                self.ended(&facts, &answered, Some((settlement, settled)));
             }
             None if facts.held => facts.answered = Some(answered),
-            Some(Booked::Released) | None => line::of_a_call(self, &facts, &answered, None),
+            Some(Booked::Released) | None => self.ended(&facts, &answered, None),
         }
     }
 
     fn settled(&self, settlement: &Settlement, settled: &Settled) {
         let mut facts = self.lock();
         match facts.answered.take() {
-            Some(answered) => {
-                line::of_a_call(self, &facts, &answered, Some((settlement, settled)));
-            }
+            Some(answered) => self.ended(&facts, &answered, Some((settlement, settled))),
             None => {
                 let booked = Box::new((settlement.clone(), *settled));
                 facts.booked = Some(Booked::Settled(booked));
@@ -264,8 +301,17 @@ impl CallRecord {
             .sales
             .released(facts.model.as_deref(), facts.vendor.as_deref());
         match facts.answered.take() {
-            Some(answered) => line::of_a_call(self, &facts, &answered, None),
+            Some(answered) => self.ended(&facts, &answered, None),
             None => facts.booked = Some(Booked::Released),
+        }
+    }
+
+    /// It has ended, wherever it had to.
+    fn ended(&self, facts: &Facts, answered: &Answered, booked: Option<(&Settlement, &Settled)>) {
+        line::of_a_call(self, facts, answered, booked);
+        #[cfg(feature = "otel")]
+        if let (Some(trail), Some(traces)) = (&facts.trail, &self.0.calls.0.traces) {
+            traces.send(spans::of_a_call(self, trail, facts, answered, booked));
         }
     }
 
@@ -275,6 +321,14 @@ impl CallRecord {
 
     fn lock(&self) -> MutexGuard<'_, Facts> {
         self.0.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The word for a refusal: its code, or its kind where that is empty.
+fn code(refused: &Refused<'_>) -> &'static str {
+    match refused.code() {
+        "" => refused.kind(),
+        code => code,
     }
 }
 

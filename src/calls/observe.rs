@@ -16,7 +16,7 @@ use tollgate_layers::{
 };
 use tower::{Layer, Service};
 
-use super::{Answered, CallRecord, Calls, Failure};
+use super::{Answered, CallRecord, Calls, Failure, code};
 use crate::metrics::requests::{CLIENT_LEFT, LimitedBy};
 
 /// Gives each request a [`CallRecord`], and tells it how the request has ended.
@@ -188,12 +188,8 @@ impl Watch {
     /// Says the status that the error is answered with where there is no head yet.
     fn fails(&mut self, error: &Error) -> u16 {
         let refused = Refused::new(error, self.record.0.number, Language::En);
-        let code = match refused.code() {
-            "" => refused.kind(),
-            code => code,
-        };
         self.failure = Some(Failure {
-            code,
+            code: code(&refused),
             gravity: refused.gravity(),
             text: error.to_string(),
             cause: std::error::Error::source(error).map(ToString::to_string),

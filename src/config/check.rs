@@ -68,6 +68,10 @@ impl Check<'_> {
             None => Some(None),
             Some(admin) => self.admin(admin, listen).map(Some),
         };
+        let traces = match raw.traces {
+            None => Some(None),
+            Some(traces) => self.traces(traces).map(Some),
+        };
         let ledger = self.ledger(&raw.ledger);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
@@ -93,6 +97,7 @@ impl Check<'_> {
             reload_poll: Some(Duration::from_secs(reload_poll?)).filter(|time| !time.is_zero()),
             tls: tls?,
             admin: admin?,
+            traces: traces?,
             ledger: ledger?,
             limits: limits?,
             live: LiveConfig {

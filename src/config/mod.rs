@@ -1,14 +1,14 @@
 //! `tollgate.toml`: read once into types that cannot be wrong, all mistakes reported together.
 //!
-//! The file's shape is `raw`; what it means is `check`, with `limits`, `rate`, `tls` and `vendor`; where secrets come
-//! from is `secret`; what of it a running gateway takes is `changes`.
+//! The file's shape is `raw`; what it means is `check`, with `limits`, `rate`, `tls`, `traces` and `vendor`; where
+//! secrets come from is `secret`; what of it a running gateway takes is `changes`.
 
 use std::{
     cell::RefCell, fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Method, Uri};
+use http::{HeaderMap, Method, Uri};
 use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::SecretString;
@@ -28,6 +28,7 @@ mod raw;
 mod schema;
 mod secret;
 mod tls;
+mod traces;
 mod vendor;
 
 pub use self::{
@@ -58,6 +59,8 @@ pub struct Config {
     pub tls: Option<Identity>,
     /// The operator's listener, if there is one.
     pub admin: Option<AdminConfig>,
+    /// Where spans of calls are sent; `None`: nowhere.
+    pub traces: Option<TracesConfig>,
     /// Where money is kept and how much of it a call holds.
     pub ledger: LedgerConfig,
     /// Limits.
@@ -147,6 +150,17 @@ pub struct AdminConfig {
     pub key: SecretString,
     /// Connections to it.
     pub connections_max: usize,
+}
+
+/// `[traces]`: spans of calls, by OTLP over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracesConfig {
+    /// Where they are posted.
+    pub url: Uri,
+    /// What is sent along. Values are marked sensitive.
+    pub headers: HeaderMap,
+    /// Of a million calls so many are traced.
+    pub calls_per_million: u32,
 }
 
 /// `[ledger]`.

@@ -7,7 +7,7 @@
 //!
 //! Nothing here is `Debug`: a secret may stand where none should.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -41,6 +41,8 @@ pub(super) struct RawConfig {
     pub(super) tls: Option<RawTls>,
     /// The operators' listener; without this section there is none.
     pub(super) admin: Option<RawAdmin>,
+    /// Spans of calls for OpenTelemetry, by OTLP over HTTP; without this section they are sent nowhere.
+    pub(super) traces: Option<RawTraces>,
     /// Where the money is kept.
     pub(super) ledger: RawLedger,
     /// Limits.
@@ -75,6 +77,18 @@ pub(super) struct RawAdmin {
     pub(super) key: Option<String>,
     /// Operators' connections at a time; 1/32 of the files that the process may open, 8 to 256.
     pub(super) connections_max: Option<u64>,
+}
+
+/// `[traces]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawTraces {
+    /// Where they are posted, like "http://127.0.0.1:4318/v1/traces".
+    pub(super) url: Option<String>,
+    /// The share of calls that is traced; "1".
+    pub(super) sample: Option<String>,
+    /// Headers by their names; their values are secrets.
+    pub(super) headers: BTreeMap<String, String>,
 }
 
 /// `[ledger]`

@@ -44,6 +44,8 @@ pub struct Metrics {
     pub(crate) sales: Sales,
     pub(crate) vendors: Vendors,
     pub(crate) ledger: LedgerTimes,
+    /// Traced calls whose spans were lost.
+    pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
     /// One scrape at a time sets them and reads them.
@@ -71,6 +73,12 @@ impl Metrics {
         let ledger = LedgerTimes::register(&mut registry);
         let state = State::register(&mut registry);
         let process = Process::register(&mut registry);
+        let traces_dropped = Counter::default();
+        registry.register(
+            "tollgate_traces_dropped",
+            "Traced calls whose spans the collector did not take, or that found the queue to it full",
+            traces_dropped.clone(),
+        );
         let reloads = Family::<ReloadResult, Counter>::default();
         for result in ["ok", "failed"] {
             drop(reloads.get_or_create(&ReloadResult { result }));
@@ -96,6 +104,7 @@ impl Metrics {
             sales,
             vendors,
             ledger,
+            traces_dropped,
             reloads,
             loaded,
             scraped: Mutex::new((state, process)),

@@ -71,6 +71,11 @@ impl Place {
     pub(crate) const fn is_of_calls(self) -> bool {
         matches!(self.0, CHAT | MESSAGES | COUNT_TOKENS)
     }
+
+    /// Whether it is one where they answer.
+    pub(crate) const fn is_of_inference(self) -> bool {
+        matches!(self.0, CHAT | MESSAGES)
+    }
 }
 
 /// Who let a request wait.

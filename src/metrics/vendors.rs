@@ -129,12 +129,11 @@ where
     }
 
     fn call(&mut self, req: Request<Attempt>) -> Self::Future {
-        let vendor = &req.body().route.vendor.name;
-        if let Some(record) = req.extensions().get::<CallRecord>() {
-            record.attempt(vendor);
-        }
+        let route = &req.body().route;
+        let record = req.extensions().get::<CallRecord>();
         ResponseFuture {
-            counts: self.metrics.vendors.of(vendor),
+            traced: record.and_then(|record| record.attempt(route)),
+            counts: self.metrics.vendors.of(&route.vendor.name),
             began: Instant::now(),
             inner: self.inner.call(req),
         }
@@ -147,6 +146,7 @@ pin_project! {
     pub(crate) struct ResponseFuture<F> {
         #[pin]
         inner: F,
+        traced: Option<CallRecord>,
         counts: Option<Counts>,
         began: Instant,
     }
@@ -161,6 +161,9 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let result = ready!(this.inner.poll(cx));
+        if let (Err(error), Some(record)) = (&result, this.traced) {
+            record.attempt_failed(error);
+        }
         if let Some(counts) = this.counts {
             match &result {
                 Ok(_) => counts.head.observe(this.began.elapsed().as_secs_f64()),

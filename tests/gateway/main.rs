@@ -75,6 +75,8 @@ mod status_table; // what we refuse ourselves
 mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
 mod tls; // TLS for callers, and its certificate
+#[cfg(feature = "otel")]
+mod traces; // spans, as a collector gets them
 mod translation; // formats put into each other, through the whole gateway
 mod translation_golden; // requests and what they become, file by file
 mod upgrade; // a new process takes over from an old one

@@ -1,0 +1,95 @@
+//! What `[traces]` means.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rust_decimal::{Decimal, prelude::ToPrimitive};
+use secrecy::ExposeSecret;
+
+use super::{
+    TracesConfig,
+    check::{Check, web_address},
+    raw::RawTraces,
+    secret::secret,
+};
+
+impl Check<'_> {
+    pub(super) fn traces(&mut self, raw: RawTraces) -> Option<TracesConfig> {
+        if cfg!(not(feature = "otel")) {
+            self.errors.add(
+                "traces",
+                "this build has no traces: take the section out, or build with `--features otel`",
+            );
+            return None;
+        }
+        let advice = "give the collector's address for OTLP, like http://127.0.0.1:4318/v1/traces";
+        let url = self.required(raw.url, "traces.url", advice);
+        let url = url.and_then(|url| self.keep(web_address(&url), "traces.url"));
+        let sample = raw.sample.as_deref().unwrap_or("1");
+        let calls_per_million = self.keep(per_million(sample), "traces.sample");
+        let mut headers = Some(HeaderMap::new());
+        for (name, text) in &raw.headers {
+            let header = self.header(name, text);
+            headers = headers.zip(header).map(|(mut headers, (name, value))| {
+                headers.insert(name, value);
+                headers
+            });
+        }
+        Some(TracesConfig {
+            url: url?,
+            headers: headers?,
+            calls_per_million: calls_per_million?,
+        })
+    }
+
+    fn header(&mut self, name: &str, text: &str) -> Option<(HeaderName, HeaderValue)> {
+        let path = format!("traces.headers.{name}");
+        let value = secret(text, self.env);
+        let value = self.keep(value, &path).and_then(|value| {
+            let value = HeaderValue::from_str(value.expose_secret());
+            self.keep(value.map_err(|_| "must be plain ASCII"), &path)
+        });
+        let name = name
+            .parse::<HeaderName>()
+            .map_err(|_| "is no name of a header");
+        let (name, mut value) = self.keep(name, &path).zip(value)?;
+        value.set_sensitive(true);
+        Some((name, value))
+    }
+}
+
+fn per_million(share: &str) -> Result<u32, &'static str> {
+    let share = Decimal::from_str_exact(share).ok();
+    let share = share.filter(|share| *share > Decimal::ZERO && *share <= Decimal::ONE);
+    let calls = share.map(|share| share * Decimal::from(1_000_000));
+    calls
+        .filter(Decimal::is_integer)
+        .and_then(|calls| calls.to_u32())
+        .ok_or("must be a share in quotes, above 0 and up to 1, with at most 6 digits behind the point, like \"0.05\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_so_many_of_a_million() {
+        for (text, calls) in [
+            ("1", 1_000_000),
+            ("1.0", 1_000_000),
+            ("0.05", 50_000),
+            ("0.0000010", 1),
+        ] {
+            assert_eq!(per_million(text), Ok(calls), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-0.5",
+            "1.000001",
+            "0.0000001",
+            "5%",
+            "79228162514264337593543950335",
+        ] {
+            assert!(per_million(text).is_err(), "{text}");
+        }
+    }
+}
