@@ -2,7 +2,6 @@
 
 use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{
     HeaderValue, Request, StatusCode,
     header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT},
