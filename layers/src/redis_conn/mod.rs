@@ -65,8 +65,9 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // Commands that come together then go out together, and cost the server one read.
-            connections: 1,
+            // Few, so that commands that come together go out together; two, so that where answers are late
+            // they do not all wait for the same one.
+            connections: 2,
         }
     }
 }
