@@ -16,7 +16,7 @@ use tollgate_layers::{
 };
 use tower::{Service, ServiceExt, util::BoxCloneSyncService};
 
-use crate::page;
+use crate::{openapi, page};
 
 /// The services behind the paths, as one type: their bodies are boxed here, once.
 type Branch<B> = BoxCloneSyncService<Request<B>, Response<AnswerBody>, Error>;
@@ -56,6 +56,8 @@ pub struct Branches<B> {
     pub catalog: Branch<B>,
     /// The same, for people.
     pub page: Branch<B>,
+    /// What all of it looks like.
+    pub openapi: Branch<B>,
 }
 
 impl<B> Paths<B> {
@@ -79,6 +81,7 @@ impl<B> Clone for Paths<B> {
             receipts,
             catalog,
             page,
+            openapi,
         } = &self.branches;
         let branches = Branches {
             inference: inference.clone(),
@@ -88,6 +91,7 @@ impl<B> Clone for Paths<B> {
             receipts: receipts.clone(),
             catalog: catalog.clone(),
             page: page.clone(),
+            openapi: openapi.clone(),
         };
         Self {
             names: Arc::clone(&self.names),
@@ -113,6 +117,7 @@ enum Place {
     Receipts,
     Catalog,
     Root,
+    OpenApi,
 }
 
 impl Names {
@@ -134,6 +139,7 @@ impl Names {
             "/v1/messages/count_tokens" => (Place::Count, POST, "POST"),
             "/v1/models" => (Place::Own, GET, "GET"),
             "/" => (Place::Root, GET_HEAD, "GET, HEAD"),
+            openapi::PATH => (Place::OpenApi, GET_HEAD, "GET, HEAD"),
             path if path == self.catalog => (Place::Catalog, GET_HEAD, "GET, HEAD"),
             path if path == self.key => (Place::Own, GET, "GET"),
             path if path == self.estimate => (Place::Estimate, POST, "POST"),
@@ -175,6 +181,7 @@ impl<B: Send + 'static> Service<Request<B>> for Paths<B> {
             Ok(Place::Own) => &self.branches.own,
             Ok(Place::Receipts) => &self.branches.receipts,
             Ok(Place::Catalog) => &self.branches.catalog,
+            Ok(Place::OpenApi) => &self.branches.openapi,
         };
         Box::pin(branch.clone().oneshot(req))
     }
@@ -195,6 +202,7 @@ mod tests {
             Ok(Place::Receipts) => "receipts",
             Ok(Place::Catalog) => "catalog",
             Ok(Place::Root) => "root",
+            Ok(Place::OpenApi) => "openapi",
             Err(Error::MethodNotAllowed { allow }) => allow,
             Err(_) => "unknown",
         };
@@ -216,6 +224,8 @@ mod tests {
             (Method::GET, "/v1/tollgate/receipts/", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
             (Method::HEAD, "/", "root"),
+            (Method::GET, "/openapi.yaml", "openapi"),
+            (Method::POST, "/openapi.yaml", "GET, HEAD"),
             (Method::POST, "/v1/messages/", "unknown"),
             (Method::POST, "/V1/messages", "unknown"),
             (Method::POST, "//v1/messages", "unknown"),
