@@ -18,6 +18,7 @@ pub mod files;
 pub mod head;
 pub mod limiter;
 pub mod live_limits;
+pub mod openapi;
 pub mod own;
 pub mod page;
 pub mod panics;

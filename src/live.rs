@@ -21,7 +21,7 @@ use tollgate_layers::{
 
 use crate::{
     config::{Config, ModelConfig, UsdtRates},
-    page,
+    openapi, page,
     time_text::rfc3339,
 };
 
@@ -140,6 +140,13 @@ pub(crate) struct Front {
     pub(crate) language: Language,
 }
 
+impl Front {
+    /// The base address of clients that append `/v1` themselves.
+    pub(crate) fn root_url(&self) -> &str {
+        self.base_url.strip_suffix("/v1").unwrap_or(&self.base_url)
+    }
+}
+
 /// Models and prices that belong together.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -150,6 +157,7 @@ pub struct Snapshot {
     multiplier: Decimal,
     rate_age_max: Duration,
     front: Arc<Front>,
+    openapi: Document,
     rate: Option<RateReading>,
     /// The catalog with the prices of `rate`.
     priced: Option<Page>,
@@ -173,6 +181,7 @@ impl Snapshot {
             version,
             multiplier,
             rate_age_max: config.rate.age_max,
+            openapi: Document::new(openapi::public(&front).into()),
             front: Arc::new(front),
             rate: None,
             priced: None,
@@ -212,6 +221,11 @@ impl Snapshot {
             (Some(page), Some(_)) => page,
             _ => &self.unpriced,
         }
+    }
+
+    /// What callers can ask for; no rate changes it.
+    pub(crate) const fn openapi(&self) -> &Document {
+        &self.openapi
     }
 
     fn entry(&self, id: &str) -> Option<&Entry> {

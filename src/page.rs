@@ -129,10 +129,7 @@ pub(crate) fn render<'a>(
         language,
         service: &front.service,
         base_url: &front.base_url,
-        root_url: front
-            .base_url
-            .strip_suffix("/v1")
-            .unwrap_or(&front.base_url),
+        root_url: front.root_url(),
         catalog_path: format!("/v1/{}/models", front.service),
         version: version.id,
         since: rfc3339(version.effective_from_ms),

@@ -17,7 +17,7 @@ use tollgate_layers::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::page;
+use crate::{openapi, page};
 
 /// The services behind the paths, as one type. Clones share the service, which is cloned for the call alone: a
 /// boxed one would be cloned, with all that stands below it, by each layer above.
@@ -126,6 +126,8 @@ pub struct Branches<B> {
     pub catalog: Branch<B>,
     /// The same, for people.
     pub page: Branch<B>,
+    /// What all of it looks like.
+    pub openapi: Branch<B>,
 }
 
 impl<B> Paths<B> {
@@ -164,6 +166,7 @@ enum Place {
     Receipts,
     Catalog,
     Root,
+    OpenApi,
 }
 
 impl Names {
@@ -185,6 +188,7 @@ impl Names {
             "/v1/messages/count_tokens" => (Place::Count, POST, "POST"),
             "/v1/models" => (Place::Own, GET, "GET"),
             "/" => (Place::Root, GET_HEAD, "GET, HEAD"),
+            openapi::PATH => (Place::OpenApi, GET_HEAD, "GET, HEAD"),
             path if path == self.catalog => (Place::Catalog, GET_HEAD, "GET, HEAD"),
             path if path == self.key => (Place::Own, GET, "GET"),
             path if path == self.estimate => (Place::Estimate, POST, "POST"),
@@ -227,6 +231,7 @@ impl<B> Service<Request<B>> for Paths<B> {
             Ok(Place::Own) => &branches.own,
             Ok(Place::Receipts) => &branches.receipts,
             Ok(Place::Catalog) => &branches.catalog,
+            Ok(Place::OpenApi) => &branches.openapi,
         };
         branch.0.answer(req)
     }
@@ -247,6 +252,7 @@ mod tests {
             Ok(Place::Receipts) => "receipts",
             Ok(Place::Catalog) => "catalog",
             Ok(Place::Root) => "root",
+            Ok(Place::OpenApi) => "openapi",
             Err(Error::MethodNotAllowed { allow }) => allow,
             Err(_) => "unknown",
         };
@@ -268,6 +274,8 @@ mod tests {
             (Method::GET, "/v1/tollgate/receipts/", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
             (Method::HEAD, "/", "root"),
+            (Method::GET, "/openapi.yaml", "openapi"),
+            (Method::POST, "/openapi.yaml", "GET, HEAD"),
             (Method::POST, "/v1/messages/", "unknown"),
             (Method::POST, "/V1/messages", "unknown"),
             (Method::POST, "//v1/messages", "unknown"),

@@ -41,6 +41,7 @@ use crate::{
     live::Live,
     live_limits::LiveLimits,
     metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
+    openapi::OpenApi,
     own::Own,
     page::PricePage,
     panics::{self, PanicsLayer},
@@ -187,7 +188,8 @@ pub fn stack(
         .map_request(marks::admitted)
         .layer(catalog_rate); //  429      10 per second per address
     let catalog = public.clone().service(Catalog::new(Arc::clone(live)));
-    let page = public.service(PricePage::new(Arc::clone(live)));
+    let page = public.clone().service(PricePage::new(Arc::clone(live)));
+    let openapi = public.service(OpenApi::new(Arc::clone(live)));
     let branches = Branches {
         inference: branch(inference),
         count: branch(count),
@@ -196,6 +198,7 @@ pub fn stack(
         receipts: branch(receipts),
         catalog: branch(catalog),
         page: branch(page),
+        openapi: branch(openapi),
     };
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber

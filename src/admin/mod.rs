@@ -58,6 +58,7 @@ use crate::{
     head::TwoLengths,
     live::Live,
     metrics::{Scrape, text::Format},
+    openapi,
     readiness::Readiness,
     similar::nearest,
     store::Store,
@@ -178,6 +179,10 @@ impl Admin {
                 });
             }
             Route::Metrics => return self.metrics(&head.headers),
+            Route::OpenApi => {
+                let body = AnswerBody::from(Bytes::from_static(openapi::ADMIN.as_bytes()));
+                return Ok(response(body, openapi::CONTENT_TYPE));
+            }
             Route::Call(call) => call,
         };
         if !shows_key(&head.headers, &self.key_digest) {

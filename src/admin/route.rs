@@ -11,6 +11,8 @@ pub(super) enum Route<'a> {
     Ready,
     /// What it counts. No key needed: no name of a customer is in it.
     Metrics,
+    /// What all of it looks like. No key needed.
+    OpenApi,
     /// Anything that needs the admin key.
     Call(Call<'a>),
 }
@@ -68,7 +70,8 @@ pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoR
         (["livez"], "GET") => return Ok(Route::Live),
         (["readyz"], "GET") => return Ok(Route::Ready),
         (["metrics"], "GET") => return Ok(Route::Metrics),
-        (["livez" | "readyz" | "metrics"], _) => return only("GET, HEAD"),
+        (["openapi.yaml"], "GET") => return Ok(Route::OpenApi),
+        (["livez" | "readyz" | "metrics" | "openapi.yaml"], _) => return only("GET, HEAD"),
 
         (["admin", "v1", "accounts"], "GET") => ListAccounts,
         (["admin", "v1", "accounts"], "POST") => CreateAccount,
@@ -121,6 +124,7 @@ mod tests {
             ("GET", "/livez", Route::Live),
             ("HEAD", "/readyz", Route::Ready),
             ("GET", "/metrics", Route::Metrics),
+            ("GET", "/openapi.yaml", Route::OpenApi),
             ("GET", "/admin/v1/accounts", Route::Call(Call::ListAccounts)),
             (
                 "POST",
@@ -227,6 +231,7 @@ mod tests {
         for (method, path, allow) in [
             ("POST", "/livez", "GET, HEAD"),
             ("POST", "/metrics", "GET, HEAD"),
+            ("POST", "/openapi.yaml", "GET, HEAD"),
             ("DELETE", "/admin/v1/accounts", "GET, HEAD, POST"),
             ("DELETE", "/admin/v1/accounts/acme", "GET, HEAD, PATCH"),
             ("GET", "/admin/v1/accounts/acme/topups", "POST"),

@@ -13,6 +13,7 @@ use prometheus_client::{
 };
 
 use super::histograms;
+use crate::openapi;
 
 /// To the head of an answer: from the catalog's to that of a model that thinks first.
 pub(super) const HEAD_SECONDS: [f64; 14] = [
@@ -60,7 +61,7 @@ const STATUSES: [(u16, &str); 22] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
-const PLACES: usize = 10;
+const PLACES: usize = 11;
 const CHAT: usize = 0;
 const MESSAGES: usize = 1;
 const COUNT_TOKENS: usize = 2;
@@ -187,6 +188,7 @@ impl Requests {
             of_service("estimate"),
             of_service("receipts/{number}"),
             "/".to_owned(),
+            openapi::PATH.to_owned(),
             "other".to_owned(),
         ];
         let requests = Self {
@@ -264,6 +266,7 @@ impl Requests {
             "/v1/messages/count_tokens" => COUNT_TOKENS,
             "/v1/models" => 3,
             "/" => 8,
+            openapi::PATH => 9,
             _ => match path.strip_prefix(self.service.as_str()) {
                 Some("models") => 4,
                 Some("key") => 5,
@@ -356,6 +359,7 @@ mod tests {
             "/v1/tollgate/key",
             "/v1/tollgate/estimate",
             "/",
+            "/openapi.yaml",
         ] {
             assert_eq!(label(known), known);
         }

@@ -54,6 +54,7 @@ mod ledger_properties; // random commands: stores against the book
 mod limits; // requests a second, sizes of requests
 mod metrics; // what a scrape shows
 mod money; // what a call costs
+mod openapi; // the documents of both listeners
 mod operators; // accounts, payments, receipts
 mod operators_keys; // keys, from their secret to their end
 mod order_of_checks; // which of two mistakes answers

@@ -1,0 +1,173 @@
+//! OpenAPI of both listeners: served as it stands in `docs/`, and no path without it. What it says of answers is held
+//! against the binary by `tests/openapi`.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::Method;
+
+use crate::harness::{Answer, Setup, World, eventually, request};
+
+const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
+const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
+
+/// All that the public listener answers.
+const PUBLIC_PATHS: [&str; 10] = [
+    "/",
+    "/openapi.yaml",
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/models",
+    "/v1/tollgate/estimate",
+    "/v1/tollgate/key",
+    "/v1/tollgate/models",
+    "/v1/tollgate/receipts/{number}",
+];
+/// All that the operator's listener answers.
+const ADMIN_PATHS: [&str; 16] = [
+    "/admin/v1/accounts",
+    "/admin/v1/accounts/{account}",
+    "/admin/v1/accounts/{account}/adjustments",
+    "/admin/v1/accounts/{account}/keys",
+    "/admin/v1/accounts/{account}/topups",
+    "/admin/v1/audit",
+    "/admin/v1/export",
+    "/admin/v1/keys/{key}",
+    "/admin/v1/receipts/{number}",
+    "/admin/v1/usage",
+    "/admin/v1/vendors",
+    "/admin/v1/vendors/{vendor}",
+    "/livez",
+    "/metrics",
+    "/openapi.yaml",
+    "/readyz",
+];
+
+/// Each path of a document with its methods, in order.
+fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
+    let mut paths: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut path = "";
+    let lines = document.lines().skip_while(|line| *line != "paths:");
+    for line in lines.take_while(|line| *line != "components:") {
+        let indent = line.len() - line.trim_start().len();
+        match (indent, line.trim().strip_suffix(':')) {
+            (2, Some(name)) => {
+                path = name;
+                paths.insert(path, Vec::new());
+            }
+            (4, Some(name)) if name != "parameters" => {
+                paths.get_mut(path).unwrap().push(name.to_uppercase());
+            }
+            _ => {}
+        }
+    }
+    paths.values_mut().for_each(|methods| methods.sort());
+    paths
+}
+
+/// What stands for the names in a path.
+fn filled(path: &str) -> String {
+    let parts = path
+        .split('/')
+        .map(|part| if part.starts_with('{') { "x1" } else { part });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+fn allowed(answer: &Answer) -> Vec<String> {
+    let allow = answer.headers["allow"].to_str().unwrap();
+    let mut methods: Vec<String> = allow.split(", ").map(str::to_owned).collect();
+    methods.sort();
+    methods
+}
+
+async fn put(world: &World, url: &str) -> Answer {
+    let answer = world
+        .ask(request(Method::PUT, url, &[], Bytes::new()))
+        .await;
+    assert_eq!(answer.status, 405, "{url}: {answer:?}");
+    answer
+}
+
+#[tokio::test]
+async fn callers_get_the_kept_document_without_a_key() {
+    let world = Setup::default()
+        .edit("http://gateway.example/v1", "http://127.0.0.1:8080/v1")
+        .start()
+        .await;
+    let got = world.get("/openapi.yaml", &[]).await;
+    assert_eq!(got.status, 200, "{got:?}");
+    assert_eq!(got.headers["content-type"], "application/yaml");
+    assert_eq!(got.headers["access-control-allow-origin"], "*");
+    assert_eq!(got.text(), PUBLIC);
+    let tag = got.headers["etag"].to_str().unwrap();
+    let again = world.get("/openapi.yaml", &[("if-none-match", tag)]).await;
+    assert_eq!(again.status, 304);
+}
+
+#[tokio::test]
+async fn the_document_has_the_names_and_addresses_of_the_configuration() {
+    let world = Setup::default()
+        .edit("base_url = ", "service = \"gate\"\nbase_url = ")
+        .start()
+        .await;
+    let document = world.get("/openapi.yaml", &[]).await.text();
+    assert!(document.contains("\n  - url: \"http://gateway.example\"\n"));
+    assert!(!document.contains("/v1/tollgate/"));
+    let paths = described(&document);
+    for path in ["/v1/gate/models", "/v1/gate/key", "/v1/gate/estimate"] {
+        let answer = put(&world, &world.url(path)).await;
+        assert_eq!(allowed(&answer), paths[path], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn operators_get_theirs_without_the_admin_key() {
+    let world = World::start().await;
+    let url = format!(
+        "http://{}/openapi.yaml",
+        world.gateway.admin_address().unwrap()
+    );
+    let got = world
+        .ask(request(Method::GET, &url, &[], Bytes::new()))
+        .await;
+    assert_eq!(got.status, 200, "{got:?}");
+    assert_eq!(got.headers["content-type"], "application/yaml");
+    assert_eq!(got.text(), ADMIN);
+}
+
+#[tokio::test]
+async fn every_path_of_callers_is_described_with_its_methods_and_counted_under_its_name() {
+    let world = World::start().await;
+    let paths = described(PUBLIC);
+    assert_eq!(paths.keys().copied().collect::<Vec<_>>(), PUBLIC_PATHS);
+    for (path, methods) in &paths {
+        let answer = put(&world, &world.url(&filled(path))).await;
+        assert_eq!(allowed(&answer), *methods, "{path}");
+    }
+    eventually("each path is counted under its name", async || {
+        let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+        let counted = |path: &str| {
+            scrape.contains(&format!(
+                "tollgate_requests_total{{path=\"{path}\",status=\"405\"}} 1"
+            ))
+        };
+        paths.keys().all(|path| counted(path)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_path_of_operators_is_described_with_its_methods() {
+    let world = World::start().await;
+    let address = world.gateway.admin_address().unwrap();
+    let paths = described(ADMIN);
+    assert_eq!(paths.keys().copied().collect::<Vec<_>>(), ADMIN_PATHS);
+    for (path, methods) in &paths {
+        let answer = put(&world, &format!("http://{address}{}", filled(path))).await;
+        let mut allowed = allowed(&answer);
+        // Answered like GET, and described so once.
+        allowed.retain(|method| method != "HEAD");
+        assert_eq!(allowed, *methods, "{path}");
+    }
+}
