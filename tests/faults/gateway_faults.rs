@@ -24,7 +24,7 @@ const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
 /// How many streams are open when something happens to all of them.
 const STREAMS: usize = 50;
 /// By then a call that has ended outlives its gateway.
-const COMMIT_WINDOW: Duration = Duration::from_millis(20);
+pub const COMMIT_WINDOW: Duration = Duration::from_millis(20);
 /// By then a running call has been noted.
 const NOTED: Duration = Duration::from_millis(1600);
 

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     client::Key,
+    gateway_faults::COMMIT_WINDOW,
     proxy::{Flow, Then, Way, script},
     redis_servers::{RedisCluster, RedisServer, free_port, slot_of},
     steps::{
@@ -827,6 +828,7 @@ async fn clocks_apart() -> Verdict {
         world.redis().kill();
         running.end(&world).await;
         not_ready(&world, gateway, "").await;
+        sleep(COMMIT_WINDOW).await;
         world.gateway(gateway).kill9();
         world.redis().restart().await;
         world.gateway(gateway).restart().await;
