@@ -8,8 +8,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    calendar::{day_of, month_of},
-    ceiling::{Ceiling, Ceilings, Period},
+    ceiling::{Ceiling, Ceilings},
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyId, KeyRecord, KeyStatus},
@@ -444,9 +443,14 @@ pub struct KeyView {
     pub day: PeriodView,
 }
 
+#[cfg(any(feature = "redis", feature = "sqlite"))]
 impl KeyView {
     /// Its month and its day, as a ledger keeps them.
-    pub(super) fn periods(&self) -> (Period, Period) {
+    pub(super) fn periods(&self) -> (crate::ceiling::Period, crate::ceiling::Period) {
+        use crate::{
+            calendar::{day_of, month_of},
+            ceiling::Period,
+        };
         let period = |view: &PeriodView, index: fn(u64) -> u64| Period {
             index: index(view.resets_at_ms.saturating_sub(1)),
             before: self.spent_rub.minus_or_zero(view.spent_rub),
