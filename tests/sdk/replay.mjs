@@ -105,7 +105,7 @@ export async function startGateway(vendor, all) {
   const ended = new Promise((resolve) => gateway.on("exit", resolve).on("error", (error) => resolve((log += error))));
   const ports = async () => {
     for (;;) {
-      const found = log.match(/"message":"serving","address":"([^"]+)","admin":"([^"]+)"/);
+      const found = log.match(/"message":"serving".*?"address":"([^"]+)","admin":"([^"]+)"/);
       if (found) return found.slice(1);
       await sleep(10);
     }
