@@ -22,6 +22,8 @@ impl MicroRub {
     pub const ZERO: Self = Self(0);
     /// 2⁵³ − 1 micro-rubles: about nine billion rubles.
     pub const MAX: Self = Self(9_007_199_254_740_991);
+    /// Bytes that the text of any amount fits in.
+    pub const TEXT_BYTES_MAX: usize = "-9223372036854.775808".len();
 
     /// The amount of `micro` micro-rubles, held within ±[`MicroRub::MAX`].
     #[must_use]
@@ -77,6 +79,40 @@ impl MicroRub {
     pub const fn negated(self) -> Self {
         Self(-self.0)
     }
+
+    /// The text form, written into `buffer`: what [`Display`](fmt::Display) shows, without a formatter.
+    #[must_use]
+    pub fn encode(self, buffer: &mut [u8; Self::TEXT_BYTES_MAX]) -> &str {
+        let micro = self.0.unsigned_abs();
+        let (mut whole, mut fraction) = (micro / 1_000_000, micro % 1_000_000);
+        let mut digits = 6;
+        while digits > 2 && fraction.is_multiple_of(10) {
+            fraction /= 10;
+            digits -= 1;
+        }
+        // From its end: the last digits are found first.
+        let mut begins = buffer.len();
+        let mut push = |byte: u8| {
+            begins -= 1;
+            buffer[begins] = byte;
+        };
+        for _ in 0..digits {
+            push(b'0' + (fraction % 10) as u8);
+            fraction /= 10;
+        }
+        push(b'.');
+        loop {
+            push(b'0' + (whole % 10) as u8);
+            whole /= 10;
+            if whole == 0 {
+                break;
+            }
+        }
+        if self.0 < 0 {
+            push(b'-');
+        }
+        str::from_utf8(&buffer[begins..]).expect("digits are ASCII")
+    }
 }
 
 /// Why a text is not an amount of rubles.
@@ -123,23 +159,13 @@ impl FromStr for MicroRub {
 /// Decimal rubles with two to six digits behind the point.
 impl fmt::Display for MicroRub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if self.0 < 0 { "-" } else { "" };
-        let (whole, mut fraction) = (
-            self.0.unsigned_abs() / 1_000_000,
-            self.0.unsigned_abs() % 1_000_000,
-        );
-        let mut digits = 6;
-        while digits > 2 && fraction.is_multiple_of(10) {
-            fraction /= 10;
-            digits -= 1;
-        }
-        write!(f, "{sign}{whole}.{fraction:0digits$}")
+        f.write_str(self.encode(&mut [0; Self::TEXT_BYTES_MAX]))
     }
 }
 
 impl Serialize for MicroRub {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(self.encode(&mut [0; Self::TEXT_BYTES_MAX]))
     }
 }
 
@@ -171,6 +197,22 @@ mod tests {
             let amount: MicroRub = text.parse().unwrap();
             assert_eq!(amount.micro(), micro, "{text}");
             assert_eq!(amount.to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn every_amount_has_its_text() {
+        for (micro, shown) in [
+            (0, "0.00"),
+            (1_000_000, "1.00"),
+            (10, "0.00001"),
+            (-10_000, "-0.01"),
+            (1_050_000, "1.05"),
+            (12_345_678, "12.345678"),
+            (i64::MIN, "-9223372036854.775808"),
+            (i64::MAX, "9223372036854.775807"),
+        ] {
+            assert_eq!(MicroRub(micro).to_string(), shown);
         }
     }
 

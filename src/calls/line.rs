@@ -5,10 +5,12 @@
 use std::time::Duration;
 
 use tollgate_layers::{
+    money::MicroRub,
     reserve::ledger::{Settled, Settlement},
     respond::Gravity,
 };
 use tracing::Level;
+use uuid::fmt::Hyphenated;
 
 use super::{Answered, CallRecord, Facts};
 
@@ -22,15 +24,17 @@ const MODEL_CHARS_MAX: usize = 64;
 macro_rules! say {
     ($level:ident: $($fields:tt)*) => {
         match $level {
-            Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*, "call"),
-            Level::WARN => tracing::event!(target: TARGET, Level::WARN, $($fields)*, "call"),
-            Level::INFO => tracing::event!(target: TARGET, Level::INFO, $($fields)*, "call"),
-            _ => tracing::event!(target: TARGET, Level::DEBUG, $($fields)*, "call"),
+            Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*),
+            Level::WARN => tracing::event!(target: TARGET, Level::WARN, $($fields)*),
+            Level::INFO => tracing::event!(target: TARGET, Level::INFO, $($fields)*),
+            _ => tracing::event!(target: TARGET, Level::DEBUG, $($fields)*),
         }
     };
 }
 
 /// A request that has come to its end; `booked` where it was settled.
+///
+/// All of it, the message too, is text or a number already: what is only displayed goes through a formatter.
 pub(super) fn of_a_call(
     record: &CallRecord,
     facts: &Facts,
@@ -39,12 +43,15 @@ pub(super) fn of_a_call(
 ) {
     let level = level(record, facts, answered);
     let key = facts.key.as_deref();
-    let failure = answered.failure.as_ref();
+    let failure = answered.failure.as_deref();
     let item = booked.map(|(settlement, _)| &settlement.item);
+    let mut number = [0; Hyphenated::LENGTH];
+    let [mut held, mut charged, mut loss] = [[0; MicroRub::TEXT_BYTES_MAX]; 3];
     say!(
         level:
-        number = %record.0.number,
-        account = key.map(|key| display(&key.account)),
+        message = "call",
+        number = &*record.0.number.uuid().as_hyphenated().encode_lower(&mut number),
+        account = key.map(|key| &*key.account),
         key = key.map(|key| key.prefix.as_str()),
         path = record.metrics().requests.path(record.0.place),
         status = answered.status,
@@ -58,9 +65,9 @@ pub(super) fn of_a_call(
         output = item.map(|item| item.usage.output),
         estimated = item.map(|item| item.estimated),
         bounded = item.map(|item| item.bounded),
-        held_rub = booked.map(|(settlement, _)| display(settlement.held)),
-        charged_rub = booked.map(|(_, settled)| display(settled.charged)),
-        loss_rub = booked.map(|(_, settled)| display(settled.loss)),
+        held_rub = booked.map(|(settlement, _)| settlement.held.encode(&mut held)),
+        charged_rub = booked.map(|(_, settled)| settled.charged.encode(&mut charged)),
+        loss_rub = booked.map(|(_, settled)| settled.loss.encode(&mut loss)),
         booked = booked.map(|(_, settled)| settled.booked.as_str()),
         end = end(facts, item.map(|item| item.end.as_str())),
         first_byte_ms = answered.head.map(millis),
@@ -121,5 +128,7 @@ pub(super) fn shortened(model: &str) -> &str {
 
 /// With three digits: our own part is less than one.
 fn millis(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1000.0
+    let micros = time.as_secs().saturating_mul(1_000_000);
+    let micros = micros.saturating_add(u64::from(time.subsec_micros()));
+    micros as f64 / 1000.0
 }

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::FixedState;
 use http::Request;
 use tokio::time::Instant;
 use tollgate_layers::{
@@ -50,9 +51,12 @@ pub struct Calls(Arc<Shared>);
 struct Shared {
     metrics: Arc<Metrics>,
     traces: Option<Traces>,
-    /// Those that hold money, by the hold's number.
-    held: Mutex<HashMap<RequestNumber, CallRecord>>,
+    /// Those that hold money.
+    held: Mutex<Held>,
 }
+
+/// By the hold's number. We have made those ourselves: no caller can choose ones that collide.
+type Held = HashMap<RequestNumber, CallRecord, FixedState>;
 
 impl Calls {
     /// Counts with `metrics`.
@@ -117,16 +121,16 @@ impl Calls {
         let number = number.unwrap_or_else(RequestNumber::now_v7);
         let place = self.0.metrics.requests.place(req.uri().path());
         let traces = self.0.traces.as_ref().filter(|_| place.is_of_inference());
-        let facts = Facts {
-            trail: traces.and_then(|traces| traces.begin(number, req)),
-            ..Facts::default()
-        };
+        let trail = traces.and_then(|traces| traces.begin(number, req));
         CallRecord(Arc::new(Record {
             calls: self.clone(),
             number,
             place,
             began: Instant::now(),
-            facts: Mutex::new(facts),
+            facts: Mutex::new(Facts {
+                trail,
+                ..Facts::default()
+            }),
         }))
     }
 
@@ -134,7 +138,7 @@ impl Calls {
         self.held().remove(&number)
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<RequestNumber, CallRecord>> {
+    fn held(&self) -> MutexGuard<'_, Held> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -184,7 +188,8 @@ struct Answered {
     /// To the head of the answer; `None` where its client left before.
     head: Option<Duration>,
     whole: Duration,
-    failure: Option<Failure>,
+    /// Boxed: few have one, and all are moved.
+    failure: Option<Box<Failure>>,
 }
 
 /// Why a request was refused, or its answer broke off.

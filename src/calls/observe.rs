@@ -158,7 +158,7 @@ struct Watch {
     record: CallRecord,
     /// Status and time of the answer's head.
     head: Option<(u16, Duration)>,
-    failure: Option<Failure>,
+    failure: Option<Box<Failure>>,
 }
 
 impl Watch {
@@ -188,12 +188,12 @@ impl Watch {
     /// Says the status that the error is answered with where there is no head yet.
     fn fails(&mut self, error: &Error) -> u16 {
         let refused = Refused::new(error, self.record.0.number, Language::En);
-        self.failure = Some(Failure {
+        self.failure = Some(Box::new(Failure {
             code: code(&refused),
             gravity: refused.gravity(),
             text: error.to_string(),
             cause: std::error::Error::source(error).map(ToString::to_string),
-        });
+        }));
         refused.status().as_u16()
     }
 }

@@ -51,7 +51,7 @@ fn of_the_request(
 ) -> Span {
     let path = record.metrics().requests.path(record.0.place);
     let key = facts.key.as_deref();
-    let failure = answered.failure.as_ref();
+    let failure = answered.failure.as_deref();
     let status = Some(answered.status).filter(|status| *status != CLIENT_LEFT);
     let item = booked.map(|(settlement, _)| &settlement.item);
     let attributes = Attributes::default()

@@ -259,13 +259,14 @@ impl Shared {
 /// Written here: whoever logs in this thread would wait for itself.
 fn say_lost(lines: &mut Vec<u8>, lost: usize) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    lines.extend_from_slice(b"{\"timestamp\":\"");
-    Stamp::default().write(lines, now.unwrap_or_default());
-    let rest = format!(
-        "\",\"level\":\"ERROR\",\"message\":\"lines of the log are lost: they were not taken in time\",\
+    let mut stamp = String::new();
+    Stamp::default().write(&mut stamp, now.unwrap_or_default());
+    let line = format!(
+        "{{\"timestamp\":\"{stamp}\",\"level\":\"ERROR\",\
+         \"message\":\"lines of the log are lost: they were not taken in time\",\
          \"lines\":{lost},\"target\":\"tollgate::log\"}}\n"
     );
-    lines.extend_from_slice(rest.as_bytes());
+    lines.extend_from_slice(line.as_bytes());
 }
 
 #[cfg(test)]

@@ -49,8 +49,7 @@ where
         // Taken and not borrowed: what is written may log on its own.
         let mut scratch = SCRATCH.take();
         scratch.write(event);
-        let text = std::str::from_utf8(&scratch.line);
-        let written = text.map_or(Err(fmt::Error), |text| writer.write_str(text));
+        let written = writer.write_str(&scratch.line);
         SCRATCH.set(scratch);
         written
     }
@@ -59,7 +58,7 @@ where
 thread_local! {
     static SCRATCH: Cell<Scratch> = const {
         Cell::new(Scratch {
-            line: Vec::new(),
+            line: String::new(),
             stamp: Stamp {
                 second: 0,
                 text: String::new(),
@@ -71,7 +70,7 @@ thread_local! {
 /// What a thread uses again for each of its lines.
 #[derive(Default)]
 struct Scratch {
-    line: Vec<u8>,
+    line: String,
     stamp: Stamp,
 }
 
@@ -81,15 +80,15 @@ impl Scratch {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let line = &mut self.line;
         line.clear();
-        line.extend_from_slice(b"{\"timestamp\":\"");
+        line.push_str("{\"timestamp\":\"");
         self.stamp.write(line, now.unwrap_or_default());
-        line.extend_from_slice(b"\",\"level\":\"");
-        line.extend_from_slice(metadata.level().as_str().as_bytes());
-        line.push(b'"');
+        line.push_str("\",\"level\":\"");
+        line.push_str(metadata.level().as_str());
+        line.push_str("\",\"");
         event.record(&mut Fields(line));
-        line.extend_from_slice(b",\"target\":\"");
+        line.push_str("target\":\"");
         escape(line, metadata.target());
-        line.extend_from_slice(b"\"}\n");
+        line.push_str("\"}\n");
     }
 }
 
@@ -103,7 +102,7 @@ pub(super) struct Stamp {
 
 impl Stamp {
     /// Writes a time since 1970.
-    pub(super) fn write(&mut self, line: &mut Vec<u8>, time: Duration) {
+    pub(super) fn write(&mut self, line: &mut String, time: Duration) {
         if self.second != time.as_secs() || self.text.is_empty() {
             self.second = time.as_secs();
             self.text = rfc3339(self.second.saturating_mul(1000));
@@ -115,63 +114,119 @@ impl Stamp {
             *digit += (micros % 10) as u8;
             micros /= 10;
         }
-        line.extend_from_slice(self.text.as_bytes());
-        line.extend_from_slice(&fraction);
+        line.push_str(&self.text);
+        line.push_str(ascii(&fraction));
     }
 }
 
-/// Writes each field behind those before.
-struct Fields<'a>(&'a mut Vec<u8>);
+/// Writes each field behind those before, and after each the quote that opens the next one's name.
+struct Fields<'a>(&'a mut String);
 
 impl Fields<'_> {
-    fn name(&mut self, field: &Field) {
-        self.0.extend_from_slice(b",\"");
+    /// A value that stands in quotes.
+    fn text(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
         // As it stands in somebody's code: there is nothing to escape.
-        self.0.extend_from_slice(field.name().as_bytes());
-        self.0.extend_from_slice(b"\":");
+        self.0.push_str(field.name());
+        self.0.push_str("\":\"");
+        write(self.0);
+        self.0.push_str("\",\"");
     }
 
-    fn json(&mut self, field: &Field, value: &impl Serialize) {
-        self.name(field);
-        serde_json::to_writer(&mut *self.0, value).expect("a number, written to memory");
+    /// A value that stands for itself.
+    fn bare(&mut self, field: &Field, value: &str) {
+        self.0.push_str(field.name());
+        self.0.push_str("\":");
+        self.0.push_str(value);
+        self.0.push_str(",\"");
+    }
+
+    fn number(&mut self, field: &Field, value: &impl Serialize) {
+        let mut buffer = [0_u8; NUMBER_BYTES_MAX];
+        let mut rest = &mut buffer[..];
+        serde_json::to_writer(&mut rest, value).expect("any number fits");
+        let end = NUMBER_BYTES_MAX - rest.len();
+        self.bare(field, ascii(&buffer[..end]));
     }
 }
+
+/// More than any number of 64 bits has.
+const NUMBER_BYTES_MAX: usize = 32;
 
 impl Visit for Fields<'_> {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.json(field, &value);
+        match thousandths(value) {
+            Some(count) => self.bare(field, with_point(count, &mut [0; NUMBER_BYTES_MAX])),
+            None => self.number(field, &value),
+        }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.json(field, &value);
+        self.number(field, &value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.json(field, &value);
+        self.number(field, &value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.json(field, &value);
+        self.bare(field, if value { "true" } else { "false" });
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.name(field);
-        self.0.push(b'"');
-        escape(self.0, value);
-        self.0.push(b'"');
+        self.text(field, |line| escape(line, value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.name(field);
-        self.0.push(b'"');
-        // A value that breaks off is shown as far as it went.
-        let _ = write!(Escaped(self.0), "{value:?}");
-        self.0.push(b'"');
+        self.text(field, |line| {
+            // A value that breaks off is shown as far as it went.
+            let _ = write!(Escaped(line), "{value:?}");
+        });
     }
 }
 
+/// How many thousandths a number is, where it has at most three digits behind the point and few before it: as times
+/// have. Of so few digits no others mean the same number, so that nobody has to look for the shortest.
+fn thousandths(value: f64) -> Option<u64> {
+    let count = (value * 1000.0 + 0.5) as u64;
+    let same = (count as f64 / 1000.0).to_bits() == value.to_bits();
+    (same && count < 1_000_000_000_000_000).then_some(count)
+}
+
+/// As `serde_json` writes it: a digit behind the point at least.
+fn with_point(thousandths: u64, buffer: &mut [u8; NUMBER_BYTES_MAX]) -> &str {
+    let (mut whole, mut fraction) = (thousandths / 1000, thousandths % 1000);
+    let mut digits = 3;
+    while digits > 1 && fraction.is_multiple_of(10) {
+        fraction /= 10;
+        digits -= 1;
+    }
+    // From its end: the last digits are found first.
+    let mut begins = buffer.len();
+    let mut push = |byte: u8| {
+        begins -= 1;
+        buffer[begins] = byte;
+    };
+    for _ in 0..digits {
+        push(b'0' + (fraction % 10) as u8);
+        fraction /= 10;
+    }
+    push(b'.');
+    loop {
+        push(b'0' + (whole % 10) as u8);
+        whole /= 10;
+        if whole == 0 {
+            break;
+        }
+    }
+    ascii(&buffer[begins..])
+}
+
+fn ascii(text: &[u8]) -> &str {
+    str::from_utf8(text).expect("digits are ASCII")
+}
+
 /// Takes a text in pieces.
-struct Escaped<'a>(&'a mut Vec<u8>);
+struct Escaped<'a>(&'a mut String);
 
 impl fmt::Write for Escaped<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -181,28 +236,45 @@ impl fmt::Write for Escaped<'_> {
 }
 
 /// Writes the inside of a JSON string, as `serde_json` does.
-fn escape(line: &mut Vec<u8>, text: &str) {
-    let mut rest = text.as_bytes();
-    // To the end whatever is found, so that sixteen bytes are looked at together.
-    let found = rest
-        .iter()
-        .fold(false, |found, byte| found | is_escaped(*byte));
-    if found {
-        while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
-            line.extend_from_slice(&rest[..at]);
-            push_escape(line, rest[at]);
+fn escape(line: &mut String, text: &str) {
+    let mut rest = text;
+    if is_any_escaped(text.as_bytes()) {
+        while let Some(at) = rest.bytes().position(is_escaped) {
+            line.push_str(&rest[..at]);
+            push_escape(line, rest.as_bytes()[at]);
             rest = &rest[at + 1..];
         }
     }
-    line.extend_from_slice(rest);
+    line.push_str(rest);
+}
+
+/// Looks at eight bytes together, of which the last may be seen twice.
+fn is_any_escaped(text: &[u8]) -> bool {
+    let Some(last) = text.last_chunk::<8>() else {
+        return text.iter().any(|byte| is_escaped(*byte));
+    };
+    let (words, _) = text.as_chunks::<8>();
+    words.iter().any(|word| is_any_of_word_escaped(*word)) || is_any_of_word_escaped(*last)
+}
+
+/// In the highest bit of each byte: whether it is less than another, and so whether it is zero. A borrow spoils only
+/// what stands above a byte that is less itself (Bit Twiddling Hacks, `hasless`).
+const fn is_any_of_word_escaped(word: [u8; 8]) -> bool {
+    const EACH: u64 = u64::MAX / 0xff;
+    const fn less(word: u64, than: u8) -> u64 {
+        word.wrapping_sub(EACH * than as u64) & !word & (EACH * 0x80)
+    }
+    let word = u64::from_le_bytes(word);
+    let quote = less(word ^ (EACH * b'"' as u64), 1);
+    let backslash = less(word ^ (EACH * b'\\' as u64), 1);
+    (less(word, 0x20) | quote | backslash) != 0
 }
 
 const fn is_escaped(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-fn push_escape(line: &mut Vec<u8>, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+fn push_escape(line: &mut String, byte: u8) {
     let letter = match byte {
         b'"' | b'\\' => byte,
         b'\n' => b'n',
@@ -211,13 +283,13 @@ fn push_escape(line: &mut Vec<u8>, byte: u8) {
         0x08 => b'b',
         0x0c => b'f',
         _ => {
-            line.extend_from_slice(b"\\u00");
-            line.push(DIGITS[usize::from(byte >> 4)]);
-            line.push(DIGITS[usize::from(byte & 0xf)]);
+            // Into memory: it does not fail.
+            let _ = write!(line, "\\u{byte:04x}");
             return;
         }
     };
-    line.extend_from_slice(&[b'\\', letter]);
+    line.push('\\');
+    line.push(char::from(letter));
 }
 
 #[cfg(test)]
@@ -354,11 +426,49 @@ mod tests {
             1e-7,
             1e16,
             1e21,
+            0.001,
+            12.0,
+            0.25,
+            0.0005,
+            1.2345,
+            -1.5,
+            0.1 + 0.2,
+            100_000_000_000.001,
+            999_999_999_999.999,
+            1e12,
+            9_007_199_254_740.992,
+            f64::MIN_POSITIVE,
             f64::MAX,
+            f64::NEG_INFINITY,
             f64::NAN,
             f64::INFINITY,
         ] {
             line(|| tracing::info!(number));
+        }
+    }
+
+    #[test]
+    fn every_count_of_microseconds_is_written_as_milliseconds() {
+        for micros in (0..2_000_u64).chain((1..90).map(|n| n * 33_333_333_333)) {
+            let value = micros as f64 / 1000.0;
+            let mut buffer = [0; NUMBER_BYTES_MAX];
+            let text = with_point(thousandths(value).unwrap(), &mut buffer);
+            assert_eq!(text, serde_json::to_string(&value).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_escaped_is_seen_wherever_it_stands() {
+        for length in 0..=20 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    for around in [0x20, b'!', b'#', b'[', b']', 0x7f, 0x80, 0xff] {
+                        let mut text = vec![around; length];
+                        text[at] = byte;
+                        assert_eq!(is_any_escaped(&text), is_escaped(byte), "{text:?}");
+                    }
+                }
+            }
         }
     }
 
@@ -401,9 +511,9 @@ mod tests {
             (1_801_440_000, 20_304_000, "2027-02-01T00:00:00.020304Z"),
             (1_801_439_999, 500_000_000, "2027-01-31T23:59:59.500000Z"),
         ] {
-            let mut text = Vec::new();
+            let mut text = String::new();
             stamp.write(&mut text, Duration::new(seconds, nanos));
-            assert_eq!(String::from_utf8(text).unwrap(), expected);
+            assert_eq!(text, expected);
         }
     }
 }

@@ -100,7 +100,7 @@ impl LedgerTimes {
         Self { operations }
     }
 
-    fn asked(&self, operation: Operation, time: Duration, failed: bool) {
+    fn answered(&self, operation: Operation, time: Duration, failed: bool) {
         let (seconds, errors) = &self.operations[operation as usize];
         seconds.observe(time.as_secs_f64());
         if failed {
@@ -121,18 +121,32 @@ impl<L> Measured<L> {
         Self { ledger, metrics }
     }
 
-    async fn timed<T, E>(
-        &self,
-        operation: Operation,
+    fn ask(&self, operation: Operation) -> Asked<'_> {
+        Asked {
+            times: &self.metrics.ledger,
+            operation,
+            began: Instant::now(),
+        }
+    }
+}
+
+/// A question that is under way.
+struct Asked<'a> {
+    times: &'a LedgerTimes,
+    operation: Operation,
+    began: Instant,
+}
+
+impl Asked<'_> {
+    /// Passes the answer on. The future of it does not come here: it may be large, and would be moved.
+    fn answered<T, E>(
+        self,
+        answer: Result<T, E>,
         has_failed: impl FnOnce(&E) -> bool,
-        asking: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let began = Instant::now();
-        let answer = asking.await;
         let failed = answer.as_ref().is_err_and(has_failed);
-        self.metrics
-            .ledger
-            .asked(operation, began.elapsed(), failed);
+        let time = self.began.elapsed();
+        self.times.answered(self.operation, time, failed);
         answer
     }
 }
@@ -144,13 +158,13 @@ const fn is_away(error: &LedgerError) -> bool {
 
 impl<L: Ledger> Ledger for Measured<L> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        self.timed(Operation::Reserve, is_away, self.ledger.reserve(hold))
-            .await
+        let asked = self.ask(Operation::Reserve);
+        asked.answered(self.ledger.reserve(hold).await, is_away)
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        self.timed(Operation::Settle, is_away, self.ledger.settle(settlement))
-            .await
+        let asked = self.ask(Operation::Settle);
+        asked.answered(self.ledger.settle(settlement).await, is_away)
     }
 
     async fn release(
@@ -159,8 +173,8 @@ impl<L: Ledger> Ledger for Measured<L> {
         account: &AccountId,
         key: &KeyId,
     ) -> Result<(), LedgerError> {
-        let asking = self.ledger.release(number, account, key);
-        self.timed(Operation::Release, is_away, asking).await
+        let asked = self.ask(Operation::Release);
+        asked.answered(self.ledger.release(number, account, key).await, is_away)
     }
 
     async fn extend(
@@ -169,29 +183,29 @@ impl<L: Ledger> Ledger for Measured<L> {
         account: &AccountId,
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
-        let asking = self.ledger.extend(number, account, ttl);
-        self.timed(Operation::Extend, is_away, asking).await
+        let asked = self.ask(Operation::Extend);
+        asked.answered(self.ledger.extend(number, account, ttl).await, is_away)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-        self.timed(Operation::Probe, is_away, self.ledger.probe(account, key))
-            .await
+        let asked = self.ask(Operation::Probe);
+        asked.answered(self.ledger.probe(account, key).await, is_away)
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
-        self.timed(Operation::Expire, is_away, self.ledger.expire())
-            .await
+        let asked = self.ask(Operation::Expire);
+        asked.answered(self.ledger.expire().await, is_away)
     }
 
     async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
-        let asking = self.ledger.checkpoint(running);
-        self.timed(Operation::Checkpoint, is_away, asking).await
+        let asked = self.ask(Operation::Checkpoint);
+        asked.answered(self.ledger.checkpoint(running).await, is_away)
     }
 }
 
 impl<L: KeyStore> KeyStore for Measured<L> {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        let asking = self.ledger.find_key(digest);
-        self.timed(Operation::FindKey, |_| true, asking).await
+        let asked = self.ask(Operation::FindKey);
+        asked.answered(self.ledger.find_key(digest).await, |_| true)
     }
 }

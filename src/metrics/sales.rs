@@ -2,10 +2,11 @@
 //! callers' way.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    collections::{HashMap, HashSet},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard},
 };
 
+use foldhash::fast::FixedState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -46,8 +47,10 @@ struct Model {
 /// The counters of what was sold.
 #[derive(Debug)]
 pub(crate) struct Sales {
-    names: RwLock<Names>,
+    known: RwLock<Known>,
     none: Arc<str>,
+    /// The series of all models that no config has named, once there is such a call.
+    of_none: OnceLock<OfModel>,
     calls: Family<Call, Counter>,
     tokens: Family<Class, Counter>,
     charged: Family<Model, Rubles>,
@@ -56,18 +59,37 @@ pub(crate) struct Sales {
     estimated: Counter,
 }
 
-/// Labels of the names in the config, those of earlier ones too: calls may still run on them.
+/// The names in the config, those of earlier ones too: calls may still run on them.
 #[derive(Debug, Default)]
-struct Names {
-    models: HashMap<String, Arc<str>>,
-    vendors: HashMap<String, Arc<str>>,
+struct Known {
+    models: HashMap<Arc<str>, OfModel, FixedState>,
+    vendors: HashSet<Arc<str>, FixedState>,
+}
+
+/// A model's label, and those of its series that each call adds to.
+#[derive(Debug)]
+struct OfModel {
+    label: Arc<str>,
+    /// In the order of [`classes`].
+    tokens: [Counter; 4],
+    charged: Rubles,
+    /// Calls that came to their end, by the vendors that it has had.
+    finished: Vec<(Arc<str>, Counter)>,
+}
+
+impl OfModel {
+    fn finished(&self, vendor: &str) -> Option<&Counter> {
+        let found = self.finished.iter().find(|(name, _)| **name == *vendor);
+        found.map(|(_, calls)| calls)
+    }
 }
 
 impl Sales {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let sales = Self {
-            names: RwLock::default(),
+            known: RwLock::default(),
             none: NONE.into(),
+            of_none: OnceLock::new(),
             calls: Family::default(),
             tokens: Family::default(),
             charged: Family::default(),
@@ -110,21 +132,19 @@ impl Sales {
 
     /// Makes the labels of the models in force, and their series. Those of earlier ones stay.
     pub(super) fn follow(&self, snapshot: &Snapshot) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let Known { models, vendors } = &mut *known;
         for (model, _) in snapshot.models() {
-            let label = {
-                let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-                for route in &model.routes {
-                    label(&mut names.vendors, &route.vendor.name);
-                }
-                label(&mut names.models, &model.id)
-            };
-            for (class, _) in classes(&Usage::default()) {
-                drop(self.tokens(&label, class));
-            }
-            drop(self.charged(&label));
+            let series = models
+                .entry(Arc::from(model.id.as_str()))
+                .or_insert_with_key(|label| self.of_model(label));
             for route in &model.routes {
-                let vendor = self.vendor(Some(&route.vendor.name));
-                drop(self.call(&label, vendor, End::Finished.as_str()));
+                let vendor = &route.vendor.name;
+                vendors.insert(Arc::clone(vendor));
+                if series.finished(vendor).is_none() {
+                    let calls = self.call(&series.label, vendor, End::Finished.as_str());
+                    series.finished.push((Arc::clone(vendor), calls));
+                }
             }
         }
     }
@@ -132,13 +152,23 @@ impl Sales {
     /// A call was settled.
     pub(crate) fn settled(&self, settlement: &Settlement, settled: &Settled) {
         let item = &settlement.item;
-        let model = self.model(Some(&item.model));
-        self.call(&model, self.vendor(Some(&item.vendor)), item.end.as_str())
-            .inc();
-        for (class, tokens) in classes(&item.usage) {
-            self.tokens(&model, class).inc_by(tokens);
+        let known = self.known();
+        let model = known
+            .models
+            .get(item.model.as_str())
+            .unwrap_or_else(|| self.of_none.get_or_init(|| self.of_model(&self.none)));
+        let finished = model.finished(&item.vendor);
+        match finished.filter(|_| item.end == End::Finished) {
+            Some(calls) => calls.inc(),
+            None => {
+                let vendor = self.vendor(&known, Some(&item.vendor));
+                self.call(&model.label, vendor, item.end.as_str()).inc()
+            }
+        };
+        for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
+            series.inc_by(tokens);
         }
-        self.charged(&model).inner().add(micro(settled.charged));
+        model.charged.inner().add(micro(settled.charged));
         self.loss.inner().add(micro(settled.loss));
         if settlement.cost > settlement.held {
             self.overruns.inc();
@@ -150,26 +180,38 @@ impl Sales {
 
     /// A call was released: it cost nothing.
     pub(crate) fn released(&self, model: Option<&str>, vendor: Option<&str>) {
-        self.call(&self.model(model), self.vendor(vendor), RELEASED)
-            .inc();
+        let known = self.known();
+        let (model, vendor) = (self.model(&known, model), self.vendor(&known, vendor));
+        self.call(model, vendor, RELEASED).inc();
     }
 
-    fn model(&self, name: Option<&str>) -> Arc<str> {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        let known = name.and_then(|name| names.models.get(name));
-        Arc::clone(known.unwrap_or(&self.none))
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn vendor(&self, name: Option<&str>) -> Arc<str> {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        let known = name.and_then(|name| names.vendors.get(name));
-        Arc::clone(known.unwrap_or(&self.none))
+    fn model<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
+        let model = name.and_then(|name| known.models.get(name));
+        model.map_or(&self.none, |model| &model.label)
     }
 
-    fn call(&self, model: &Arc<str>, vendor: Arc<str>, end: &'static str) -> Counter {
+    fn vendor<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
+        let vendor = name.and_then(|name| known.vendors.get(name));
+        vendor.unwrap_or(&self.none)
+    }
+
+    fn of_model(&self, label: &Arc<str>) -> OfModel {
+        OfModel {
+            label: Arc::clone(label),
+            tokens: classes(&Usage::default()).map(|(class, _)| self.tokens(label, class)),
+            charged: self.charged(label),
+            finished: Vec::new(),
+        }
+    }
+
+    fn call(&self, model: &Arc<str>, vendor: &Arc<str>, end: &'static str) -> Counter {
         let labels = Call {
             model: Arc::clone(model),
-            vendor,
+            vendor: Arc::clone(vendor),
             end,
         };
         self.calls.get_or_create(&labels).clone()
@@ -189,13 +231,6 @@ impl Sales {
         };
         self.charged.get_or_create(&labels).clone()
     }
-}
-
-fn label(labels: &mut HashMap<String, Arc<str>>, name: &str) -> Arc<str> {
-    let label = labels
-        .entry(name.to_owned())
-        .or_insert_with(|| Arc::from(name));
-    Arc::clone(label)
 }
 
 const fn classes(usage: &Usage) -> [(&'static str, u64); 4] {
@@ -226,11 +261,12 @@ mod tests {
     fn only_names_of_the_config_are_labels() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
-        assert_eq!(&*sales.model(Some("z-first")), "z-first");
-        assert_eq!(&*sales.vendor(Some("v")), "v");
+        let known = sales.known();
+        assert_eq!(&**sales.model(&known, Some("z-first")), "z-first");
+        assert_eq!(&**sales.vendor(&known, Some("v")), "v");
         for unknown in [None, Some("Z-first"), Some("")] {
-            assert_eq!(&*sales.model(unknown), "none", "{unknown:?}");
-            assert_eq!(&*sales.vendor(unknown), "none", "{unknown:?}");
+            assert_eq!(&**sales.model(&known, unknown), "none", "{unknown:?}");
+            assert_eq!(&**sales.vendor(&known, unknown), "none", "{unknown:?}");
         }
     }
 
@@ -253,10 +289,41 @@ mod tests {
         for _ in 0..2 {
             sales.settled(&settlement, &settled);
         }
-        let model = sales.model(Some("z-first"));
+        let model = Arc::from("z-first");
         assert_eq!(sales.tokens(&model, "output").get(), 14);
         assert_eq!(sales.charged(&model).get().to_string(), "0.00024");
         assert_eq!(sales.loss.get().to_string(), "0.00002");
         assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
+    }
+
+    #[test]
+    fn a_settled_call_counts_under_its_names_and_its_end() {
+        let sales = Sales::register(&mut Registry::default());
+        sales.follow(&live().snapshot());
+        let mut settlement = settlement(1, "k1", 100);
+        let settled = Settled {
+            booked: Booked::Held,
+            charged: rubles(100),
+            loss: rubles(0),
+            repeated: false,
+        };
+        for (model, vendor, end, labels) in [
+            ("z-first", "v", End::Finished, ["z-first", "v"]),
+            ("z-first", "v", End::ClientLeft, ["z-first", "v"]),
+            ("z-first", "gone", End::Finished, ["z-first", "none"]),
+            ("gone", "v", End::Finished, ["none", "v"]),
+        ] {
+            // A reload takes nothing away.
+            sales.follow(&live().snapshot());
+            settlement.item.model = model.into();
+            settlement.item.vendor = vendor.into();
+            settlement.item.end = end;
+            sales.settled(&settlement, &settled);
+            let [model, vendor] = labels.map(Arc::<str>::from);
+            let calls = sales.call(&model, &vendor, end.as_str());
+            assert_eq!(calls.get(), 1, "{labels:?} {end:?}");
+        }
+        let tokens = |model: &str| sales.tokens(&Arc::from(model), "output").get();
+        assert_eq!((tokens("z-first"), tokens("none")), (42, 14));
     }
 }

@@ -4,9 +4,10 @@ use std::{
     collections::HashMap,
     pin::Pin,
     sync::{Arc, PoisonError, RwLock},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
+use foldhash::fast::FixedState;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use prometheus_client::{
@@ -30,12 +31,12 @@ struct Vendor {
 #[derive(Debug)]
 pub(crate) struct Vendors {
     /// By the name in the config; those of earlier configs stay.
-    counts: RwLock<HashMap<Arc<str>, Counts>>,
+    counts: RwLock<HashMap<Arc<str>, Arc<Counts>, FixedState>>,
     head: Family<Vendor, Histogram>,
     failures: Family<Vendor, Counter>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Counts {
     head: Histogram,
     failures: Counter,
@@ -75,12 +76,12 @@ impl Vendors {
                     head: self.head.get_or_create(&labels).clone(),
                     failures: self.failures.get_or_create(&labels).clone(),
                 };
-                counts.insert(Arc::clone(name), made);
+                counts.insert(Arc::clone(name), Arc::new(made));
             }
         }
     }
 
-    fn of(&self, vendor: &str) -> Option<Counts> {
+    fn of(&self, vendor: &str) -> Option<Arc<Counts>> {
         let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(vendor).cloned()
     }
@@ -147,7 +148,7 @@ pin_project! {
         #[pin]
         inner: F,
         traced: Option<CallRecord>,
-        counts: Option<Counts>,
+        counts: Option<Arc<Counts>>,
         began: Instant,
     }
 }
@@ -160,12 +161,16 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.inner.poll(cx));
-        if let (Err(error), Some(record)) = (&result, this.traced) {
+        // Looked at where it lies: an answer is large.
+        let polled = this.inner.poll(cx);
+        let Poll::Ready(result) = &polled else {
+            return polled;
+        };
+        if let (Err(error), Some(record)) = (result, this.traced) {
             record.attempt_failed(error);
         }
         if let Some(counts) = this.counts {
-            match &result {
+            match result {
                 Ok(_) => counts.head.observe(this.began.elapsed().as_secs_f64()),
                 Err(error) if is_the_vendors(error) => {
                     counts.failures.inc();
@@ -173,7 +178,7 @@ where
                 Err(_) => {}
             }
         }
-        Poll::Ready(result)
+        polled
     }
 }
 
