@@ -303,13 +303,14 @@ macro_rules! books {
     };
 }
 
-/// The same call of [`Ledger`].
+/// The same call of [`Ledger`]. The future of a server's answer is large, and would be moved wherever any
+/// ledger is asked: so it is boxed.
 macro_rules! ask {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {
             Store::Memory($ledger) => $call,
             Store::Sqlite($ledger) => $call,
-            Store::Redis($ledger) => $call,
+            Store::Redis($ledger) => Box::pin(async { $call }).await,
         }
     };
 }
@@ -320,12 +321,7 @@ impl Ledger for Store {
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        match self {
-            Self::Memory(ledger) => ledger.settle(settlement).await,
-            Self::Sqlite(ledger) => ledger.settle(settlement).await,
-            // By far the largest of the three: the settler would move as much for the others.
-            Self::Redis(ledger) => Box::pin(ledger.settle(settlement)).await,
-        }
+        ask!(self, ledger => ledger.settle(settlement).await)
     }
 
     async fn release(
