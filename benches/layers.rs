@@ -79,7 +79,11 @@ fn main() {
     // On the runtime that the calls are made on: it settles while `settled` waits, and never else.
     let (settler, settling) = {
         let ended = Arc::clone(&desk.ended);
-        let settings = SettlerSettings::default();
+        // What settling takes, not what it waits.
+        let settings = SettlerSettings {
+            gather: Duration::ZERO,
+            ..SettlerSettings::default()
+        };
         Settler::new(desk.ledger.clone(), settings, move |_| {
             ended.fetch_add(1, Ordering::Relaxed);
         })

@@ -167,6 +167,18 @@ impl<L: Ledger> Ledger for Measured<L> {
         asked.answered(self.ledger.settle(settlement).await, is_away)
     }
 
+    /// Each is answered when all are.
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        let began = Instant::now();
+        let answers = self.ledger.settle_all(settlements).await;
+        let took = began.elapsed();
+        for answer in &answers {
+            let failed = answer.as_ref().is_err_and(is_away);
+            self.metrics.ledger.asked(Operation::Settle, took, failed);
+        }
+        answers
+    }
+
     async fn release(
         &self,
         number: RequestNumber,

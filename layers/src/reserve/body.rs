@@ -38,11 +38,11 @@ pub(super) struct Guard<T: Bill> {
 
 impl<T: Bill> Guard<T> {
     /// `None` when the settler's queue is full: no hold may be made that could not be ended.
-    pub(super) fn new(settler: &Settler, hold: &Hold, meter: Meter, bill: T) -> Option<Self> {
+    pub(super) fn new(settler: &Settler, hold: Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
             place: Some(settler.place()?),
             call: Arc::new(Granted {
-                hold: hold.clone(),
+                hold,
                 held: None,
                 meter,
                 bill,
@@ -50,6 +50,11 @@ impl<T: Bill> Guard<T> {
             }),
             entry: None,
         })
+    }
+
+    /// What the ledger is to hold.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.call.hold
     }
 
     /// The ledger holds so much: from here on the call is tended. `fit` writes into the bill what
@@ -130,12 +135,7 @@ impl<T: Bill> Guard<T> {
             bill,
             ..
         } = &*self.call;
-        let Hold {
-            number,
-            account,
-            key,
-            ..
-        } = hold.clone();
+        let (number, account, key) = (hold.number, hold.account.clone(), hold.key.clone());
         let reading = meter.read();
         let (cost, resolution) = match held.and_then(|held| Some((held, bill.charge(&reading)?))) {
             Some((held, (cost, item))) => (

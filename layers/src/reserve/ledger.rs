@@ -5,6 +5,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -325,6 +326,15 @@ pub trait Ledger: Send + Sync + 'static {
         &self,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled, LedgerError>> + Send;
+
+    /// Charges calls that ended at about the same time: what [`Ledger::settle`] says to each, in their
+    /// order. Worth an implementation of its own where telling them together is cheaper.
+    fn settle_all(
+        &self,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Vec<Result<Settled, LedgerError>>> + Send {
+        join_all(settlements.iter().map(|call| self.settle(call)))
+    }
 
     /// Ends a hold without a charge. A hold that comes later under this number is refused.
     ///

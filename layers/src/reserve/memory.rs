@@ -49,6 +49,23 @@ impl MemoryLedger {
         Self::default()
     }
 
+    fn charge(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        let mut inner = self.for_call()?;
+        let Inner { state, journal } = &mut *inner;
+        let now = now_ms();
+        let (settled, record) = match state.settle(settlement, now) {
+            Ok(booked) => booked,
+            Err(UnknownNumber) => match journal.receipt(settlement.number) {
+                Some(first) if first.booked != Booked::Stale => return Ok(first_result(first)),
+                _ => state.settle_unknown(settlement, now),
+            },
+        };
+        if let Some(Record::Settled { receipt, .. }) = record {
+            journal.call(receipt);
+        }
+        Ok(settled)
+    }
+
     fn for_call(&self) -> Result<MutexGuard<'_, Inner>, LedgerError> {
         self.inner
             .lock()
@@ -78,20 +95,11 @@ impl Ledger for MemoryLedger {
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        let mut inner = self.for_call()?;
-        let Inner { state, journal } = &mut *inner;
-        let now = now_ms();
-        let (settled, record) = match state.settle(settlement, now) {
-            Ok(booked) => booked,
-            Err(UnknownNumber) => match journal.receipt(settlement.number) {
-                Some(first) if first.booked != Booked::Stale => return Ok(first_result(first)),
-                _ => state.settle_unknown(settlement, now),
-            },
-        };
-        if let Some(Record::Settled { receipt, .. }) = record {
-            journal.call(receipt);
-        }
-        Ok(settled)
+        self.charge(settlement)
+    }
+
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        settlements.iter().map(|call| self.charge(call)).collect()
     }
 
     async fn release(

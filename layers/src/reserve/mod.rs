@@ -342,6 +342,7 @@ where
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
 {
     let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
+    let least = quote.least;
     let number = req
         .extensions()
         .get::<RequestNumber>()
@@ -352,14 +353,15 @@ where
         account: quote.account,
         key: quote.key,
         want: quote.want,
-        least: quote.least,
+        least,
         ttl: shared.ttl.get(),
     };
     // From here on the hold may exist: the guard is there before the ledger is asked, since this
     // future may be dropped while it waits for the answer.
-    let mut guard = body::Guard::new(&shared.settler, &hold, quote.meter, quote.bill)
+    let mut guard = body::Guard::new(&shared.settler, hold, quote.meter, quote.bill)
         .ok_or(Error::Overloaded)?;
-    match shared.ledger.reserve(&hold).await {
+    let reserved = shared.ledger.reserve(guard.hold()).await;
+    match reserved {
         Ok(reserved) => {
             guard.granted(&shared.settler, reserved.held, |bill| {
                 shared.tariff.granted(&mut req, bill, reserved.held);
@@ -367,9 +369,9 @@ where
         }
         Err(error @ LedgerError::Refused(_)) => {
             guard.refused();
-            return Err(refusal(error, hold.least));
+            return Err(refusal(error, least));
         }
-        Err(error) => return Err(refusal(error, hold.least)),
+        Err(error) => return Err(refusal(error, least)),
     }
     let mut res = guard.unless_cut(inner.call(req)).await?;
     let streams = res.extensions().get::<EventStream>().is_some();

@@ -1,16 +1,23 @@
 //! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
+//!
+//! Ends gather for some milliseconds and are told to the ledger together. While they keep coming, the
+//! task looks for them in turns, and the end of a call wakes nobody.
 
 use std::{
-    fmt,
+    fmt, mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{join, join_all},
+    stream::FuturesUnordered,
+};
 use tokio::{
-    sync::mpsc,
+    sync::mpsc::{self, error::TryRecvError},
     time::{Instant, MissedTickBehavior},
 };
 
@@ -33,6 +40,9 @@ pub struct SettlerSettings {
     pub calls_max: usize,
     /// Settlements under way at a time.
     pub under_way_max: usize,
+    /// How long the end of a call may wait for others, to be told to the ledger with them; a timer adds
+    /// up to two milliseconds. Until it is told, the hold stands. Zero waits for none.
+    pub gather: Duration,
     /// Calls that go on without their client at a time; further ones are cut.
     pub without_client_max: usize,
     /// First wait after the ledger was out of reach; doubled each time.
@@ -49,6 +59,7 @@ impl Default for SettlerSettings {
         Self {
             calls_max: 10_000,
             under_way_max: 256,
+            gather: Duration::from_millis(4),
             without_client_max: 1000,
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(2),
@@ -63,6 +74,9 @@ const FRESH: Duration = Duration::from_secs(300);
 
 /// A call that cannot be settled is reported once, and then so often.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// So many ends are told to the ledger together.
+const TOGETHER_MAX: usize = 256;
 
 /// Holds that one round asks to extend at the same time.
 const EXTENSIONS_AT_ONCE: usize = 64;
@@ -253,19 +267,30 @@ impl<L> fmt::Debug for SettlerTask<L> {
 impl<L: Ledger> SettlerTask<L> {
     /// Settles until every [`Settler`] is gone and all that was queued is booked.
     pub async fn run(mut self) {
-        let mut under_way = FuturesUnordered::new();
+        let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
         let (mut noting, mut extending) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // A timer runs while ends come; where none does, the next one wakes the task.
+        let mut turn = pin!(tokio::time::sleep(Duration::ZERO));
+        let (mut gathered, mut gathering) = (Vec::<Resolution>::new(), false);
+        let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
-        while queue_open || unfinished_open || !under_way.is_empty() || !without_client.is_empty() {
+        while queue_open
+            || unfinished_open
+            || gathering
+            || under_way > 0
+            || !without_client.is_empty()
+        {
             // While the ledger is out of reach, what is under way fills up, then the queue does, and
             // then no new call finds a place: nothing is served that could not be charged.
-            let takes_more = queue_open && under_way.len() < self.settings.under_way_max;
+            let room = self.settings.under_way_max.saturating_sub(under_way);
+            let takes_first = queue_open && !gathering && room > 0;
             let adopts_more =
                 unfinished_open && without_client.len() < self.settings.without_client_max;
+            let mut is_turn = false;
             tokio::select! {
                 biased;
                 // Seldom ready, so first: a busy queue must not keep them waiting.
@@ -278,9 +303,23 @@ impl<L: Ledger> SettlerTask<L> {
                         extending.push(self.extend());
                     }
                 }
-                Some(()) = under_way.next(), if !under_way.is_empty() => {}
-                resolution = self.resolutions.recv(), if takes_more => match resolution {
-                    Some(resolution) => under_way.push(self.resolve(resolution)),
+                Some(told) = ending.next(), if !ending.is_empty() => {
+                    let (ended, unended): (usize, Vec<Unended>) = told;
+                    under_way -= ended;
+                    retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
+                }
+                Some(()) = retrying.next(), if !retrying.is_empty() => under_way -= 1,
+                () = turn.as_mut(), if gathering => is_turn = true,
+                first = self.resolutions.recv(), if takes_first => match first {
+                    Some(first) => {
+                        gathered.push(first);
+                        gathering = true;
+                        if self.settings.gather.is_zero() {
+                            is_turn = true;
+                        } else {
+                            turn.as_mut().reset(Instant::now() + self.settings.gather);
+                        }
+                    }
                     None => queue_open = false,
                 },
                 call = self.unfinished.recv(), if adopts_more => match call {
@@ -290,7 +329,34 @@ impl<L: Ledger> SettlerTask<L> {
                 },
                 Some(_) = without_client.next(), if !without_client.is_empty() => {}
             }
+            if is_turn {
+                queue_open = self.take(&mut gathered, room.min(TOGETHER_MAX));
+                // After a turn without any, the next one is waited for.
+                gathering = !gathered.is_empty() && !self.settings.gather.is_zero();
+                if !gathered.is_empty() {
+                    let wait = match gathered.len() {
+                        // There may be more.
+                        TOGETHER_MAX.. => Duration::ZERO,
+                        _ => self.settings.gather,
+                    };
+                    turn.as_mut().reset(Instant::now() + wait);
+                    under_way += gathered.len();
+                    ending.push(self.end_all(mem::take(&mut gathered)));
+                }
+            }
         }
+    }
+
+    /// Takes what is in the queue, up to so many in all. Says whether more can come.
+    fn take(&mut self, gathered: &mut Vec<Resolution>, count_max: usize) -> bool {
+        while gathered.len() < count_max {
+            match self.resolutions.try_recv() {
+                Ok(resolution) => gathered.push(resolution),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        true
     }
 
     /// Notes what running calls have cost.
@@ -349,36 +415,112 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    fn resolve(&self, resolution: Resolution) -> impl Future<Output = ()> + use<L> {
+    /// Tells the ledger of these ends together. Says how many it has acknowledged, and which it has not.
+    fn end_all(
+        &self,
+        resolutions: Vec<Resolution>,
+    ) -> impl Future<Output = (usize, Vec<Unended>)> + use<L> {
+        let (ledger, report) = (Arc::clone(&self.ledger), Arc::clone(&self.report));
+        async move {
+            let (count, began) = (resolutions.len(), Instant::now());
+            let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
+            for resolution in resolutions {
+                match resolution {
+                    Resolution::Settle(settlement) => settlements.push(*settlement),
+                    release @ Resolution::Release { .. } => releases.push(release),
+                }
+            }
+            let settling = async {
+                if settlements.is_empty() {
+                    return Vec::new();
+                }
+                ledger.settle_all(&settlements).await
+            };
+            let releasing = join_all(releases.iter().map(|release| attempt(&*ledger, release)));
+            let (settled, released) = join(settling, releasing).await;
+
+            let mut unended = Vec::new();
+            let mut settled = settled.into_iter();
+            for settlement in settlements {
+                // A ledger that leaves one out is asked for it again.
+                let answer = settled.next().unwrap_or_else(|| {
+                    let cause = "the ledger did not say what became of it".into();
+                    Err(LedgerError::Unavailable(cause))
+                });
+                match answer {
+                    Ok(settled) => report(&Event::Settled {
+                        settlement: &settlement,
+                        settled: &settled,
+                    }),
+                    Err(error) => unended.push(Unended {
+                        resolution: Resolution::Settle(Box::new(settlement)),
+                        began,
+                        cause: cause_of(error),
+                    }),
+                }
+            }
+            for (release, answer) in releases.into_iter().zip(released) {
+                match answer {
+                    Ok(_) => tell(&*report, &release, None),
+                    Err(cause) => unended.push(Unended {
+                        resolution: release,
+                        began,
+                        cause,
+                    }),
+                }
+            }
+            (count - unended.len(), unended)
+        }
+    }
+
+    /// Tells the ledger of an end again, until it is acknowledged.
+    fn retry(&self, unended: Unended) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, settings) = (
             Arc::clone(&self.ledger),
             Arc::clone(&self.report),
             self.settings,
         );
         async move {
-            let (began, mut wait) = (Instant::now(), settings.retry_min);
-            let mut resolution = resolution;
-            let mut told: Option<Instant> = None;
+            let Unended {
+                mut resolution,
+                began,
+                cause,
+            } = unended;
+            let number = resolution.number();
+            report(&Event::Unavailable {
+                number,
+                cause: &cause,
+            });
+            let (mut told, mut wait) = (Instant::now(), settings.retry_min);
             loop {
+                tokio::time::sleep(jittered(wait, number)).await;
+                wait = settings.retry_max.min(wait * 2);
                 if let Resolution::Settle(settlement) = &mut resolution {
                     settlement.fresh = began.elapsed() < FRESH;
                 }
                 match attempt(&*ledger, &resolution).await {
                     Ok(settled) => return tell(&*report, &resolution, settled.as_ref()),
-                    Err(cause) if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
-                        told = Some(Instant::now());
+                    Err(cause) if told.elapsed() >= TELL_AGAIN => {
+                        told = Instant::now();
                         report(&Event::Unavailable {
-                            number: resolution.number(),
+                            number,
                             cause: &cause,
                         });
                     }
                     Err(_) => {}
                 }
-                tokio::time::sleep(jittered(wait, resolution.number())).await;
-                wait = settings.retry_max.min(wait * 2);
             }
         }
     }
+}
+
+/// An end that the ledger has not acknowledged.
+struct Unended {
+    resolution: Resolution,
+    /// When the ledger was told first.
+    began: Instant,
+    /// Why it did not answer.
+    cause: BoxError,
 }
 
 async fn attempt<L: Ledger>(
@@ -429,10 +571,191 @@ fn jittered(wait: Duration, number: RequestNumber) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::task::JoinSet;
 
     use super::*;
-    use crate::reserve::{ledger::Bookkeeping, memory::MemoryLedger};
+    use crate::{
+        reserve::{
+            ledger::{Bookkeeping, Reserved},
+            memory::MemoryLedger,
+        },
+        usage::{End, Usage},
+    };
+
+    /// Writes down how many ends it is told of at a time. Of one, the first time, it loses the answer.
+    #[derive(Clone, Default)]
+    struct Recorder {
+        ledger: MemoryLedger,
+        told: Arc<Mutex<Vec<usize>>>,
+        loses: Arc<Mutex<Option<RequestNumber>>>,
+    }
+
+    impl Ledger for Recorder {
+        async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+            self.ledger.reserve(hold).await
+        }
+
+        async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+            self.told.lock().unwrap().push(1);
+            self.ledger.settle(settlement).await
+        }
+
+        async fn settle_all(&self, calls: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+            self.told.lock().unwrap().push(calls.len());
+            let lost = self.loses.lock().unwrap().take();
+            let mut answers = self.ledger.settle_all(calls).await;
+            for (call, answer) in calls.iter().zip(&mut answers) {
+                if Some(call.number) == lost {
+                    *answer = Err(LedgerError::Unavailable("no way back".into()));
+                }
+            }
+            answers
+        }
+
+        async fn release(
+            &self,
+            number: RequestNumber,
+            account: &AccountId,
+            key: &KeyId,
+        ) -> Result<(), LedgerError> {
+            self.ledger.release(number, account, key).await
+        }
+
+        async fn extend(
+            &self,
+            number: RequestNumber,
+            account: &AccountId,
+            ttl: Duration,
+        ) -> Result<bool, LedgerError> {
+            self.ledger.extend(number, account, ttl).await
+        }
+
+        async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+            self.ledger.probe(account, key).await
+        }
+
+        async fn expire(&self) -> Result<usize, LedgerError> {
+            self.ledger.expire().await
+        }
+    }
+
+    fn settle(number: RequestNumber) -> Resolution {
+        let item = Item {
+            model: "m".into(),
+            vendor: "v".into(),
+            usage: Usage::default(),
+            price: None,
+            estimated: false,
+            bounded: false,
+            end: End::Finished,
+        };
+        let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
+        Resolution::settle(number, account, key, MicroRub::ZERO, MicroRub::ZERO, item)
+    }
+
+    fn release(number: RequestNumber) -> Resolution {
+        Resolution::Release {
+            number,
+            account: "acme".parse().unwrap(),
+            key: "k1".parse().unwrap(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_are_told_together_and_one_that_fails_is_told_again_alone() {
+        let ledger = Recorder::default();
+        let numbers: [RequestNumber; 4] = std::array::from_fn(|_| RequestNumber::now_v7());
+        *ledger.loses.lock().unwrap() = Some(numbers[1]);
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let reported = Arc::clone(&reports);
+        let report = move |event: &Event<'_>| {
+            let line = match event {
+                Event::Settled { settlement, .. } => ("settled", settlement.number),
+                Event::Released { number } => ("released", *number),
+                Event::Unavailable { number, .. } => ("unavailable", *number),
+                Event::Untended { .. } => unreachable!("no call runs"),
+            };
+            reported.lock().unwrap().push(line);
+        };
+        let (settler, task) = Settler::new(ledger.clone(), SettlerSettings::default(), report);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task.run());
+        for number in &numbers[..3] {
+            settler.place().unwrap().send(settle(*number));
+        }
+        settler.place().unwrap().send(release(numbers[3]));
+        drop(settler);
+        tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(*ledger.told.lock().unwrap(), [3, 1]);
+        let reports = reports.lock().unwrap();
+        assert_eq!(
+            *reports,
+            [
+                ("settled", numbers[0]),
+                ("settled", numbers[2]),
+                ("released", numbers[3]),
+                ("unavailable", numbers[1]),
+                ("settled", numbers[1]),
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_wait_for_others_no_longer_than_is_set() {
+        for gather in [Duration::ZERO, Duration::from_millis(4)] {
+            let settings = SettlerSettings {
+                gather,
+                ..SettlerSettings::default()
+            };
+            let waits = Arc::new(Mutex::new(Vec::new()));
+            let (waited, began) = (Arc::clone(&waits), Instant::now());
+            let report = move |_: &Event<'_>| waited.lock().unwrap().push(began.elapsed());
+            let (settler, task) = Settler::new(Recorder::default(), settings, report);
+            let mut tasks = JoinSet::new();
+            tasks.spawn(task.run());
+            // One after a silence, one in the turn behind it, one after another silence.
+            let mut sent = Vec::new();
+            for pause_ms in [0, 5, 100] {
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                sent.push(began.elapsed());
+                settler
+                    .place()
+                    .unwrap()
+                    .send(settle(RequestNumber::now_v7()));
+            }
+            drop(settler);
+            tasks.join_next().await.unwrap().unwrap();
+            let waits = waits.lock().unwrap();
+            assert_eq!(waits.len(), sent.len());
+            for (told, sent) in waits.iter().zip(sent) {
+                let timer = if gather.is_zero() { 0 } else { 2 };
+                let latest = sent + gather + Duration::from_millis(timer);
+                assert!(*told <= latest, "{gather:?}: {told:?}, {sent:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_ends_are_under_way_than_is_set() {
+        let ledger = Recorder::default();
+        let settings = SettlerSettings {
+            under_way_max: 2,
+            ..SettlerSettings::default()
+        };
+        let (settler, task) = Settler::new(ledger.clone(), settings, |_| {});
+        for _ in 0..5 {
+            let place = settler.place().unwrap();
+            place.send(settle(RequestNumber::now_v7()));
+        }
+        drop(settler);
+        task.run().await;
+        assert_eq!(*ledger.told.lock().unwrap(), [2, 2, 1]);
+    }
 
     #[tokio::test]
     async fn a_report_that_panics_costs_itself_alone() {
@@ -446,11 +769,8 @@ mod tests {
             panic!("a panic of the test's");
         });
         for _ in 0..2 {
-            settler.place().unwrap().send(Resolution::Release {
-                number: RequestNumber::now_v7(),
-                account: account.clone(),
-                key: "k1".parse().unwrap(),
-            });
+            let place = settler.place().unwrap();
+            place.send(release(RequestNumber::now_v7()));
         }
         drop(settler);
         task.run().await;

@@ -3,8 +3,8 @@
 //! The book lives in memory. RESERVE, RELEASE, EXTEND and EXPIRE touch memory alone: a hold dies
 //! with the process, and so does the call that it stands for. Charges, payments, keys and tariff
 //! versions are answered after they have been committed (write-ahead log, `synchronous = FULL`);
-//! those that come together share a commit. A charge is booked off the caller's path, so it may
-//! wait up to 5 ms for others; settle many at a time.
+//! those that come together share a commit. A charge is booked off the caller's path, so alone it
+//! waits up to 5 ms for others; those that are told together ([`Ledger::settle_all`]) do not.
 //!
 //! On opening, the books are checked (I3, I4); one that does not balance is not served from. A lock
 //! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console.
@@ -160,6 +160,26 @@ impl SqliteLedger {
         read.await?
     }
 
+    /// Charges the calls whose numbers the book knows, in one step and one commit.
+    async fn charge_known(
+        &self,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Option<Settled>>, BoxError> {
+        let shared = &self.inner.shared;
+        let Ok((charged, committed)) = shared.queue(Haste::Now, |state, now| {
+            let mut records = Vec::with_capacity(settlements.len());
+            let charged = settlements.iter().map(|call| {
+                let (settled, record) = state.settle(call, now).ok()?;
+                records.extend(record);
+                Some(settled)
+            });
+            let charged: Vec<_> = charged.collect();
+            Ok::<_, Infallible>((charged, records))
+        })?;
+        shared.committed(committed).await?;
+        Ok(charged)
+    }
+
     async fn find_receipt(&self, number: RequestNumber) -> Result<Option<Receipt>, BoxError> {
         self.read(move |conn| file::receipt(conn, number)).await
     }
@@ -220,6 +240,20 @@ impl Ledger for SqliteLedger {
             .await
             .map_err(LedgerError::Unavailable)?;
         Ok(settled)
+    }
+
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        // When the ledger fails, each is asked for by itself, and told why.
+        let charged = self.charge_known(settlements).await.unwrap_or_default();
+        let mut charged = charged.into_iter();
+        let mut answers = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            answers.push(match charged.next().flatten() {
+                Some(settled) => Ok(settled),
+                None => self.settle(settlement).await,
+            });
+        }
+        answers
     }
 
     async fn release(

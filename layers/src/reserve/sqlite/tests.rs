@@ -589,6 +589,18 @@ async fn a_ledger_whose_file_failed_serves_nothing_more() {
         matches!(unsettled, Err(LedgerError::Unavailable(_))),
         "{unsettled:?}"
     );
+    let calls = [settlement(4, 70, true), settlement(8, 70, true)];
+    let unsettled = ledger.settle_all(&calls).await;
+    assert!(
+        matches!(
+            unsettled[..],
+            [
+                Err(LedgerError::Unavailable(_)),
+                Err(LedgerError::Unavailable(_))
+            ]
+        ),
+        "{unsettled:?}"
+    );
     let Err(LedgerError::Unavailable(cause)) = ledger.reserve(&hold(8, 1, 1, HOUR)).await else {
         panic!("a hold on a broken ledger")
     };

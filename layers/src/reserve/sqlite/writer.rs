@@ -20,7 +20,7 @@ use crate::{
     error::BoxError,
     reserve::{
         book::Millis,
-        state::{Journaled, Record, State, Torn, now_ms},
+        state::{Record, State, Torn, now_ms},
     },
 };
 
@@ -37,9 +37,9 @@ pub(super) type Committed = oneshot::Receiver<()>;
 /// Who waits for a commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
-    /// The settler: a shared commit is worth a few milliseconds.
+    /// What is told one by one, off any caller's way: a shared commit is worth a few milliseconds.
     Gather,
-    /// An operator.
+    /// An operator, and whoever has gathered already.
     Now,
 }
 
@@ -67,23 +67,50 @@ pub(super) struct Shared {
 
 struct Desk {
     state: State,
-    queue: Vec<Job>,
+    queue: Queue,
     hurry: bool,
+    /// The writer waits for news: nobody else has to be told of them, and each time asks the system.
+    writer_waits: bool,
     fault: Option<Fault>,
 }
 
-/// Without a record: answered once everything before it is in the file.
-struct Job {
-    record: Option<Record>,
-    committed: oneshot::Sender<()>,
+/// What one commit is to write, and who waits for it. Without a record of his own one waits for those
+/// before.
+#[derive(Default)]
+struct Queue {
+    records: Vec<Record>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+impl Queue {
+    const fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.records.len().max(self.waiting.len())
+    }
+
+    /// Tells those who wait, and keeps the room.
+    fn written(&mut self) {
+        for committed in self.waiting.drain(..) {
+            // Nobody may be waiting any more; it is done all the same.
+            let _ = committed.send(());
+        }
+        self.records.clear();
+        // What once was long need not stay so.
+        self.waiting.shrink_to(4 * GATHER_ENOUGH);
+        self.records.shrink_to(4 * GATHER_ENOUGH);
+    }
 }
 
 impl Shared {
     pub(super) fn new(state: State) -> Self {
         let desk = Desk {
             state,
-            queue: Vec::new(),
+            queue: Queue::default(),
             hurry: false,
+            writer_waits: false,
             fault: None,
         };
         Self {
@@ -114,29 +141,36 @@ impl Shared {
         Ok(change(&mut desk.state, now_ms()))
     }
 
-    /// Applies a change and queues its record. An answer without a record is queued too: what it
+    /// Applies a change and queues its records. An answer without a record is queued too: what it
     /// repeats may itself not be in the file yet.
-    pub(super) fn queue<T, E>(
+    pub(super) fn queue<T, R, E>(
         &self,
         haste: Haste,
-        change: impl FnOnce(&mut State, Millis) -> Result<Journaled<T>, E>,
-    ) -> Result<Result<(T, Committed), E>, BoxError> {
+        change: impl FnOnce(&mut State, Millis) -> Result<(T, R), E>,
+    ) -> Result<Result<(T, Committed), E>, BoxError>
+    where
+        R: IntoIterator<Item = Record>,
+    {
         let mut desk = self.serving()?;
         // Before it is applied: what is in the book must get into the file.
         if desk.queue.len() >= QUEUE_MAX {
             return Err(Fault::Behind.into());
         }
-        let (answer, record) = match change(&mut desk.state, now_ms()) {
+        let (answer, records) = match change(&mut desk.state, now_ms()) {
             Ok(journaled) => journaled,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let is_first = desk.queue.is_empty();
         let (sender, committed) = oneshot::channel();
-        desk.queue.push(Job {
-            record,
-            committed: sender,
-        });
+        desk.queue.records.extend(records);
+        desk.queue.waiting.push(sender);
         desk.hurry |= haste == Haste::Now;
-        if desk.queue.len() == 1 || !desk.waits_for_more() {
+        let wakes = desk.writer_waits && (is_first || !desk.waits_for_more());
+        if wakes {
+            desk.writer_waits = false;
+        }
+        drop(desk);
+        if wakes {
             self.news.notify_one();
         }
         Ok(Ok((answer, committed)))
@@ -169,22 +203,28 @@ impl Shared {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that is queued, or `None` once there will be no more. The queue goes on in the room of the jobs
-    /// that are written.
-    fn next_batch(&self, written: Vec<Job>) -> Option<Vec<Job>> {
-        let idle = |desk: &mut Desk| desk.queue.is_empty() && desk.fault.is_none();
+    /// All that is queued, or `None` once there will be no more. The queue goes on in the room of what
+    /// is written.
+    fn next_batch(&self, written: Queue) -> Option<Queue> {
+        let idle = |desk: &mut Desk| {
+            desk.writer_waits = desk.queue.is_empty() && desk.fault.is_none();
+            desk.writer_waits
+        };
         let mut desk = self
             .news
             .wait_while(self.lock(), idle)
             .unwrap_or_else(PoisonError::into_inner);
         if desk.waits_for_more() {
-            let more = |desk: &mut Desk| desk.waits_for_more();
+            let more = |desk: &mut Desk| {
+                desk.writer_waits = desk.waits_for_more();
+                desk.writer_waits
+            };
             (desk, _) = self
                 .news
                 .wait_timeout_while(desk, GATHER, more)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        desk.hurry = false;
+        (desk.hurry, desk.writer_waits) = (false, false);
         let batch = mem::replace(&mut desk.queue, written);
         (!batch.is_empty()).then_some(batch)
     }
@@ -222,21 +262,15 @@ pub(super) fn start(
 fn run(shared: &Shared, mut conn: Connection, lock: File) {
     // A panic too must stop the serving.
     let stopped = StopGuard(shared);
-    let mut written = Vec::new();
-    while let Some(mut jobs) = shared.next_batch(written) {
-        let records = jobs.iter().filter_map(|job| job.record.as_ref());
-        if let Err(cause) = batch::commit(&mut conn, records) {
-            tracing::error!(%cause, changes = jobs.len(), "ledger file could not be written; serving nothing more");
+    let mut written = Queue::default();
+    while let Some(mut queued) = shared.next_batch(written) {
+        if let Err(cause) = batch::commit(&mut conn, queued.records.iter()) {
+            tracing::error!(%cause, changes = queued.len(), "ledger file could not be written; serving nothing more");
             shared.break_down(Fault::Broken(cause.to_string().into()));
             break;
         }
-        for job in jobs.drain(..) {
-            // Nobody may be waiting any more; it is done all the same.
-            let _ = job.committed.send(());
-        }
-        // What once was long need not stay so.
-        jobs.shrink_to(4 * GATHER_ENOUGH);
-        written = jobs;
+        queued.written();
+        written = queued;
     }
     drop(stopped);
     if let Err((_, cause)) = conn.close() {

@@ -233,6 +233,46 @@ pub(super) async fn a_settlement_told_again_is_answered_as_the_first<L: Ledger>(
     assert_eq!(free(ledger, "k1").await, 930);
 }
 
+/// I3, I5 and I7: as if they were told one by one, whatever becomes of the others.
+pub(super) async fn settlements_told_together_are_each_answered_in_their_order<L: Ledger>(
+    ledger: &L,
+) {
+    assert!(ledger.settle_all(&[]).await.is_empty());
+    reserved(ledger, &hold(1, "k1", 100)).await;
+    reserved(ledger, &hold(2, "k2", 100)).await;
+    let stale = Settlement {
+        fresh: false,
+        ..settlement(4, "k1", 40)
+    };
+    let calls = [
+        settlement(1, "k1", 10),
+        // Its hold was lost.
+        settlement(3, "k1", 20),
+        stale,
+        settlement(2, "k2", 30),
+    ];
+    let first = [
+        booked(Booked::Held, 10, 0),
+        booked(Booked::Forced, 20, 0),
+        booked(Booked::Stale, 0, 0),
+        booked(Booked::Held, 30, 0),
+    ];
+    // A dispute is no first result.
+    let repeated = first.map(|first| match first.booked {
+        Booked::Stale => first,
+        _ => again(first),
+    });
+    for expected in [first, repeated] {
+        let answers = ledger.settle_all(&calls).await;
+        let answers: Vec<_> = answers
+            .into_iter()
+            .map(|answer| answer.expect("the ledger answers"))
+            .collect();
+        assert_eq!(answers, expected);
+        assert_eq!(free(ledger, "k1").await, 940);
+    }
+}
+
 /// I5 and I9. The RESERVE of a call that gave up may still be on its way.
 pub(super) async fn a_release_costs_nothing_and_wins_over_what_comes_later<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 100)).await;
