@@ -70,7 +70,8 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            match everywhere.check(&id.to_string(), quota).await {
+            // Boxed: each call has room for this future, and most never run it.
+            match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
                 // The catalog costs nothing: it stays readable while Redis is away.
                 Err(error) => tracing::debug!(error, "counting in this process alone"),

@@ -12,7 +12,6 @@ use std::{
 use anyhow::Context as _;
 use futures_util::FutureExt;
 use http::Request;
-use hyper::body::Incoming;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -42,7 +41,7 @@ use crate::{
     rate_feed::RateFeed,
     readiness::{self, Readiness},
     reload::Reload,
-    server::{self, Listener, OpenConnections, Passed, ServerSettings},
+    server::{self, Listener, OpenConnections, Passed, RequestBody, ServerSettings},
     stack::{KEYS_MAX, Shared, stack},
     store::Store,
     tls::{Identity, Tls},
@@ -196,7 +195,7 @@ impl Gateway {
                 readiness.clone(),
                 Scrape::new(Arc::clone(&metrics), sources),
             ));
-            let service = service_fn(move |req: Request<Incoming>| {
+            let service = service_fn(move |req: Request<RequestBody>| {
                 let admin = Arc::clone(&admin);
                 async move { Ok(admin.handle(req).await) }
             });

@@ -7,7 +7,6 @@
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tollgate_layers::{
     Error,
     auth::AuthLayer,
@@ -47,6 +46,7 @@ use crate::{
     panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch, joint},
     receipts::Receipts,
+    server::RequestBody,
     store::Store,
 };
 
@@ -93,7 +93,7 @@ pub fn stack(
         upstream,
         calls: observed,
     }: Shared<'_>,
-) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send>
+) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
 + Sync
@@ -175,7 +175,7 @@ pub fn stack(
     let estimate = Estimate::new(store.clone(), tariff); //  free: nothing is held
     let estimate = callers.clone().service(joint(
         ServiceBuilder::new()
-            .map_request(estimate::as_call::<Incoming>) // whose body it is: no path says that
+            .map_request(estimate::as_call::<RequestBody>) // whose body it is: no path says that
             .layer(calls)
             .service(branch(estimate)),
     ));

@@ -124,6 +124,7 @@ pub mod call;
 pub mod ceiling;
 pub mod error;
 pub mod facts;
+pub mod hush;
 pub mod json;
 pub mod key;
 pub mod model;

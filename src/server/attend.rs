@@ -2,6 +2,7 @@
 //! long, and ends gently when it is old or the server drains.
 
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -21,7 +22,7 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use tokio::{sync::Notify, time::Instant};
-use tollgate_layers::error::BoxError;
+use tollgate_layers::{error::BoxError, hush::Hush};
 
 use super::{ConnectionLimits, socket::Socket};
 
@@ -291,6 +292,7 @@ where
     A::Error: Into<BoxError>,
 {
     let mut draining = std::pin::pin!(draining);
+    let mut hush = Hush::default();
     let old = activity.0.began + jittered(limits.age_max, activity);
     let mut ending: Option<Instant> = None;
     let mut drained: Option<Instant> = None;
@@ -303,7 +305,10 @@ where
         };
         tokio::select! {
             biased;
-            served = connection.as_mut() => return served,
+            served = poll_fn(|cx| {
+                let waker = hush.waker(cx.waker());
+                connection.as_mut().poll(&mut Context::from_waker(waker))
+            }) => return served,
             () = draining.as_mut(), if drained.is_none() => {
                 let now = *drained.insert(Instant::now());
                 if activity.has_begun() {

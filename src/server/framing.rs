@@ -10,6 +10,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use memchr::memchr;
+
 /// Of a line, so much is kept. No honest line that matters is longer.
 const LINE_BYTES_MAX: usize = 1024;
 
@@ -91,7 +93,7 @@ impl Framing {
                     }
                 }
                 State::Head(_) | State::ChunkSize | State::Trailers => {
-                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let end = memchr(b'\n', bytes);
                     let part = &bytes[..end.unwrap_or(bytes.len())];
                     let part = &part[..part.len().min(LINE_BYTES_MAX - self.line.len())];
                     let Some(end) = end else {
@@ -144,13 +146,11 @@ impl Framing {
         if line.is_empty() {
             return self.end_of_head(head);
         }
-        let colon = line.iter().position(|byte| *byte == b':');
-        let (name, value) = line.split_at(colon.unwrap_or(line.len()));
-        if name.eq_ignore_ascii_case(b"content-length") {
-            let value = std::str::from_utf8(value.get(1..).unwrap_or_default());
-            head.length = Some(value.unwrap_or_default().trim().parse().unwrap_or(0));
+        if let Some(value) = value_of(line, b"content-length") {
+            let value = std::str::from_utf8(value).unwrap_or_default();
+            head.length = Some(value.trim().parse().unwrap_or(0));
             head.too_long |= line.len() >= LINE_BYTES_MAX;
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+        } else if value_of(line, b"transfer-encoding").is_some() {
             head.chunked = true;
         }
         State::Head(head)
@@ -178,6 +178,19 @@ impl Framing {
             },
             _ => State::Head(Head::default()),
         }
+    }
+}
+
+/// What stands behind this name, where it is the line's; nothing where the line ends with it.
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (begin, rest) = line.split_at_checked(name.len())?;
+    if !begin.eq_ignore_ascii_case(name) {
+        return None;
+    }
+    match rest {
+        [] => Some(rest),
+        [b':', value @ ..] => Some(value),
+        _ => None,
     }
 }
 
@@ -242,6 +255,25 @@ mod tests {
             (format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{both}"), 0),
         ] {
             assert_eq!(first(bytes.as_bytes()), nth, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_what_stands_before_the_first_colon() {
+        for (line, value) in [
+            ("content-length: 4", Some(" 4")),
+            ("Content-LENGTH:4:5", Some("4:5")),
+            ("content-length:", Some("")),
+            ("content-length", Some("")),
+            ("content-length : 4", None),
+            ("content-lengths: 4", None),
+            (" content-length: 4", None),
+            ("x-content-length: 4", None),
+            ("content", None),
+            ("", None),
+        ] {
+            let found = value_of(line.as_bytes(), b"content-length");
+            assert_eq!(found, value.map(str::as_bytes), "{line:?}");
         }
     }
 

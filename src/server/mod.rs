@@ -3,6 +3,7 @@
 
 mod address;
 mod attend;
+mod body;
 mod framing;
 mod listen;
 mod open;
@@ -14,7 +15,7 @@ mod transport;
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::Body;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -26,7 +27,10 @@ use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
 use tollgate_layers::{error::BoxError, facts::ClientAddr, setting::Setting};
 use tower::{Service, ServiceExt};
 
-pub use self::{address::client_address, listen::Listener, open::OpenConnections, passed::Passed};
+pub use self::{
+    address::client_address, body::RequestBody, listen::Listener, open::OpenConnections,
+    passed::Passed,
+};
 use self::{
     attend::{Activity, attend},
     framing::{Doubt, Framing},
@@ -154,7 +158,7 @@ pub async fn serve<S, A>(
     settings: ServerSettings,
     draining: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<A>, Error = Infallible, Future: Send>
+    S: Service<Request<RequestBody>, Response = Response<A>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + Sync
@@ -220,7 +224,7 @@ fn connection<S, A>(
     draining: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + use<S, A>
 where
-    S: Service<Request<Incoming>, Response = Response<A>, Error = Infallible, Future: Send>
+    S: Service<Request<RequestBody>, Response = Response<A>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + Sync
@@ -248,6 +252,8 @@ where
             if doubt.concerns(nth) {
                 req.extensions_mut().insert(TwoLengths);
             }
+            let of_one_task = req.version() != Version::HTTP_2;
+            let req = req.map(|incoming| RequestBody::new(incoming, of_one_task));
             let answer = service.clone().oneshot(req);
             async move { Ok::<_, Infallible>(running.until_end_of(answer.await?)) }
         });

@@ -8,12 +8,11 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tollgate::{
     panics::PanicsLayer,
-    server::{ServerSettings, serve},
+    server::{RequestBody, ServerSettings, serve},
 };
 use tollgate_layers::{
     Error,
@@ -56,7 +55,7 @@ async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sen
         }
     });
     let service = ServiceBuilder::new()
-        .map_request(|req: Request<Incoming>| req.map(drop))
+        .map_request(|req: Request<RequestBody>| req.map(drop))
         .layer(RequestNumberLayer::new())
         .layer(RespondLayer::new(Language::En))
         .layer(PanicsLayer)

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -38,7 +39,8 @@ pub struct Health {
 
 #[derive(Debug)]
 struct Shared {
-    vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>>>,
+    /// The names are the operator's, so a hash that is quick will do; the same below.
+    vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>, fast::RandomState>>,
     /// Keys are told apart by a digest that means nothing outside this process.
     digests: RandomState,
     draw: Draw,
@@ -293,7 +295,7 @@ pub(super) struct VendorRecord {
     /// Whose turn it is among the keys.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
-    routes: RwLock<HashMap<String, Arc<RouteRecord>>>,
+    routes: RwLock<HashMap<String, Arc<RouteRecord>, fast::RandomState>>,
     /// What the config says, to be shown beside what is.
     connections_max: AtomicUsize,
     keys: AtomicUsize,

@@ -133,28 +133,28 @@ impl Running {
     pub(super) fn ended(&mut self, class: Class) {
         let now = Instant::now();
         match class {
-            Class::Request => self.tell(Outcome::Succeeded, now),
-            Class::Unfit | Class::Own => self.tell(Outcome::Unknown, now),
+            Class::Request => self.tell(Outcome::Succeeded),
+            Class::Unfit | Class::Own => self.tell(Outcome::Unknown),
             Class::Failed(wish) => {
                 self.waited(now);
-                self.tell(Outcome::Failed, now);
+                self.tell(Outcome::Failed);
                 if let Some(wish) = wish {
                     self.rest(wish, Why::Down, now);
                 }
             }
             // A limit is no sickness: the vendor is there, and says when to come back.
             Class::Limited(wish) => {
-                self.tell(Outcome::Unknown, now);
+                self.tell(Outcome::Unknown);
                 self.rest(wish, Why::Limited, now);
             }
             // Some vendors forbid what one request says, or one model: that is no word about the key for
             // others, and this route alone rests a little.
             Class::KeyRefused(StatusCode::FORBIDDEN) => {
-                self.tell(Outcome::Unknown, now);
+                self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
             }
             Class::KeyRefused(_) => {
-                self.tell(Outcome::Failed, now);
+                self.tell(Outcome::Failed);
                 self.place.vendor.park(self.key(), now);
             }
         }
@@ -173,7 +173,7 @@ impl Running {
         }
     }
 
-    fn tell(&mut self, outcome: Outcome, now: Instant) {
+    fn tell(&mut self, outcome: Outcome) {
         if self.stage == Stage::Told {
             return;
         }
@@ -182,8 +182,8 @@ impl Running {
         let breaker = &mut inner.breaker;
         match outcome {
             Outcome::Succeeded => breaker.succeeded(self.pass),
-            Outcome::Failed => breaker.failed(self.pass, now, self.random),
-            Outcome::Unknown => breaker.abandoned(self.pass, now),
+            Outcome::Failed => breaker.failed(self.pass, Instant::now(), self.random),
+            Outcome::Unknown => breaker.abandoned(self.pass, Instant::now()),
         }
     }
 
@@ -196,12 +196,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let now = Instant::now();
         match self.stage {
             Stage::Waiting => {
                 // Its client did not wait any longer.
-                self.waited(now);
-                self.tell(Outcome::Unknown, now);
+                self.waited(Instant::now());
+                self.tell(Outcome::Unknown);
             }
             Stage::Answering => {
                 let outcome = match self.meter.look(|reading| reading.end) {
@@ -213,7 +212,7 @@ impl Drop for Running {
                         Outcome::Unknown
                     }
                 };
-                self.tell(outcome, now);
+                self.tell(outcome);
             }
             Stage::Told => {}
         }

@@ -81,6 +81,11 @@ impl Tour {
 
     /// The best route that is open and was not tried.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
+        if self.stops.len() == 1 {
+            // Most models have one way, and nothing to choose.
+            let only = self.open(now).next()?;
+            return self.start(only.index, false, now);
+        }
         let mut taken = Vec::new();
         loop {
             let candidates: Vec<Candidate> = self

@@ -178,15 +178,17 @@ where
             deadline,
         } = *this.patience;
         if let Poll::Ready(frame) = this.inner.poll_frame(cx) {
+            let Some(frame) = frame else {
+                return Poll::Ready(None);
+            };
             *this.last = Instant::now();
             this.patience.first = None;
             // A body that always has more never waits below.
-            if frame.is_some() && *this.last >= deadline {
+            if *this.last >= deadline {
                 return Poll::Ready(Some(Err(too_slow(first))));
             }
-            return Poll::Ready(
-                frame.map(|frame| frame.map_err(|error| Error::VendorBroken(error.into()))),
-            );
+            let frame = frame.map_err(|error| Error::VendorBroken(error.into()));
+            return Poll::Ready(Some(frame));
         }
         let due = deadline.min(first.unwrap_or(*this.last + idle));
         let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));

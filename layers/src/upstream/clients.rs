@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -74,16 +75,17 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// The head of the answer.
+    /// The head of the answer to a request that is sent `now`.
     ///
     /// # Errors
     /// There is no connection, or it broke before that.
     pub(super) async fn send(
         &self,
         mut req: Request<RequestBody>,
+        now: Instant,
     ) -> Result<Response<VendorBody>, BoxError> {
         match self {
-            Self::Http1(client) => Ok(client.send(req).await?.map(VendorBody::Driven)),
+            Self::Http1(client) => Ok(client.send(req, now).await?.map(VendorBody::Driven)),
             Self::Shared(client) => {
                 let connection = capture_connection(&mut req);
                 let res = client.request(req).await?;
@@ -107,7 +109,8 @@ fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
 /// A client for each way to connect.
 #[derive(Default)]
 pub(super) struct Clients {
-    by_egress: RwLock<HashMap<Arc<Egress>, VendorClient>>,
+    /// The keys are the operator's, so a hash that is quick will do.
+    by_egress: RwLock<HashMap<Arc<Egress>, VendorClient, RandomState>>,
 }
 
 impl Clients {

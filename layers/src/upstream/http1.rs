@@ -27,14 +27,20 @@ use hyper::{
     rt::Executor,
 };
 use hyper_util::rt::TokioExecutor;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::coop::unconstrained,
+    time::{Instant, sleep},
+};
 use tower::Service;
 
 use super::{
     body::RequestBody,
     connect::{Connector, Stream},
 };
-use crate::error::BoxError;
+use crate::{
+    error::BoxError,
+    hush::{Hush, hushed},
+};
 
 /// What is read from a connection ahead of whoever takes it.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -55,7 +61,7 @@ impl Http1Client {
         Self { connector, pool }
     }
 
-    /// Sends a request whose address is absolute. One that no byte of was written, as its connection
+    /// Sends a request whose address is absolute, `now`. One that no byte of was written, as its connection
     /// turned out to be closed, goes over another one.
     ///
     /// # Errors
@@ -63,16 +69,22 @@ impl Http1Client {
     pub(super) async fn send(
         &self,
         mut req: Request<RequestBody>,
+        now: Instant,
     ) -> Result<Response<DrivenBody>, BoxError> {
-        let address = req.uri().clone();
-        let origin = origin_form(&mut req).ok_or("an address without a host")?;
+        let address = std::mem::take(req.uri_mut());
+        let (Some(scheme), Some(authority)) = (address.scheme(), address.authority()) else {
+            return Err("an address without a host".into());
+        };
+        let path = address.path_and_query().cloned();
+        *req.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
         loop {
-            let idle = self.pool.take(&origin);
+            let idle = self.pool.take(scheme, authority, now);
             let reused = idle.is_some();
             let mut line = match idle {
                 Some(line) => line,
-                None => self.connect(address.clone(), origin.clone()).await?,
+                None => self.connect(&address, scheme, authority).await?,
             };
+            req.headers_mut().insert(HOST, line.origin.host.clone());
             match line.exchange(req).await {
                 Ok(res) => {
                     return Ok(res.map(|incoming| DrivenBody {
@@ -86,10 +98,16 @@ impl Http1Client {
         }
     }
 
-    async fn connect(&self, address: Uri, origin: Origin) -> Result<Box<Line>, BoxError> {
+    async fn connect(
+        &self,
+        address: &Uri,
+        scheme: &Scheme,
+        authority: &Authority,
+    ) -> Result<Box<Line>, BoxError> {
+        let origin = Origin::new(scheme, authority).ok_or("an address without a host")?;
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
-        let stream = connector.call(address).await?;
+        let stream = connector.call(address.clone()).await?;
         let retires = stream.retires();
         let (requests, connection) = Builder::new()
             .max_buf_size(BUFFER_BYTES)
@@ -98,6 +116,7 @@ impl Http1Client {
         Ok(Box::new(Line {
             requests,
             connection: Some(connection),
+            hush: Hush::default(),
             retires,
             home: Arc::downgrade(&self.pool),
             origin,
@@ -105,36 +124,43 @@ impl Http1Client {
     }
 }
 
-/// Makes the address relative and says where it led to.
-fn origin_form(req: &mut Request<RequestBody>) -> Option<Origin> {
-    let parts = req.uri().clone().into_parts();
-    let (scheme, authority) = (parts.scheme?, parts.authority?);
-    let is_default = match authority.port_u16() {
-        None => true,
-        Some(80) => scheme == Scheme::HTTP,
-        Some(443) => scheme == Scheme::HTTPS,
-        Some(_) => false,
-    };
-    let host = if is_default {
-        HeaderValue::from_str(authority.host())
-    } else {
-        HeaderValue::from_str(authority.as_str())
-    };
-    req.headers_mut().insert(HOST, host.ok()?);
-    let path = parts
-        .path_and_query
-        .unwrap_or(PathAndQuery::from_static("/"));
-    *req.uri_mut() = Uri::from(path);
-    Some((scheme, authority))
+/// Where a connection leads to.
+#[derive(Clone)]
+struct Origin {
+    scheme: Scheme,
+    authority: Authority,
+    /// What requests say of it.
+    host: HeaderValue,
 }
 
-type Origin = (Scheme, Authority);
+impl Origin {
+    fn new(scheme: &Scheme, authority: &Authority) -> Option<Self> {
+        let is_default = match authority.port_u16() {
+            None => true,
+            Some(80) => *scheme == Scheme::HTTP,
+            Some(443) => *scheme == Scheme::HTTPS,
+            Some(_) => false,
+        };
+        let host = if is_default {
+            authority.host()
+        } else {
+            authority.as_str()
+        };
+        Some(Self {
+            scheme: scheme.clone(),
+            authority: authority.clone(),
+            host: HeaderValue::from_str(host).ok()?,
+        })
+    }
+}
 
 /// A connection between two calls, or in one. It is large, and goes from hand to hand in its box.
 struct Line {
     requests: SendRequest<RequestBody>,
     /// `None` once it is closed.
     connection: Option<Connection<Stream, RequestBody>>,
+    /// Of the task of its call, which is at both ends of it.
+    hush: Hush,
     retires: Instant,
     /// Where it goes when its call is done.
     home: Weak<Pool>,
@@ -147,11 +173,12 @@ impl Line {
         &mut self,
         req: Request<RequestBody>,
     ) -> Result<Response<Incoming>, (hyper::Error, Option<Request<RequestBody>>)> {
-        let mut answer = pin!(self.requests.try_send_request(req));
-        let connection = &mut self.connection;
+        // Nobody else brings the answer, so nobody has to wake this task for it.
+        let mut answer = pin!(unconstrained(self.requests.try_send_request(req)));
+        let (connection, hush) = (&mut self.connection, &mut self.hush);
         let answered = poll_fn(|cx| {
-            drive(connection, cx);
-            answer.as_mut().poll(cx)
+            drive(connection, hush.waker(cx.waker()));
+            answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
         });
         answered.await.map_err(|mut error| {
             let unsent = error.take_message();
@@ -162,18 +189,17 @@ impl Line {
     /// Whether it is open, and done with the last call.
     fn is_idle(&mut self) -> bool {
         // Nobody waits for it: what the peer did in the meantime is seen here.
-        drive(
-            &mut self.connection,
-            &mut Context::from_waker(Waker::noop()),
-        );
+        drive(&mut self.connection, Waker::noop());
         self.connection.is_some() && self.requests.is_ready()
     }
 }
 
 /// Moves bytes in both directions. What a connection fails with is told to its call.
-fn drive(connection: &mut Option<Connection<Stream, RequestBody>>, cx: &mut Context<'_>) {
+fn drive(connection: &mut Option<Connection<Stream, RequestBody>>, waker: &Waker) {
     if let Some(open) = connection
-        && Pin::new(open).poll(cx).is_ready()
+        && Pin::new(open)
+            .poll(&mut Context::from_waker(waker))
+            .is_ready()
     {
         *connection = None;
     }
@@ -193,10 +219,9 @@ struct Idle {
 
 impl Pool {
     /// The one that was used last: the others may then be closed for want of work.
-    fn take(&self, origin: &Origin) -> Option<Box<Line>> {
-        let now = Instant::now();
+    fn take(&self, scheme: &Scheme, authority: &Authority, now: Instant) -> Option<Box<Line>> {
         loop {
-            let Idle { mut line, until } = of(&mut self.lock(), origin)?.pop()?;
+            let Idle { mut line, until } = of(&mut self.lock(), scheme, authority)?.pop()?;
             if until > now && line.is_idle() {
                 return Some(line);
             }
@@ -205,12 +230,14 @@ impl Pool {
 
     fn put(&self, mut line: Box<Line>) {
         let now = Instant::now();
-        if line.retires <= now || !line.is_idle() {
+        // One that waits for work already is looked at when it is taken.
+        if line.retires <= now || !(line.requests.is_ready() || line.is_idle()) {
             return;
         }
+        line.hush = Hush::default();
         let until = line.retires.min(now + self.idle_timeout);
         let mut idle = self.lock();
-        match of(&mut idle, &line.origin) {
+        match of(&mut idle, &line.origin.scheme, &line.origin.authority) {
             Some(lines) => lines.push(Idle { line, until }),
             None => {
                 let origin = line.origin.clone();
@@ -238,8 +265,14 @@ impl Pool {
 }
 
 /// Those that lead there.
-fn of<'a>(idle: &'a mut [(Origin, Vec<Idle>)], origin: &Origin) -> Option<&'a mut Vec<Idle>> {
-    let found = idle.iter_mut().find(|(other, _)| other == origin);
+fn of<'a>(
+    idle: &'a mut [(Origin, Vec<Idle>)],
+    scheme: &Scheme,
+    authority: &Authority,
+) -> Option<&'a mut Vec<Idle>> {
+    let found = idle
+        .iter_mut()
+        .find(|(origin, _)| origin.authority == *authority && origin.scheme == *scheme);
     found.map(|(_, lines)| lines)
 }
 
@@ -261,6 +294,14 @@ pub(super) struct DrivenBody {
 }
 
 impl DrivenBody {
+    /// What the connection has brought. It is driven by whoever asks for more, so neither of the two has to
+    /// wake the other.
+    fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let incoming = Pin::new(&mut self.incoming);
+        let nobody = &mut Context::from_waker(Waker::noop());
+        hushed(|| incoming.poll_frame(nobody)).0
+    }
+
     fn go_home(&mut self) {
         // A pool that is gone was left out of the config, and its connections go with it.
         if let Some(line) = self.line.take()
@@ -280,12 +321,12 @@ impl Body for DrivenBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
+        let mut frame = this.take();
         if frame.is_pending()
             && let Some(line) = this.line.as_deref_mut()
         {
-            drive(&mut line.connection, cx);
-            frame = Pin::new(&mut this.incoming).poll_frame(cx);
+            drive(&mut line.connection, line.hush.waker(cx.waker()));
+            frame = this.take();
         }
         let frame = ready!(frame);
         if frame.is_none() {

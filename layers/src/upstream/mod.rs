@@ -162,7 +162,7 @@ impl Upstream {
             return Err(Error::Internal("the vendor has no such key".into()));
         };
         let req = vendor_request(&parts.headers, outbound, credential);
-        let failure = match timeout_at(head, client.send(req)).await {
+        let failure = match timeout_at(head, client.send(req, began)).await {
             Ok(Ok(res)) => {
                 if res.status() == http::StatusCode::OK {
                     return Ok(res.map(|inner| ResponseBody::new(inner, patience)));

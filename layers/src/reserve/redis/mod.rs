@@ -391,7 +391,9 @@ impl KeyStore for RedisLedger {
         let conn = &self.0.conn;
         let key = digest_key(digest);
         let words = ["HGET", &key, "record"];
-        let found: Option<String> = match conn.command(&words, conn.response_timeout()).await {
+        // Boxed: each call has room for this future, and a key that is known never runs it.
+        let asking = Box::pin(conn.command(&words, conn.response_timeout()));
+        let found: Option<String> = match asking.await {
             Ok(found) => found,
             // In a Cluster the record may lie on another server than the account, which decides what
             // the key may hold.

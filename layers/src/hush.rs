@@ -1,0 +1,146 @@
+//! Wakes that a task need not send itself.
+//!
+//! hyper hands a body over a channel, and whoever takes a frame wakes the connection, so that it brings the
+//! next one. Where one task polls both ends it wakes itself, and is polled once more for nothing. A
+//! connection that is polled with the waker of a [`Hush`] is not told of what happens within [`hushed`].
+//!
+//! ```
+//! use std::task::Waker;
+//!
+//! use tollgate_layers::hush::{Hush, hushed};
+//!
+//! let mut hush = Hush::default();
+//! let waker = hush.waker(Waker::noop());
+//! // Nobody is woken: who was to be is said.
+//! let ((), heard) = hushed(|| waker.wake_by_ref());
+//! assert!(heard.is_some());
+//! ```
+
+use std::{
+    cell::Cell,
+    sync::Arc,
+    task::{Wake, Waker},
+};
+
+thread_local! {
+    static HUSHED: Cell<bool> = const { Cell::new(false) };
+    static HEARD: Cell<Option<Waker>> = const { Cell::new(None) };
+}
+
+/// Makes a task's waker one that hears nothing within [`hushed`]. Made anew only where the task is another.
+#[derive(Debug, Default)]
+pub struct Hush(Option<Made>);
+
+#[derive(Debug)]
+struct Made {
+    ear: Arc<Ear>,
+    waker: Waker,
+}
+
+impl Hush {
+    /// The waker to use in place of this one.
+    pub fn waker(&mut self, task: &Waker) -> &Waker {
+        self.0.take_if(|made| !made.ear.0.will_wake(task));
+        let made = self.0.get_or_insert_with(|| {
+            let ear = Arc::new(Ear(task.clone()));
+            let waker = Waker::from(Arc::clone(&ear));
+            Made { ear, waker }
+        });
+        &made.waker
+    }
+}
+
+/// Runs this, and says which waker was to be woken by it on this thread, if any was. What other threads do
+/// meanwhile is heard.
+pub fn hushed<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
+    /// A panic must not leave the thread deaf.
+    struct Until;
+    impl Drop for Until {
+        fn drop(&mut self) {
+            HUSHED.set(false);
+        }
+    }
+    HUSHED.set(true);
+    let until = Until;
+    let done = run();
+    drop(until);
+    (done, HEARD.take())
+}
+
+#[derive(Debug)]
+struct Ear(Waker);
+
+impl Wake for Ear {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if HUSHED.get() {
+            HEARD.set(Some(self.0.clone()));
+        } else {
+            self.0.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn only_wakes_of_the_thread_itself_are_kept_and_none_is_lost() {
+        let count = Arc::new(Count::default());
+        let woken = || count.0.load(Ordering::Relaxed);
+        let task = Waker::from(Arc::clone(&count));
+        let mut hush = Hush::default();
+        let waker = hush.waker(&task).clone();
+
+        let ((), heard) = hushed(|| waker.wake_by_ref());
+        assert_eq!(woken(), 0);
+        heard.expect("it was to be woken").wake();
+        assert_eq!(woken(), 1);
+
+        let (_, heard) = hushed(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| waker.wake_by_ref());
+            });
+        });
+        assert_eq!((woken(), heard.is_none()), (2, true));
+
+        waker.wake_by_ref();
+        assert_eq!(woken(), 3);
+    }
+
+    #[test]
+    fn a_waker_is_made_anew_for_another_task_alone() {
+        let (one, other) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let mut hush = Hush::default();
+        let first = hush.waker(&Waker::from(Arc::clone(&one))).clone();
+        assert!(first.will_wake(hush.waker(&Waker::from(one))));
+        hush.waker(&Waker::from(Arc::clone(&other))).wake_by_ref();
+        assert_eq!(other.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_panic_leaves_no_thread_deaf() {
+        let count = Arc::new(Count::default());
+        let mut hush = Hush::default();
+        let waker = hush.waker(&Waker::from(Arc::clone(&count))).clone();
+        let panicked = std::panic::catch_unwind(|| hushed::<()>(|| panic!("a panic of the test's")).1);
+        assert!(panicked.is_err());
+        waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+}
