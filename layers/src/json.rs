@@ -1,15 +1,474 @@
-//! JSON strings in bytes, without building anything.
+//! JSON without building anything: a [`Reader`] that checks what it reads, and a quick look at the strings
+//! in bytes that may be no JSON at all.
+
+use std::borrow::Cow;
 
 use memchr::memchr2;
+
+/// It is no JSON: where the first byte is that cannot stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no JSON at {line}:{column}")]
+pub struct NotJson {
+    /// Counts from 1.
+    pub line: usize,
+    /// In bytes; counts from 1.
+    pub column: usize,
+}
+
+impl NotJson {
+    /// The byte at `index` of `json` is wrong, or missing.
+    #[cold]
+    #[must_use]
+    pub fn at(json: &[u8], index: usize) -> Self {
+        let end = (index + 1).min(json.len());
+        let line = memchr::memrchr(b'\n', &json[..end]).map_or(0, |feed| feed + 1);
+        Self {
+            line: 1 + memchr::memchr_iter(b'\n', &json[..line]).count(),
+            column: end - line,
+        }
+    }
+}
+
+/// Reads a JSON text (RFC 8259) value by value. What was read is JSON; what is behind it is not known yet.
+///
+/// ```
+/// use tollgate_layers::json::{Reader, Value};
+///
+/// let mut json = Reader::new(r#"{"a": [1, 2], "b": "\u0436"}"#);
+/// assert_eq!(json.begin()?, Value::Object);
+/// let mut first = true;
+/// while let Some(name) = json.key(&mut first)? {
+///     match &*name.decoded() {
+///         "a" => assert_eq!(json.raw()?, "[1, 2]"),
+///         _ => assert!(matches!(json.begin()?, Value::String(text) if text.decoded() == "ж")),
+///     }
+/// }
+/// json.end()?;
+/// # Ok::<_, tollgate_layers::json::NotJson>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// A value, or the beginning of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Boolean(bool),
+    /// A number as it is written: no type holds all of them.
+    Number(&'a str),
+    /// A string.
+    String(Str<'a>),
+    /// The bracket of an array: [`Reader::element`] goes on.
+    Array,
+    /// The brace of an object: [`Reader::key`] goes on.
+    Object,
+}
+
+/// A string of a JSON text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Str<'a> {
+    raw: &'a str,
+    decoded_bytes: usize,
+    is_text: bool,
+}
+
+impl<'a> Str<'a> {
+    /// Whether it stands for a text: with half a surrogate pair in its escapes it does not.
+    #[must_use]
+    pub const fn is_text(&self) -> bool {
+        self.is_text
+    }
+
+    /// Its length in UTF-8. Half a surrogate pair counts as half of its character.
+    #[must_use]
+    pub const fn decoded_len(&self) -> u64 {
+        self.decoded_bytes as u64
+    }
+
+    /// What it stands for; what is no text stays as it is written.
+    #[must_use]
+    pub fn decoded(&self) -> Cow<'a, str> {
+        if self.decoded_bytes == self.raw.len() {
+            return Cow::Borrowed(self.raw);
+        }
+        let quoted = format!("\"{}\"", self.raw);
+        serde_json::from_str(&quoted).map_or(Cow::Borrowed(self.raw), Cow::Owned)
+    }
+
+    /// Its quotes, and what its escapes are longer than what they stand for.
+    const fn dress_bytes(&self) -> usize {
+        2 + self.raw.len() - self.decoded_bytes
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `text` from its beginning.
+    #[must_use]
+    pub const fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Up to where it has been read, in bytes.
+    #[must_use]
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What stands here is not what should.
+    #[cold]
+    #[must_use]
+    pub fn fault(&self) -> NotJson {
+        NotJson::at(self.text.as_bytes(), self.at)
+    }
+
+    /// Reads the next value: whole, or the beginning of an array or an object.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
+        self.blanks();
+        match self.byte() {
+            Some(b'"') => self.string().map(Value::String),
+            Some(b'{') => {
+                self.at += 1;
+                Ok(Value::Object)
+            }
+            Some(b'[') => {
+                self.at += 1;
+                Ok(Value::Array)
+            }
+            Some(b'-' | b'0'..=b'9') => self.number().map(Value::Number),
+            Some(b't') => self.word(b"true").map(|()| Value::Boolean(true)),
+            Some(b'f') => self.word(b"false").map(|()| Value::Boolean(false)),
+            Some(b'n') => self.word(b"null").map(|()| Value::Null),
+            _ => Err(self.fault()),
+        }
+    }
+
+    /// An object's next name, up to where its value begins; `None` at the object's end. `first` is true
+    /// behind the brace, and changed here.
+    ///
+    /// # Errors
+    /// There is neither.
+    pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
+        self.blanks();
+        if self.byte() == Some(b'}') {
+            self.at += 1;
+            return Ok(None);
+        }
+        if !std::mem::take(first) {
+            self.expect(b',')?;
+            self.blanks();
+        }
+        if self.byte() != Some(b'"') {
+            return Err(self.fault());
+        }
+        let name = self.string()?;
+        self.blanks();
+        self.expect(b':')?;
+        self.blanks();
+        Ok(Some(name))
+    }
+
+    /// Whether an array has one more element, which is to be read then. `first` is true behind the
+    /// bracket, and changed here.
+    ///
+    /// # Errors
+    /// There is neither a comma nor the array's end.
+    pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
+        self.blanks();
+        if self.byte() == Some(b']') {
+            self.at += 1;
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            self.expect(b',')?;
+        }
+        Ok(true)
+    }
+
+    /// Passes over the next value, whatever it is. Says how many bytes it has, where strings count as
+    /// what they stand for, and brackets and quotes do not; `None` if it is nested deeper than
+    /// `depth_max`.
+    ///
+    /// # Errors
+    /// There is no value.
+    pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
+        self.blanks();
+        let start = self.at;
+        let (mut open, mut dress_bytes) = (Open::default(), 0);
+        loop {
+            let value = self.begin()?;
+            let mut first = match value {
+                Value::Array | Value::Object => {
+                    if open.depth == depth_max {
+                        return Ok(None);
+                    }
+                    open.push(matches!(value, Value::Object));
+                    dress_bytes += 2;
+                    true
+                }
+                Value::String(text) => {
+                    dress_bytes += text.dress_bytes();
+                    false
+                }
+                Value::Null | Value::Boolean(_) | Value::Number(_) => false,
+            };
+            // On to the next value, over the ends of what ends here.
+            loop {
+                if open.depth == 0 {
+                    return Ok(Some((self.at - start - dress_bytes) as u64));
+                }
+                if open.is_object() {
+                    if let Some(name) = self.key(&mut first)? {
+                        dress_bytes += name.dress_bytes();
+                        break;
+                    }
+                } else if self.element(&mut first)? {
+                    break;
+                }
+                open.pop();
+                first = false;
+            }
+        }
+    }
+
+    /// Passes over the next value: it as it is written.
+    ///
+    /// # Errors
+    /// There is no value.
+    pub fn raw(&mut self) -> Result<&'a str, NotJson> {
+        self.blanks();
+        let start = self.at;
+        self.skip(usize::MAX)?;
+        Ok(&self.text[start..self.at])
+    }
+
+    /// Nothing but blanks is left.
+    ///
+    /// # Errors
+    /// There is more.
+    pub fn end(&mut self) -> Result<(), NotJson> {
+        self.blanks();
+        match self.byte() {
+            None => Ok(()),
+            Some(_) => Err(self.fault()),
+        }
+    }
+
+    #[inline]
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    #[inline]
+    fn blanks(&mut self) {
+        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.byte() {
+            self.at += 1;
+        }
+    }
+
+    #[inline]
+    fn expect(&mut self, byte: u8) -> Result<(), NotJson> {
+        if self.byte() != Some(byte) {
+            return Err(self.fault());
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), NotJson> {
+        word.iter().try_for_each(|byte| self.expect(*byte))
+    }
+
+    fn number(&mut self) -> Result<&'a str, NotJson> {
+        let start = self.at;
+        if self.byte() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.byte() == Some(b'0') {
+            self.at += 1;
+            if let Some(b'0'..=b'9') = self.byte() {
+                return Err(self.fault());
+            }
+        } else {
+            self.digits()?;
+        }
+        if self.byte() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.byte() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.byte() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// One digit at least.
+    fn digits(&mut self) -> Result<(), NotJson> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.byte() {
+            self.at += 1;
+        }
+        if self.at == start {
+            return Err(self.fault());
+        }
+        Ok(())
+    }
+
+    /// From its opening quote on.
+    fn string(&mut self) -> Result<Str<'a>, NotJson> {
+        self.at += 1;
+        let start = self.at;
+        let mut escapes = Escapes::default();
+        loop {
+            self.at = special::<true>(self.text.as_bytes(), self.at);
+            match self.byte() {
+                Some(b'"') => break,
+                Some(b'\\') => self.escape(&mut escapes)?,
+                _ => return Err(self.fault()),
+            }
+        }
+        let raw = &self.text[start..self.at];
+        self.at += 1;
+        Ok(Str {
+            raw,
+            decoded_bytes: raw.len() - escapes.longer_bytes,
+            is_text: !escapes.halved && escapes.half_ends.is_none(),
+        })
+    }
+
+    /// From its backslash on.
+    fn escape(&mut self, escapes: &mut Escapes) -> Result<(), NotJson> {
+        let begin = self.at;
+        self.at += 1;
+        match self.byte() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 1;
+                escapes.longer_bytes += 1;
+                return Ok(());
+            }
+            Some(b'u') => self.at += 1,
+            _ => return Err(self.fault()),
+        }
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.byte().and_then(|byte| char::from(byte).to_digit(16));
+            code = code * 16 + digit.ok_or_else(|| self.fault())?;
+            self.at += 1;
+        }
+        let half_ends = escapes.half_ends.take();
+        escapes.longer_bytes += match code {
+            0..0x80 => 5,
+            // Each half of a surrogate pair is half of a four-byte character.
+            0x80..0x800 | 0xD800..0xE000 => 4,
+            _ => 3,
+        };
+        escapes.halved |= match code {
+            0xDC00..0xE000 => half_ends != Some(begin),
+            _ => half_ends.is_some(),
+        };
+        if (0xD800..0xDC00).contains(&code) {
+            escapes.half_ends = Some(self.at);
+        }
+        Ok(())
+    }
+}
+
+/// What was escaped in a string.
+#[derive(Default)]
+struct Escapes {
+    /// Than what they stand for.
+    longer_bytes: usize,
+    /// Where the first half of a surrogate pair has ended, while the second is missing.
+    half_ends: Option<usize>,
+    /// A half stands alone.
+    halved: bool,
+}
+
+/// The arrays and objects that stand open, a bit each, the innermost last.
+#[derive(Default)]
+struct Open {
+    depth: usize,
+    objects: u64,
+    /// What no longer fits.
+    outer: Vec<u64>,
+}
+
+impl Open {
+    const fn is_object(&self) -> bool {
+        self.objects & 1 == 1
+    }
+
+    fn push(&mut self, is_object: bool) {
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.outer.push(self.objects);
+        }
+        self.objects = (self.objects << 1) | u64::from(is_object);
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        self.objects >>= 1;
+        if self.depth.is_multiple_of(64)
+            && let Some(objects) = self.outer.pop()
+        {
+            self.objects = objects;
+        }
+    }
+}
+
+/// The values of an object's fields of these names, as they are written.
+///
+/// # Errors
+/// It is no JSON, no object, or has one of the fields twice.
+pub fn members<'a, const N: usize>(
+    json: &'a str,
+    names: &[&str; N],
+) -> Result<[Option<&'a str>; N], NotJson> {
+    let mut json = Reader::new(json);
+    let mut found = [None; N];
+    json.blanks();
+    json.expect(b'{')?;
+    let mut first = true;
+    while let Some(name) = json.key(&mut first)? {
+        if !name.is_text() {
+            return Err(json.fault());
+        }
+        let name = name.decoded();
+        let Some(index) = names.iter().position(|wanted| **wanted == *name) else {
+            json.skip(usize::MAX)?;
+            continue;
+        };
+        if found[index].is_some() {
+            return Err(json.fault());
+        }
+        found[index] = Some(json.raw()?);
+    }
+    json.end()?;
+    Ok(found)
+}
 
 /// The first string from `at` on: what is between its quotes, and where it ends.
 #[must_use]
 pub fn string(json: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    let start = at + memchr::memchr(b'"', json.get(at..)?)? + 1;
+    // Between strings there is mostly a byte or two.
+    let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
+    let start = at + quote + 1;
     let mut end = start;
     loop {
-        end += memchr2(b'"', b'\\', json.get(end..)?)?;
-        if json[end] == b'"' {
+        end = special::<false>(json, end);
+        if *json.get(end)? == b'"' {
             return Some((&json[start..end], end + 1));
         }
         end += 2;
@@ -36,4 +495,207 @@ pub fn decoded_len(text: &[u8]) -> u64 {
         at = (at + if code.is_some() { 5 } else { 1 }).min(text.len());
     }
     bytes + (text.len() - at) as u64
+}
+
+/// One in each byte of a word.
+const ONES: u64 = u64::MAX / 255;
+/// The highest bit of each byte of a word.
+const HIGH: u64 = ONES << 7;
+/// Most strings end within so many words.
+const WORDS: usize = 4;
+
+/// Where the first byte from `at` on stands that means something in a string: a quote, a backslash, and, if
+/// they are asked for, control characters. The end, if there is none.
+#[inline]
+fn special<const CONTROLS: bool>(json: &[u8], mut at: usize) -> usize {
+    for _ in 0..WORDS {
+        let Some(word) = json.get(at..).and_then(|rest| rest.first_chunk::<8>()) else {
+            break;
+        };
+        let word = u64::from_le_bytes(*word);
+        let mut found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64));
+        if CONTROLS {
+            found |= controls(word);
+        }
+        // The lowest bit that is set is right; behind it a borrow may have set others.
+        found &= HIGH;
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let Some(rest) = json.get(at..) else {
+        return json.len();
+    };
+    let end = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+    let control = CONTROLS.then(|| first_control(&rest[..end])).flatten();
+    at + control.unwrap_or(end)
+}
+
+/// The highest bit of each byte that is zero.
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word
+}
+
+/// The highest bit of each byte below a blank.
+const fn controls(word: u64) -> u64 {
+    word.wrapping_sub(ONES * b' ' as u64) & !word
+}
+
+fn first_control(text: &[u8]) -> Option<usize> {
+    let (words, rest) = text.as_chunks::<8>();
+    let found = words
+        .iter()
+        .fold(0, |found, word| found | controls(u64::from_le_bytes(*word)));
+    if found & HIGH == 0 && rest.iter().all(|byte| *byte >= b' ') {
+        return None;
+    }
+    text.iter().position(|byte| *byte < b' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    /// Passes over the whole of it.
+    fn whole(json: &str) -> Result<u64, NotJson> {
+        let mut json = Reader::new(json);
+        let bytes = json.skip(usize::MAX)?;
+        json.end()?;
+        Ok(bytes.expect("nothing is too deep"))
+    }
+
+    #[test]
+    fn json_is_what_serde_takes_for_it() {
+        for json in [
+            "", " ", "{", "}", "[", "]", "{}", "[]", " { } ", "[ ]", "[1,2]", "[1,]", "[,1]", "[1 2]", "[,]",
+            r#"{"a":1}"#, r#"{"a":1,}"#, r#"{,"a":1}"#, r#"{"a" 1}"#, r#"{"a":}"#, r#"{a:1}"#, r#"{"a":1 "b":2}"#,
+            r#"{"a":1,"b":[{},[],"]",{"c":null}]}"#, "[}", "{]", "[[]", "{}{}", "1 2", "null", "nul", "nulL", "true",
+            "false", "fals", "tru e", "0", "-0", "00", "01", "-", "-01", "1.", "1.5", ".5", "1.e5", "1e", "1e+",
+            "1E-07", "1e400", "1.5e+3x", "+1", "123456789012345678901234567890", r#""""#, r#"""#, r#""a"#, r#""\"#,
+            r#""\""#, r#""\"""#, r#""\x""#, r#""\/\b\f\n\r\t\\""#, r#""\u12""#, r#""\u12g4""#, r#""\u+123""#,
+            r#""\u00e9""#, r#""\ud83e\udd80""#, r#""\ud83e""#, "\"\u{1f}\"", "\"\u{7f}\"", "\"\n\"", "\"ж🦀\"",
+            "\u{feff}{}", "\u{c}{}", "{\"a\"\t:\r\n1}", "\u{a0}1",
+        ] {
+            let known = serde_json::from_str::<&RawValue>(json).is_ok();
+            assert_eq!(whole(json).is_ok(), known, "{json:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_string_is_found_wherever_it_stands() {
+        for length in 0..200 {
+            for (byte, ok) in [("\"", false), ("\\n", true), ("\u{0}", false), ("\u{1f}", false), (" ", true)] {
+                for at in [0, length / 2, length] {
+                    let text = format!("\"{}{byte}{}\"", "ж".repeat(at), "x".repeat(length - at));
+                    assert_eq!(whole(&text).is_ok(), ok, "{byte:?} at {at} of {length}");
+                    let quoted = string(text.as_bytes(), 0).map(|(text, _)| text.len());
+                    let expected = if byte == "\"" { at * 2 } else { text.len() - 2 };
+                    assert_eq!(quoted, Some(expected), "{byte:?} at {at} of {length}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_is_where_its_byte_is() {
+        for (json, line, column) in [
+            ("", 1, 0),
+            ("{\"a\":1,}", 1, 8),
+            ("{\n \"a\" 1}", 2, 6),
+            ("[1,\n2", 2, 1),
+            ("[nulx]", 1, 5),
+            ("{} x", 1, 4),
+        ] {
+            assert_eq!(whole(json), Err(NotJson { line, column }), "{json:?}");
+        }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_no_text() {
+        for (json, decoded) in [
+            (r#""\ud83e\udd80""#, Some("🦀")),
+            (r#""a\ud83e\udd80\ud83e\udd80b""#, Some("a🦀🦀b")),
+            (r#""\ud83e""#, None),
+            (r#""\udd80""#, None),
+            (r#""\ud83e\ud83e\udd80""#, None),
+            (r#""\ud83e\udd80\udd80""#, None),
+            (r#""\ud83e\n\udd80""#, None),
+            (r#""\ud83ex\udd80""#, None),
+            (r#""\ud83e\u0061""#, None),
+            (r#""\ud83ex""#, None),
+        ] {
+            let Ok(Value::String(text)) = Reader::new(json).begin() else {
+                panic!("{json}");
+            };
+            assert_eq!(text.is_text().then(|| text.decoded()).as_deref(), decoded, "{json}");
+            assert_eq!(serde_json::from_str::<String>(json).ok().as_deref(), decoded, "{json}");
+        }
+    }
+
+    #[test]
+    fn values_of_any_depth_are_passed_over_up_to_the_depth_that_is_asked_for() {
+        for depth in [1, 2, 63, 64, 65, 127, 128, 129, 200, 100_000] {
+            let mixed = |begin: &str, end: &str| format!("{}{}", begin.repeat(depth), end.repeat(depth));
+            for json in [mixed("[", "]"), mixed("[{\"a\":", "}]").replace(":}", ":1}")] {
+                let nested = json.matches(['[', '{']).count();
+                assert!(matches!(Reader::new(&json).skip(nested), Ok(Some(_))), "{nested}");
+                assert_eq!(Reader::new(&json).skip(nested - 1), Ok(None), "{nested}");
+                assert!(whole(&json[..json.len() - 1]).is_err());
+                assert!(whole(&json.replacen(']', "}", 1)).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn fields_are_found_by_what_their_names_stand_for_and_once() {
+        let json = r#"{"x":{"a":0},"\u0061" : [1, 2] ,"b":null}"#;
+        assert_eq!(
+            members(json, &["a", "b", "c"]),
+            Ok([Some("[1, 2]"), Some("null"), None])
+        );
+        for json in [
+            r#"{"a":1,"\u0061":2}"#,
+            r#"{"\ud800":1}"#,
+            r#"{"a":1"#,
+            r#"{"a":1} x"#,
+            "[1]",
+            "null",
+        ] {
+            assert!(members(json, &["a"]).is_err(), "{json}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_json_is_read_and_weighs_what_its_strings_stand_for(texts in proptest::collection::vec(".{0,60}", 0..4)) {
+            let json = serde_json::json!({ "texts": texts }).to_string();
+            let bytes: usize = texts.iter().map(String::len).sum();
+            // The name, the colon and the commas.
+            let around = 6 + texts.len().saturating_sub(1);
+            prop_assert_eq!(whole(&json), Ok((bytes + around) as u64));
+        }
+
+        #[test]
+        fn what_serde_refuses_is_refused(json in "[\\[\\]{},:\"\\\\u0-9a-fe.+\\- \n\u{1}ж]{0,12}") {
+            let known = serde_json::from_str::<&RawValue>(&json).is_ok();
+            prop_assert_eq!(whole(&json).is_ok(), known);
+        }
+
+        #[test]
+        fn strings_are_decoded_as_serde_decodes_them(text in "(\\\\u[0-9a-f]{4}|\\\\n|\\\\ud83e|\\\\udd80|[a-zж\"]){0,12}") {
+            let json = format!("\"{text}\"");
+            let mut reader = Reader::new(&json);
+            let read = match reader.begin() {
+                Ok(Value::String(text)) if reader.end().is_ok() && text.is_text() => Some(text),
+                _ => None,
+            };
+            let known = serde_json::from_str::<String>(&json).ok();
+            prop_assert_eq!(read.map(|text| text.decoded().into_owned()), known.clone());
+            prop_assert_eq!(read.map(|text| text.decoded_len()), known.map(|text| text.len() as u64));
+        }
+    }
 }

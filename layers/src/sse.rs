@@ -165,16 +165,23 @@ impl Event {
 
     /// Field names and values, comments left out.
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let text = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
-        text.split(|byte| matches!(byte, b'\n' | b'\r'))
-            .filter(|line| !line.is_empty())
-            .map(|line| {
-                let Some(colon) = memchr::memchr(b':', line) else {
-                    return (line, &line[line.len()..]);
-                };
-                let value = &line[colon + 1..];
-                (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
-            })
+        let mut rest = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
+        let lines = std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+            let line = &rest[..end];
+            rest = rest.get(end + 1..).unwrap_or_default();
+            Some(line)
+        });
+        lines.filter(|line| !line.is_empty()).map(|line| {
+            let Some(colon) = memchr::memchr(b':', line) else {
+                return (line, &line[line.len()..]);
+            };
+            let value = &line[colon + 1..];
+            (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Usage as vendors write it: counts that may be missing, null or nonsense.
 
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
-use crate::usage::Usage;
+use crate::{json::members, usage::Usage};
 
 /// What a vendor said that an answer used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,20 +29,65 @@ impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Value::deserialize(deserializer)? {
             Value::Null => Self::default(),
-            Value::Number(number) => {
-                // Some write 5.0.
-                let text = number.to_string();
-                let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
-                Self {
-                    tokens,
-                    suspect: tokens.is_none(),
-                }
-            }
-            _ => Self {
-                tokens: None,
-                suspect: true,
-            },
+            Value::Number(number) => Self::of_number(&number),
+            _ => Self::NONSENSE,
         })
+    }
+}
+
+impl Count {
+    const NONSENSE: Self = Self {
+        tokens: None,
+        suspect: true,
+    };
+
+    /// A value of checked JSON. `None` of a number that no type holds.
+    fn of(json: &str) -> Option<Self> {
+        if let Ok(tokens) = json.parse::<u64>() {
+            return Some(Self {
+                tokens: Some(tokens),
+                suspect: false,
+            });
+        }
+        match json.as_bytes() {
+            b"null" => Some(Self::default()),
+            [b'-' | b'0'..=b'9', ..] => {
+                let number = json.parse::<Number>().ok()?;
+                Some(Self::of_number(&number))
+            }
+            _ => Some(Self::NONSENSE),
+        }
+    }
+
+    fn of_number(number: &Number) -> Self {
+        // Some write 5.0.
+        let text = number.to_string();
+        let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
+        Self {
+            tokens,
+            suspect: tokens.is_none(),
+        }
+    }
+}
+
+/// Reads the counts of these names off a JSON object. `None` if it is no object, has one of them twice, or
+/// a number that no type holds.
+#[must_use]
+pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N]> {
+    let mut counts = [Count::default(); N];
+    for (count, value) in counts.iter_mut().zip(members(json, names).ok()?) {
+        if let Some(value) = value {
+            *count = Count::of(value)?;
+        }
+    }
+    Some(counts)
+}
+
+/// The same of an object that may be missing, or null.
+fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
+    match json {
+        None | Some("null") => Some([Count::default(); N]),
+        Some(json) => counts(json, names),
     }
 }
 
@@ -50,46 +95,59 @@ impl<'de> Deserialize<'de> for Count {
 /// the prompt. `None` if it is no such object or counts nothing.
 #[must_use]
 pub fn chat_usage(json: &str) -> Option<VendorUsage> {
-    let usage: ChatUsage = serde_json::from_str(json).ok()?;
+    let usage = ChatUsage::of(json)?;
     if usage.prompt_tokens.tokens.is_none() && usage.completion_tokens.tokens.is_none() {
         return None;
     }
     Some(usage.read())
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug)]
 struct ChatUsage {
     prompt_tokens: Count,
     completion_tokens: Count,
     total_tokens: Count,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
     /// One vendor's name for cached tokens.
     prompt_cache_hit_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PromptDetails {
     cached_tokens: Count,
     cache_write_tokens: Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CompletionDetails {
     reasoning_tokens: Count,
 }
 
 impl ChatUsage {
-    fn read(self) -> VendorUsage {
-        let PromptDetails {
+    fn of(json: &str) -> Option<Self> {
+        const NAMES: [&str; 6] = [
+            "prompt_tokens",
+            "completion_tokens",
+            "total_tokens",
+            "prompt_cache_hit_tokens",
+            "prompt_tokens_details",
+            "completion_tokens_details",
+        ];
+        let [prompt, completion, total, hit, of_prompt, of_completion] =
+            members(json, &NAMES).ok()?;
+        let [cached_tokens, cache_write_tokens] =
+            details(of_prompt, &["cached_tokens", "cache_write_tokens"])?;
+        let [reasoning_tokens] = details(of_completion, &["reasoning_tokens"])?;
+        let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
+        Some(Self {
+            prompt_tokens: count(prompt)?,
+            completion_tokens: count(completion)?,
+            total_tokens: count(total)?,
+            prompt_cache_hit_tokens: count(hit)?,
             cached_tokens,
             cache_write_tokens,
-        } = self.prompt_tokens_details.unwrap_or_default();
-        let details = self.completion_tokens_details.unwrap_or_default();
-        let reasoning = details.reasoning_tokens.tokens.filter(|tokens| *tokens > 0);
+            reasoning_tokens,
+        })
+    }
+
+    fn read(self) -> VendorUsage {
+        let Self {
+            cached_tokens,
+            cache_write_tokens,
+            ..
+        } = self;
+        let reasoning = self.reasoning_tokens.tokens.filter(|tokens| *tokens > 0);
         let prompt = self.prompt_tokens.tokens.unwrap_or(0);
         let mut output = self.completion_tokens.tokens.unwrap_or(0);
         let sum = prompt.saturating_add(output);
@@ -127,5 +185,64 @@ impl ChatUsage {
                 || cached_input != cached
                 || cache_write != written,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_the_same_however_it_is_read() {
+        for json in [
+            "0",
+            "5",
+            "5.0",
+            "5.00",
+            "5e0",
+            "5.5",
+            "-0",
+            "-1",
+            "1e2",
+            "1e16",
+            "1e400",
+            "18446744073709551615",
+            "18446744073709551616",
+            "null",
+            "true",
+            "\"5\"",
+            "[5]",
+            "{}",
+        ] {
+            let read = |count: Count| (count.tokens, count.suspect);
+            assert_eq!(
+                Count::of(json).map(read),
+                serde_json::from_str::<Count>(json).ok().map(read),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn usage_that_is_no_object_of_counts_is_none() {
+        for json in [
+            "null",
+            "[10,5,15]",
+            "\"10\"",
+            "{}",
+            r#"{"prompt_tokens":null}"#,
+            r#"{"prompt_tokens":1,"prompt_tokens":1}"#,
+            r#"{"prompt_tokens":1e400,"completion_tokens":1}"#,
+            r#"{"prompt_tokens":1,"prompt_tokens_details":5}"#,
+            r#"{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":1,"cached_tokens":1}}"#,
+        ] {
+            assert_eq!(chat_usage(json), None, "{json}");
+        }
+        let usage = chat_usage(
+            r#"{"prompt_tokens":10,"x":[{}],"completion_tokens":5.0,"prompt_tokens_details":null}"#,
+        )
+        .unwrap();
+        assert_eq!((usage.usage.input, usage.usage.output), (10, 5));
+        assert!(!usage.suspect);
     }
 }

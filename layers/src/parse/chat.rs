@@ -3,12 +3,10 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::de::{self, MapAccess};
-use serde_json::value::RawValue;
 
 use super::{
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, next_key},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Place, Text},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -44,8 +42,8 @@ const NAMES: &[&str] = &[
 ];
 
 pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(body, messages_max);
-    let call = cx.read(Body)?;
+    let cx = Cx::new(messages_max);
+    let call = cx.read(body, Body)?;
     Ok(Call {
         body: body.clone(),
         ..call
@@ -54,58 +52,59 @@ pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
 
 struct Body;
 
-impl<'de> Place<'de> for Body {
+impl Place for Body {
     type Value = Call;
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<Call, A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
         let mut once = Once::new(NAMES);
         let (mut model, mut messages, mut stream, mut choices) = (None, false, false, None);
         let (mut max_tokens, mut max_completion_tokens) = (None, None);
         let mut options = StreamOptions::default();
         let mut spans = Spans {
-            start: at.cx.opening(),
+            start: object.at(),
             ..Spans::default()
         };
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 "model" => {
-                    let raw = at.raw(&mut map)?;
-                    spans.model = at.cx.span(raw);
-                    model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
+                    let (span, value) = at.field_span(&key, &mut object, Text(str::to_owned))?;
+                    spans.model = span;
+                    model = Some(value);
                 }
                 "messages" => {
-                    at.field(&key, &mut map, Turns(|| Message))?;
+                    at.field(&key, &mut object, Turns(|| Message))?;
                     messages = true;
                 }
                 "max_tokens" => {
-                    let raw = at.raw(&mut map)?;
-                    spans.max_tokens = Some(at.cx.span(raw));
-                    max_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
+                    let (span, value) = at.field_span(&key, &mut object, Count::TOKENS)?;
+                    spans.max_tokens = Some(span);
+                    max_tokens = value;
                 }
                 "max_completion_tokens" => {
-                    let raw = at.raw(&mut map)?;
-                    spans.max_completion_tokens = Some(at.cx.span(raw));
-                    max_completion_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
+                    let (span, value) = at.field_span(&key, &mut object, Count::TOKENS)?;
+                    spans.max_completion_tokens = Some(span);
+                    max_completion_tokens = value;
                 }
-                "stream" => stream = at.field(&key, &mut map, Flag)?,
+                "stream" => stream = at.field(&key, &mut object, Flag)?,
                 "stream_options" => {
-                    let raw: &RawValue = at.raw(&mut map)?;
-                    spans.stream_options = Some(at.cx.span(raw));
-                    options = at.reread::<_, A::Error>(&key, raw, StreamOptions::default())?;
+                    let place = StreamOptions::default();
+                    let (span, value) = at.field_span(&key, &mut object, place)?;
+                    spans.stream_options = Some(span);
+                    options = value;
                 }
-                "n" => choices = at.field(&key, &mut map, Count { max: 128 })?,
-                "tools" => at.field(&key, &mut map, Tools)?,
+                "n" => choices = at.field(&key, &mut object, Count { max: 128 })?,
+                "tools" => at.field(&key, &mut object, Tools)?,
                 "service_tier" => {
-                    at.field(&key, &mut map, OnlyDefault::of(&["auto", "default"]))?
+                    at.field(&key, &mut object, OnlyDefault::of(&["auto", "default"]))?
                 }
-                "speed" => at.field(&key, &mut map, OnlyDefault::of(&["standard"]))?,
-                "modalities" => at.field(&key, &mut map, OnlyDefault::of(&["text"]))?,
+                "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
+                "modalities" => at.field(&key, &mut object, OnlyDefault::of(&["text"]))?,
                 "thread" => {
                     at.field(
                         &key,
-                        &mut map,
+                        &mut object,
                         OnlyDefault {
                             allowed: &[],
                             otherwise: Problem::ThreadUnsupported,
@@ -125,10 +124,10 @@ impl<'de> Place<'de> for Body {
                 | "enable_search"
                 | "best_of"
                 | "background" => {
-                    at.field(&key, &mut map, OnlyDefault::of(&[]))?;
+                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
                 }
                 // What the format may still carry goes to the vendor as it is, and weighs.
-                _ => at.weigh_field(&key, &mut map)?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         let Some(model) = model else {
@@ -165,23 +164,23 @@ struct StreamOptions {
     span: Option<Range<usize>>,
 }
 
-impl<'de> Place<'de> for StreamOptions {
+impl Place for StreamOptions {
     type Value = Self;
     const EXPECTED: &'static str = "object";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<Self, E> {
+    fn null(self, _: At<'_>) -> Result<Self, Error> {
         Ok(self)
     }
-    fn object<A: MapAccess<'de>>(mut self, at: At<'_>, mut map: A) -> Result<Self, A::Error> {
+    fn object(mut self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Self, Error> {
         let mut once = Once::new(&["include_usage"]);
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             if &*key == "include_usage" {
-                let raw = at.raw(&mut map)?;
-                self.span = Some(at.cx.span(raw));
-                self.include_usage = at.reread::<_, A::Error>(&key, raw, Flag)?;
+                let (span, value) = at.field_span(&key, &mut object, Flag)?;
+                self.span = Some(span);
+                self.include_usage = value;
             } else {
-                at.weigh_field(&key, &mut map)?;
+                at.weigh_field(&key, &mut object)?;
             }
         }
         Ok(self)
@@ -197,14 +196,14 @@ enum Role {
     Unknown,
 }
 
-impl<'de> Place<'de> for Message {
+impl Place for Message {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = Once::new(&["role", "content", "tool_calls", "audio"]);
         let (mut role, mut content) = (None, None);
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 "role" => {
@@ -213,11 +212,11 @@ impl<'de> Place<'de> for Message {
                         "system" | "developer" | "user" | "tool" | "function" => Role::Other,
                         _ => Role::Unknown,
                     };
-                    role = Some(at.field(&key, &mut map, Text(read))?);
+                    role = Some(at.field(&key, &mut object, Text(read))?);
                 }
-                "content" => content = Some(at.field(&key, &mut map, Content)?),
-                "audio" => at.field(&key, &mut map, OnlyDefault::of(&[]))?,
-                _ => at.weigh_field(&key, &mut map)?,
+                "content" => content = Some(at.field(&key, &mut object, Content)?),
+                "audio" => at.field(&key, &mut object, OnlyDefault::of(&[]))?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         match role {
@@ -299,6 +298,50 @@ mod tests {
             (image.text_bytes, image.images, image.binary_bytes),
             (3, 1, 1022)
         );
+    }
+
+    #[test]
+    fn what_is_not_read_weighs_its_strings_and_all_but_quotes_and_brackets() {
+        let weight = |value: &str| {
+            read(&format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":""}}],"x": {value} }}"#
+            ))
+            .unwrap()
+            .input
+            .text_bytes
+        };
+        for (value, bytes) in [
+            ("0.7", 3),
+            (r#""a\n\u0436""#, 4),
+            ("[ ]", 1),
+            ("{}", 0),
+            (r#"{"a b":[1, true],"c":"\n"}"#, 15),
+            // What no decoder takes goes on as it came.
+            (r#"[1e400,"\ud83e"]"#, 8),
+        ] {
+            assert_eq!(weight(value), bytes, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_read_is_text() {
+        for (content, at) in [
+            (&b"\xff"[..], "1:53"),
+            (b"\\ud83e", "1:60"),
+            (b"\\ud83e\\u0061", "1:66"),
+            (b"\x01", "1:53"),
+        ] {
+            let head = br#"{"model":"m","messages":[{"role":"user","content": ""#;
+            let body = [&head[..], content, br#""}]}"#].concat();
+            assert!(
+                matches!(
+                    call(&Bytes::from(body), 3),
+                    Err(Error::Invalid { problem: Problem::NotJson(column), .. }) if column == at
+                ),
+                "{}",
+                content.escape_ascii()
+            );
+        }
     }
 
     #[test]

@@ -1,20 +1,21 @@
 //! What both formats write alike enough to read in one way: contents, their parts, and tools.
 
-use serde::de::{self, MapAccess, SeqAccess};
-
-use super::json::{At, Once, Place, Text, elements, next_key};
-use crate::error::Problem;
+use super::json::{At, Object, Once, Place, Text, elements};
+use crate::{
+    error::{Error, Problem},
+    json::{Reader, Str},
+};
 
 /// A conversation of at least one turn.
 #[derive(Debug)]
 pub(super) struct Turns<M>(pub(super) fn() -> M);
 
-impl<'de, M: Place<'de>> Place<'de> for Turns<M> {
+impl<M: Place> Place for Turns<M> {
     type Value = ();
     const EXPECTED: &'static str = "array";
 
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
-        match elements(at, seq, self.0)? {
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        match elements(at, json, self.0)? {
             0 => Err(at.refuse(Problem::Empty)),
             count if count > at.cx.messages_max => {
                 Err(at.refuse(Problem::AboveMax(at.cx.messages_max)))
@@ -31,19 +32,19 @@ impl<'de, M: Place<'de>> Place<'de> for Turns<M> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content;
 
-impl<'de> Place<'de> for Content {
+impl Place for Content {
     type Value = bool;
     const EXPECTED: &'static str = "string or array";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<bool, E> {
+    fn null(self, _: At<'_>) -> Result<bool, Error> {
         Ok(false)
     }
-    fn string<E: de::Error>(self, at: At<'_>, text: &str) -> Result<bool, E> {
-        at.cx.weigh(|size| size.text_bytes += text.len() as u64);
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<bool, Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
         Ok(true)
     }
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<bool, A::Error> {
-        elements(at, seq, || Part).map(|_| true)
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
+        elements(at, json, || Part).map(|_| true)
     }
 }
 
@@ -92,11 +93,11 @@ enum Kind {
     Other,
 }
 
-impl<'de> Place<'de> for Part {
+impl Place for Part {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = Once::new(&[
             "type",
             "text",
@@ -108,29 +109,29 @@ impl<'de> Place<'de> for Part {
         ]);
         let (mut kind, mut image, mut document) = (None, false, false);
         let mut sourced = false;
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                "type" => kind = Some(at.field(&key, &mut map, Text(Self::kind))?),
+                "type" => kind = Some(at.field(&key, &mut object, Text(Self::kind))?),
                 "image_url" => {
                     image = true;
-                    at.field(&key, &mut map, Binary)?;
+                    at.field(&key, &mut object, Binary)?;
                 }
                 "file" => {
                     document = true;
-                    at.field(&key, &mut map, Binary)?;
+                    at.field(&key, &mut object, Binary)?;
                 }
                 "source" => {
                     sourced = true;
-                    at.field(&key, &mut map, Binary)?;
+                    at.field(&key, &mut object, Binary)?;
                 }
                 "content" => {
                     // Of a tool result or a document: text or parts; of a search result: anything.
-                    at.field(&key, &mut map, Content)?;
+                    at.field(&key, &mut object, Content)?;
                 }
                 // Audio has no rate in the catalog.
                 "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
-                _ => at.weigh_field(&key, &mut map)?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         let Some(kind) = kind else {
@@ -153,30 +154,32 @@ impl<'de> Place<'de> for Part {
 #[derive(Clone, Copy, Debug)]
 struct Binary;
 
-impl<'de> Place<'de> for Binary {
+impl Place for Binary {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
-    fn string<E: de::Error>(self, at: At<'_>, text: &str) -> Result<(), E> {
-        at.cx.weigh(|size| size.binary_bytes += text.len() as u64);
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        at.cx.weigh(|size| size.binary_bytes += text.decoded_len());
         Ok(())
     }
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = Once::new(&["type", "data", "url", "file_data", "file_id", "content"]);
         let (mut is_text, mut bytes) = (false, 0);
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                "type" => is_text = at.field(&key, &mut map, Text(|kind: &str| kind == "text"))?,
+                "type" => {
+                    is_text = at.field(&key, &mut object, Text(|kind: &str| kind == "text"))?
+                }
                 "data" | "url" | "file_data" => {
-                    bytes += at.field(&key, &mut map, Text(str::len))? as u64
+                    bytes += at.field(&key, &mut object, Text(str::len))? as u64
                 }
                 // A stored file's size is not known here.
                 "file_id" => return Err(at.refuse_field(&key, Problem::Unsupported)),
                 "content" => {
-                    at.field(&key, &mut map, Content)?;
+                    at.field(&key, &mut object, Content)?;
                 }
-                _ => at.weigh_field(&key, &mut map)?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         at.cx.weigh(|size| {
@@ -194,15 +197,15 @@ impl<'de> Place<'de> for Binary {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tools;
 
-impl<'de> Place<'de> for Tools {
+impl Place for Tools {
     type Value = ();
     const EXPECTED: &'static str = "array";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<(), E> {
+    fn null(self, _: At<'_>) -> Result<(), Error> {
         Ok(())
     }
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
-        let count = elements(at, seq, || Tool)?;
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        let count = elements(at, json, || Tool)?;
         at.cx.weigh(|size| size.tools += count);
         Ok(())
     }
@@ -230,18 +233,18 @@ impl Tool {
     }
 }
 
-impl<'de> Place<'de> for Tool {
+impl Place for Tool {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = Once::new(&["type"]);
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             if &*key != "type" {
-                at.weigh_field(&key, &mut map)?;
+                at.weigh_field(&key, &mut object)?;
             } else {
-                match at.field(&key, &mut map, Text(Self::instructions_of))? {
+                match at.field(&key, &mut object, Text(Self::instructions_of))? {
                     None => return Err(at.refuse_field(&key, Problem::Unsupported)),
                     Some(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
                 }

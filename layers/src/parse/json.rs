@@ -1,68 +1,45 @@
 //! One pass over a body: checks what we read, weighs what we do not, and names what is wrong.
 //!
-//! serde_json does the JSON. A [`Place`] says what may stand somewhere; [`At`] knows where that is, so
+//! A [`Reader`] does the JSON. A [`Place`] says what may stand somewhere; [`At`] knows where that is, so
 //! that an error names its field, and how deep, so that nothing nests further than it may.
 
-use std::{
-    cell::{Cell, RefCell},
-    fmt,
-    ops::Range,
-};
-
-use serde::{
-    Deserializer,
-    de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor},
-};
-use serde_json::value::RawValue;
+use std::{borrow::Cow, cell::Cell, fmt, ops::Range};
 
 use super::DEPTH_MAX;
 use crate::{
     call::InputSize,
     error::{Error, Problem},
-    json::{decoded_len, string},
+    json::{NotJson, Reader, Str, Value},
 };
 
 /// What one pass gathers.
 #[derive(Debug)]
-pub(super) struct Cx<'a> {
-    body: &'a [u8],
+pub(super) struct Cx {
     pub(super) messages_max: u64,
     size: Cell<InputSize>,
-    refused: RefCell<Option<(String, Problem)>>,
 }
 
-impl<'a> Cx<'a> {
-    pub(super) fn new(body: &'a [u8], messages_max: u64) -> Self {
+impl Cx {
+    pub(super) fn new(messages_max: u64) -> Self {
         Self {
-            body,
             messages_max,
             size: Cell::default(),
-            refused: RefCell::default(),
         }
     }
 
     /// Reads the whole body as `place`.
-    pub(super) fn read<P: Place<'a>>(&self, place: P) -> Result<P::Value, Error> {
-        let mut json = serde_json::Deserializer::from_slice(self.body);
-        let value = At {
+    pub(super) fn read<P: Place>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
+        let text = std::str::from_utf8(body)
+            .map_err(|error| not_json(NotJson::at(body, error.valid_up_to())))?;
+        let mut json = Reader::new(text);
+        let at = At {
             cx: self,
             path: &Path::Root,
-        }
-        .seed(place)
-        .deserialize(&mut json);
-        value
-            .and_then(|value| json.end().map(|()| value))
-            .map_err(|error| self.error(&error))
-    }
-
-    fn error(&self, error: &serde_json::Error) -> Error {
-        match self.refused.take() {
-            Some((field, problem)) => Error::invalid(field, problem),
-            None => Error::invalid(
-                "",
-                Problem::NotJson(format!("{}:{}", error.line(), error.column())),
-            ),
-        }
+            depth: 0,
+        };
+        let value = at.value(&mut json, place)?;
+        json.end().map_err(not_json)?;
+        Ok(value)
     }
 
     pub(super) fn size(&self) -> InputSize {
@@ -74,17 +51,10 @@ impl<'a> Cx<'a> {
         change(&mut size);
         self.size.set(size);
     }
+}
 
-    /// Just behind the body's opening brace.
-    pub(super) fn opening(&self) -> usize {
-        memchr::memchr(b'{', self.body).map_or(0, |brace| brace + 1)
-    }
-
-    /// Where a raw value stands in the body.
-    pub(super) fn span(&self, raw: &RawValue) -> Range<usize> {
-        let start = raw.get().as_ptr() as usize - self.body.as_ptr() as usize;
-        start..start + raw.get().len()
-    }
+fn not_json(NotJson { line, column }: NotJson) -> Error {
+    Error::invalid("", Problem::NotJson(format!("{line}:{column}")))
 }
 
 /// The way to a value.
@@ -93,15 +63,6 @@ pub(super) enum Path<'a> {
     Root,
     Key(&'a Self, &'a str),
     Index(&'a Self, usize),
-}
-
-impl Path<'_> {
-    fn depth(&self) -> usize {
-        match self {
-            Self::Root => 0,
-            Self::Key(parent, _) | Self::Index(parent, _) => 1 + parent.depth(),
-        }
-    }
 }
 
 impl fmt::Display for Path<'_> {
@@ -118,245 +79,148 @@ impl fmt::Display for Path<'_> {
 /// A place in the body that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a> {
-    pub(super) cx: &'a Cx<'a>,
+    pub(super) cx: &'a Cx,
     path: &'a Path<'a>,
+    /// Arrays and objects around it.
+    depth: usize,
 }
 
-impl<'a> At<'a> {
-    pub(super) fn seed<P>(self, place: P) -> Seed<'a, P> {
-        Seed { at: self, place }
+impl At<'_> {
+    /// What is wrong here.
+    #[cold]
+    pub(super) fn refuse(self, problem: Problem) -> Error {
+        Error::invalid(self.path.to_string(), problem)
     }
 
-    /// Notes what is wrong here. serde's own error is only the way out.
-    pub(super) fn refuse<E: de::Error>(self, problem: Problem) -> E {
-        self.refuse_at(None, problem)
-    }
-
-    /// Notes what is wrong with a field of the object here.
-    pub(super) fn refuse_field<E: de::Error>(self, field: &str, problem: Problem) -> E {
-        self.refuse_at(Some(field), problem)
-    }
-
-    fn refuse_at<E: de::Error>(self, field: Option<&str>, problem: Problem) -> E {
-        let path = match field {
-            None => self.path.to_string(),
-            Some(field) => Path::Key(self.path, field).to_string(),
-        };
-        self.cx.refused.borrow_mut().get_or_insert((path, problem));
-        E::custom("refused")
+    /// What is wrong with a field of the object here.
+    #[cold]
+    pub(super) fn refuse_field(self, field: &str, problem: Problem) -> Error {
+        Error::invalid(Path::Key(self.path, field).to_string(), problem)
     }
 
     /// Reads the value of the field whose name was just read.
-    pub(super) fn field<'de, A: MapAccess<'de>, P: Place<'de>>(
+    pub(super) fn field<P: Place>(
         self,
         key: &str,
-        map: &mut A,
+        object: &mut Object<'_, '_>,
         place: P,
-    ) -> Result<P::Value, A::Error> {
-        map.next_value_seed(
-            At {
-                cx: self.cx,
-                path: &Path::Key(self.path, key),
-            }
-            .seed(place),
-        )
+    ) -> Result<P::Value, Error> {
+        let at = At {
+            cx: self.cx,
+            path: &Path::Key(self.path, key),
+            depth: self.depth + 1,
+        };
+        at.value(object.json, place)
     }
 
-    /// Reads the field's value as it stands, to know where it stands.
-    pub(super) fn raw<'de, A: MapAccess<'de>>(
+    /// Reads it, and says where in the body it stands.
+    pub(super) fn field_span<P: Place>(
         self,
-        map: &mut A,
-    ) -> Result<&'de RawValue, A::Error> {
-        map.next_value()
+        key: &str,
+        object: &mut Object<'_, '_>,
+        place: P,
+    ) -> Result<(Range<usize>, P::Value), Error> {
+        let start = object.at();
+        let value = self.field(key, object, place)?;
+        Ok((start..object.at(), value))
     }
 
     /// Weighs the field's value, whatever it is, without reading it: even a number that no type holds
     /// stays as it was sent.
-    pub(super) fn weigh_field<'de, A: MapAccess<'de>>(
-        self,
-        key: &str,
-        map: &mut A,
-    ) -> Result<(), A::Error> {
-        let raw = self.raw(map)?.get().as_bytes();
-        // One string, as most of what is long: where it ends is known.
-        if let [b'"', text @ .., b'"'] = raw {
-            self.cx.weigh(|size| size.text_bytes += decoded_len(text));
-            return Ok(());
-        }
-        let (mut at, mut depth, mut bytes) = (0, self.path.depth() + 1, 0);
-        while let Some(byte) = raw.get(at) {
-            match byte {
-                b'"' => {
-                    let Some((text, end)) = string(raw, at) else {
-                        break;
-                    };
-                    bytes += decoded_len(text);
-                    at = end;
-                    continue;
-                }
-                b'[' | b'{' if depth >= DEPTH_MAX => {
-                    return Err(self.refuse_field(key, Problem::TooDeep(DEPTH_MAX)));
-                }
-                b'[' | b'{' => depth += 1,
-                b']' | b'}' => depth -= 1,
-                _ => bytes += 1,
+    pub(super) fn weigh_field(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
+        let depth_max = DEPTH_MAX - (self.depth + 1);
+        match object.json.skip(depth_max).map_err(not_json)? {
+            Some(bytes) => {
+                self.cx.weigh(|size| size.text_bytes += bytes);
+                Ok(())
             }
-            at += 1;
+            None => Err(self.refuse_field(key, Problem::TooDeep(DEPTH_MAX))),
         }
-        self.cx.weigh(|size| size.text_bytes += bytes);
-        Ok(())
     }
 
-    /// Reads a raw value of the field `key` again as `place`.
-    pub(super) fn reread<'de, P: Place<'de>, E: de::Error>(
-        self,
-        key: &str,
-        raw: &'de RawValue,
-        place: P,
-    ) -> Result<P::Value, E> {
-        let at = At {
-            cx: self.cx,
-            path: &Path::Key(self.path, key),
-        };
-        at.seed(place)
-            .deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
-            .map_err(E::custom)
+    fn value<P: Place>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
+        match json.begin().map_err(not_json)? {
+            Value::Null => place.null(self),
+            Value::Boolean(value) => place.boolean(self, value),
+            Value::Number(number) => place.number(self, number),
+            Value::String(text) if text.is_text() => place.string(self, &text),
+            Value::String(_) => Err(not_json(json.fault())),
+            Value::Array | Value::Object if self.depth >= DEPTH_MAX => {
+                Err(self.refuse(Problem::TooDeep(DEPTH_MAX)))
+            }
+            Value::Array => place.array(self, json),
+            Value::Object => place.object(self, Object { json, first: true }),
+        }
     }
 }
 
 /// What may stand at a place. What is not overridden is of the wrong type.
-pub(super) trait Place<'de>: Sized {
+pub(super) trait Place: Sized {
     type Value;
     const EXPECTED: &'static str;
 
-    fn null<E: de::Error>(self, at: At<'_>) -> Result<Self::Value, E> {
+    fn null(self, at: At<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    fn boolean<E: de::Error>(self, at: At<'_>, _: bool) -> Result<Self::Value, E> {
+    fn boolean(self, at: At<'_>, _: bool) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    /// A number that is no unsigned integer is `None`.
-    fn number<E: de::Error>(self, at: At<'_>, _: Option<u64>) -> Result<Self::Value, E> {
+    /// A number as it is written.
+    fn number(self, at: At<'_>, _: &str) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    fn string<E: de::Error>(self, at: At<'_>, _: &str) -> Result<Self::Value, E> {
+    fn string(self, at: At<'_>, _: &Str<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, _: A) -> Result<Self::Value, A::Error> {
+    /// Behind the bracket: see [`elements`].
+    fn array(self, at: At<'_>, _: &mut Reader<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, _: A) -> Result<Self::Value, A::Error> {
+    fn object(self, at: At<'_>, _: Object<'_, '_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
-    }
-}
-
-/// A [`Place`] as serde wants it.
-#[derive(Debug)]
-pub(super) struct Seed<'a, P> {
-    at: At<'a>,
-    place: P,
-}
-
-impl<'de, P: Place<'de>> DeserializeSeed<'de> for Seed<'_, P> {
-    type Value = P::Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<P::Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, P: Place<'de>> Visitor<'de> for Seed<'_, P> {
-    type Value = P::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(P::EXPECTED)
-    }
-    fn visit_unit<E: de::Error>(self) -> Result<P::Value, E> {
-        self.place.null(self.at)
-    }
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<P::Value, E> {
-        self.place.boolean(self.at, value)
-    }
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<P::Value, E> {
-        self.place.number(self.at, Some(value))
-    }
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<P::Value, E> {
-        self.place.number(self.at, u64::try_from(value).ok())
-    }
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<P::Value, E> {
-        self.place.number(self.at, None)
-    }
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<P::Value, E> {
-        self.place.string(self.at, value)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<P::Value, A::Error> {
-        if self.at.path.depth() >= DEPTH_MAX {
-            return Err(self.at.refuse(Problem::TooDeep(DEPTH_MAX)));
-        }
-        self.place.array(self.at, seq)
-    }
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<P::Value, A::Error> {
-        if self.at.path.depth() >= DEPTH_MAX {
-            return Err(self.at.refuse(Problem::TooDeep(DEPTH_MAX)));
-        }
-        self.place.object(self.at, map)
     }
 }
 
 /// Reads every element of an array as the place that `each` makes; says how many there were.
-pub(super) fn elements<'de, A: SeqAccess<'de>, P: Place<'de>>(
+pub(super) fn elements<P: Place>(
     at: At<'_>,
-    mut seq: A,
+    json: &mut Reader<'_>,
     mut each: impl FnMut() -> P,
-) -> Result<u64, A::Error> {
-    let mut count = 0;
-    loop {
-        let path = Path::Index(at.path, count);
-        if seq
-            .next_element_seed(
-                At {
-                    cx: at.cx,
-                    path: &path,
-                }
-                .seed(each()),
-            )?
-            .is_none()
-        {
-            return Ok(count as u64);
-        }
+) -> Result<u64, Error> {
+    let (mut first, mut count) = (true, 0);
+    while json.element(&mut first).map_err(not_json)? {
+        let element = At {
+            cx: at.cx,
+            path: &Path::Index(at.path, count),
+            depth: at.depth + 1,
+        };
+        element.value(json, each())?;
         count += 1;
     }
+    Ok(count as u64)
 }
 
-/// An object's next name. `None` where there is none left.
-pub(super) fn next_key<'de, A: MapAccess<'de>>(
-    map: &mut A,
-) -> Result<Option<std::borrow::Cow<'de, str>>, A::Error> {
-    map.next_key_seed(Name)
-}
-
+/// An object that is being read, field by field.
 #[derive(Debug)]
-struct Name;
-
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = std::borrow::Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
+pub(super) struct Object<'r, 'a> {
+    json: &'r mut Reader<'a>,
+    first: bool,
 }
 
-impl<'de> Visitor<'de> for Name {
-    type Value = std::borrow::Cow<'de, str>;
+impl<'a> Object<'_, 'a> {
+    /// The next name, whose value must be read then. `None` where there is none left.
+    pub(super) fn next_key(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
+        match self.json.key(&mut self.first).map_err(not_json)? {
+            None => Ok(None),
+            Some(name) if name.is_text() => Ok(Some(name.decoded())),
+            Some(_) => Err(not_json(self.json.fault())),
+        }
+    }
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
-        Ok(value.into())
-    }
-    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
-        Ok(value.to_owned().into())
+    /// How far the body has been read, in bytes: just behind the brace at first, and then at a name's value,
+    /// or its end.
+    pub(super) fn at(&self) -> usize {
+        self.json.at()
     }
 }
 
@@ -373,11 +237,11 @@ impl Once {
         Self { names, seen: 0 }
     }
 
-    pub(super) fn check<E: de::Error>(&mut self, at: At<'_>, key: &str) -> Result<(), E> {
+    pub(super) fn check(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
         let Some(index) = self.names.iter().position(|name| *name == key) else {
             // Some vendors match names without case, and the last one wins: such a name would say
             // something else to them than to us.
-            return match self.names.iter().any(|name| folds_to(key, name)) {
+            return match folds(key) && self.names.iter().any(|name| folds_to(key, name)) {
                 true => Err(at.refuse_field(key, Problem::Unsupported)),
                 false => Ok(()),
             };
@@ -388,6 +252,12 @@ impl Once {
         self.seen |= 1 << index;
         Ok(())
     }
+}
+
+/// Whether a name may be another once its case is folded: our names have small ASCII letters alone.
+fn folds(key: &str) -> bool {
+    key.bytes()
+        .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
 }
 
 /// Whether a name is another but for the case of its letters. Two letters beyond ASCII fold into it.
@@ -404,12 +274,12 @@ fn folds_to(key: &str, name: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Text<F>(pub(super) F);
 
-impl<T, F: FnOnce(&str) -> T> Place<'_> for Text<F> {
+impl<T, F: FnOnce(&str) -> T> Place for Text<F> {
     type Value = T;
     const EXPECTED: &'static str = "string";
 
-    fn string<E: de::Error>(self, _: At<'_>, text: &str) -> Result<T, E> {
-        Ok((self.0)(text))
+    fn string(self, _: At<'_>, text: &Str<'_>) -> Result<T, Error> {
+        Ok((self.0)(&text.decoded()))
     }
 }
 
@@ -426,19 +296,19 @@ impl Count {
     };
 }
 
-impl Place<'_> for Count {
+impl Place for Count {
     type Value = Option<u64>;
     const EXPECTED: &'static str = "integer";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<Option<u64>, E> {
+    fn null(self, _: At<'_>) -> Result<Option<u64>, Error> {
         Ok(None)
     }
-    fn number<E: de::Error>(self, at: At<'_>, value: Option<u64>) -> Result<Option<u64>, E> {
-        match value {
-            None => Err(at.refuse(Problem::WrongType(Self::EXPECTED))),
-            Some(0) => Err(at.refuse(Problem::BelowMin(1))),
-            Some(value) if value > self.max => Err(at.refuse(Problem::AboveMax(self.max))),
-            Some(value) => Ok(Some(value)),
+    fn number(self, at: At<'_>, number: &str) -> Result<Option<u64>, Error> {
+        match number.parse::<u64>() {
+            Err(_) => Err(at.refuse(Problem::WrongType(Self::EXPECTED))),
+            Ok(0) => Err(at.refuse(Problem::BelowMin(1))),
+            Ok(value) if value > self.max => Err(at.refuse(Problem::AboveMax(self.max))),
+            Ok(value) => Ok(Some(value)),
         }
     }
 }
@@ -447,14 +317,14 @@ impl Place<'_> for Count {
 #[derive(Debug)]
 pub(super) struct Flag;
 
-impl Place<'_> for Flag {
+impl Place for Flag {
     type Value = bool;
     const EXPECTED: &'static str = "boolean";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<bool, E> {
+    fn null(self, _: At<'_>) -> Result<bool, Error> {
         Ok(false)
     }
-    fn boolean<E: de::Error>(self, _: At<'_>, value: bool) -> Result<bool, E> {
+    fn boolean(self, _: At<'_>, value: bool) -> Result<bool, Error> {
         Ok(value)
     }
 }
@@ -477,35 +347,35 @@ impl OnlyDefault {
     }
 }
 
-impl<'de> Place<'de> for OnlyDefault {
+impl Place for OnlyDefault {
     type Value = ();
     const EXPECTED: &'static str = "nothing";
 
-    fn null<E: de::Error>(self, _: At<'_>) -> Result<(), E> {
+    fn null(self, _: At<'_>) -> Result<(), Error> {
         Ok(())
     }
-    fn boolean<E: de::Error>(self, at: At<'_>, _: bool) -> Result<(), E> {
+    fn boolean(self, at: At<'_>, _: bool) -> Result<(), Error> {
         Err(at.refuse(self.otherwise))
     }
-    fn number<E: de::Error>(self, at: At<'_>, _: Option<u64>) -> Result<(), E> {
+    fn number(self, at: At<'_>, _: &str) -> Result<(), Error> {
         Err(at.refuse(self.otherwise))
     }
-    fn string<E: de::Error>(self, at: At<'_>, text: &str) -> Result<(), E> {
-        if self.allowed.contains(&text) {
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        if self.allowed.contains(&&*text.decoded()) {
             Ok(())
         } else {
             Err(at.refuse(self.otherwise))
         }
     }
-    fn array<A: SeqAccess<'de>>(self, at: At<'_>, seq: A) -> Result<(), A::Error> {
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
         let Self { allowed, otherwise } = self;
-        elements(at, seq, || Self {
+        elements(at, json, || Self {
             allowed,
             otherwise: otherwise.clone(),
         })
         .map(drop)
     }
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, _: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, _: Object<'_, '_>) -> Result<(), Error> {
         Err(at.refuse(self.otherwise))
     }
 }

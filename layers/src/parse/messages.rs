@@ -1,11 +1,10 @@
 //! The messages request (specification 2.3).
 
 use bytes::Bytes;
-use serde::de::MapAccess;
 
 use super::{
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Once, OnlyDefault, Place, Text, next_key},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Place, Text},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -40,8 +39,8 @@ pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
 
 /// A request whose tokens are only to be counted: the same, without a ceiling.
 pub(super) fn count(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(body, messages_max);
-    let call = cx.read(Body)?;
+    let cx = Cx::new(messages_max);
+    let call = cx.read(body, Body)?;
     Ok(Call {
         body: body.clone(),
         ..call
@@ -50,52 +49,52 @@ pub(super) fn count(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
 
 struct Body;
 
-impl<'de> Place<'de> for Body {
+impl Place for Body {
     type Value = Call;
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<Call, A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
         let mut once = Once::new(NAMES);
         let (mut model, mut messages, mut stream, mut max_tokens) = (None, false, false, None);
         let mut spans = Spans {
-            start: at.cx.opening(),
+            start: object.at(),
             ..Spans::default()
         };
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 "model" => {
-                    let raw = at.raw(&mut map)?;
-                    spans.model = at.cx.span(raw);
-                    model = Some(at.reread::<_, A::Error>(&key, raw, Text(str::to_owned))?);
+                    let (span, value) = at.field_span(&key, &mut object, Text(str::to_owned))?;
+                    spans.model = span;
+                    model = Some(value);
                 }
                 "messages" => {
-                    at.field(&key, &mut map, Turns(|| Message))?;
+                    at.field(&key, &mut object, Turns(|| Message))?;
                     messages = true;
                 }
                 "system" => {
-                    at.field(&key, &mut map, Content)?;
+                    at.field(&key, &mut object, Content)?;
                 }
                 "max_tokens" => {
-                    let raw = at.raw(&mut map)?;
-                    spans.max_tokens = Some(at.cx.span(raw));
-                    max_tokens = at.reread::<_, A::Error>(&key, raw, Count::TOKENS)?;
+                    let (span, value) = at.field_span(&key, &mut object, Count::TOKENS)?;
+                    spans.max_tokens = Some(span);
+                    max_tokens = value;
                 }
-                "stream" => stream = at.field(&key, &mut map, Flag)?,
-                "tools" => at.field(&key, &mut map, Tools)?,
+                "stream" => stream = at.field(&key, &mut object, Flag)?,
+                "tools" => at.field(&key, &mut object, Tools)?,
                 "service_tier" => {
-                    at.field(&key, &mut map, OnlyDefault::of(&["auto", "standard_only"]))?
+                    at.field(&key, &mut object, OnlyDefault::of(&["auto", "standard_only"]))?
                 }
-                "speed" => at.field(&key, &mut map, OnlyDefault::of(&["standard"]))?,
+                "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
                 "inference_geo" => at.field(
                     &key,
-                    &mut map,
+                    &mut object,
                     OnlyDefault::of(&["global", "not_available"]),
                 )?,
                 "thread" => {
                     at.field(
                         &key,
-                        &mut map,
+                        &mut object,
                         OnlyDefault {
                             allowed: &[],
                             otherwise: Problem::ThreadUnsupported,
@@ -103,10 +102,10 @@ impl<'de> Place<'de> for Body {
                     )?;
                 }
                 "container" | "mcp_servers" | "fallbacks" | "previous_message_id" => {
-                    at.field(&key, &mut map, OnlyDefault::of(&[]))?;
+                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
                 }
                 // What the format may still carry goes to the vendor as it is, and weighs.
-                _ => at.weigh_field(&key, &mut map)?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         let Some(model) = model else {
@@ -131,23 +130,23 @@ impl<'de> Place<'de> for Body {
 
 struct Message;
 
-impl<'de> Place<'de> for Message {
+impl Place for Message {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
-    fn object<A: MapAccess<'de>>(self, at: At<'_>, mut map: A) -> Result<(), A::Error> {
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
         let mut once = Once::new(&["role", "content"]);
         let (mut role_known, mut content) = (None, None);
-        while let Some(key) = next_key(&mut map)? {
+        while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
                 // Tools of this format's ecosystem send system turns inside a conversation, too.
                 "role" => {
                     let known = |role: &str| matches!(role, "user" | "assistant" | "system");
-                    role_known = Some(at.field(&key, &mut map, Text(known))?);
+                    role_known = Some(at.field(&key, &mut object, Text(known))?);
                 }
-                "content" => content = Some(at.field(&key, &mut map, Content)?),
-                _ => at.weigh_field(&key, &mut map)?,
+                "content" => content = Some(at.field(&key, &mut object, Content)?),
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         match (role_known, content) {

@@ -234,10 +234,12 @@ fn check_headers(
     {
         return Err(Error::ContentEncoding);
     }
-    let versioned = headers
-        .get(ANTHROPIC_VERSION)
-        .is_some_and(|version| !version.as_bytes().trim_ascii().is_empty());
-    if format == Format::Messages && !versioned {
+    let versioned = || {
+        headers
+            .get(ANTHROPIC_VERSION)
+            .is_some_and(|version| !version.as_bytes().trim_ascii().is_empty())
+    };
+    if format == Format::Messages && !versioned() {
         return Err(Error::invalid("anthropic-version", Problem::HeaderMissing));
     }
     Ok(())

@@ -339,11 +339,11 @@ impl Tap {
 
 /// Whether the beginning of an event could be that of a chunk with usage and without choices.
 fn may_be_usage_alone(begun: &[u8]) -> bool {
-    if begun.len() > USAGE_BYTES_MAX {
+    if begun.is_empty() || begun.len() > USAGE_BYTES_MAX {
         return false;
     }
     let Some(at) = memchr::memmem::find(begun, b"\"choices\"") else {
-        return !begun.is_empty();
+        return true;
     };
     let mut rest = begun[at + b"\"choices\"".len()..]
         .iter()

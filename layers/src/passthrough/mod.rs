@@ -158,45 +158,47 @@ where
                 return Err(broken("a content-encoding that was not asked for"));
             }
             let kind = media_type(&parts.headers);
-            match (stream, kind.as_slice()) {
-                (true, b"text/event-stream") => {
-                    let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
-                    // What never began for the client is not paid for.
-                    let begun = body.begun(head_timeout).await;
-                    let mut res = Response::new(begun.inspect_err(|_| meter.refused())?);
-                    set(
-                        res.headers_mut(),
-                        "text/event-stream; charset=utf-8",
-                        "no-cache, no-store",
-                    );
-                    res.headers_mut()
-                        .insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
-                    res.extensions_mut().insert(EventStream(format));
-                    Ok(res)
-                }
-                (false, b"application/json") => {
-                    let bytes = match whole(body, bytes_max).await.and_then(|bytes| {
-                        usage::plain(format, &bytes, &meter)?;
-                        Ok(bytes)
-                    }) {
-                        Ok(bytes) => bytes,
-                        Err(error) => {
-                            meter.update(|reading| reading.end = Some(End::VendorCut));
-                            return Err(error);
-                        }
-                    };
-                    let mut res = Response::new(ResponseBody::whole(bytes));
-                    set(res.headers_mut(), "application/json", "no-store");
-                    Ok(res)
-                }
-                _ => {
-                    meter.refused();
-                    let kind = String::from_utf8_lossy(&kind).into_owned();
-                    Err(Error::VendorBroken(
-                        format!("content-type {kind:?} for stream = {stream}").into(),
-                    ))
-                }
+            let expected: &[u8] = match stream {
+                true => b"text/event-stream",
+                false => b"application/json",
+            };
+            if !kind.eq_ignore_ascii_case(expected) {
+                meter.refused();
+                let kind = String::from_utf8_lossy(kind).to_ascii_lowercase();
+                return Err(broken(format!(
+                    "content-type {kind:?} for stream = {stream}"
+                )));
             }
+            // Nothing else of the head is needed, least of all for as long as the body takes.
+            drop(parts);
+            if stream {
+                let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
+                // What never began for the client is not paid for.
+                let begun = body.begun(head_timeout).await;
+                let mut res = Response::new(begun.inspect_err(|_| meter.refused())?);
+                set(
+                    res.headers_mut(),
+                    "text/event-stream; charset=utf-8",
+                    "no-cache, no-store",
+                );
+                res.headers_mut()
+                    .insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+                res.extensions_mut().insert(EventStream(format));
+                return Ok(res);
+            }
+            let bytes = match whole(body, bytes_max).await.and_then(|bytes| {
+                usage::plain(format, &bytes, &meter)?;
+                Ok(bytes)
+            }) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    meter.update(|reading| reading.end = Some(End::VendorCut));
+                    return Err(error);
+                }
+            };
+            let mut res = Response::new(ResponseBody::whole(bytes));
+            set(res.headers_mut(), "application/json", "no-store");
+            Ok(res)
         })
     }
 }
@@ -220,7 +222,7 @@ fn is_packed(headers: &HeaderMap) -> bool {
         .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-fn media_type(headers: &HeaderMap) -> Vec<u8> {
+fn media_type(headers: &HeaderMap) -> &[u8] {
     let value = headers
         .get(CONTENT_TYPE)
         .map_or(&b""[..], HeaderValue::as_bytes);
@@ -229,7 +231,6 @@ fn media_type(headers: &HeaderMap) -> Vec<u8> {
         .next()
         .unwrap_or_default()
         .trim_ascii()
-        .to_ascii_lowercase()
 }
 
 /// Headers are made anew: nothing of the vendor's crosses but the kind of the body.

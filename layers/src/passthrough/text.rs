@@ -6,9 +6,70 @@ use crate::{
     json::{decoded_len, string},
 };
 
+/// What one look at the strings of a chunk, an event or a whole answer finds. Nothing is checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Strings {
+    /// UTF-8 bytes of text, reasoning and tool arguments.
+    pub(super) text_bytes: u64,
+    /// There is a `finish_reason`.
+    pub(super) finish_reason: bool,
+    /// There is, somewhere, a `usage` that is not null, or a name that may stand for it.
+    pub(super) usage: bool,
+    /// The same of `error`.
+    pub(super) error: bool,
+}
+
+impl Strings {
+    pub(super) fn of(format: Format, json: &[u8]) -> Self {
+        let mut found = Self::default();
+        let escapes = memchr::memchr(b'\\', json).is_some();
+        let mut at = 0;
+        while let Some((name, end)) = string(json, at) {
+            at = end;
+            let Some(value) = value_of(json, end) else {
+                continue;
+            };
+            let rest = &json[value..];
+            if rest.starts_with(b"null") {
+                continue;
+            }
+            match name {
+                b"usage" => found.usage = true,
+                b"error" => found.error = true,
+                b"finish_reason" => {
+                    found.finish_reason |= rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
+                }
+                // Whoever reads them for good decodes it.
+                _ if escapes && name.contains(&b'\\') => {
+                    found.usage = true;
+                    found.error = true;
+                }
+                _ => {}
+            }
+            if rest.starts_with(b"\"")
+                && let Some((text, end)) = string(json, value)
+            {
+                if is_text(format, name) {
+                    found.text_bytes += if escapes {
+                        decoded_len(text)
+                    } else {
+                        text.len() as u64
+                    };
+                }
+                at = end;
+            }
+        }
+        found
+    }
+}
+
 /// UTF-8 bytes of text, reasoning and tool arguments in a chunk, an event or a whole answer.
 pub(super) fn text_bytes(format: Format, json: &[u8]) -> u64 {
-    let counts = |name: &[u8]| match format {
+    Strings::of(format, json).text_bytes
+}
+
+fn is_text(format: Format, name: &[u8]) -> bool {
+    match format {
         Format::Chat => matches!(
             name,
             b"content"
@@ -25,37 +86,22 @@ pub(super) fn text_bytes(format: Format, json: &[u8]) -> u64 {
             name,
             b"text" | b"thinking" | b"partial_json" | b"data" | b"content"
         ),
-    };
-    let (mut at, mut sum) = (0, 0);
-    while let Some((name, end)) = string(json, at) {
-        at = end;
-        let Some(value) = value_of(json, end) else {
-            continue;
-        };
-        if let Some((text, end)) = string(json, value) {
-            if counts(name) {
-                sum += decoded_len(text);
-            }
-            at = end;
-        }
     }
-    sum
 }
 
-/// Where the value of a name that ended at `end` begins, if it is a string.
+/// Where the value of a name that ended at `end` begins. `None` of a string that is no name.
 fn value_of(json: &[u8], end: usize) -> Option<usize> {
-    let blanks = |at: usize| {
-        Some(
-            at + json
-                .get(at..)?
-                .iter()
-                .take_while(|byte| byte.is_ascii_whitespace())
-                .count(),
-        )
-    };
-    let colon = blanks(end)?;
-    let value = blanks((*json.get(colon)? == b':').then_some(colon + 1)?)?;
-    (*json.get(value)? == b'"').then_some(value)
+    let colon = blanks(json, end);
+    let value = blanks(json, (*json.get(colon)? == b':').then_some(colon + 1)?);
+    (value < json.len()).then_some(value)
+}
+
+/// Where the blanks from `at` on end.
+fn blanks(json: &[u8], mut at: usize) -> usize {
+    while json.get(at).is_some_and(u8::is_ascii_whitespace) {
+        at += 1;
+    }
+    at
 }
 
 #[cfg(test)]
@@ -97,6 +143,31 @@ mod tests {
             (Format::Chat, "\"content\":\"\\", 0),
         ] {
             assert_eq!(text_bytes(format, json.as_bytes()), bytes, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_usage_an_error_or_an_end_is_seen() {
+        for (json, finish_reason, usage, error) in [
+            (r#"{"usage":null,"error":null,"finish_reason":null}"#, false, false, false),
+            (r#"{"usage" : {"x":1}}"#, false, true, false),
+            (r#"{"x_groq":{"usage":{}}}"#, false, true, false),
+            (r#"{"error":"x"}"#, false, false, true),
+            (r#"{"\u0075sage":{}}"#, false, true, true),
+            (r#"{"choices":[{"finish_reason" : "stop"}]}"#, true, false, false),
+            (r#"{"choices":[{"finish_reason":""}]}"#, false, false, false),
+            (r#"{"choices":[{"finish_reason":"sto"#, true, false, false),
+            (r#"{"content":"\"usage\":{},\"error\":{},\"finish_reason\":\"x\""}"#, false, false, false),
+            (r#"{"role":"usage","x":"error"}"#, false, false, false),
+            ("[DONE]", false, false, false),
+            ("", false, false, false),
+        ] {
+            let found = Strings::of(Format::Chat, json.as_bytes());
+            assert_eq!(
+                (found.finish_reason, found.usage, found.error),
+                (finish_reason, usage, error),
+                "{json}"
+            );
         }
     }
 

@@ -2,19 +2,24 @@
 //! decisions, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
 //! format's input).
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use memchr::memmem;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::{broken, text::text_bytes};
+use super::{
+    broken,
+    text::{Strings, text_bytes},
+};
 use crate::{
     call::Format,
     error::Error,
+    json::members,
     scrub::scrubbed,
     sse::Event,
     usage::{End, Meter, Usage},
-    vendor_usage::{Count, VendorUsage, chat_usage},
+    vendor_usage::{Count, VendorUsage, chat_usage, counts},
 };
 
 /// Reads a stream, event by event.
@@ -64,12 +69,13 @@ impl Reader {
         let Some(data) = event.data() else {
             return Seen::Other;
         };
-        self.text_bytes += text_bytes(self.format, &data);
         let seen = match self.format {
             Format::Chat => self.chat_event(&data),
             Format::Messages => self.messages_event(event.name(), &data),
         };
-        self.spoke |= !matches!(seen, Seen::Failure(_)) && event.name() != b"ping";
+        // The name is looked for until it no longer matters.
+        self.spoke =
+            self.spoke || (!matches!(seen, Seen::Failure(_)) && event.name() != b"ping");
         seen
     }
 
@@ -138,10 +144,12 @@ impl Reader {
             self.finished = true;
             return Seen::Other;
         }
-        self.finish_seen |= has_string(data, b"\"finish_reason\"");
+        let strings = Strings::of(Format::Chat, data);
+        self.text_bytes += strings.text_bytes;
+        self.finish_seen |= strings.finish_reason;
         // Most chunks have neither, or only null, and need no second look.
-        let usage_here = has_value(data, b"\"usage\"");
-        if !usage_here && !has_value(data, b"\"error\"") {
+        let usage_here = strings.usage;
+        if !usage_here && !strings.error {
             return Seen::Other;
         }
         let Ok(chunk) = serde_json::from_slice::<ChatAnswer<'_>>(data) else {
@@ -161,7 +169,7 @@ impl Reader {
             .error
             .filter(|error| !matches!(error.get(), "\"\"" | "{}" | "false"))
         {
-            return Seen::Failure(vendor_error(error));
+            return Seen::Failure(vendor_error(error.get()));
         }
         if usage.is_none() {
             return Seen::Other;
@@ -173,6 +181,8 @@ impl Reader {
     }
 
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
+        let strings = Strings::of(Format::Messages, data);
+        self.text_bytes += strings.text_bytes;
         if !matches!(
             name,
             b"" | b"message_start" | b"message_delta" | b"message_stop" | b"error"
@@ -180,30 +190,29 @@ impl Reader {
             return Seen::Other;
         }
         let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
-            self.suspect |= has_value(data, b"\"usage\"");
+            self.suspect |= strings.usage;
             return Seen::Other;
         };
         match event.kind {
             "message_stop" => self.finished = true,
             "error" => {
-                return Seen::Failure(
-                    event
-                        .error
-                        .map_or_else(|| broken("an error without a text"), vendor_error),
-                );
+                return Seen::Failure(event.error.map_or_else(
+                    || broken("an error without a text"),
+                    |error| vendor_error(error.get()),
+                ));
             }
             _ => {
                 let usage = event
                     .message
                     .and_then(|message| message.usage)
                     .or(event.usage);
-                match usage.map(|usage| serde_json::from_str::<MessagesUsage>(usage.get())) {
-                    Some(Ok(usage)) => {
+                match usage.map(|usage| MessagesUsage::of(usage.get())) {
+                    Some(Some(usage)) => {
                         self.output_counted |=
                             event.kind == "message_delta" && usage.output_tokens.tokens.is_some();
                         self.messages.replace_by(usage);
                     }
-                    Some(Err(_)) => self.suspect = true,
+                    Some(None) => self.suspect = true,
                     None => {}
                 }
             }
@@ -217,21 +226,20 @@ impl Reader {
 /// # Errors
 /// It is no JSON object, or an error in the clothes of an answer.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
-    // serde would take an array for a struct, too.
-    if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(broken("no JSON object"));
-    }
-    let answer: PlainAnswer<'_> = serde_json::from_slice(bytes).map_err(broken)?;
-    if let Some(error) = answer.error {
+    // A text that its vendor has cut within a character is the caller's to see, and no reason to refuse.
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
+    };
+    let [usage, error] = members(&text, &["usage", "error"]).map_err(broken)?;
+    if let Some(error) = error.filter(|error| *error != "null") {
         return Err(vendor_error(error));
     }
-    let counts = match (format, answer.usage) {
-        (_, None) => None,
-        (Format::Chat, Some(usage)) => chat_usage(usage.get()),
-        (Format::Messages, Some(usage)) => serde_json::from_str::<MessagesUsage>(usage.get())
-            .ok()
-            .and_then(|usage| usage.counts()),
-    };
+    let usage = usage.filter(|usage| *usage != "null");
+    let counts = usage.and_then(|usage| match format {
+        Format::Chat => chat_usage(usage),
+        Format::Messages => MessagesUsage::of(usage)?.counts(),
+    });
     // Text is only charged by where the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output == 0);
     let text = if uncounted {
@@ -249,28 +257,9 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a name of the JSON is followed by anything but null. A cheap look that may err towards yes.
-fn has_value(json: &[u8], name: &[u8]) -> bool {
-    memmem::find_iter(json, name)
-        .any(|at| !after_colon(&json[at + name.len()..]).starts_with(b"null"))
-}
-
-/// Whether a name of the JSON is followed by a string that is not empty.
-fn has_string(json: &[u8], name: &[u8]) -> bool {
-    memmem::find_iter(json, name).any(|at| {
-        let value = after_colon(&json[at + name.len()..]);
-        value.starts_with(b"\"") && !value.starts_with(b"\"\"")
-    })
-}
-
-fn after_colon(json: &[u8]) -> &[u8] {
-    let json = json.trim_ascii_start();
-    json.strip_prefix(b":").unwrap_or(json).trim_ascii_start()
-}
-
 /// A vendor's own words about an error go to the log, not to the caller.
-fn vendor_error(error: &RawValue) -> Error {
-    let text: String = error.get().chars().take(500).collect();
+fn vendor_error(error: &str) -> Error {
+    let text: String = error.chars().take(500).collect();
     Error::VendorUnavailable(scrubbed(&text).into())
 }
 
@@ -292,14 +281,6 @@ struct Groq<'a> {
 }
 
 #[derive(Deserialize)]
-struct PlainAnswer<'a> {
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
 struct MessagesEvent<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
@@ -318,8 +299,7 @@ struct MessageStart<'a> {
 }
 
 /// Cumulative: what a later event repeats replaces what an earlier one said.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct MessagesUsage {
     input_tokens: Count,
     cache_creation_input_tokens: Count,
@@ -328,6 +308,27 @@ struct MessagesUsage {
 }
 
 impl MessagesUsage {
+    fn of(json: &str) -> Option<Self> {
+        const NAMES: [&str; 4] = [
+            "input_tokens",
+            "cache_creation_input_tokens",
+            "cache_read_input_tokens",
+            "output_tokens",
+        ];
+        let [
+            input_tokens,
+            cache_creation_input_tokens,
+            cache_read_input_tokens,
+            output_tokens,
+        ] = counts(json, &NAMES)?;
+        Some(Self {
+            input_tokens,
+            cache_creation_input_tokens,
+            cache_read_input_tokens,
+            output_tokens,
+        })
+    }
+
     fn replace_by(&mut self, newer: Self) {
         for (old, new) in [
             (&mut self.input_tokens, newer.input_tokens),

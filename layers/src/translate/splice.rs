@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::{
     call::{Call, Format, Priced},
@@ -16,7 +16,7 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
     let call = &*priced.call;
     let mut edits: Vec<(Range<usize>, Cow<'static, str>)> = Vec::with_capacity(3);
     if route.model != call.model {
-        let name = serde_json::Value::from(route.model.as_str()).to_string();
+        let name = serde_json::to_string(&route.model).expect("a string is JSON");
         edits.push((call.spans.model.clone(), name.into()));
     }
     if call.format == Format::Chat {
@@ -57,7 +57,11 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
 fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
-    let differs = |value: &Range<usize>| call.body[value.clone()] != *tokens.to_string().as_bytes();
+    // An integer is written in one way only.
+    let differs = |value: &Range<usize>| {
+        let written = std::str::from_utf8(&call.body[value.clone()]).ok();
+        written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
+    };
     let field = match call.format {
         // Only to be counted.
         Format::Messages if spans.max_tokens.is_none() => return,
@@ -107,7 +111,8 @@ fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Byt
     }
     edits.sort_by_key(|(span, _)| span.start);
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
-    let mut spliced = BytesMut::with_capacity(body.len() + grown);
+    let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
+    let mut spliced = Vec::with_capacity(body.len() + grown - gone);
     let mut at = 0;
     for (span, text) in edits {
         spliced.extend_from_slice(&body[at..span.start]);
@@ -115,5 +120,5 @@ fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Byt
         at = span.end;
     }
     spliced.extend_from_slice(&body[at..]);
-    spliced.freeze()
+    spliced.into()
 }

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use serde_json::value::RawValue;
 use tollgate_layers::{call::Operation, error::Error, parse};
 
 fuzz_target!(|data: &[u8]| {
@@ -12,6 +13,7 @@ fuzz_target!(|data: &[u8]| {
         match parse::call(operation, &body, 1000) {
             Ok(call) => {
                 assert_eq!(call.body, body);
+                assert!(serde_json::from_slice::<&RawValue>(data).is_ok(), "what is taken is JSON");
                 // Numbers that no float can hold pass through us, and not through this.
                 let Ok(json) = serde_json::from_slice::<serde_json::Value>(data) else {
                     continue;
