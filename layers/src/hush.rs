@@ -138,7 +138,8 @@ mod tests {
         let count = Arc::new(Count::default());
         let mut hush = Hush::default();
         let waker = hush.waker(&Waker::from(Arc::clone(&count))).clone();
-        let panicked = std::panic::catch_unwind(|| hushed::<()>(|| panic!("a panic of the test's")).1);
+        let panicked =
+            std::panic::catch_unwind(|| hushed::<()>(|| panic!("a panic of the test's")).1);
         assert!(panicked.is_err());
         waker.wake_by_ref();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);

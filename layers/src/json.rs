@@ -571,14 +571,80 @@ mod tests {
     #[test]
     fn json_is_what_serde_takes_for_it() {
         for json in [
-            "", " ", "{", "}", "[", "]", "{}", "[]", " { } ", "[ ]", "[1,2]", "[1,]", "[,1]", "[1 2]", "[,]",
-            r#"{"a":1}"#, r#"{"a":1,}"#, r#"{,"a":1}"#, r#"{"a" 1}"#, r#"{"a":}"#, r#"{a:1}"#, r#"{"a":1 "b":2}"#,
-            r#"{"a":1,"b":[{},[],"]",{"c":null}]}"#, "[}", "{]", "[[]", "{}{}", "1 2", "null", "nul", "nulL", "true",
-            "false", "fals", "tru e", "0", "-0", "00", "01", "-", "-01", "1.", "1.5", ".5", "1.e5", "1e", "1e+",
-            "1E-07", "1e400", "1.5e+3x", "+1", "123456789012345678901234567890", r#""""#, r#"""#, r#""a"#, r#""\"#,
-            r#""\""#, r#""\"""#, r#""\x""#, r#""\/\b\f\n\r\t\\""#, r#""\u12""#, r#""\u12g4""#, r#""\u+123""#,
-            r#""\u00e9""#, r#""\ud83e\udd80""#, r#""\ud83e""#, "\"\u{1f}\"", "\"\u{7f}\"", "\"\n\"", "\"ж🦀\"",
-            "\u{feff}{}", "\u{c}{}", "{\"a\"\t:\r\n1}", "\u{a0}1",
+            "",
+            " ",
+            "{",
+            "}",
+            "[",
+            "]",
+            "{}",
+            "[]",
+            " { } ",
+            "[ ]",
+            "[1,2]",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "[,]",
+            r#"{"a":1}"#,
+            r#"{"a":1,}"#,
+            r#"{,"a":1}"#,
+            r#"{"a" 1}"#,
+            r#"{"a":}"#,
+            r#"{a:1}"#,
+            r#"{"a":1 "b":2}"#,
+            r#"{"a":1,"b":[{},[],"]",{"c":null}]}"#,
+            "[}",
+            "{]",
+            "[[]",
+            "{}{}",
+            "1 2",
+            "null",
+            "nul",
+            "nulL",
+            "true",
+            "false",
+            "fals",
+            "tru e",
+            "0",
+            "-0",
+            "00",
+            "01",
+            "-",
+            "-01",
+            "1.",
+            "1.5",
+            ".5",
+            "1.e5",
+            "1e",
+            "1e+",
+            "1E-07",
+            "1e400",
+            "1.5e+3x",
+            "+1",
+            "123456789012345678901234567890",
+            r#""""#,
+            r#"""#,
+            r#""a"#,
+            r#""\"#,
+            r#""\""#,
+            r#""\"""#,
+            r#""\x""#,
+            r#""\/\b\f\n\r\t\\""#,
+            r#""\u12""#,
+            r#""\u12g4""#,
+            r#""\u+123""#,
+            r#""\u00e9""#,
+            r#""\ud83e\udd80""#,
+            r#""\ud83e""#,
+            "\"\u{1f}\"",
+            "\"\u{7f}\"",
+            "\"\n\"",
+            "\"ж🦀\"",
+            "\u{feff}{}",
+            "\u{c}{}",
+            "{\"a\"\t:\r\n1}",
+            "\u{a0}1",
         ] {
             let known = serde_json::from_str::<&RawValue>(json).is_ok();
             assert_eq!(whole(json).is_ok(), known, "{json:?}");
@@ -588,7 +654,13 @@ mod tests {
     #[test]
     fn what_cannot_stand_in_a_string_is_found_wherever_it_stands() {
         for length in 0..200 {
-            for (byte, ok) in [("\"", false), ("\\n", true), ("\u{0}", false), ("\u{1f}", false), (" ", true)] {
+            for (byte, ok) in [
+                ("\"", false),
+                ("\\n", true),
+                ("\u{0}", false),
+                ("\u{1f}", false),
+                (" ", true),
+            ] {
                 for at in [0, length / 2, length] {
                     let text = format!("\"{}{byte}{}\"", "ж".repeat(at), "x".repeat(length - at));
                     assert_eq!(whole(&text).is_ok(), ok, "{byte:?} at {at} of {length}");
@@ -631,18 +703,33 @@ mod tests {
             let Ok(Value::String(text)) = Reader::new(json).begin() else {
                 panic!("{json}");
             };
-            assert_eq!(text.is_text().then(|| text.decoded()).as_deref(), decoded, "{json}");
-            assert_eq!(serde_json::from_str::<String>(json).ok().as_deref(), decoded, "{json}");
+            assert_eq!(
+                text.is_text().then(|| text.decoded()).as_deref(),
+                decoded,
+                "{json}"
+            );
+            assert_eq!(
+                serde_json::from_str::<String>(json).ok().as_deref(),
+                decoded,
+                "{json}"
+            );
         }
     }
 
     #[test]
     fn values_of_any_depth_are_passed_over_up_to_the_depth_that_is_asked_for() {
         for depth in [1, 2, 63, 64, 65, 127, 128, 129, 200, 100_000] {
-            let mixed = |begin: &str, end: &str| format!("{}{}", begin.repeat(depth), end.repeat(depth));
-            for json in [mixed("[", "]"), mixed("[{\"a\":", "}]").replace(":}", ":1}")] {
+            let mixed =
+                |begin: &str, end: &str| format!("{}{}", begin.repeat(depth), end.repeat(depth));
+            for json in [
+                mixed("[", "]"),
+                mixed("[{\"a\":", "}]").replace(":}", ":1}"),
+            ] {
                 let nested = json.matches(['[', '{']).count();
-                assert!(matches!(Reader::new(&json).skip(nested), Ok(Some(_))), "{nested}");
+                assert!(
+                    matches!(Reader::new(&json).skip(nested), Ok(Some(_))),
+                    "{nested}"
+                );
                 assert_eq!(Reader::new(&json).skip(nested - 1), Ok(None), "{nested}");
                 assert!(whole(&json[..json.len() - 1]).is_err());
                 assert!(whole(&json.replacen(']', "}", 1)).is_err());

@@ -174,7 +174,9 @@ impl<L: Ledger> Ledger for Measured<L> {
         let took = began.elapsed();
         for answer in &answers {
             let failed = answer.as_ref().is_err_and(is_away);
-            self.metrics.ledger.asked(Operation::Settle, took, failed);
+            self.metrics
+                .ledger
+                .answered(Operation::Settle, took, failed);
         }
         answers
     }

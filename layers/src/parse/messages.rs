@@ -82,9 +82,11 @@ impl Place for Body {
                 }
                 "stream" => stream = at.field(&key, &mut object, Flag)?,
                 "tools" => at.field(&key, &mut object, Tools)?,
-                "service_tier" => {
-                    at.field(&key, &mut object, OnlyDefault::of(&["auto", "standard_only"]))?
-                }
+                "service_tier" => at.field(
+                    &key,
+                    &mut object,
+                    OnlyDefault::of(&["auto", "standard_only"]),
+                )?,
                 "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
                 "inference_geo" => at.field(
                     &key,

@@ -149,15 +149,30 @@ mod tests {
     #[test]
     fn what_may_be_usage_an_error_or_an_end_is_seen() {
         for (json, finish_reason, usage, error) in [
-            (r#"{"usage":null,"error":null,"finish_reason":null}"#, false, false, false),
+            (
+                r#"{"usage":null,"error":null,"finish_reason":null}"#,
+                false,
+                false,
+                false,
+            ),
             (r#"{"usage" : {"x":1}}"#, false, true, false),
             (r#"{"x_groq":{"usage":{}}}"#, false, true, false),
             (r#"{"error":"x"}"#, false, false, true),
             (r#"{"\u0075sage":{}}"#, false, true, true),
-            (r#"{"choices":[{"finish_reason" : "stop"}]}"#, true, false, false),
+            (
+                r#"{"choices":[{"finish_reason" : "stop"}]}"#,
+                true,
+                false,
+                false,
+            ),
             (r#"{"choices":[{"finish_reason":""}]}"#, false, false, false),
             (r#"{"choices":[{"finish_reason":"sto"#, true, false, false),
-            (r#"{"content":"\"usage\":{},\"error\":{},\"finish_reason\":\"x\""}"#, false, false, false),
+            (
+                r#"{"content":"\"usage\":{},\"error\":{},\"finish_reason\":\"x\""}"#,
+                false,
+                false,
+                false,
+            ),
             (r#"{"role":"usage","x":"error"}"#, false, false, false),
             ("[DONE]", false, false, false),
             ("", false, false, false),

@@ -74,8 +74,7 @@ impl Reader {
             Format::Messages => self.messages_event(event.name(), &data),
         };
         // The name is looked for until it no longer matters.
-        self.spoke =
-            self.spoke || (!matches!(seen, Seen::Failure(_)) && event.name() != b"ping");
+        self.spoke = self.spoke || (!matches!(seen, Seen::Failure(_)) && event.name() != b"ping");
         seen
     }
 

@@ -178,7 +178,9 @@ impl Line {
         let (connection, hush) = (&mut self.connection, &mut self.hush);
         let answered = poll_fn(|cx| {
             drive(connection, hush.waker(cx.waker()));
-            answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            answer
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
         });
         answered.await.map_err(|mut error| {
             let unsent = error.take_message();
