@@ -93,10 +93,17 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
 pub fn script_text(name: &str) -> String {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/src/reserve/lua");
     let read = |name: &str| std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
-    let (prelude, text) = (read("prelude"), read(name));
+    let text = read(name);
+    let parts: String = text
+        .lines()
+        .find_map(|line| line.strip_prefix("-- with: "))
+        .unwrap_or_default()
+        .split_terminator(", ")
+        .map(read)
+        .collect();
     match text.split_once('\n') {
-        Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{prelude}{body}"),
-        _ => format!("{prelude}{text}"),
+        Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{parts}{body}"),
+        _ => format!("{parts}{text}"),
     }
 }
 

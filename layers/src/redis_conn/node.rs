@@ -15,7 +15,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{OPERATOR_TIMEOUT, RedisFault, breaker::Breaker, url::Address};
+use super::{RedisFault, breaker::Breaker, url::Address};
 
 /// For one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -189,13 +189,14 @@ impl Node {
         let tcp = TcpSettings::default().set_nodelay(true);
         // A peer that vanished without a word is noticed by what it does not acknowledge.
         #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(OPERATOR_TIMEOUT);
+        let tcp = tcp.set_user_timeout(super::OPERATOR_TIMEOUT);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(unusable)?;
         let config = ConnectionManagerConfig::new()
             // One attempt at a time: with the crate's own series every call waits for its end.
             .set_number_of_retries(0)
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(OPERATOR_TIMEOUT))
+            // Whoever asks has a deadline already: a second timer for each command would only cost.
+            .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_MAX);
         let links = (0..=connections.max(1))
             .map(|_| {

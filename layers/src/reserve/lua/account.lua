@@ -1,4 +1,5 @@
 #!lua flags=no-writes
+-- with: amounts
 -- One account as operators see it. KEYS[2] = its key records, KEYS[3] = holds by due time.
 -- Answers nil, or name, suspended, balance, held, loss, spent, how many holds stand.
 local row = redis.call('HMGET', KEYS[1], 'name', 's', 'b', 'h', 'loss')

@@ -1,4 +1,5 @@
 #!lua flags=no-writes
+-- with: clock
 -- An account with all that belongs to it, at one moment. KEYS[2] = its key records, KEYS[3] = holds by
 -- due time, KEYS[4] = entries, KEYS[5] = the journal.
 -- Answers nil, or: the account's fields and values in turn, keys and records in turn, numbers and due

@@ -1,4 +1,5 @@
 #!lua
+-- with: amounts, clock
 -- Books a payment or a correction, once for each id. KEYS[2] = entries, KEYS[3] = the journal.
 -- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Answers a word.
 local change, retention = signed_amount(ARGV[2]), amount(ARGV[4])

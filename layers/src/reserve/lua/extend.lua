@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- with: amounts, clock
 -- Lets a hold live for ARGV[2] ms from now. ARGV: number, ttl in ms. Answers whether it stood.
 local ttl = amount(ARGV[2])
 if redis.call('HEXISTS', KEYS[1], 'o:' .. ARGV[1]) == 0 then

@@ -1,4 +1,5 @@
 #!lua flags=no-writes
+-- with: amounts, clock, calendar, money
 -- Keys of an account as operators see them. KEYS[2] = its key records. ARGV: the keys, none for all.
 -- Answers nil, or balance, held, the time in ms, and for each key its record and the fields of its money,
 -- the version first.

@@ -1,4 +1,5 @@
 #!lua flags=no-writes
+-- with: amounts, clock, calendar, money
 -- Whether the key could hold anything at all. ARGV: key. Answers a word, the ceiling that refuses it if one
 -- does, and of which month or day.
 local row = redis.call('HMGET', KEYS[1], 'b', 's', money_fields(ARGV[1]))

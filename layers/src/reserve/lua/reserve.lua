@@ -1,4 +1,5 @@
 #!lua
+-- with: calendar, reserve_usual, amounts, clock, money, holds, expiry
 -- Holds money for a call: I1. KEYS[5] = the number's tombstone.
 -- ARGV: number, key, want, least, ttl in ms. Answers: word, amount, amount, the ceiling that refuses it if
 -- one does, and of which month or day.

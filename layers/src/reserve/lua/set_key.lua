@@ -1,4 +1,5 @@
 #!lua flags=allow-oom
+-- with: amounts
 -- Adds or changes a key: its record and its money fields in one step. I12 holds from here on.
 -- KEYS[2] = the account's key records. ARGV: key, the record as it was read (empty: there must be
 -- none), the new record, enabled (0 or 1), the ceilings in all, of a month and of a day ('=' leaves one,

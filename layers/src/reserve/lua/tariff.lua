@@ -1,4 +1,5 @@
 #!lua
+-- with: amounts, clock
 -- The tariff's version: a new one if the fingerprint differs. KEYS[1] = tg:sys. ARGV: fingerprint.
 -- Answers: id, Unix time in ms since when it is in force.
 local row = redis.call('HMGET', KEYS[1], 'tariff', 'tariff_id', 'tariff_from')

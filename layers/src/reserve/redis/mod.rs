@@ -43,6 +43,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 pub use self::{copy::RedisCopy, watch::Watch};
 use self::{days::Days, scripts::Scripts, watch::DataSet};
@@ -499,7 +500,16 @@ fn booked_of(word: &str) -> Result<Booked, RedisFault> {
 }
 
 fn account_key(account: &AccountId, part: &str) -> String {
-    format!("tg:{{{account}}}{part}")
+    let account: &str = account;
+    ["tg:{", account, "}", part].concat()
+}
+
+/// Of one of the account's numbers. `part` ends the hash tag and begins what the key is.
+fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
+    let account: &str = account;
+    let mut buffer = Uuid::encode_buffer();
+    let number: &str = number.uuid().as_hyphenated().encode_lower(&mut buffer);
+    ["tg:{", account, part, number].concat()
 }
 
 /// What a script that ends holds works on.
@@ -516,11 +526,11 @@ fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
 }
 
 fn tombstone_key(account: &AccountId, number: RequestNumber) -> String {
-    format!("tg:{{{account}}}:d:{number}")
+    number_key(account, "}:d:", number)
 }
 
 fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
-    format!("tg:{{{account}}}:r:{number}")
+    number_key(account, "}:r:", number)
 }
 
 fn digest_key(digest: &KeyDigest) -> String {
@@ -557,6 +567,10 @@ mod tests {
         assert_eq!(
             tombstone_key(&account, number),
             format!("tg:{{acme}}:d:{number}")
+        );
+        assert_eq!(
+            receipt_key(&account, number),
+            format!("tg:{{acme}}:r:{number}")
         );
     }
 

@@ -1,0 +1,68 @@
+-- The money of a key.
+
+-- The fields of a key's money, in the order in which `money_of` takes them.
+local function money_fields(key)
+  return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
+end
+
+-- The money of a key: `row` has its fields from `at` on. Its bounds are its ceilings with what has been
+-- spent under each; the one that begins anew last comes first. Most keys have none.
+local function money_of(row, at, now)
+  local used, bounds = stored(row[at + 1]), {}
+  local total, monthly, daily = row[at + 3], row[at + 4], row[at + 5]
+  if total then
+    bounds[1] = {ceiling = 'total', limit = tonumber(total), spent = used, index = 0}
+  end
+  if monthly then
+    local month, before = period_of(row[at + 6], month_of(now), used)
+    bounds[#bounds + 1] = {
+      ceiling = 'month', limit = tonumber(monthly), spent = minus(used, before), index = month}
+  end
+  if daily then
+    local day, before = period_of(row[at + 7], day_of(now), used)
+    bounds[#bounds + 1] = {
+      ceiling = 'day', limit = tonumber(daily), spent = minus(used, before), index = day}
+  end
+  return {enabled = row[at], used = used, held = stored(row[at + 2]), bounds = bounds}
+end
+
+-- What a key can hold beside its open holds and `beside`, where its account has so much free; and the
+-- bound that leaves no more, or nil.
+local function room(account, money, beside)
+  local held, least, by = plus(money.held, beside), account, nil
+  for i = 1, #money.bounds do
+    local bound = money.bounds[i]
+    local left = minus(bound.limit, plus(bound.spent, held))
+    if left < least then
+      least, by = left, bound
+    end
+  end
+  return least, by
+end
+
+-- The refusal that does not depend on an amount, or nil; then the bound that was met, or nil.
+local function refusal(money, suspended, balance)
+  if not money.enabled then
+    return 'unknown'
+  elseif money.enabled ~= '1' then
+    return 'disabled'
+  elseif suspended == '1' then
+    return 'suspended'
+  elseif balance <= 0 then
+    return 'account_empty'
+  end
+  for _, bound in ipairs(money.bounds) do
+    if bound.spent >= bound.limit then
+      return 'used_up', bound
+    end
+  end
+  return nil
+end
+
+-- How answers tell of a bound: which ceiling, and of which month or day.
+local function told(bound)
+  if bound then
+    return bound.ceiling, bound.index
+  end
+  return '', 0
+end
