@@ -1,11 +1,5 @@
 //! The public price list: specification 2.6 and 4.3.
 
-use std::{
-    future::{Ready, ready},
-    sync::Arc,
-    task::{Context, Poll},
-};
-
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
@@ -18,7 +12,6 @@ use tollgate_layers::{
     Error,
     body::{self, AnswerBody},
 };
-use tower::Service;
 
 use crate::live::{Document, Live};
 
@@ -27,45 +20,27 @@ const PRICED: &str = "public, max-age=60";
 /// Short, so that prices are seen soon after they come back.
 const UNPRICED: &str = "public, max-age=5";
 
-/// Answers the catalog of the snapshot in force. It reads nothing of a request but its method and
-/// `if-none-match`.
-#[derive(Clone, Debug)]
-pub struct Catalog {
-    live: Arc<Live>,
+/// Answers with a document of the snapshot in force.
+pub(crate) type Answer<B> = fn(&Live, &Request<B>) -> Result<Response<AnswerBody>, Error>;
+
+/// Answers the catalog of the snapshot in force.
+pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
+    let snapshot = live.snapshot();
+    let page = snapshot.page();
+    document(&page.json, "application/json", page.priced, req).map(for_anybody)
 }
 
-impl Catalog {
-    /// The catalog of `live`.
-    #[must_use]
-    pub const fn new(live: Arc<Live>) -> Self {
-        Self { live }
-    }
+/// Lets pages of any origin read an answer.
+pub(crate) fn for_anybody(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
+    let anybody = HeaderValue::from_static("*");
+    res.headers_mut()
+        .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
+    res
 }
 
-impl<B> Service<Request<B>> for Catalog {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Ready<Result<Response<AnswerBody>, Error>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let snapshot = self.live.snapshot();
-        let page = snapshot.page();
-        let answered = answer(&page.json, "application/json", page.priced, &req);
-        ready(answered.map(|mut res| {
-            let anybody = HeaderValue::from_static("*");
-            res.headers_mut()
-                .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
-            res
-        }))
-    }
-}
-
-/// Answers with a document of the snapshot in force, which may be kept as long as its prices last.
-pub(crate) fn answer<B>(
+/// Answers with a document, which may be kept as long as its prices last. It reads nothing of a request but its
+/// method and `if-none-match`.
+pub(crate) fn document<B>(
     document: &Document,
     content_type: &'static str,
     priced: bool,
@@ -116,7 +91,6 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
-    use tower::ServiceExt;
 
     use super::*;
     use crate::live::{
@@ -125,7 +99,7 @@ mod tests {
     };
 
     async fn ask(
-        live: &Arc<Live>,
+        live: &Live,
         method: &str,
         if_none_match: Option<&str>,
     ) -> Result<(Response<()>, Bytes), Error> {
@@ -133,9 +107,7 @@ mod tests {
         if let Some(tag) = if_none_match {
             req = req.header(IF_NONE_MATCH, tag);
         }
-        let res = Catalog::new(Arc::clone(live))
-            .oneshot(req.body(()).unwrap())
-            .await?;
+        let res = answer(live, &req.body(()).unwrap())?;
         let (parts, body) = res.into_parts();
         Ok((
             Response::from_parts(parts, ()),
@@ -143,17 +115,17 @@ mod tests {
         ))
     }
 
-    fn priced() -> Arc<Live> {
+    fn priced() -> Live {
         let live = live();
         live.set_rate(RateReading::fixed(decimal("90.5")));
-        Arc::new(live)
+        live
     }
 
     #[tokio::test]
     async fn the_catalog_is_json_that_may_be_cached_and_read_from_anywhere() {
         for (live, max_age) in [
             (priced(), "public, max-age=60"),
-            (Arc::new(live()), "public, max-age=5"),
+            (live(), "public, max-age=5"),
         ] {
             let (res, body) = ask(&live, "GET", None).await.unwrap();
             assert_eq!(res.status(), StatusCode::OK);

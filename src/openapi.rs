@@ -5,18 +5,11 @@
 //! theirs, written once for each configuration. The operator's says of its server `/`, the listener that it comes
 //! from, and is served as it is.
 
-use std::{
-    future::{Ready, ready},
-    sync::Arc,
-    task::{Context, Poll},
-};
-
-use http::{HeaderValue, Request, Response, header::ACCESS_CONTROL_ALLOW_ORIGIN};
+use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
-use tower::Service;
 
 use crate::{
-    catalog::answer,
+    catalog::{document, for_anybody},
     live::{Front, Live},
 };
 
@@ -42,38 +35,8 @@ pub(crate) fn public(front: &Front) -> String {
 }
 
 /// Answers the callers' document of the snapshot in force.
-#[derive(Clone, Debug)]
-pub struct OpenApi {
-    live: Arc<Live>,
-}
-
-impl OpenApi {
-    /// The document of `live`.
-    #[must_use]
-    pub const fn new(live: Arc<Live>) -> Self {
-        Self { live }
-    }
-}
-
-impl<B> Service<Request<B>> for OpenApi {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Ready<Result<Response<AnswerBody>, Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let snapshot = self.live.snapshot();
-        let answered = answer(snapshot.openapi(), CONTENT_TYPE, true, &req);
-        ready(answered.map(|mut res| {
-            let anybody = HeaderValue::from_static("*");
-            res.headers_mut()
-                .insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
-            res
-        }))
-    }
+pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
+    document(live.snapshot().openapi(), CONTENT_TYPE, true, req).map(for_anybody)
 }
 
 #[cfg(test)]

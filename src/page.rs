@@ -4,12 +4,6 @@
 //! The page is rendered once for each snapshot of prices, and has all that it needs within itself: no scripts,
 //! nothing from elsewhere.
 
-use std::{
-    future::{Ready, ready},
-    sync::Arc,
-    task::{Context, Poll},
-};
-
 use askama::Template;
 use bytes::Bytes;
 use http::{
@@ -25,10 +19,9 @@ use tollgate_layers::{
     reserve::ledger::TariffVersion,
     respond::Language,
 };
-use tower::Service;
 
 use crate::{
-    catalog::answer,
+    catalog::document,
     live::{Front, Live},
     time_text::rfc3339,
 };
@@ -38,45 +31,20 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src dat
     form-action 'none'; frame-ancestors 'none'";
 
 /// Answers the page of the snapshot in force.
-#[derive(Clone, Debug)]
-pub struct PricePage {
-    live: Arc<Live>,
-}
-
-impl PricePage {
-    /// The page of `live`.
-    #[must_use]
-    pub const fn new(live: Arc<Live>) -> Self {
-        Self { live }
+pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
+    let snapshot = live.snapshot();
+    let page = snapshot.page();
+    let mut res = document(&page.html, "text/html; charset=utf-8", page.priced, req)?;
+    for (name, value) in [
+        (VARY, "accept"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ] {
+        res.headers_mut()
+            .insert(name, HeaderValue::from_static(value));
     }
-}
-
-impl<B> Service<Request<B>> for PricePage {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Ready<Result<Response<AnswerBody>, Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let snapshot = self.live.snapshot();
-        let page = snapshot.page();
-        let answered = answer(&page.html, "text/html; charset=utf-8", page.priced, &req);
-        ready(answered.map(|mut res| {
-            for (name, value) in [
-                (VARY, "accept"),
-                (CONTENT_SECURITY_POLICY, POLICY),
-                (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-                (REFERRER_POLICY, "no-referrer"),
-            ] {
-                res.headers_mut()
-                    .insert(name, HeaderValue::from_static(value));
-            }
-            res
-        }))
-    }
+    Ok(res)
 }
 
 /// Whether a browser asks, which names HTML; tools take whatever comes.

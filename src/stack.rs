@@ -4,7 +4,7 @@
 //! not compile. `server` feeds the top and tells each request its client's address; what `reserve` has
 //! held ends in the settler, off the caller's way. Every [`Error`] goes up to `respond`, which alone knows HTTP.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc};
+use std::{convert::Infallible, future::ready, net::IpAddr, sync::Arc};
 
 use http::{Request, Response};
 use tollgate_layers::{
@@ -31,7 +31,7 @@ use tower::{Service, ServiceBuilder};
 
 use crate::{
     calls::{self, Calls, ObserveLayer, marks},
-    catalog::Catalog,
+    catalog,
     config::Config,
     count_tokens::CountTokens,
     estimate::{self, Estimate},
@@ -40,9 +40,9 @@ use crate::{
     live::Live,
     live_limits::LiveLimits,
     metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
-    openapi::OpenApi,
+    openapi,
     own::Own,
-    page::PricePage,
+    page,
     panics::{self, PanicsLayer},
     paths::{Branches, Paths, branch, joint},
     receipts::Receipts,
@@ -187,18 +187,20 @@ pub fn stack(
         .layer(in_flight) //      503      the same permits
         .map_request(marks::admitted)
         .layer(catalog_rate); //  429      10 per second per address
-    let catalog = public.clone().service(Catalog::new(Arc::clone(live)));
-    let page = public.clone().service(PricePage::new(Arc::clone(live)));
-    let openapi = public.service(OpenApi::new(Arc::clone(live)));
+    let document = |answer: catalog::Answer<RequestBody>| {
+        let live = Arc::clone(live);
+        let answers = move |req: Request<RequestBody>| ready(answer(&live, &req));
+        branch(public.clone().service_fn(answers))
+    };
     let branches = Branches {
         inference: branch(inference),
         count: branch(count),
         estimate: branch(estimate),
         own: branch(own),
         receipts: branch(receipts),
-        catalog: branch(catalog),
-        page: branch(page),
-        openapi: branch(openapi),
+        catalog: document(catalog::answer),
+        page: document(page::answer),
+        openapi: document(openapi::answer),
     };
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber

@@ -129,6 +129,8 @@ pub mod json;
 pub mod key;
 pub mod model;
 pub mod money;
+#[cfg(any(feature = "parse", feature = "translate"))]
+mod path;
 pub mod price;
 pub mod scrub;
 pub mod setting;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tollgate_layers::{key::KeyDigest, money::MicroRub};
 
 use super::refusal::Refusal;
-use crate::{similar::hint, time_text::parse_rfc3339_ms};
+use crate::time_text::parse_rfc3339_ms;
 
 const LIST_LEN_MAX: usize = 1000;
 const REQUESTS_MAX: u32 = 1_000_000;
@@ -31,17 +31,7 @@ impl Fields {
         })?;
         for (index, (name, _)) in fields.iter().enumerate() {
             if !known.contains(&name.as_str()) {
-                let name: String = name.chars().take(64).collect();
-                let takes = if known.is_empty() {
-                    "no fields".into()
-                } else {
-                    known.join(", ")
-                };
-                let hint = hint(&name, known.iter().copied());
-                return Err(Refusal::invalid(
-                    name,
-                    format!("unknown field; this call takes {takes}{hint}"),
-                ));
+                return Err(Refusal::unknown("field", "no fields", name, known));
             }
             if fields[..index].iter().any(|(earlier, _)| earlier == name) {
                 return Err(Refusal::invalid(name, "stands there twice; send it once"));

@@ -2,7 +2,7 @@
 //! is ignored.
 
 use super::refusal::Refusal;
-use crate::{similar::hint, time_text::parse_rfc3339_ms};
+use crate::time_text::parse_rfc3339_ms;
 
 /// The parameters of a request that have not been read yet.
 #[derive(Debug)]
@@ -19,17 +19,7 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decoded(name).unwrap_or_else(|| name.to_owned());
             if !known.contains(&name.as_str()) {
-                let name: String = name.chars().take(64).collect();
-                let takes = if known.is_empty() {
-                    "none".into()
-                } else {
-                    known.join(", ")
-                };
-                let hint = hint(&name, known.iter().copied());
-                return Err(Refusal::invalid(
-                    name,
-                    format!("unknown parameter; this call takes {takes}{hint}"),
-                ));
+                return Err(Refusal::unknown("parameter", "none", &name, known));
             }
             if parameters.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(Refusal::invalid(name, "stands there twice; send it once"));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate_layers::reserve::ledger::BookError;
 
 use super::{body::AnswerBody, route::NoRoute};
-use crate::causes::chain;
+use crate::{causes::chain, similar::hint};
 
 /// Why a call was not carried out. The texts are for the operator and end in what to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +41,21 @@ impl Refusal {
             field: field.into(),
             problem: problem.into(),
         }
+    }
+
+    /// A name that is not one of the `known` ones: of which kind it is, and how to say that the call takes none.
+    pub(super) fn unknown(kind: &str, none: &str, name: &str, known: &[&str]) -> Self {
+        let name: String = name.chars().take(64).collect();
+        let takes = if known.is_empty() {
+            none.to_owned()
+        } else {
+            known.join(", ")
+        };
+        let hint = hint(&name, known.iter().copied());
+        Self::invalid(
+            name,
+            format!("unknown {kind}; this call takes {takes}{hint}"),
+        )
     }
 
     /// What the ledger said of a change to `subject`: where its answer was lost, it may have been made.

@@ -79,14 +79,7 @@ impl Client {
             "it may have been done: look, and repeat a payment with the same --id only"
         };
         let exchange = self.exchange(method, path, body);
-        within(ANSWER_SECONDS_MAX, exchange)
-            .await
-            .unwrap_or_else(|| {
-                Err(Failure::OutOfReach(format!(
-                    "no answer from {} in {ANSWER_SECONDS_MAX} s; {then}",
-                    self.url
-                )))
-            })
+        self.answer_of(exchange, ANSWER_SECONDS_MAX, then).await
     }
 
     /// Asks for something that may not be there.
@@ -99,12 +92,7 @@ impl Client {
                 answer => answer.map(Some),
             }
         };
-        within(ANSWER_SECONDS_MAX, asked).await.unwrap_or_else(|| {
-            Err(Failure::OutOfReach(format!(
-                "no answer from {} in {ANSWER_SECONDS_MAX} s; ask again",
-                self.url
-            )))
-        })
+        self.answer_of(asked, ANSWER_SECONDS_MAX, "ask again").await
     }
 
     /// Whether the gateway should get calls; the failure says why not.
@@ -134,14 +122,23 @@ impl Client {
         path: &str,
     ) -> Result<Value, Failure> {
         let exchange = self.exchange(method, path, None);
-        within(LONG_ANSWER_SECONDS_MAX, exchange)
+        self.answer_of(exchange, LONG_ANSWER_SECONDS_MAX, "ask for less")
             .await
-            .unwrap_or_else(|| {
-                Err(Failure::OutOfReach(format!(
-                    "no answer from {} in {LONG_ANSWER_SECONDS_MAX} s; ask for less",
-                    self.url
-                )))
-            })
+    }
+
+    /// What `asked` is answered in so many seconds; `then` says what to do where nothing is.
+    async fn answer_of<T>(
+        &self,
+        asked: impl Future<Output = Result<T, Failure>>,
+        seconds: u64,
+        then: &str,
+    ) -> Result<T, Failure> {
+        within(seconds, asked).await.unwrap_or_else(|| {
+            Err(Failure::OutOfReach(format!(
+                "no answer from {} in {seconds} s; {then}",
+                self.url
+            )))
+        })
     }
 
     /// Gives an answer to `take` as it comes, until that breaks.

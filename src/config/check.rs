@@ -238,7 +238,7 @@ impl Check<'_> {
         Some(AdminConfig {
             listen: listen?,
             key,
-            connections_max: usize::try_from(connections_max?).ok()?,
+            connections_max: connections_max?,
         })
     }
 
@@ -290,7 +290,7 @@ impl Check<'_> {
             open_wait: open_wait?,
             outbox: OutboxConfig {
                 path: outbox?,
-                calls_max: usize::try_from(outbox_calls_max?).ok()?,
+                calls_max: outbox_calls_max?,
                 age_max: outbox_age_max?,
             },
         })
@@ -453,13 +453,14 @@ impl Check<'_> {
         chosen.map(|(_, value)| value)
     }
 
-    pub(super) fn whole(
+    /// A number within a range that a `T` can hold.
+    pub(super) fn whole<T: TryFrom<u64>>(
         &mut self,
         given: Option<u64>,
         path: &str,
         default: u64,
         range: RangeInclusive<u64>,
-    ) -> Option<u64> {
+    ) -> Option<T> {
         let number = given.unwrap_or(default);
         if !range.contains(&number) {
             self.errors.add(
@@ -468,7 +469,7 @@ impl Check<'_> {
             );
             return None;
         }
-        Some(number)
+        T::try_from(number).ok()
     }
 
     pub(super) fn seconds(

@@ -158,7 +158,7 @@ impl Check<'_> {
             .plain_timeout(plain_timeout?)
             .head_timeout(head_timeout?)
             .idle_timeout(idle_timeout?)
-            .connections_max(usize::try_from(connections_max?).ok()?);
+            .connections_max(connections_max?);
         Some(Arc::new(credentials.fold(vendor, Vendor::credential)))
     }
 
@@ -344,8 +344,8 @@ impl Check<'_> {
             return None;
         };
         let route = Route::new(Arc::clone(vendor.as_ref()?), model?)
-            .weight(u32::try_from(weight?).ok()?)
-            .priority(u32::try_from(priority?).ok()?)
+            .weight(weight?)
+            .priority(priority?)
             .dialect(dialect?);
         Some(Arc::new(route))
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tollgate_layers::{
     auth::SecretKey,
     ceiling::Ceilings,
-    key::{AccountId, KeyRecord, KeyStatus},
+    key::{AccountId, KeyRecord},
     money::MicroRub,
     reserve::{
         Event,
@@ -171,20 +171,9 @@ async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
     };
     store.enter(&account, &entry).await?;
     let record = KeyRecord {
-        id: "demo-key".parse()?,
-        account,
-        digest: secret.digest(),
-        prefix: secret.prefix(),
         name: "demo".into(),
-        status: KeyStatus::Active,
-        models: Vec::new(),
-        addresses: Vec::new(),
-        requests_per_second: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        expires_at_ms: None,
         created_at_ms: 0,
-        changed_at_ms: 0,
+        ..secret.record("demo-key".parse()?, account)
     };
     store.create_key(&record, Ceilings::NONE).await?;
     Ok(secret)

@@ -41,13 +41,8 @@ const NAMES: &[&str] = &[
     "background",
 ];
 
-pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(messages_max);
-    let call = cx.read(body, Body)?;
-    Ok(Call {
-        body: body.clone(),
-        ..call
-    })
+pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
+    Cx::new(messages_max).read(body, Body)
 }
 
 struct Body;
@@ -243,7 +238,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Call, Error> {
-        call(&Bytes::copy_from_slice(body.as_bytes()), 3)
+        call(body.as_bytes(), 3)
     }
 
     fn refused(body: &str) -> (String, Problem) {
@@ -335,7 +330,7 @@ mod tests {
             let body = [&head[..], content, br#""}]}"#].concat();
             assert!(
                 matches!(
-                    call(&Bytes::from(body), 3),
+                    call(&body, 3),
                     Err(Error::Invalid { problem: Problem::NotJson(column), .. }) if column == at
                 ),
                 "{}",

@@ -3,13 +3,14 @@
 //! A [`Reader`] does the JSON. A [`Place`] says what may stand somewhere; [`At`] knows where that is, so
 //! that an error names its field, and how deep, so that nothing nests further than it may.
 
-use std::{borrow::Cow, cell::Cell, fmt, ops::Range};
+use std::{borrow::Cow, cell::Cell, ops::Range};
 
 use super::DEPTH_MAX;
 use crate::{
     call::InputSize,
     error::{Error, Problem},
     json::{NotJson, Reader, Str, Value},
+    path::Path,
 };
 
 /// What one pass gathers.
@@ -57,25 +58,6 @@ fn not_json(NotJson { line, column }: NotJson) -> Error {
     Error::invalid("", Problem::NotJson(format!("{line}:{column}")))
 }
 
-/// The way to a value.
-#[derive(Debug)]
-pub(super) enum Path<'a> {
-    Root,
-    Key(&'a Self, &'a str),
-    Index(&'a Self, usize),
-}
-
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => Ok(()),
-            Self::Key(Path::Root, key) => f.write_str(key),
-            Self::Key(parent, key) => write!(f, "{parent}.{key}"),
-            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
 /// A place in the body that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a> {
@@ -89,13 +71,13 @@ impl At<'_> {
     /// What is wrong here.
     #[cold]
     pub(super) fn refuse(self, problem: Problem) -> Error {
-        Error::invalid(self.path.to_string(), problem)
+        self.path.refuse(problem)
     }
 
     /// What is wrong with a field of the object here.
     #[cold]
     pub(super) fn refuse_field(self, field: &str, problem: Problem) -> Error {
-        Error::invalid(Path::Key(self.path, field).to_string(), problem)
+        Path::Key(self.path, field).refuse(problem)
     }
 
     /// Reads the value of the field whose name was just read.

@@ -29,7 +29,7 @@ const NAMES: &[&str] = &[
     "previous_message_id",
 ];
 
-pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
+pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     let call = count(body, messages_max)?;
     match call.output_tokens {
         Some(_) => Ok(call),
@@ -38,13 +38,8 @@ pub(super) fn call(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
 }
 
 /// A request whose tokens are only to be counted: the same, without a ceiling.
-pub(super) fn count(body: &Bytes, messages_max: u64) -> Result<Call, Error> {
-    let cx = Cx::new(messages_max);
-    let call = cx.read(body, Body)?;
-    Ok(Call {
-        body: body.clone(),
-        ..call
-    })
+pub(super) fn count(body: &[u8], messages_max: u64) -> Result<Call, Error> {
+    Cx::new(messages_max).read(body, Body)
 }
 
 struct Body;
@@ -168,7 +163,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<Call, Error> {
-        call(&Bytes::copy_from_slice(body.as_bytes()), 100)
+        call(body.as_bytes(), 100)
     }
 
     #[test]

@@ -12,10 +12,10 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::timeout;
 
 use super::{
-    Bill,
+    Bill, Ending,
     ledger::Hold,
     running::{Cut, Entry, Granted},
-    settler::{Place, Resolution, Settler},
+    settler::{Place, Settler},
 };
 use crate::{
     error::Error,
@@ -128,31 +128,20 @@ impl<T: Bill> Guard<T> {
     fn end(&mut self) -> Option<MicroRub> {
         let place = self.place.take()?;
         self.entry = None;
-        let Granted {
-            hold,
-            held,
-            meter,
-            bill,
-            ..
-        } = &*self.call;
-        let (number, account, key) = (hold.number, hold.account.clone(), hold.key.clone());
-        let reading = meter.read();
-        let (cost, resolution) = match held.and_then(|held| Some((held, bill.charge(&reading)?))) {
-            Some((held, (cost, item))) => (
-                cost,
-                Resolution::settle(number, account, key, held, cost, item),
-            ),
+        let Granted { hold, meter, .. } = &*self.call;
+        let (cost, ending) = match self.call.ended(&meter.read()) {
+            Some(settlement) => (settlement.cost, Ending::Settle(Box::new(settlement))),
             // The reserve's answer was lost, or nothing was used.
             None => (
                 MicroRub::ZERO,
-                Resolution::Release {
-                    number,
-                    account,
-                    key,
+                Ending::Release {
+                    number: hold.number,
+                    account: hold.account.clone(),
+                    key: hold.key.clone(),
                 },
             ),
         };
-        place.send(resolution);
+        place.send(ending);
         Some(cost)
     }
 }

@@ -118,6 +118,7 @@ pub mod audit;
 mod body;
 pub mod book;
 pub mod copy;
+mod ending;
 pub mod ledger;
 pub mod memory;
 #[cfg(feature = "outbox")]
@@ -151,6 +152,7 @@ use tower::{Layer, Service};
 use self::ledger::{Hold, Item, Ledger, LedgerError, Refusal};
 pub use self::{
     body::ResponseBody,
+    ending::Ending,
     settler::{Event, Settler, SettlerSettings, SettlerTask},
     tokens::HoldMode,
 };

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     facts::RequestNumber,
     money::MicroRub,
-    usage::{End, Meter, Usage},
+    usage::{End, Meter, Reading, Usage},
 };
 
 /// A granted call, shared by the owner of its hold and whoever tends it.
@@ -71,6 +71,23 @@ trait Call: Send + Sync {
 /// Text seen, and usage told.
 type Progress = (u64, Option<Usage>);
 
+impl<T: Bill> Granted<T> {
+    /// Its end by this reading; `None` where nothing is held, or it cost nothing.
+    pub(super) fn ended(&self, reading: &Reading) -> Option<Settlement> {
+        let held = self.held?;
+        let (cost, item) = self.bill.charge(reading)?;
+        Some(Settlement {
+            number: self.hold.number,
+            account: self.hold.account.clone(),
+            key: self.hold.key.clone(),
+            held,
+            cost,
+            fresh: true,
+            item,
+        })
+    }
+}
+
 impl<T: Bill> Call for Granted<T> {
     fn hold(&self) -> &Hold {
         &self.hold
@@ -84,16 +101,7 @@ impl<T: Bill> Call for Granted<T> {
     fn settlement(&self) -> Option<Settlement> {
         let mut reading = self.meter.read();
         reading.end.get_or_insert(End::GatewayStopped);
-        let (cost, item) = self.bill.charge(&reading)?;
-        Some(Settlement {
-            number: self.hold.number,
-            account: self.hold.account.clone(),
-            key: self.hold.key.clone(),
-            held: self.held?,
-            cost,
-            fresh: true,
-            item,
-        })
+        self.ended(&reading)
     }
 
     fn cut(&self) {
@@ -243,7 +251,6 @@ mod tests {
             Settler, SettlerSettings,
             ledger::{Item, Ledger, LedgerError, Reserved, Settled},
         },
-        usage::Reading,
     };
 
     const TTL: Duration = Duration::from_secs(60);

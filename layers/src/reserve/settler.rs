@@ -23,15 +23,11 @@ use tokio::{
 
 use super::{
     Bill,
-    ledger::{Hold, Item, Ledger, LedgerError, Settled, Settlement},
+    ending::{Ending, FRESH, cause_of, jittered},
+    ledger::{Hold, Ledger, LedgerError, Settled, Settlement},
     running::{Entry, Granted, Running},
 };
-use crate::{
-    error::BoxError,
-    facts::RequestNumber,
-    key::{AccountId, KeyId},
-    money::MicroRub,
-};
+use crate::{error::BoxError, facts::RequestNumber};
 
 /// How much a settler takes on.
 #[derive(Clone, Copy, Debug)]
@@ -67,10 +63,6 @@ impl Default for SettlerSettings {
         }
     }
 }
-
-/// A tombstone of a settled hold lives for ten minutes: a first attempt older than this might find
-/// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
-const FRESH: Duration = Duration::from_secs(300);
 
 /// A call that cannot be settled is reported once, and then so often.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
@@ -116,7 +108,7 @@ type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The way into a settler's queue. When the last one is dropped, the task ends after its work.
 #[derive(Clone)]
 pub struct Settler {
-    resolutions: mpsc::Sender<Resolution>,
+    resolutions: mpsc::Sender<Ending>,
     unfinished: mpsc::Sender<Unfinished>,
     running: Running,
 }
@@ -193,11 +185,11 @@ impl fmt::Debug for Settler {
 }
 
 /// A place in the queue: using it neither waits nor fails.
-pub(super) struct Place(mpsc::OwnedPermit<Resolution>);
+pub(super) struct Place(mpsc::OwnedPermit<Ending>);
 
 impl Place {
-    pub(super) fn send(self, resolution: Resolution) {
-        self.0.send(resolution);
+    pub(super) fn send(self, ending: Ending) {
+        self.0.send(ending);
     }
 }
 
@@ -207,51 +199,12 @@ impl fmt::Debug for Place {
     }
 }
 
-/// How a hold is to end.
-#[derive(Debug)]
-pub(super) enum Resolution {
-    Settle(Box<Settlement>),
-    Release {
-        number: RequestNumber,
-        account: AccountId,
-        key: KeyId,
-    },
-}
-
-impl Resolution {
-    pub(super) fn settle(
-        number: RequestNumber,
-        account: AccountId,
-        key: KeyId,
-        held: MicroRub,
-        cost: MicroRub,
-        item: Item,
-    ) -> Self {
-        Self::Settle(Box::new(Settlement {
-            number,
-            account,
-            key,
-            held,
-            cost,
-            fresh: true,
-            item,
-        }))
-    }
-
-    const fn number(&self) -> RequestNumber {
-        match self {
-            Self::Settle(settlement) => settlement.number,
-            Self::Release { number, .. } => *number,
-        }
-    }
-}
-
 /// The work of a [`Settler`]: whoever owns the runtime runs it.
 pub struct SettlerTask<L> {
     ledger: Arc<L>,
     settings: SettlerSettings,
     report: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
-    resolutions: mpsc::Receiver<Resolution>,
+    resolutions: mpsc::Receiver<Ending>,
     unfinished: mpsc::Receiver<Unfinished>,
     running: Running,
 }
@@ -275,7 +228,7 @@ impl<L: Ledger> SettlerTask<L> {
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A timer runs while ends come; where none does, the next one wakes the task.
         let mut turn = pin!(tokio::time::sleep(Duration::ZERO));
-        let (mut gathered, mut gathering) = (Vec::<Resolution>::new(), false);
+        let (mut gathered, mut gathering) = (Vec::<Ending>::new(), false);
         let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
         while queue_open
@@ -348,10 +301,10 @@ impl<L: Ledger> SettlerTask<L> {
     }
 
     /// Takes what is in the queue, up to so many in all. Says whether more can come.
-    fn take(&mut self, gathered: &mut Vec<Resolution>, count_max: usize) -> bool {
+    fn take(&mut self, gathered: &mut Vec<Ending>, count_max: usize) -> bool {
         while gathered.len() < count_max {
             match self.resolutions.try_recv() {
-                Ok(resolution) => gathered.push(resolution),
+                Ok(ending) => gathered.push(ending),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -418,16 +371,16 @@ impl<L: Ledger> SettlerTask<L> {
     /// Tells the ledger of these ends together. Says how many it has acknowledged, and which it has not.
     fn end_all(
         &self,
-        resolutions: Vec<Resolution>,
+        endings: Vec<Ending>,
     ) -> impl Future<Output = (usize, Vec<Unended>)> + use<L> {
         let (ledger, report) = (Arc::clone(&self.ledger), Arc::clone(&self.report));
         async move {
-            let (count, began) = (resolutions.len(), Instant::now());
+            let (count, began) = (endings.len(), Instant::now());
             let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
-            for resolution in resolutions {
-                match resolution {
-                    Resolution::Settle(settlement) => settlements.push(*settlement),
-                    release @ Resolution::Release { .. } => releases.push(release),
+            for ending in endings {
+                match ending {
+                    Ending::Settle(settlement) => settlements.push(*settlement),
+                    release @ Ending::Release { .. } => releases.push(release),
                 }
             }
             let settling = async {
@@ -436,7 +389,7 @@ impl<L: Ledger> SettlerTask<L> {
                 }
                 ledger.settle_all(&settlements).await
             };
-            let releasing = join_all(releases.iter().map(|release| attempt(&*ledger, release)));
+            let releasing = join_all(releases.iter().map(|release| release.tell(&*ledger)));
             let (settled, released) = join(settling, releasing).await;
 
             let mut unended = Vec::new();
@@ -453,7 +406,7 @@ impl<L: Ledger> SettlerTask<L> {
                         settled: &settled,
                     }),
                     Err(error) => unended.push(Unended {
-                        resolution: Resolution::Settle(Box::new(settlement)),
+                        ending: Ending::Settle(Box::new(settlement)),
                         began,
                         cause: cause_of(error),
                     }),
@@ -461,11 +414,11 @@ impl<L: Ledger> SettlerTask<L> {
             }
             for (release, answer) in releases.into_iter().zip(released) {
                 match answer {
-                    Ok(_) => tell(&*report, &release, None),
-                    Err(cause) => unended.push(Unended {
-                        resolution: release,
+                    Ok(_) => report(&release.told(None)),
+                    Err(error) => unended.push(Unended {
+                        ending: release,
                         began,
-                        cause,
+                        cause: cause_of(error),
                     }),
                 }
             }
@@ -482,11 +435,11 @@ impl<L: Ledger> SettlerTask<L> {
         );
         async move {
             let Unended {
-                mut resolution,
+                mut ending,
                 began,
                 cause,
             } = unended;
-            let number = resolution.number();
+            let number = ending.number();
             report(&Event::Unavailable {
                 number,
                 cause: &cause,
@@ -495,16 +448,16 @@ impl<L: Ledger> SettlerTask<L> {
             loop {
                 tokio::time::sleep(jittered(wait, number)).await;
                 wait = settings.retry_max.min(wait * 2);
-                if let Resolution::Settle(settlement) = &mut resolution {
+                if let Ending::Settle(settlement) = &mut ending {
                     settlement.fresh = began.elapsed() < FRESH;
                 }
-                match attempt(&*ledger, &resolution).await {
-                    Ok(settled) => return tell(&*report, &resolution, settled.as_ref()),
-                    Err(cause) if told.elapsed() >= TELL_AGAIN => {
+                match ending.tell(&*ledger).await {
+                    Ok(settled) => return report(&ending.told(settled.as_ref())),
+                    Err(error) if told.elapsed() >= TELL_AGAIN => {
                         told = Instant::now();
                         report(&Event::Unavailable {
                             number,
-                            cause: &cause,
+                            cause: &cause_of(error),
                         });
                     }
                     Err(_) => {}
@@ -516,57 +469,11 @@ impl<L: Ledger> SettlerTask<L> {
 
 /// An end that the ledger has not acknowledged.
 struct Unended {
-    resolution: Resolution,
+    ending: Ending,
     /// When the ledger was told first.
     began: Instant,
     /// Why it did not answer.
     cause: BoxError,
-}
-
-async fn attempt<L: Ledger>(
-    ledger: &L,
-    resolution: &Resolution,
-) -> Result<Option<Settled>, BoxError> {
-    let result = match resolution {
-        Resolution::Settle(settlement) => ledger.settle(settlement).await.map(Some),
-        Resolution::Release {
-            number,
-            account,
-            key,
-        } => ledger.release(*number, account, key).await.map(|()| None),
-    };
-    result.map_err(cause_of)
-}
-
-fn cause_of(error: LedgerError) -> BoxError {
-    match error {
-        LedgerError::Unavailable(cause) => cause,
-        // A ledger has no ground to refuse an end; one that does is asked again, and seen in the log.
-        refused @ LedgerError::Refused(_) => refused.into(),
-    }
-}
-
-fn tell(
-    report: &(dyn Fn(&Event<'_>) + Send + Sync),
-    resolution: &Resolution,
-    settled: Option<&Settled>,
-) {
-    match (resolution, settled) {
-        (Resolution::Settle(settlement), Some(settled)) => report(&Event::Settled {
-            settlement,
-            settled,
-        }),
-        _ => report(&Event::Released {
-            number: resolution.number(),
-        }),
-    }
-}
-
-/// Between half the wait and all of it, by the call's random bits: calls that failed together do not
-/// come back together.
-fn jittered(wait: Duration, number: RequestNumber) -> Duration {
-    let random = u32::from(number.uuid().as_bytes()[15]);
-    wait / 2 + wait / 2 * random / 255
 }
 
 #[cfg(test)]
@@ -580,8 +487,10 @@ mod tests {
 
     use super::*;
     use crate::{
+        key::{AccountId, KeyId},
+        money::MicroRub,
         reserve::{
-            ledger::{Bookkeeping, Reserved},
+            ledger::{Bookkeeping, Item, Reserved},
             memory::MemoryLedger,
         },
         usage::{End, Usage},
@@ -644,7 +553,7 @@ mod tests {
         }
     }
 
-    fn settle(number: RequestNumber) -> Resolution {
+    fn settle(number: RequestNumber) -> Ending {
         let item = Item {
             model: "m".into(),
             vendor: "v".into(),
@@ -654,12 +563,19 @@ mod tests {
             bounded: false,
             end: End::Finished,
         };
-        let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
-        Resolution::settle(number, account, key, MicroRub::ZERO, MicroRub::ZERO, item)
+        Ending::Settle(Box::new(Settlement {
+            number,
+            account: "acme".parse().unwrap(),
+            key: "k1".parse().unwrap(),
+            held: MicroRub::ZERO,
+            cost: MicroRub::ZERO,
+            fresh: true,
+            item,
+        }))
     }
 
-    fn release(number: RequestNumber) -> Resolution {
-        Resolution::Release {
+    fn release(number: RequestNumber) -> Ending {
+        Ending::Release {
             number,
             account: "acme".parse().unwrap(),
             key: "k1".parse().unwrap(),

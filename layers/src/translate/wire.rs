@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use crate::{
     error::{BoxError, Error, Problem},
     model::Dialect,
+    path::Path,
 };
 
 /// What a request's translation needs beside the request.
@@ -66,35 +67,6 @@ pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
         !char.is_ascii_whitespace()
     }));
     Cow::Owned(text)
-}
-
-/// The way to a value of the request: `messages[2].tool_calls[0].function.arguments`.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Path<'p> {
-    /// The body.
-    Root,
-    /// A field of an object.
-    Key(&'p Self, &'p str),
-    /// An element of an array.
-    Index(&'p Self, usize),
-}
-
-impl Path<'_> {
-    /// A 400 that names this place.
-    pub(super) fn refuse(&self, problem: Problem) -> Error {
-        Error::invalid(self.to_string(), problem)
-    }
-}
-
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => Ok(()),
-            Self::Key(Path::Root, key) => f.write_str(key),
-            Self::Key(parent, key) => write!(f, "{parent}.{key}"),
-            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
 }
 
 /// A value of the request, not read yet, and the way to it.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future};
 
+pub use crate::reserve::Ending;
 use crate::{
     error::BoxError,
     facts::RequestNumber,
@@ -82,39 +83,14 @@ pub enum Line {
 pub struct Pending {
     /// Unix time in milliseconds of the line that says how it ends.
     pub at_ms: u64,
-    /// What the ledger is to be told.
+    /// What the ledger is to be told: a call of which there is but an intent is released, one that was noted
+    /// while it ran is settled so.
     pub ending: Ending,
     /// The ledger acknowledged it, so lately that it may be told again.
     pub done: bool,
 }
 
-/// How a call ends: a call of which there is but an intent is released, one that was noted while it
-/// ran is settled so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It is charged.
-    Settle(Box<Settlement>),
-    /// It cost nothing.
-    Release {
-        /// The call's number.
-        number: RequestNumber,
-        /// Who would have paid.
-        account: AccountId,
-        /// On which key.
-        key: KeyId,
-    },
-}
-
 impl Ending {
-    /// The call's number.
-    #[must_use]
-    pub const fn number(&self) -> RequestNumber {
-        match self {
-            Self::Settle(settlement) => settlement.number,
-            Self::Release { number, .. } => *number,
-        }
-    }
-
     pub(super) fn line(&self, at_ms: u64) -> Line {
         match self {
             Self::Settle(settlement) => Line::Settle(settlement.clone(), at_ms),
@@ -145,7 +121,8 @@ pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
     }
     let mut calls: BTreeMap<RequestNumber, Call> = BTreeMap::new();
     for line in lines {
-        let (at_ms, ending, ended) = match line {
+        let ended = matches!(line, Line::Settle(..) | Line::Release { .. });
+        let (at_ms, ending) = match line {
             Line::Done { number, at_ms } => {
                 if let Some(call) = calls.get_mut(&number) {
                     call.done_at_ms = Some(at_ms);
@@ -154,23 +131,16 @@ pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
             }
             Line::Checkpoint(settlement) => {
                 let known = calls.get(&settlement.number).map_or(0, |call| call.at_ms);
-                (known, Ending::Settle(settlement), false)
+                (known, Ending::Settle(settlement))
             }
-            Line::Settle(settlement, at_ms) => (at_ms, Ending::Settle(settlement), true),
+            Line::Settle(settlement, at_ms) => (at_ms, Ending::Settle(settlement)),
             Line::Intent {
                 number,
                 account,
                 key,
                 at_ms,
-            } => {
-                let release = Ending::Release {
-                    number,
-                    account,
-                    key,
-                };
-                (at_ms, release, false)
             }
-            Line::Release {
+            | Line::Release {
                 number,
                 account,
                 key,
@@ -181,7 +151,7 @@ pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
                     account,
                     key,
                 };
-                (at_ms, release, true)
+                (at_ms, release)
             }
         };
         let call = Call {

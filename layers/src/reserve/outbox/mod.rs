@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 pub use self::log::{Ending, Line, Log, Pending};
 use super::{
     Event,
+    ending::{FRESH, cause_of, jittered},
     ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     state::now_ms,
 };
@@ -37,8 +38,6 @@ use crate::{
     key::{AccountId, KeyId},
 };
 
-/// As for the settler: a first attempt older than this might find its tombstone gone.
-const FRESH: Duration = Duration::from_secs(300);
 /// Calls that the ledger is told of at the same time.
 const AT_ONCE: usize = 64;
 /// First wait after the ledger could not be told what an earlier process left; doubled each time.
@@ -286,7 +285,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 let told = || desk.told.front().map(|told| told.ended.ending.number());
                 desk.left.keys().next().copied().or_else(told)
             };
-            sleep(jittered(wait, first)).await;
+            sleep(first.map_or(wait / 2, |number| jittered(wait, number))).await;
             wait = RETRY_MAX.min(wait * 2);
         }
     }
@@ -306,7 +305,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
             desk.told.iter().map(|told| told.ended.clone()).collect()
         };
         let mut answers = stream::iter(told)
-            .map(|ended| async move { inner.tell(&ended.as_of_now()).await })
+            .map(|ended| async move { ended.as_of_now().tell(&inner.ledger).await })
             .buffered(AT_ONCE);
         let (mut booked_anew, mut failed) = (0, None);
         while let Some(answer) = answers.next().await {
@@ -568,7 +567,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     async fn end_left(&self, ended: Ended, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let ending = ended.as_of_now();
         let number = ending.number();
-        match self.tell(&ending).await {
+        match ending.tell(&self.ledger).await {
             Ok(settled) => {
                 {
                     let mut desk = self.lock();
@@ -579,13 +578,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                     self.log.append(ended.ending.line(ended.at_ms));
                     self.done(&mut desk, ended);
                 }
-                match (&ending, &settled) {
-                    (Ending::Settle(settlement), Some(settled)) => report(&Event::Settled {
-                        settlement,
-                        settled,
-                    }),
-                    _ => report(&Event::Released { number }),
-                }
+                report(&ending.told(settled.as_ref()));
             }
             Err(error) => {
                 {
@@ -594,30 +587,10 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                         desk.failed.insert(number, ended.since);
                     }
                 }
-                let cause = match error {
-                    LedgerError::Unavailable(cause) => cause,
-                    // A ledger has no ground to refuse an end; one that does is asked again.
-                    refused @ LedgerError::Refused(_) => refused.into(),
-                };
                 report(&Event::Unavailable {
                     number,
-                    cause: &cause,
+                    cause: &cause_of(error),
                 });
-            }
-        }
-    }
-
-    /// Tells the ledger how a call ended.
-    async fn tell(&self, ending: &Ending) -> Result<Option<Settled>, LedgerError> {
-        match ending {
-            Ending::Settle(settlement) => self.ledger.settle(settlement).await.map(Some),
-            Ending::Release {
-                number,
-                account,
-                key,
-            } => {
-                let released = self.ledger.release(*number, account, key).await;
-                released.map(|()| None)
             }
         }
     }
@@ -663,13 +636,6 @@ impl Desk {
             self.forget_until_ms = Some(oldest.at_ms);
         }
     }
-}
-
-/// Between half the wait and all of it: gateways that lost their ledger together do not come back to
-/// it together.
-fn jittered(wait: Duration, number: Option<RequestNumber>) -> Duration {
-    let random = number.map_or(0, |number| u32::from(number.uuid().as_bytes()[15]));
-    wait / 2 + wait / 2 * random / 255
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ use super::{
         JournalPart, KeyChange, KeyView, Ledger, LedgerError, Receipt, Reserved, Settled,
         Settlement, TariffVersion,
     },
-    state::{EXPIRE_MAX, Journaled, State, UnknownNumber, first_result, now_ms},
+    state::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, first_result, now_ms},
 };
 use crate::{
     ceiling::Ceilings,
@@ -165,8 +165,7 @@ impl SqliteLedger {
         &self,
         settlements: &[Settlement],
     ) -> Result<Vec<Option<Settled>>, BoxError> {
-        let shared = &self.inner.shared;
-        let Ok((charged, committed)) = shared.queue(Haste::Now, |state, now| {
+        self.commit(Haste::Now, |state, now| {
             let mut records = Vec::with_capacity(settlements.len());
             let charged = settlements.iter().map(|call| {
                 let (settled, record) = state.settle(call, now).ok()?;
@@ -174,10 +173,23 @@ impl SqliteLedger {
                 Some(settled)
             });
             let charged: Vec<_> = charged.collect();
-            Ok::<_, Infallible>((charged, records))
+            (charged, records)
+        })
+        .await
+    }
+
+    /// Makes a change that the book cannot refuse, and waits for its commit.
+    async fn commit<T, R: IntoIterator<Item = Record>>(
+        &self,
+        haste: Haste,
+        change: impl FnOnce(&mut State, u64) -> (T, R),
+    ) -> Result<T, BoxError> {
+        let shared = &self.inner.shared;
+        let Ok((answer, committed)) = shared.queue(haste, |state, now| {
+            Ok::<_, Infallible>(change(state, now))
         })?;
         shared.committed(committed).await?;
-        Ok(charged)
+        Ok(answer)
     }
 
     async fn find_receipt(&self, number: RequestNumber) -> Result<Option<Receipt>, BoxError> {
@@ -268,26 +280,13 @@ impl Ledger for SqliteLedger {
             .map_err(LedgerError::Unavailable)?;
         let Some(record) = record else { return Ok(()) };
         // What was noted must be gone before the release is: it would be charged at the next start.
-        let Ok((_, committed)) = shared
-            .queue(Haste::Gather, |_, _| {
-                Ok::<_, Infallible>(((), Some(record)))
-            })
-            .map_err(LedgerError::Unavailable)?;
-        shared
-            .committed(committed)
+        self.commit(Haste::Gather, |_, _| ((), Some(record)))
             .await
             .map_err(LedgerError::Unavailable)
     }
 
     async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
-        let shared = &self.inner.shared;
-        let Ok((_, committed)) = shared
-            .queue(Haste::Gather, |state, _| {
-                Ok::<_, Infallible>(state.note(running))
-            })
-            .map_err(LedgerError::Unavailable)?;
-        shared
-            .committed(committed)
+        self.commit(Haste::Gather, |state, _| state.note(running))
             .await
             .map_err(LedgerError::Unavailable)
     }

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     error::{Error, Problem},
     model::{Dialect, Thinking},
-    translate::wire::{Object, Path, RequestCx, Value, write_json},
+    path::Path,
+    translate::wire::{Object, RequestCx, Value, write_json},
 };
 
 /// Fields that are read. Any other name but those of [`DROPPED`] is refused: what it wishes for would

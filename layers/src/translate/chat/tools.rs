@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::{
     error::{Error, Problem},
-    translate::wire::{Object, Path, Value},
+    path::Path,
+    translate::wire::{Object, Value},
 };
 
 /// Tools of a messages request.

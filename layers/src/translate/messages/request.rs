@@ -13,7 +13,8 @@ use super::{
 use crate::{
     error::{Error, Problem},
     model::{Dialect, OutputField},
-    translate::wire::{Object, Path, RequestCx, Value, write_json},
+    path::Path,
+    translate::wire::{Object, RequestCx, Value, write_json},
 };
 
 /// Fields that go over, or are read to say why they cannot.

@@ -9,7 +9,8 @@ use super::text::{Json, given, hash, inner, joined, literal, quoted, string};
 use crate::{
     error::{Error, Problem},
     model::SystemRole,
-    translate::wire::{Object, Path, Value, compact},
+    path::Path,
+    translate::wire::{Object, Value, compact},
 };
 
 /// Chat vendors refuse longer ids of tool calls.
