@@ -1,5 +1,8 @@
 //! Catches what panics, in a request and in its answer's body: the caller is told 500 or an error event,
 //! and the connection goes on. What a call held is resolved by the guards that are dropped with it.
+//!
+//! What runs beside the calls goes in rounds, and one that panics is survived: the log says so, and the next
+//! round comes.
 
 use std::{
     any::Any,
@@ -9,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -142,12 +146,32 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Error> {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let said = panic
+    Error::Internal(BoxError::from(format!("panicked: {}", said(panic))))
+}
+
+/// What a panic says of itself.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
+    panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("something that is no text");
-    Error::Internal(BoxError::from(format!("panicked: {said}")))
+        .unwrap_or("something that is no text")
+}
+
+/// What a round comes to. `None`: it panicked, and the log names the part of the gateway whose round it was.
+pub(crate) async fn survived<T>(part: &str, round: impl Future<Output = T>) -> Option<T> {
+    match AssertUnwindSafe(round).catch_unwind().await {
+        Ok(done) => Some(done),
+        Err(panic) => {
+            tell(part, &*panic);
+            None
+        }
+    }
+}
+
+/// Says in the log that a part of the gateway panicked.
+pub(crate) fn tell(part: &str, panic: &(dyn Any + Send)) {
+    tracing::error!(part, cause = said(panic), "a part of the gateway panicked");
 }
 
 #[cfg(test)]
@@ -202,5 +226,18 @@ mod tests {
         let error = body.frame().await.unwrap().err().unwrap();
         assert_eq!(said(&error), "panicked: in the body");
         assert!(body.frame().await.is_none() && body.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_is_over_and_the_next_one_comes() {
+        let mut rounds = Vec::new();
+        for round in 0..3 {
+            let done = survived("a part", async {
+                assert!(round != 1, "in a round");
+                round
+            });
+            rounds.push(done.await);
+        }
+        assert_eq!(rounds, [Some(0), None, Some(2)]);
     }
 }

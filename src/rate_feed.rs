@@ -15,6 +15,7 @@ use crate::{
     config::{HttpSource, RateConfig, RateSource},
     https::{self, HttpsClient},
     live::{Live, RateReading},
+    panics::survived,
     select_json::SelectError,
 };
 
@@ -84,9 +85,14 @@ impl RateFeed {
 
     /// Asks once and hands the answer to `live`: before serving, so that the first call has a price.
     pub async fn refresh_into(&mut self, live: &Live) {
-        if let Some(reading) = self.refresh().await {
-            live.set_rate(reading);
-        } else if live.expire_rate() {
+        let round = async {
+            let reading = self.refresh().await;
+            reading.map(|reading| live.set_rate(reading)).is_some()
+        };
+        if survived("the exchange rate", round).await == Some(true) {
+            return;
+        }
+        if live.expire_rate() {
             tracing::error!("exchange rate too old: prices are taken away until a source answers");
         } else {
             tracing::error!("no source gave an exchange rate");
@@ -423,6 +429,21 @@ mod tests {
         for believed in [Some("100"), None, Some("110")] {
             assert_eq!(refreshed(&mut feed).await, believed.map(decimal));
         }
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_leaves_the_rate_in_force_and_the_next_one_is_asked() {
+        let source = source(["80", "81"].map(rate).to_vec()).await;
+        let (live, mut feed) = (live(), feed(&http(&source.url, "")));
+        let in_force = || live.snapshot().rate().map(|reading| reading.rate);
+        live.set_rate(RateReading::measured(decimal("79")));
+        // The step from here is more than a decimal can hold, and the subtraction panics.
+        feed.last = Some(Decimal::MIN);
+        feed.refresh_into(&live).await;
+        assert_eq!(in_force(), Some(decimal("79")));
+        feed.last = None;
+        feed.refresh_into(&live).await;
+        assert_eq!(in_force(), Some(decimal("81")));
     }
 
     #[tokio::test(start_paused = true)]

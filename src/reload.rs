@@ -4,6 +4,7 @@
 //! with it is said once, and the old configuration stays.
 
 use std::{
+    panic::resume_unwind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     config::{Config, Files, Loaded, need_restart},
+    panics::survived,
     runtime::Gateway,
 };
 
@@ -64,10 +66,24 @@ impl Reload {
     /// Looks at the files, and reads them if they have changed since they were read and are whole.
     pub async fn look(&mut self, gateway: &mut Gateway) {
         self.next_look = self.every.map(|every| Instant::now() + every);
+        let ended = survived("the reload", self.look_once(gateway)).await;
+        if ended.is_none() {
+            gateway.metrics().reloaded(false);
+        }
+    }
+
+    /// Reads the files now, whatever is in them.
+    pub async fn now(&mut self, gateway: &mut Gateway) {
+        self.put_off = false;
+        let ended = survived("the reload", self.read(gateway, None)).await;
+        if ended.is_none() {
+            gateway.metrics().reloaded(false);
+        }
+    }
+
+    async fn look_once(&mut self, gateway: &mut Gateway) {
         let known = self.known.clone();
-        let Some(found) = off_thread(move || known.look()).await else {
-            return;
-        };
+        let found = off_thread(move || known.look()).await;
         if found == self.known {
             self.changed = None;
         } else if self.changed.as_ref() == Some(&found) {
@@ -75,12 +91,6 @@ impl Reload {
         } else {
             self.look_soon(found);
         }
-    }
-
-    /// Reads the files now, whatever is in them.
-    pub async fn now(&mut self, gateway: &mut Gateway) {
-        self.put_off = false;
-        self.read(gateway, None).await;
     }
 
     fn look_soon(&mut self, found: Files) {
@@ -92,9 +102,7 @@ impl Reload {
     /// Reads the files; where `found` says what should be in them, they are not taken in another state.
     async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) {
         let file = self.file.clone();
-        let Some(Loaded { config, files }) = off_thread(move || Config::read(&file)).await else {
-            return;
-        };
+        let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
         if found.is_some_and(|found| !found.agrees_with(&files)) {
             return self.look_soon(files);
         }
@@ -146,7 +154,8 @@ impl Reload {
     }
 }
 
-/// What a slow disk must not hold up. `None`: it panicked, which is told already.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
+/// What a slow disk must not hold up. It panics where `work` does.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|ended| resume_unwind(ended.into_panic()))
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use futures_util::FutureExt;
 use http::Request;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -38,6 +37,7 @@ use crate::{
     live::Live,
     live_limits::LiveLimits,
     metrics::{Metrics, Scrape, ledger::Measured, scrape::Sources},
+    panics::survived,
     rate_feed::RateFeed,
     readiness::{self, Readiness},
     reload::Reload,
@@ -52,6 +52,8 @@ use crate::{
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How often it is looked whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
+/// Before what an earlier process left is looked at again, where that panicked.
+const RECOVER_AGAIN: Duration = Duration::from_secs(1);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Calls that may run or wait to be settled: as many as `limits.in_flight_max` may be set to while they do.
@@ -210,10 +212,18 @@ impl Gateway {
                 "a socket was passed for operators, and the configuration has no [admin]"
             );
         }
-        settler_run.spawn(noticed(settler_task.run(), readiness.clone()));
+        settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
         loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
         let earlier = store.clone();
-        loops.spawn(async move { earlier.recover(&*report).await });
+        loops.spawn(async move {
+            // What it has ended by then is not left any more.
+            while survived("the end of earlier calls", earlier.recover(&*report))
+                .await
+                .is_none()
+            {
+                tokio::time::sleep(RECOVER_AGAIN).await;
+            }
+        });
         let mut rates = RateFeed::new(&config.live.rate);
         // So that the first call has a price.
         rates.refresh_into(&live).await;
@@ -411,14 +421,6 @@ fn reporting(
     }
 }
 
-/// Runs the settler. One that panics leaves a node that can charge nothing: it must get no more calls.
-async fn noticed(settling: impl Future<Output = ()>, readiness: Readiness) {
-    if AssertUnwindSafe(settling).catch_unwind().await.is_err() {
-        readiness.broken("the settler has died and no call can be charged: restart this node");
-        tracing::error!("the settler panicked: not ready any more, restart this node");
-    }
-}
-
 /// Serves until SIGTERM or SIGINT, then drains. SIGHUP, or a change of the files, lets it read them again.
 ///
 /// # Errors
@@ -579,17 +581,6 @@ mod tests {
     use tollgate_layers::facts::RequestNumber;
 
     use super::*;
-
-    #[tokio::test]
-    async fn a_node_whose_settler_has_died_is_not_ready() {
-        let readiness = Readiness::default();
-        readiness.serving(true);
-        noticed(async {}, readiness.clone()).await;
-        assert_eq!(readiness.check(), Ok(()));
-        let dies = async { panic!("a panic of the test's") };
-        noticed(dies, readiness.clone()).await;
-        assert!(readiness.check().unwrap_err().contains("settler"));
-    }
 
     #[test]
     fn a_report_that_panics_is_caught() {

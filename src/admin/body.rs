@@ -2,15 +2,18 @@
 
 use std::{
     fmt,
+    panic::AssertUnwindSafe,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tollgate_layers::error::BoxError;
+
+use crate::panics;
 
 /// A body of the admin API.
 pub struct AnswerBody(Kind);
@@ -22,10 +25,16 @@ enum Kind {
 
 impl AnswerBody {
     /// A body that is made piece by piece, each when the one before has been taken. An error breaks
-    /// the answer off.
+    /// the answer off, and so does a panic.
     pub(super) fn stream(
         pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {
+        let pieces = AssertUnwindSafe(pieces).catch_unwind().map(|piece| {
+            piece.unwrap_or_else(|panic| {
+                panics::tell("an answer of the admin API", &*panic);
+                Err("it panicked".into())
+            })
+        });
         Self(Kind::Stream(Box::pin(pieces)))
     }
 }
@@ -98,5 +107,18 @@ mod tests {
         let broken = pieces().into_iter().chain([Err("disk".into())]);
         let broken = AnswerBody::stream(stream::iter(broken));
         assert_eq!(broken.collect().await.unwrap_err().to_string(), "disk");
+    }
+
+    #[tokio::test]
+    async fn a_panic_breaks_the_answer_off() {
+        let pieces = stream::iter([1, 0]).map(|piece| {
+            assert_ne!(piece, 0, "a panic of the test's");
+            Ok(Bytes::from_static(b"a"))
+        });
+        let mut body = AnswerBody::stream(pieces);
+        let first = body.frame().await.unwrap().unwrap();
+        assert_eq!(first.into_data().unwrap(), "a");
+        assert!(body.frame().await.unwrap().is_err());
+        assert!(body.frame().await.is_none());
     }
 }

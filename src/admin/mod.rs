@@ -19,11 +19,13 @@ mod vendor;
 use std::{
     collections::BTreeMap,
     fmt,
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -58,7 +60,7 @@ use crate::{
     head::TwoLengths,
     live::Live,
     metrics::{Scrape, text::Format},
-    openapi,
+    openapi, panics,
     readiness::Readiness,
     similar::nearest,
     store::Store,
@@ -146,16 +148,23 @@ impl Admin {
         }
     }
 
-    /// Answers one request of the operator's listener.
+    /// Answers one request of the operator's listener. A panic is an answer too, and its connection goes on.
     pub async fn handle<B>(self: Arc<Self>, req: Request<B>) -> Response<AnswerBody>
     where
         B: Body,
         B::Error: Into<BoxError>,
     {
         let (head, body) = req.into_parts();
-        self.answer(&head, body)
-            .await
-            .unwrap_or_else(Refusal::into_response)
+        let answer = AssertUnwindSafe(self.answer(&head, body)).catch_unwind();
+        let answer = answer.await.unwrap_or_else(|panic| {
+            let number = RequestNumber::now_v7();
+            tracing::error!(
+                %number, method = %head.method, path = head.uri.path(), cause = panics::said(&*panic),
+                "a call of the admin API panicked"
+            );
+            Err(Refusal::Panicked { number })
+        });
+        answer.unwrap_or_else(Refusal::into_response)
     }
 
     async fn answer<B>(&self, head: &Parts, body: B) -> Result<Answer, Refusal>

@@ -1,12 +1,14 @@
 //! Every way the operator's API says no, and its HTTP form.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
-use tollgate_layers::reserve::ledger::BookError;
+use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
 
 use super::{body::AnswerBody, route::NoRoute};
 use crate::{causes::chain, similar::hint};
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Why a call was not carried out. The texts are for the operator and end in what to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(super) enum Refusal {
     LedgerOutOfReach(String),
     /// 500: our own fault.
     Internal,
+    /// 500: the same, and nobody knows how far it came.
+    Panicked { number: RequestNumber },
 }
 
 impl Refusal {
@@ -104,7 +108,7 @@ impl Refusal {
             Self::BodyBroken | Self::Invalid { .. } => StatusCode::BAD_REQUEST,
             Self::Conflict(_) => StatusCode::CONFLICT,
             Self::LedgerOutOfReach(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Internal | Self::Panicked { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -127,6 +131,9 @@ impl Refusal {
                 text.clone()
             }
             Self::Internal => "our own fault; the log says more".into(),
+            Self::Panicked { number } => format!(
+                "our own fault, and a change may have been made; the log says more ({number})"
+            ),
         }
     }
 
@@ -140,7 +147,7 @@ impl Refusal {
             | Self::BodyBroken
             | Self::Invalid { .. }
             | Self::Conflict(_) => "invalid_request_error",
-            Self::LedgerOutOfReach(_) | Self::Internal => "api_error",
+            Self::LedgerOutOfReach(_) | Self::Internal | Self::Panicked { .. } => "api_error",
         }
     }
 
@@ -166,14 +173,19 @@ impl Refusal {
         };
         let mut response = json_response(self.status(), &body);
         let (name, value) = match self {
-            Self::MethodNotAllowed { allow } => (header::ALLOW, allow),
-            Self::KeyRefused => (header::WWW_AUTHENTICATE, "Bearer"),
-            Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, "1"),
+            Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::from_static(allow)),
+            Self::KeyRefused => (
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer"),
+            ),
+            Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, HeaderValue::from_static("1")),
+            Self::Panicked { number } => {
+                let number = HeaderValue::try_from(number.to_string()).expect("digits and dashes");
+                (X_REQUEST_ID, number)
+            }
             _ => return response,
         };
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, value);
         response
     }
 }
@@ -206,6 +218,8 @@ pub(super) fn response(body: AnswerBody, content_type: &'static str) -> Response
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
 
     #[test]
@@ -280,6 +294,14 @@ mod tests {
                 "1",
             ),
             (Refusal::Internal, 500, "content-type", "application/json"),
+            (
+                Refusal::Panicked {
+                    number: RequestNumber::from_uuid(Uuid::nil()),
+                },
+                500,
+                "x-request-id",
+                "00000000-0000-0000-0000-000000000000",
+            ),
         ] {
             let text = format!("{refusal:?}");
             let response = refusal.into_response();

@@ -5,6 +5,7 @@ use std::{
     fmt,
     io::{self, ErrorKind, Write},
     mem,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, SystemTime},
@@ -184,7 +185,9 @@ impl Shared {
     fn run(&self) {
         let mut batch = Vec::new();
         while self.next(&mut batch) {
-            let lost = self.write(&batch);
+            // What it panics over is printed, and without this thread the log would end.
+            let written = catch_unwind(AssertUnwindSafe(|| self.write(&batch)));
+            let lost = written.unwrap_or_else(|_| lines_in(&batch));
             batch.clear();
             batch.shrink_to(2 * GATHERED_BYTES_ENOUGH);
             if lost > 0 {
@@ -240,7 +243,7 @@ impl Shared {
                 Err(_) => break,
             }
         }
-        bytes.iter().filter(|byte| **byte == b'\n').count()
+        lines_in(bytes)
     }
 
     fn is_full(&self, state: &State) -> bool {
@@ -254,6 +257,10 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn lines_in(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// Written here: whoever logs in this thread would wait for itself.
@@ -484,6 +491,39 @@ mod tests {
         let (second, said) = rest.split_once('\n').unwrap();
         assert_eq!(second, "second");
         assert_eq!(lost(said), 2);
+    }
+
+    /// Tells each write, and panics over the first.
+    struct Brittle {
+        told: SyncSender<Vec<u8>>,
+        whole: bool,
+    }
+
+    impl Write for Brittle {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.told.send(bytes.to_vec()).unwrap();
+            assert!(mem::replace(&mut self.whole, true), "a panic of the test's");
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_write_that_panics_costs_its_own_lines_and_the_next_ones_say_how_many() {
+        let (told, written) = sync_channel(10);
+        let whole = false;
+        let (lines, flush) = start_with(USUAL, Brittle { told, whole });
+        lines.0.push(b"first\nsecond\n", true);
+        assert_eq!(written.recv_timeout(PATIENCE).unwrap(), b"first\nsecond\n");
+        say(&lines, "third\n");
+        let next = String::from_utf8(written.recv_timeout(PATIENCE).unwrap()).unwrap();
+        let (third, said) = next.split_once('\n').unwrap();
+        assert_eq!(third, "third");
+        assert_eq!(lost(said), 2);
+        drop(flush);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use self::{
     socket::Socket,
     transport::Transport,
 };
-use crate::{files::Shares, head::TwoLengths, tls::Tls};
+use crate::{files::Shares, head::TwoLengths, panics::survived, tls::Tls};
 
 /// With the usual limit these make a hundred, for which hyper allocates nothing.
 const HEADERS_SPARE: usize = 36;
@@ -183,6 +183,8 @@ pub async fn serve<S, A>(
             });
         }
     };
+    // With this task all connections would be cut.
+    let part = "the beginning of a connection";
     let mut told = std::pin::pin!(drain_begins(draining.clone()));
     loop {
         let accepted = tokio::select! {
@@ -197,12 +199,12 @@ pub async fn serve<S, A>(
             Some(_) = connections.join_next() => continue,
             () = &mut told => break,
         };
-        begin(&mut connections, accepted);
+        survived(part, async { begin(&mut connections, accepted) }).await;
     }
     match listener.close() {
         Ok(waiting) => {
             for accepted in waiting {
-                begin(&mut connections, accepted);
+                survived(part, async { begin(&mut connections, accepted) }).await;
             }
         }
         Err(error) => tracing::warn!(%error, "connections that waited to be accepted are lost"),

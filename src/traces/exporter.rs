@@ -20,6 +20,7 @@ use crate::{
     causes::chain,
     config::TracesConfig,
     https::{self, HttpsClient},
+    panics::survived,
 };
 
 /// Calls of one batch.
@@ -117,8 +118,12 @@ impl Sender {
                 false
             };
             ended = timeout(BATCH_TIME, fill).await.unwrap_or(false);
-            if !calls.is_empty() {
-                self.deliver(&calls).await;
+            if !calls.is_empty()
+                && survived("the exporter of traces", self.deliver(&calls))
+                    .await
+                    .is_none()
+            {
+                self.drop_spans_of(&calls);
             }
         }
     }
@@ -142,14 +147,18 @@ impl Sender {
                 sleep(pause).await;
                 continue;
             }
-            self.dropped
-                .inc_by(u64::try_from(calls.len()).unwrap_or(u64::MAX));
+            self.drop_spans_of(calls);
             if !std::mem::replace(&mut self.is_failing, true) {
                 let error = problem.text;
                 tracing::warn!(host = self.url.host(), error, "traces are not taken");
             }
             return;
         }
+    }
+
+    fn drop_spans_of(&self, calls: &[Vec<Span>]) {
+        self.dropped
+            .inc_by(u64::try_from(calls.len()).unwrap_or(u64::MAX));
     }
 
     async fn post(&self, body: Bytes) -> Result<(), Problem> {

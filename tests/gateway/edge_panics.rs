@@ -1,17 +1,39 @@
 //! Hardening, "Panics": caught in the call and in its body, over real sockets. The caller is told, the hold
-//! is resolved, the connection and the process go on. What `reserve` does alone is in `leaving`.
+//! is resolved, the connection and the process go on. What `reserve` does alone is in `leaving`. Neither a call of
+//! the admin API nor what runs beside the calls ends with one that panics; the settler alone is in `readiness`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo},
+};
+use serde_json::json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
 use tollgate::{
+    config::{Config, Loaded},
     panics::PanicsLayer,
+    reload::Reload,
     server::{RequestBody, ServerSettings, serve},
 };
 use tollgate_layers::{
@@ -24,13 +46,21 @@ use tollgate_layers::{
     respond::{Language, RespondLayer},
     usage::Meter,
 };
-use tower::{ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder, service_fn};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+    span,
+    subscriber::DefaultGuard,
+};
 
 use crate::{
     checks::{API, shape},
-    harness::{Answer, client, eventually, request, whole},
+    harness::{Answer, World, client, config_text, eventually, request, whole},
     leaving::{Flat, Fragile},
     ledger::{HOUR, acme, is_sound, micro, open},
+    secrets::{ADMIN_KEY, VENDOR_KEY},
 };
 
 /// A server that panics where the path says so, above a ledger with 1000.
@@ -136,15 +166,19 @@ async fn a_panic_costs_its_own_caller_an_error_and_nobody_else_anything() {
     is_sound(&ledger).await;
 }
 
+async fn connect(address: SocketAddr, tasks: &mut JoinSet<()>) -> SendRequest<Full<Bytes>> {
+    let socket = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = handshake(TokioIo::new(socket)).await.unwrap();
+    tasks.spawn(connection.map(drop));
+    sender
+}
+
 /// One connection, one request after another: the one that panics does not take it along.
 #[tokio::test]
 async fn a_connection_outlives_the_panic_of_a_call() {
     let mut tasks = JoinSet::new();
     let (address, _ledger, _draining) = start(&mut tasks).await;
-    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
-    let io = hyper_util::rt::TokioIo::new(socket);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-    tasks.spawn(connection.map(drop));
+    let mut sender = connect(address, &mut tasks).await;
     for (path, status) in [
         ("/call", 500),
         ("/future", 500),
@@ -161,4 +195,185 @@ async fn a_connection_outlives_the_panic_of_a_call() {
         drop(res.into_body().collect().await.unwrap());
         sender.ready().await.unwrap();
     }
+}
+
+/// Whoever logs a line with these words panics over it.
+struct Trap(&'static str);
+
+impl Subscriber for Trap {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut words = Words(String::new());
+        event.record(&mut words);
+        assert!(!words.0.contains(self.0), "a panic of the test's");
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// What stands in a line.
+struct Words(String);
+
+impl Visit for Words {
+    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+        self.0 += &format!("{value:?} ");
+    }
+}
+
+/// In this thread, which is all that a test has, until it is dropped.
+fn trap(words: &'static str) -> DefaultGuard {
+    tracing::subscriber::set_default(Trap(words))
+}
+
+#[tokio::test]
+async fn a_call_of_the_admin_api_that_panics_is_500_and_its_connection_goes_on() {
+    let world = World::start().await;
+    let mut tasks = JoinSet::new();
+    let mut sender = connect(world.gateway.admin_address().unwrap(), &mut tasks).await;
+    let mut create = async || {
+        let bearer = format!("Bearer {ADMIN_KEY}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+            ("host", "gateway.example"),
+        ];
+        let account = json!({ "id": "acme", "name": "Acme" }).to_string();
+        let path = "/admin/v1/accounts";
+        let req = request(Method::POST, path, &headers, account.into());
+        let res = sender.send_request(req).await;
+        let answer = whole(res.expect("the connection is there")).await;
+        sender.ready().await.unwrap();
+        answer
+    };
+    // It has made the account by then.
+    let trapped = trap("account.create");
+    let refused = create().await;
+    drop(trapped);
+    assert_eq!(refused.status, 500, "{refused:?}");
+    assert_eq!(refused.json()["error"]["type"], API);
+    let text = refused.refusal();
+    assert_eq!(
+        text,
+        "our own fault, and a change may have been made; the log says more"
+    );
+    let made = create().await;
+    assert_eq!(made.status, 200, "{made:?}");
+    assert_eq!(made.json()["id"], "acme");
+}
+
+#[tokio::test]
+async fn a_reload_that_panics_counts_as_failed_and_the_next_one_is_taken() {
+    let mut world = World::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let mut text = config_text(world.vendor.address(), "memory:", "outbox.db");
+    for (name, secret) in [("ADMIN_KEY", ADMIN_KEY), ("VENDOR_KEY", VENDOR_KEY)] {
+        std::fs::write(path(name), secret).unwrap();
+        let from_file = format!("file:{}", path(name).display());
+        text = text.replace(&format!("${{{name}}}"), &from_file);
+    }
+    let file = path("tollgate.toml");
+    std::fs::write(&file, &text).unwrap();
+    let Loaded { config, files } = Config::read(&file);
+    let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    let mut reload = Reload::new(&file, config, files);
+
+    // What is wrong with a file is logged.
+    std::fs::write(&file, "listen = 1").unwrap();
+    let trapped = trap("not reloaded");
+    reload.now(&mut world.gateway).await;
+    drop(trapped);
+    std::fs::write(&file, &text).unwrap();
+    reload.now(&mut world.gateway).await;
+    let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
+    let scraped = world.ask(request(Method::GET, &url, &[], Bytes::new()));
+    let scraped = scraped.await.text();
+    for result in ["failed", "ok"] {
+        let counted = format!("tollgate_config_reloads_total{{result=\"{result}\"}} 1\n");
+        assert!(scraped.contains(&counted), "{scraped}");
+    }
+}
+
+/// A service that panics over its next copy, where it is told to.
+struct Brittle<S> {
+    inner: S,
+    breaks: Arc<AtomicBool>,
+}
+
+impl<S: Clone> Clone for Brittle<S> {
+    fn clone(&self) -> Self {
+        let breaks = self.breaks.swap(false, Ordering::SeqCst);
+        assert!(!breaks, "a panic of the test's");
+        Self {
+            inner: self.inner.clone(),
+            breaks: Arc::clone(&self.breaks),
+        }
+    }
+}
+
+impl<S: Service<R>, R> Service<R> for Brittle<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: R) -> S::Future {
+        self.inner.call(req)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_at_the_beginning_of_a_connection_costs_no_other_one_anything() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let breaks = Arc::new(AtomicBool::new(false));
+    let service = Brittle {
+        inner: service_fn(|_: Request<RequestBody>| async {
+            Ok::<_, Infallible>(Response::new(full("good")))
+        }),
+        breaks: Arc::clone(&breaks),
+    };
+    let (_draining, drained) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(
+        listener,
+        service,
+        ServerSettings::default(),
+        drained,
+    ));
+    let ask = async |sender: &mut SendRequest<Full<Bytes>>| {
+        let host = [("host", "gateway.example")];
+        let req = request(Method::GET, "/", &host, Bytes::new());
+        let answer = whole(sender.send_request(req).await.ok()?).await;
+        sender.ready().await.ok()?;
+        Some(answer.status)
+    };
+    let mut before = connect(address, &mut tasks).await;
+    assert_eq!(ask(&mut before).await, Some(StatusCode::OK));
+    breaks.store(true, Ordering::SeqCst);
+    let mut broken = connect(address, &mut tasks).await;
+    assert_eq!(ask(&mut broken).await, None);
+    let mut after = connect(address, &mut tasks).await;
+    assert_eq!(ask(&mut before).await, Some(StatusCode::OK));
+    assert_eq!(ask(&mut after).await, Some(StatusCode::OK));
 }

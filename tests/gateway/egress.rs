@@ -333,6 +333,40 @@ async fn no_call_notices_that_a_vendor_closes_idle_connections() {
     assert_eq!(connections.load(Ordering::SeqCst), 10);
 }
 
+/// HTTP/1.1 does not say whose answer it is: what comes late, on a connection that waits, would be the next call's.
+#[tokio::test]
+async fn a_connection_on_which_a_second_answer_has_come_is_used_for_no_further_call() {
+    let (world, key, listener) = by_hand("").await;
+    let (answered, sent) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut vendor = JoinSet::new();
+    let (told, tell, count) = (
+        Arc::clone(&answered),
+        Arc::clone(&sent),
+        Arc::clone(&connections),
+    );
+    vendor.spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            let mut raw = Raw { socket };
+            assert!(raw.request().await);
+            raw.answer().await;
+            told.notified().await;
+            raw.answer().await;
+            tell.notify_one();
+            assert!(!raw.request().await, "a further call");
+        }
+    });
+    for call in 1..=5 {
+        let answer = world.chat(&key, &Op::Chat.body("x")).await;
+        assert_eq!(answer.status, 200, "call {call}: {answer:?}");
+        answered.notify_one();
+        sent.notified().await;
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 5);
+}
+
 #[tokio::test]
 async fn a_request_that_a_vendor_took_is_never_sent_to_it_again() {
     let (world, key, listener) = by_hand("").await;
