@@ -241,9 +241,8 @@ mod tests {
         readiness.serving(true);
         let mut tasks = JoinSet::new();
         tasks.spawn(settle(settling.run(), readiness.clone()));
-        let inner = service_fn(|_: Request<()>| async {
-            Ok::<_, Error>(Response::new(full("good")))
-        });
+        let inner =
+            service_fn(|_: Request<()>| async { Ok::<_, Error>(Response::new(full("good"))) });
         let service = ReserveLayer::new(ledger, Fee, settler, HOUR).layer(inner);
         let served = service.clone().oneshot(Request::new(())).await.unwrap();
         assert_eq!(readiness.check(), Ok(()));

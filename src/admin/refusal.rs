@@ -174,10 +174,7 @@ impl Refusal {
         let mut response = json_response(self.status(), &body);
         let (name, value) = match self {
             Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::from_static(allow)),
-            Self::KeyRefused => (
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static("Bearer"),
-            ),
+            Self::KeyRefused => (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, HeaderValue::from_static("1")),
             Self::Panicked { number } => {
                 let number = HeaderValue::try_from(number.to_string()).expect("digits and dashes");

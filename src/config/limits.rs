@@ -89,8 +89,7 @@ impl Check<'_> {
             usual.per_address_max as u64,
             1..=MANY,
         ));
-        let age_max =
-            field!(self.seconds(raw.connection_age_seconds, usual.age_max.as_secs(), 1));
+        let age_max = field!(self.seconds(raw.connection_age_seconds, usual.age_max.as_secs(), 1));
         let first_byte = field!(self.seconds(
             raw.first_byte_seconds,
             usual.first_byte_timeout.as_secs(),
@@ -99,8 +98,7 @@ impl Check<'_> {
         let head = field!(self.seconds(raw.head_seconds, usual.head_timeout.as_secs(), 1));
         let idle = field!(self.seconds(raw.idle_seconds, usual.idle_timeout.as_secs(), 1));
         let write = field!(self.seconds(raw.write_seconds, usual.write_timeout.as_secs(), 1));
-        let headers_max =
-            field!(self.whole(raw.headers_max, usual.headers_max as u64, 8..=1000));
+        let headers_max = field!(self.whole(raw.headers_max, usual.headers_max as u64, 8..=1000));
         let head_bytes_max = field!(self.whole(
             raw.head_bytes_max,
             usual.head_bytes_max as u64,
@@ -139,11 +137,8 @@ impl Check<'_> {
         ));
         let ping_interval =
             field!(self.seconds(raw.h2_ping_seconds, usual.ping_interval.as_secs(), 1));
-        let ping_timeout = field!(self.seconds(
-            raw.h2_ping_timeout_seconds,
-            usual.ping_timeout.as_secs(),
-            1,
-        ));
+        let ping_timeout =
+            field!(self.seconds(raw.h2_ping_timeout_seconds, usual.ping_timeout.as_secs(), 1,));
         Some(H2Limits {
             streams_max: streams_max?,
             stream_window_bytes: stream_window?,

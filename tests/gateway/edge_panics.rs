@@ -355,12 +355,7 @@ async fn a_panic_at_the_beginning_of_a_connection_costs_no_other_one_anything() 
     };
     let (_draining, drained) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(
-        listener,
-        service,
-        ServerSettings::default(),
-        drained,
-    ));
+    tasks.spawn(serve(listener, service, ServerSettings::default(), drained));
     let ask = async |sender: &mut SendRequest<Full<Bytes>>| {
         let host = [("host", "gateway.example")];
         let req = request(Method::GET, "/", &host, Bytes::new());

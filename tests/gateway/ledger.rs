@@ -108,6 +108,7 @@ on_every_store! {
     a_settlement_charges_the_cost_and_frees_the_hold
     what_costs_more_than_its_hold_takes_what_is_free
     a_settlement_told_again_is_answered_as_the_first
+    settlements_told_together_are_each_answered_in_their_order
     a_release_costs_nothing_and_wins_over_what_comes_later
     holds_past_their_time_end_by_themselves
     a_hold_past_its_time_stands_in_nobodys_way

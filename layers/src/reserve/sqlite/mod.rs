@@ -185,9 +185,8 @@ impl SqliteLedger {
         change: impl FnOnce(&mut State, u64) -> (T, R),
     ) -> Result<T, BoxError> {
         let shared = &self.inner.shared;
-        let Ok((answer, committed)) = shared.queue(haste, |state, now| {
-            Ok::<_, Infallible>(change(state, now))
-        })?;
+        let Ok((answer, committed)) =
+            shared.queue(haste, |state, now| Ok::<_, Infallible>(change(state, now)))?;
         shared.committed(committed).await?;
         Ok(answer)
     }
