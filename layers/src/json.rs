@@ -91,18 +91,35 @@ impl<'a> Str<'a> {
     }
 
     /// What it stands for; what is no text stays as it is written.
+    #[inline]
     #[must_use]
     pub fn decoded(&self) -> Cow<'a, str> {
         if self.decoded_bytes == self.raw.len() {
             return Cow::Borrowed(self.raw);
         }
+        self.unescaped()
+    }
+
+    fn unescaped(&self) -> Cow<'a, str> {
         let quoted = format!("\"{}\"", self.raw);
         serde_json::from_str(&quoted).map_or(Cow::Borrowed(self.raw), Cow::Owned)
     }
+}
 
+/// A string that was passed over: what is between its quotes.
+#[derive(Clone, Copy)]
+struct Quoted {
+    start: usize,
+    end: usize,
+    /// The escapes, than what they stand for.
+    longer_bytes: usize,
+    is_text: bool,
+}
+
+impl Quoted {
     /// Its quotes, and what its escapes are longer than what they stand for.
-    const fn dress_bytes(&self) -> usize {
-        2 + self.raw.len() - self.decoded_bytes
+    const fn dress_bytes(self) -> usize {
+        2 + self.longer_bytes
     }
 }
 
@@ -131,9 +148,11 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is none.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
-        self.blanks();
-        match self.byte() {
-            Some(b'"') => self.string().map(Value::String),
+        match self.peek() {
+            Some(b'"') => {
+                let text = self.quoted()?;
+                Ok(Value::String(self.str(text)))
+            }
             Some(b'{') => {
                 self.at += 1;
                 Ok(Value::Object)
@@ -142,7 +161,11 @@ impl<'a> Reader<'a> {
                 self.at += 1;
                 Ok(Value::Array)
             }
-            Some(b'-' | b'0'..=b'9') => self.number().map(Value::Number),
+            Some(b'-' | b'0'..=b'9') => {
+                let start = self.at;
+                self.number()?;
+                Ok(Value::Number(&self.text[start..self.at]))
+            }
             Some(b't') => self.word(b"true").map(|()| Value::Boolean(true)),
             Some(b'f') => self.word(b"false").map(|()| Value::Boolean(false)),
             Some(b'n') => self.word(b"null").map(|()| Value::Null),
@@ -156,23 +179,11 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is neither.
     pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
-        self.blanks();
-        if self.byte() == Some(b'}') {
-            self.at += 1;
+        let Some(name) = self.name(std::mem::take(first))? else {
             return Ok(None);
-        }
-        if !std::mem::take(first) {
-            self.expect(b',')?;
-            self.blanks();
-        }
-        if self.byte() != Some(b'"') {
-            return Err(self.fault());
-        }
-        let name = self.string()?;
+        };
         self.blanks();
-        self.expect(b':')?;
-        self.blanks();
-        Ok(Some(name))
+        Ok(Some(self.str(name)))
     }
 
     /// Whether an array has one more element, which is to be read then. `first` is true behind the
@@ -180,9 +191,9 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// There is neither a comma nor the array's end.
+    #[inline]
     pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
-        self.blanks();
-        if self.byte() == Some(b']') {
+        if self.peek() == Some(b']') {
             self.at += 1;
             return Ok(false);
         }
@@ -199,33 +210,35 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is no value.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
-        self.blanks();
+        let mut byte = self.peek();
         let start = self.at;
         let (mut open, mut dress_bytes) = (Open::default(), 0);
         loop {
-            let value = self.begin()?;
-            let mut first = match value {
-                Value::Array | Value::Object => {
+            let mut first = false;
+            match byte {
+                Some(bracket @ (b'{' | b'[')) => {
                     if open.depth == depth_max {
                         return Ok(None);
                     }
-                    open.push(matches!(value, Value::Object));
+                    self.at += 1;
+                    open.push(bracket == b'{');
                     dress_bytes += 2;
-                    true
+                    first = true;
                 }
-                Value::String(text) => {
-                    dress_bytes += text.dress_bytes();
-                    false
-                }
-                Value::Null | Value::Boolean(_) | Value::Number(_) => false,
-            };
+                Some(b'"') => dress_bytes += self.quoted()?.dress_bytes(),
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(b't') => self.word(b"true")?,
+                Some(b'f') => self.word(b"false")?,
+                Some(b'n') => self.word(b"null")?,
+                _ => return Err(self.fault()),
+            }
             // On to the next value, over the ends of what ends here.
             loop {
                 if open.depth == 0 {
                     return Ok(Some((self.at - start - dress_bytes) as u64));
                 }
                 if open.is_object() {
-                    if let Some(name) = self.key(&mut first)? {
+                    if let Some(name) = self.name(first)? {
                         dress_bytes += name.dress_bytes();
                         break;
                     }
@@ -235,6 +248,7 @@ impl<'a> Reader<'a> {
                 open.pop();
                 first = false;
             }
+            byte = self.peek();
         }
     }
 
@@ -273,6 +287,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The next byte that is no blank.
+    #[inline]
+    fn peek(&mut self) -> Option<u8> {
+        self.blanks();
+        self.byte()
+    }
+
     #[inline]
     fn expect(&mut self, byte: u8) -> Result<(), NotJson> {
         if self.byte() != Some(byte) {
@@ -286,8 +307,7 @@ impl<'a> Reader<'a> {
         word.iter().try_for_each(|byte| self.expect(*byte))
     }
 
-    fn number(&mut self) -> Result<&'a str, NotJson> {
-        let start = self.at;
+    fn number(&mut self) -> Result<(), NotJson> {
         if self.byte() == Some(b'-') {
             self.at += 1;
         }
@@ -310,7 +330,7 @@ impl<'a> Reader<'a> {
             }
             self.digits()?;
         }
-        Ok(&self.text[start..self.at])
+        Ok(())
     }
 
     /// One digit at least.
@@ -325,26 +345,74 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// An object's next name, up to behind its colon; `None` at the object's end.
+    #[inline]
+    fn name(&mut self, first: bool) -> Result<Option<Quoted>, NotJson> {
+        let mut byte = self.peek();
+        if byte == Some(b'}') {
+            self.at += 1;
+            return Ok(None);
+        }
+        if !first {
+            self.expect(b',')?;
+            byte = self.peek();
+        }
+        if byte != Some(b'"') {
+            return Err(self.fault());
+        }
+        let name = self.quoted()?;
+        self.blanks();
+        self.expect(b':')?;
+        Ok(Some(name))
+    }
+
     /// From its opening quote on.
-    fn string(&mut self) -> Result<Str<'a>, NotJson> {
+    #[inline]
+    fn quoted(&mut self) -> Result<Quoted, NotJson> {
+        let start = self.at + 1;
+        self.at = special::<true>(self.text.as_bytes(), start);
+        if self.byte() != Some(b'"') {
+            return self.escaped(start);
+        }
+        let end = self.at;
         self.at += 1;
-        let start = self.at;
+        Ok(Quoted {
+            start,
+            end,
+            longer_bytes: 0,
+            is_text: true,
+        })
+    }
+
+    /// The rest of one that does not end with the first byte that means something in it.
+    fn escaped(&mut self, start: usize) -> Result<Quoted, NotJson> {
         let mut escapes = Escapes::default();
         loop {
-            self.at = special::<true>(self.text.as_bytes(), self.at);
             match self.byte() {
                 Some(b'"') => break,
                 Some(b'\\') => self.escape(&mut escapes)?,
                 _ => return Err(self.fault()),
             }
+            self.at = special::<true>(self.text.as_bytes(), self.at);
         }
-        let raw = &self.text[start..self.at];
+        let end = self.at;
         self.at += 1;
-        Ok(Str {
-            raw,
-            decoded_bytes: raw.len() - escapes.longer_bytes,
+        Ok(Quoted {
+            start,
+            end,
+            longer_bytes: escapes.longer_bytes,
             is_text: !escapes.halved && escapes.half_ends.is_none(),
         })
+    }
+
+    #[inline]
+    fn str(&self, text: Quoted) -> Str<'a> {
+        let raw = &self.text[text.start..text.end];
+        Str {
+            raw,
+            decoded_bytes: raw.len() - text.longer_bytes,
+            is_text: text.is_text,
+        }
     }
 
     /// From its backslash on.
@@ -459,20 +527,35 @@ pub fn members<'a, const N: usize>(
     Ok(found)
 }
 
-/// The first string from `at` on: what is between its quotes, and where it ends.
+/// A string in bytes that may be no JSON at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// What is between its quotes.
+    pub text: &'a [u8],
+    /// There are escapes in it.
+    pub escaped: bool,
+    /// Where it ends, with its quote.
+    pub end: usize,
+}
+
+/// The first string from `at` on.
+#[inline]
 #[must_use]
-pub fn string(json: &[u8], at: usize) -> Option<(&[u8], usize)> {
+pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     // Between strings there is mostly a byte or two.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
-    let mut end = start;
-    loop {
-        end = special::<false>(json, end);
-        if *json.get(end)? == b'"' {
-            return Some((&json[start..end], end + 1));
-        }
-        end += 2;
+    let mut end = special::<false>(json, start);
+    let mut escaped = false;
+    while *json.get(end)? != b'"' {
+        escaped = true;
+        end = special::<false>(json, end + 2);
     }
+    Some(Found {
+        text: &json[start..end],
+        escaped,
+        end: end + 1,
+    })
 }
 
 /// The UTF-8 length of a JSON string's contents.
@@ -501,29 +584,26 @@ pub fn decoded_len(text: &[u8]) -> u64 {
 const ONES: u64 = u64::MAX / 255;
 /// The highest bit of each byte of a word.
 const HIGH: u64 = ONES << 7;
-/// Most strings end within so many words.
-const WORDS: usize = 4;
+/// Most strings end within so many words, identifiers too; behind them a faster search is worth its start.
+const WORDS: usize = 6;
 
 /// Where the first byte from `at` on stands that means something in a string: a quote, a backslash, and, if
 /// they are asked for, control characters. The end, if there is none.
-#[inline]
-fn special<const CONTROLS: bool>(json: &[u8], mut at: usize) -> usize {
-    for _ in 0..WORDS {
-        let Some(word) = json.get(at..).and_then(|rest| rest.first_chunk::<8>()) else {
-            break;
-        };
-        let word = u64::from_le_bytes(*word);
-        let mut found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64));
-        if CONTROLS {
-            found |= controls(word);
-        }
-        // The lowest bit that is set is right; behind it a borrow may have set others.
-        found &= HIGH;
+fn special<const CONTROLS: bool>(json: &[u8], at: usize) -> usize {
+    let near = json.get(at..).unwrap_or_default();
+    let (words, _) = near[..near.len().min(8 * WORDS)].as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let found = specials::<CONTROLS>(u64::from_le_bytes(*word));
         if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
+            return at + 8 * index + found.trailing_zeros() as usize / 8;
         }
-        at += 8;
     }
+    special_beyond::<CONTROLS>(json, at + 8 * words.len())
+}
+
+/// The same, where it is far away, or the end is near.
+#[inline(never)]
+fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize) -> usize {
     let Some(rest) = json.get(at..) else {
         return json.len();
     };
@@ -532,9 +612,19 @@ fn special<const CONTROLS: bool>(json: &[u8], mut at: usize) -> usize {
     at + control.unwrap_or(end)
 }
 
-/// The highest bit of each byte that is zero.
-const fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word
+/// The highest bit of each byte of a word that means something in a string. The lowest bit that is set is
+/// right; behind it a borrow may have set others.
+#[inline]
+const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
+    let backslashes = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
+    let others = if CONTROLS {
+        // With this bit turned over a quote is a blank, a blank is a quote, and a control character is
+        // another: below an exclamation mark is what is looked for, and no more.
+        (word ^ (ONES * 2)).wrapping_sub(ONES * b'!' as u64)
+    } else {
+        (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES)
+    };
+    (backslashes | others) & !word & HIGH
 }
 
 /// The highest bit of each byte below a blank.
@@ -660,11 +750,14 @@ mod tests {
                 ("\u{0}", false),
                 ("\u{1f}", false),
                 (" ", true),
+                ("!", true),
+                ("#", true),
+                ("\u{7f}", true),
             ] {
                 for at in [0, length / 2, length] {
                     let text = format!("\"{}{byte}{}\"", "ж".repeat(at), "x".repeat(length - at));
                     assert_eq!(whole(&text).is_ok(), ok, "{byte:?} at {at} of {length}");
-                    let quoted = string(text.as_bytes(), 0).map(|(text, _)| text.len());
+                    let quoted = string(text.as_bytes(), 0).map(|found| found.text.len());
                     let expected = if byte == "\"" { at * 2 } else { text.len() - 2 };
                     assert_eq!(quoted, Some(expected), "{byte:?} at {at} of {length}");
                 }

@@ -38,9 +38,13 @@ impl Cx {
             path: &Path::Root,
             depth: 0,
         };
-        let value = at.value(&mut json, place)?;
-        json.end().map_err(not_json)?;
-        Ok(value)
+        let mut read = at.value(&mut json, place);
+        if read.is_ok()
+            && let Err(error) = json.end()
+        {
+            read = Err(not_json(error));
+        }
+        read
     }
 
     pub(super) fn size(&self) -> InputSize {
@@ -54,6 +58,7 @@ impl Cx {
     }
 }
 
+#[cold]
 fn not_json(NotJson { line, column }: NotJson) -> Error {
     Error::invalid("", Problem::NotJson(format!("{line}:{column}")))
 }
@@ -219,19 +224,24 @@ impl Once {
         Self { names, seen: 0 }
     }
 
+    #[inline]
     pub(super) fn check(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
         let Some(index) = self.names.iter().position(|name| *name == key) else {
-            // Some vendors match names without case, and the last one wins: such a name would say
-            // something else to them than to us.
-            return match folds(key) && self.names.iter().any(|name| folds_to(key, name)) {
-                true => Err(at.refuse_field(key, Problem::Unsupported)),
-                false => Ok(()),
-            };
+            return self.check_unread(at, key);
         };
         if self.seen & 1 << index != 0 {
             return Err(at.refuse_field(key, Problem::Duplicate));
         }
         self.seen |= 1 << index;
+        Ok(())
+    }
+
+    /// Some vendors match names without case, and the last one wins: such a name would say something else
+    /// to them than to us.
+    fn check_unread(&self, at: At<'_>, key: &str) -> Result<(), Error> {
+        if folds(key) && self.names.iter().any(|name| folds_to(key, name)) {
+            return Err(at.refuse_field(key, Problem::Unsupported));
+        }
         Ok(())
     }
 }

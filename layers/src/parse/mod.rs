@@ -196,15 +196,13 @@ where
 /// # Errors
 /// [`Error::Invalid`] that names the field.
 pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Call, Error> {
-    let call = match operation {
+    let mut call = match operation {
         Operation::Chat => chat::call(body, messages_max),
         Operation::Messages => messages::call(body, messages_max),
         Operation::CountTokens => messages::count(body, messages_max),
     }?;
-    Ok(Call {
-        body: body.clone(),
-        ..call
-    })
+    call.body = body.clone();
+    Ok(call)
 }
 
 fn declared(headers: &HeaderMap) -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use crate::{
     call::Format,
-    json::{decoded_len, string},
+    json::{Found, decoded_len, string},
 };
 
 /// What one look at the strings of a chunk, an event or a whole answer finds. Nothing is checked.
@@ -22,35 +22,35 @@ pub(super) struct Strings {
 impl Strings {
     pub(super) fn of(format: Format, json: &[u8]) -> Self {
         let mut found = Self::default();
-        let escapes = memchr::memchr(b'\\', json).is_some();
         let mut at = 0;
-        while let Some((name, end)) = string(json, at) {
-            at = end;
-            let Some(value) = value_of(json, end) else {
+        while let Some(name) = string(json, at) {
+            let Some(value) = value_of(json, name.end) else {
+                at = name.end;
                 continue;
             };
+            at = value;
             let rest = &json[value..];
             if rest.starts_with(b"null") {
                 continue;
             }
-            match name {
+            match name.text {
                 b"usage" => found.usage = true,
                 b"error" => found.error = true,
                 b"finish_reason" => {
                     found.finish_reason |= rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
                 }
                 // Whoever reads them for good decodes it.
-                _ if escapes && name.contains(&b'\\') => {
+                _ if name.escaped => {
                     found.usage = true;
                     found.error = true;
                 }
                 _ => {}
             }
             if rest.starts_with(b"\"")
-                && let Some((text, end)) = string(json, value)
+                && let Some(Found { text, escaped, end }) = string(json, value)
             {
-                if is_text(format, name) {
-                    found.text_bytes += if escapes {
+                if is_text(format, name.text) {
+                    found.text_bytes += if escaped {
                         decoded_len(text)
                     } else {
                         text.len() as u64
