@@ -5,7 +5,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -41,7 +41,14 @@ where
     B: Send + 'static,
 {
     fn answer(&self, req: Request<B>) -> Answering {
-        Box::pin(self.clone().oneshot(req))
+        let mut service = self.clone();
+        // None of ours ever makes a caller wait. So the layers take the request now, and what they make of it
+        // is boxed, not they and the request beside them.
+        match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => Box::pin(service.call(req)),
+            Poll::Ready(Err(error)) => Box::pin(async { Err(error) }),
+            Poll::Pending => Box::pin(service.oneshot(req)),
+        }
     }
 }
 

@@ -46,7 +46,7 @@ use crate::{error::Error, setting::Setting};
 /// Lets at most so many calls run at a time; the next one is [`Error::Overloaded`], at once.
 #[derive(Clone, Debug)]
 pub struct InFlightLayer {
-    permits: Permits,
+    permits: Arc<Permits>,
 }
 
 impl InFlightLayer {
@@ -54,39 +54,39 @@ impl InFlightLayer {
     #[must_use]
     pub fn new(max: impl Into<Setting<usize>>) -> Self {
         Self {
-            permits: Permits {
+            permits: Arc::new(Permits {
                 max: max.into(),
-                taken: Arc::default(),
-            },
+                taken: AtomicUsize::new(0),
+            }),
         }
     }
 }
 
 /// Not a semaphore: its permits could not be fewer from one moment to the next.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Permits {
     max: Setting<usize>,
-    taken: Arc<AtomicUsize>,
+    taken: AtomicUsize,
 }
 
 impl Permits {
-    fn take(&self) -> Option<Permit> {
+    fn take(self: &Arc<Self>) -> Option<Permit> {
         let max = self.max.get();
         let one_more = |taken: usize| (taken < max).then_some(taken + 1);
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
             .ok()?;
-        Some(Permit(Arc::clone(&self.taken)))
+        Some(Permit(Arc::clone(self)))
     }
 }
 
 /// Dropped, it is free again.
 #[derive(Debug)]
-struct Permit(Arc<AtomicUsize>);
+struct Permit(Arc<Permits>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -96,7 +96,7 @@ impl<S> Layer<S> for InFlightLayer {
     fn layer(&self, inner: S) -> Self::Service {
         InFlight {
             inner,
-            permits: self.permits.clone(),
+            permits: Arc::clone(&self.permits),
         }
     }
 }
@@ -105,7 +105,7 @@ impl<S> Layer<S> for InFlightLayer {
 #[derive(Clone, Debug)]
 pub struct InFlight<S> {
     inner: S,
-    permits: Permits,
+    permits: Arc<Permits>,
 }
 
 impl<S, B, A> Service<Request<B>> for InFlight<S>

@@ -123,8 +123,7 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
     fn layer(&self, inner: S) -> Self::Service {
         Select {
             inner,
-            models: self.models.clone(),
-            funds: self.funds.clone(),
+            layer: Arc::new(self.clone()),
         }
     }
 }
@@ -133,8 +132,8 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
 #[derive(Clone, Debug)]
 pub struct Select<S, M, F> {
     inner: S,
-    models: M,
-    funds: F,
+    /// One for all clones, of which each call makes some.
+    layer: Arc<SelectLayer<M, F>>,
 }
 
 impl<S, M, F> Service<Request<Call>> for Select<S, M, F>
@@ -156,11 +155,11 @@ where
     fn call(&mut self, req: Request<Call>) -> Self::Future {
         let (parts, call) = req.into_parts();
         let caller = parts.extensions.get::<Caller>().cloned();
-        let (model, price) = match self.models.find_model(&call.model) {
+        let (model, price) = match self.layer.models.find_model(&call.model) {
             Found::Callable(model, price) => (model, price),
             Found::Unpriced => return refused(Error::PriceUnavailable),
             Found::Unknown => {
-                let funds = self.funds.clone();
+                let funds = self.layer.funds.clone();
                 return Either::Right(Box::pin(async move {
                     if let Some(Caller(key)) = caller {
                         funds.check(&key).await?;

@@ -164,8 +164,7 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
     fn layer(&self, inner: S) -> Self::Service {
         Auth {
             inner,
-            keys: self.keys.clone(),
-            take: self.take.clone(),
+            layer: Arc::new(self.clone()),
         }
     }
 }
@@ -174,15 +173,15 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
 #[derive(Clone)]
 pub struct Auth<S, K, T = KeyHeaders> {
     inner: S,
-    keys: K,
-    take: T,
+    /// One for all clones, of which each call makes some.
+    layer: Arc<AuthLayer<K, T>>,
 }
 
 impl<S: fmt::Debug, K: fmt::Debug, T> fmt::Debug for Auth<S, K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Auth")
             .field("inner", &self.inner)
-            .field("keys", &self.keys)
+            .field("keys", &self.layer.keys)
             .finish_non_exhaustive()
     }
 }
@@ -192,7 +191,7 @@ where
     S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: 'static,
-    K: KeyStore + Clone,
+    K: KeyStore,
     T: TakeKey,
     B: Send + 'static,
 {
@@ -207,10 +206,11 @@ where
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let (keys, take) = (self.keys.clone(), self.take.clone());
+        let layer = Arc::clone(&self.layer);
         Box::pin(async move {
-            let shown = take.take_key(req.headers_mut())?;
-            let found = keys
+            let shown = layer.take.take_key(req.headers_mut())?;
+            let found = layer
+                .keys
                 .find_key(&shown)
                 .await
                 .map_err(Error::LedgerUnavailable)?;

@@ -240,13 +240,17 @@ where
 }
 
 /// The first answer that begins, or the most telling error.
-async fn answered<S, A>(
+///
+/// No `async fn`: its future would have room for each argument twice, and the request is large.
+fn answered<S, A>(
     mut inner: S,
     shared: Arc<Shared>,
     req: Request<Priced>,
-) -> Result<Response<ResponseBody<A>>, Error>
+) -> impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send
 where
-    S: Service<Request<Attempt>, Response = Response<A>, Error = Error>,
+    S: Service<Request<Attempt>, Response = Response<A>, Error = Error> + Send,
+    S::Future: Send,
+    A: Send,
 {
     let began = Instant::now();
     let (parts, priced) = req.into_parts();
@@ -254,93 +258,95 @@ where
     let mut tour = Tour::new(&shared.health, &parts, &priced);
     let single = tour.is_single();
     let mut req = Some(Request::from_parts(parts, priced));
-    shared.deposit();
+    async move {
+        shared.deposit();
 
-    let Some(mut chosen) = tour.first(began) else {
-        return Err(tour.refusal(began));
-    };
-    let (mut asked, mut told) = (0, None::<Error>);
-    loop {
-        let Chosen {
-            index,
-            route,
-            mut running,
-        } = chosen;
-        let req = if single { req.take() } else { req.clone() };
-        let Some(req) = req else {
-            return Err(Error::Internal("a single route was tried twice".into()));
+        let Some(mut chosen) = tour.first(began) else {
+            return Err(tour.refusal(began));
         };
-        let meter = req.body().meter.clone();
-        let drained = route.vendor.on_disconnect == OnDisconnect::Drain;
-        meter.attempt(Arc::clone(&route.vendor.name), drained);
-        let attempt = req.map(|priced| Attempt {
-            priced,
-            route: Arc::clone(&route),
-            credential: running.credential(),
-        });
-        let error = match inner.call(attempt).await {
-            Ok(res) => {
-                running.began();
-                return Ok(res.map(|body| ResponseBody::new(body, running)));
+        let (mut asked, mut told) = (0, None::<Error>);
+        loop {
+            let Chosen {
+                index,
+                route,
+                mut running,
+            } = chosen;
+            let req = if single { req.take() } else { req.clone() };
+            let Some(req) = req else {
+                return Err(Error::Internal("a single route was tried twice".into()));
+            };
+            let meter = req.body().meter.clone();
+            let drained = route.vendor.on_disconnect == OnDisconnect::Drain;
+            meter.attempt(Arc::clone(&route.vendor.name), drained);
+            let attempt = req.map(|priced| Attempt {
+                priced,
+                route: Arc::clone(&route),
+                credential: running.credential(),
+            });
+            let error = match inner.call(attempt).await {
+                Ok(res) => {
+                    running.began();
+                    return Ok(res.map(|body| ResponseBody::new(body, running)));
+                }
+                Err(error) => error,
+            };
+            let class = Class::of(&error);
+            running.ended(class);
+            let key = running.credential() + 1;
+            // Its places are free for the next attempt.
+            drop(running);
+            let number = number.map(tracing::field::display);
+            let (vendor, model) = (&*route.vendor.name, route.model.as_str());
+            let is_of_key = matches!(class, Class::KeyRefused(_) | Class::Limited(_));
+            // What was wrong with one key need not be with the next.
+            if !is_of_key || route.vendor.credentials.len() < 2 {
+                tour.done(index);
             }
-            Err(error) => error,
-        };
-        let class = Class::of(&error);
-        running.ended(class);
-        let key = running.credential() + 1;
-        // Its places are free for the next attempt.
-        drop(running);
-        let number = number.map(tracing::field::display);
-        let (vendor, model) = (&*route.vendor.name, route.model.as_str());
-        let is_of_key = matches!(class, Class::KeyRefused(_) | Class::Limited(_));
-        // What was wrong with one key need not be with the next.
-        if !is_of_key || route.vendor.credentials.len() < 2 {
-            tour.done(index);
-        }
-        match class {
-            Class::Request | Class::Own => return Err(error),
-            Class::Unfit => {}
-            Class::Failed(_) | Class::Limited(_) => asked += 1,
-            Class::KeyRefused(status) => {
-                asked += 1;
-                let status = status.as_u16();
-                tracing::error!(
-                    number,
-                    vendor,
-                    model,
-                    status,
-                    key,
-                    "vendor refused our key, which is parked: look after the key and the account"
-                );
+            match class {
+                Class::Request | Class::Own => return Err(error),
+                Class::Unfit => {}
+                Class::Failed(_) | Class::Limited(_) => asked += 1,
+                Class::KeyRefused(status) => {
+                    asked += 1;
+                    let status = status.as_u16();
+                    tracing::error!(
+                        number,
+                        vendor,
+                        model,
+                        status,
+                        key,
+                        "vendor refused our key, which is parked: look after the key and the account"
+                    );
+                }
             }
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let why = error.to_string();
+            let is_unfit = class == Class::Unfit;
+            let error = match told.take() {
+                None => error,
+                Some(before) => more_telling(before, error),
+            };
+            let now = Instant::now();
+            let settings = &shared.settings;
+            if asked >= settings.attempts_max
+                || now - began > settings.begin_within
+                || meter.look(|reading| reading.client_gone)
+            {
+                return Err(error);
+            }
+            let Some(next) = tour.next(now) else {
+                return Err(error);
+            };
+            if !is_unfit && !shared.withdraw(now) {
+                tracing::warn!(number, vendor, model, "no retry left in the budget");
+                return Err(error);
+            }
+            let to = &*next.route.vendor.name;
+            tracing::warn!(number, vendor, model, to, cause, "attempt failed: {why}");
+            poll_fn(|cx| inner.poll_ready(cx)).await?;
+            chosen = next;
+            told = Some(error);
         }
-        let cause = std::error::Error::source(&error).map(ToString::to_string);
-        let why = error.to_string();
-        let is_unfit = class == Class::Unfit;
-        let error = match told.take() {
-            None => error,
-            Some(before) => more_telling(before, error),
-        };
-        let now = Instant::now();
-        let settings = &shared.settings;
-        if asked >= settings.attempts_max
-            || now - began > settings.begin_within
-            || meter.look(|reading| reading.client_gone)
-        {
-            return Err(error);
-        }
-        let Some(next) = tour.next(now) else {
-            return Err(error);
-        };
-        if !is_unfit && !shared.withdraw(now) {
-            tracing::warn!(number, vendor, model, "no retry left in the budget");
-            return Err(error);
-        }
-        let to = &*next.route.vendor.name;
-        tracing::warn!(number, vendor, model, to, cause, "attempt failed: {why}");
-        poll_fn(|cx| inner.poll_ready(cx)).await?;
-        chosen = next;
-        told = Some(error);
     }
 }
 

@@ -48,6 +48,7 @@ mod room;
 use std::{
     future::poll_fn,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -138,8 +139,7 @@ impl<S> Layer<S> for ParseLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Parse {
             inner,
-            limits: self.limits.clone(),
-            taken: self.taken.clone(),
+            layer: Arc::new(self.clone()),
         }
     }
 }
@@ -148,8 +148,8 @@ impl<S> Layer<S> for ParseLayer {
 #[derive(Clone, Debug)]
 pub struct Parse<S> {
     inner: S,
-    limits: Setting<ParseLimits>,
-    taken: Taken,
+    /// One for all clones, of which each call makes some.
+    layer: Arc<ParseLayer>,
 }
 
 impl<S, B> Service<Request<B>> for Parse<S>
@@ -171,10 +171,11 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let limits = self.limits.get();
-        let room = Room::new(&self.taken, limits.bodies_bytes_max);
+        let limits = self.layer.limits.get();
+        let room = Room::new(&self.layer.taken, limits.bodies_bytes_max);
+        // Outside of the future, which would have room for the whole request beside its parts.
+        let (parts, body) = req.into_parts();
         Box::pin(async move {
-            let (parts, body) = req.into_parts();
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
             let declared = declared(&parts.headers);
             check_headers(

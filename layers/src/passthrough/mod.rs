@@ -173,8 +173,9 @@ where
             drop(parts);
             if stream {
                 let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
-                // What never began for the client is not paid for.
-                let begun = body.begun(head_timeout).await;
+                // Boxed: a plain answer, too, has room for this future. What never began for the client is not
+                // paid for.
+                let begun = Box::pin(body.begun(head_timeout)).await;
                 let mut res = Response::new(begun.inspect_err(|_| meter.refused())?);
                 set(
                     res.headers_mut(),

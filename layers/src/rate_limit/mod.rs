@@ -46,6 +46,7 @@ use std::{
     fmt,
     hash::Hash,
     net::IpAddr,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -57,7 +58,7 @@ use tower::{Layer, Service};
 pub use self::{
     gcra::Gcra,
     post_paid::PostPaid,
-    refusals::{RefusalLimit, RefusalLimitLayer},
+    refusals::{RefusalFuture, RefusalLimit, RefusalLimitLayer},
 };
 use crate::{
     error::{Error, Limit},
@@ -112,7 +113,7 @@ pub fn by_address<B>(
 }
 
 /// Counts requests.
-pub trait Limiter<K>: Clone + Send + 'static {
+pub trait Limiter<K>: Clone + Send + Sync + 'static {
     /// Lets a request of `id` in, or says how long it should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
 }
@@ -158,9 +159,7 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit {
             inner,
-            limiter: self.limiter.clone(),
-            by: self.by.clone(),
-            limit: self.limit,
+            layer: Arc::new(self.clone()),
         }
     }
 }
@@ -169,9 +168,8 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
 #[derive(Clone)]
 pub struct RateLimit<S, L, F> {
     inner: S,
-    limiter: L,
-    by: F,
-    limit: Limit,
+    /// One for all clones, of which each call makes some.
+    layer: Arc<RateLimitLayer<L, F>>,
 }
 
 impl<S: fmt::Debug, L, F> fmt::Debug for RateLimit<S, L, F> {
@@ -188,7 +186,7 @@ where
     S::Future: Send,
     S::Response: 'static,
     L: Limiter<K>,
-    F: Fn(&Request<B>) -> Option<(K, Quota)>,
+    F: Fn(&Request<B>) -> Option<(K, Quota)> + Send + Sync + 'static,
     K: Eq + Hash + Send + 'static,
     B: Send + 'static,
 {
@@ -201,16 +199,19 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let Some((id, quota)) = (self.by)(&req) else {
+        let Some((id, quota)) = (self.layer.by)(&req) else {
             return Either::Left(self.inner.call(req));
         };
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let (limiter, limit) = (self.limiter.clone(), self.limit);
+        let layer = Arc::clone(&self.layer);
         Either::Right(Box::pin(async move {
-            match limiter.admit(id, quota).await {
+            match layer.limiter.admit(id, quota).await {
                 Ok(()) => inner.call(req).await,
-                Err(retry_after) => Err(Error::TooManyRequests { limit, retry_after }),
+                Err(retry_after) => Err(Error::TooManyRequests {
+                    limit: layer.limit,
+                    retry_after,
+                }),
             }
         }))
     }

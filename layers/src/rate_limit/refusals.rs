@@ -1,11 +1,14 @@
 use std::{
     fmt,
     hash::Hash,
-    task::{Context, Poll},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::BoxFuture;
 use http::Request;
+use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::{Limiter, Quota};
@@ -76,9 +79,7 @@ impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
     fn layer(&self, inner: S) -> Self::Service {
         RefusalLimit {
             inner,
-            limiter: self.limiter.clone(),
-            by: self.by.clone(),
-            counts: self.counts.clone(),
+            layer: Arc::new(self.clone()),
         }
     }
 }
@@ -87,9 +88,8 @@ impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
 #[derive(Clone)]
 pub struct RefusalLimit<S, L, F, C> {
     inner: S,
-    limiter: L,
-    by: F,
-    counts: C,
+    /// One for all clones, of which each call makes some.
+    layer: Arc<RefusalLimitLayer<L, F, C>>,
 }
 
 impl<S: fmt::Debug, L, F, C> fmt::Debug for RefusalLimit<S, L, F, C> {
@@ -103,39 +103,80 @@ impl<S: fmt::Debug, L, F, C> fmt::Debug for RefusalLimit<S, L, F, C> {
 impl<S, L, F, C, K, B> Service<Request<B>> for RefusalLimit<S, L, F, C>
 where
     S: Service<Request<B>, Error = Error>,
-    S::Future: Send + 'static,
-    S::Response: 'static,
     L: Limiter<K>,
     F: Fn(&Request<B>) -> Option<(K, Quota)>,
-    C: Fn(&Error) -> bool + Clone + Send + 'static,
+    C: Fn(&Error) -> bool,
     K: Eq + Hash + Send + 'static,
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
+    type Future = RefusalFuture<S::Future, L, F, C, K>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let Some((id, quota)) = (self.by)(&req) else {
-            return Either::Left(self.inner.call(req));
-        };
-        let call = self.inner.call(req);
-        let (limiter, counts) = (self.limiter.clone(), self.counts.clone());
-        Either::Right(Box::pin(async move {
-            let error = match call.await {
-                Err(error) if counts(&error) => error,
-                answered => return answered,
-            };
-            match limiter.admit(id, quota).await {
-                Ok(()) => Err(error),
-                Err(retry_after) => Err(Error::TooManyRequests {
-                    limit: Limit::Requests,
-                    retry_after,
-                }),
+        let counted = (self.layer.by)(&req);
+        RefusalFuture {
+            call: self.inner.call(req),
+            counted: counted.map(|(id, quota)| (id, quota, Arc::clone(&self.layer))),
+            refusing: None,
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`RefusalLimit`].
+    pub struct RefusalFuture<A, L, F, C, K> {
+        #[pin]
+        call: A,
+        // Whom a refusal counts for.
+        counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
+        // There once it was refused: few are, and the others have no box.
+        refusing: Option<BoxFuture<'static, Error>>,
+    }
+}
+
+impl<A, L, F, C, K> fmt::Debug for RefusalFuture<A, L, F, C, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusalFuture").finish_non_exhaustive()
+    }
+}
+
+impl<A, R, L, F, C, K> Future for RefusalFuture<A, L, F, C, K>
+where
+    A: Future<Output = Result<R, Error>>,
+    L: Limiter<K>,
+    C: Fn(&Error) -> bool,
+    K: Send + 'static,
+{
+    type Output = Result<R, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.refusing.is_none() {
+            let answered = ready!(this.call.poll(cx));
+            match (answered, this.counted.take()) {
+                (Err(error), Some((id, quota, layer))) if (layer.counts)(&error) => {
+                    let limiter = layer.limiter.clone();
+                    *this.refusing = Some(Box::pin(refusal(limiter, id, quota, error)));
+                }
+                (answered, _) => return Poll::Ready(answered),
             }
-        }))
+        }
+        let refusing = this.refusing.as_mut().expect("it was refused");
+        refusing.as_mut().poll(cx).map(Err)
+    }
+}
+
+/// What somebody is told who was refused for `error`.
+async fn refusal<L: Limiter<K>, K>(limiter: L, id: K, quota: Quota, error: Error) -> Error {
+    match limiter.admit(id, quota).await {
+        Ok(()) => error,
+        Err(retry_after) => Error::TooManyRequests {
+            limit: Limit::Requests,
+            retry_after,
+        },
     }
 }

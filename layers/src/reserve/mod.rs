@@ -331,20 +331,23 @@ where
     }
 }
 
-async fn held_call<S, L, T, B, A>(
+/// No `async fn`: its future would have room for each argument twice, and the request is large.
+fn held_call<S, L, T, B, A>(
     mut inner: S,
     shared: Arc<Shared<L, T>>,
     mut req: Request<B>,
     quote: Quote<T::Bill>,
-) -> Result<Response<ResponseBody<A, T::Bill>>, Error>
+) -> impl Future<Output = Result<Response<ResponseBody<A, T::Bill>>, Error>> + Send
 where
-    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Send,
+    S::Future: Send,
     L: Ledger,
     T: Tariff<B>,
+    B: Send,
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
 {
     let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
-    let least = quote.least;
+    let (least, meter, bill) = (quote.least, quote.meter, quote.bill);
     let number = req
         .extensions()
         .get::<RequestNumber>()
@@ -358,35 +361,37 @@ where
         least,
         ttl: shared.ttl.get(),
     };
-    // From here on the hold may exist: the guard is there before the ledger is asked, since this
-    // future may be dropped while it waits for the answer.
-    let mut guard = body::Guard::new(&shared.settler, hold, quote.meter, quote.bill)
-        .ok_or(Error::Overloaded)?;
-    let reserved = shared.ledger.reserve(guard.hold()).await;
-    match reserved {
-        Ok(reserved) => {
-            guard.granted(&shared.settler, reserved.held, |bill| {
-                shared.tariff.granted(&mut req, bill, reserved.held);
-            });
+    async move {
+        // From here on the hold may exist: the guard is there before the ledger is asked, since this
+        // future may be dropped while it waits for the answer.
+        let mut guard = body::Guard::new(&shared.settler, hold, meter, bill)
+            .ok_or(Error::Overloaded)?;
+        let reserved = shared.ledger.reserve(guard.hold()).await;
+        match reserved {
+            Ok(reserved) => {
+                guard.granted(&shared.settler, reserved.held, |bill| {
+                    shared.tariff.granted(&mut req, bill, reserved.held);
+                });
+            }
+            Err(error @ LedgerError::Refused(_)) => {
+                guard.refused();
+                return Err(refusal(error, least));
+            }
+            Err(error) => return Err(refusal(error, least)),
         }
-        Err(error @ LedgerError::Refused(_)) => {
-            guard.refused();
-            return Err(refusal(error, least));
+        let mut res = guard.unless_cut(inner.call(req)).await?;
+        let streams = res.extensions().get::<EventStream>().is_some();
+        if !streams && let Some(cost) = guard.end_if_over() {
+            let cost = HeaderValue::try_from(cost.to_string()).expect("digits and a point");
+            res.headers_mut().insert(X_COST_RUB, cost);
         }
-        Err(error) => return Err(refusal(error, least)),
+        let settler = shared.settler.clone();
+        Ok(res.map(|inner| {
+            ResponseBody::new(inner, guard, settler)
+                .finish_without_client(finish_without_client)
+                .tell_cost(streams && tells_cost)
+        }))
     }
-    let mut res = guard.unless_cut(inner.call(req)).await?;
-    let streams = res.extensions().get::<EventStream>().is_some();
-    if !streams && let Some(cost) = guard.end_if_over() {
-        let cost = HeaderValue::try_from(cost.to_string()).expect("digits and a point");
-        res.headers_mut().insert(X_COST_RUB, cost);
-    }
-    let settler = shared.settler.clone();
-    Ok(res.map(|inner| {
-        ResponseBody::new(inner, guard, settler)
-            .finish_without_client(finish_without_client)
-            .tell_cost(streams && tells_cost)
-    }))
 }
 
 /// A ledger's refusal of a call that needs `needs`, as the caller's error.

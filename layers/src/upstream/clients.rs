@@ -75,18 +75,19 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// The head of the answer to a request that is sent `now`.
+    /// The head of the answer to a request that is sent `now`, in its box: it goes through many hands.
     ///
     /// # Errors
     /// There is no connection, or it broke before that.
     pub(super) async fn send(
         &self,
-        mut req: Request<RequestBody>,
+        req: Box<Request<RequestBody>>,
         now: Instant,
     ) -> Result<Response<VendorBody>, BoxError> {
         match self {
             Self::Http1(client) => Ok(client.send(req, now).await?.map(VendorBody::Driven)),
             Self::Shared(client) => {
+                let mut req = *req;
                 let connection = capture_connection(&mut req);
                 let res = client.request(req).await?;
                 retire(&res, &connection);

@@ -68,7 +68,7 @@ impl Http1Client {
     /// There is no connection, or it broke before the head of an answer.
     pub(super) async fn send(
         &self,
-        mut req: Request<RequestBody>,
+        mut req: Box<Request<RequestBody>>,
         now: Instant,
     ) -> Result<Response<DrivenBody>, BoxError> {
         let address = std::mem::take(req.uri_mut());
@@ -82,7 +82,8 @@ impl Http1Client {
             let reused = idle.is_some();
             let mut line = match idle {
                 Some(line) => line,
-                None => self.connect(&address, scheme, authority).await?,
+                // Boxed: each call has room for this future, which has a stream in it.
+                None => Box::pin(self.connect(&address, scheme, authority)).await?,
             };
             req.headers_mut().insert(HOST, line.origin.host.clone());
             match line.exchange(req).await {
@@ -92,7 +93,7 @@ impl Http1Client {
                         line: Some(line),
                     }));
                 }
-                Err((_, Some(unsent))) if reused => req = unsent,
+                Err((_, Some(unsent))) if reused => req = Box::new(unsent),
                 Err((error, _)) => return Err(error.into()),
             }
         }
@@ -171,10 +172,10 @@ impl Line {
     /// An answer's head, or the error with the request if no byte of that was written.
     async fn exchange(
         &mut self,
-        req: Request<RequestBody>,
+        req: Box<Request<RequestBody>>,
     ) -> Result<Response<Incoming>, (hyper::Error, Option<Request<RequestBody>>)> {
         // Nobody else brings the answer, so nobody has to wake this task for it.
-        let mut answer = pin!(unconstrained(self.requests.try_send_request(req)));
+        let mut answer = pin!(unconstrained(self.requests.try_send_request(*req)));
         let (connection, hush) = (&mut self.connection, &mut self.hush);
         let answered = poll_fn(|cx| {
             drive(connection, hush.waker(cx.waker()));

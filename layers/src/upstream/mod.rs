@@ -64,7 +64,7 @@ use tower::Service;
 pub use self::{body::ResponseBody, connect::check_authorities};
 use self::{
     body::{Patience, RequestBody},
-    clients::Clients,
+    clients::{Clients, VendorClient},
     connect::TooSlow,
 };
 use crate::{
@@ -72,6 +72,7 @@ use crate::{
     error::{BoxError, Error},
     model::{Egress, Vendor},
     setting::Setting,
+    usage::Meter,
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -132,12 +133,26 @@ impl Service<Request<Outbound>> for Upstream {
     }
 
     fn call(&mut self, req: Request<Outbound>) -> Self::Future {
-        Box::pin(self.clone().send(req))
+        match self.sending(req) {
+            Ok(sending) => Box::pin(sending.head()),
+            Err(error) => Box::pin(async { Err(error) }),
+        }
     }
 }
 
+/// A vendor's request on its way, and how long it may take.
+struct Sending {
+    client: VendorClient,
+    req: Box<Request<RequestBody>>,
+    meter: Meter,
+    began: Instant,
+    /// Until the head of the answer.
+    head: Instant,
+    patience: Patience,
+}
+
 impl Upstream {
-    async fn send(self, req: Request<Outbound>) -> Result<Response<ResponseBody>, Error> {
+    fn sending(&self, req: Request<Outbound>) -> Result<Sending, Error> {
         let (parts, outbound) = req.into_parts();
         let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
         let began = Instant::now();
@@ -161,15 +176,30 @@ impl Upstream {
         let Some(credential) = vendor.credentials.get(outbound.credential).cloned() else {
             return Err(Error::Internal("the vendor has no such key".into()));
         };
-        let req = vendor_request(&parts.headers, outbound, credential);
-        let failure = match timeout_at(head, client.send(req, began)).await {
+        Ok(Sending {
+            client,
+            req: Box::new(vendor_request(&parts.headers, outbound, credential)),
+            meter,
+            began,
+            head,
+            patience,
+        })
+    }
+}
+
+impl Sending {
+    /// The answer, when its head is there.
+    async fn head(self) -> Result<Response<ResponseBody>, Error> {
+        let (until, patience) = (self.head, self.patience);
+        let failure = match timeout_at(until, self.client.send(self.req, self.began)).await {
             Ok(Ok(res)) => {
                 if res.status() == http::StatusCode::OK {
                     return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
                 }
                 // What it says about its refusal is short and soon there, or does not matter.
-                let enough = deadline.min(Instant::now() + vendor.idle_timeout);
-                timeout_at(enough, refusal::read(res))
+                let enough = patience.deadline.min(Instant::now() + patience.idle);
+                // Boxed: each call has room for this future.
+                timeout_at(enough, Box::pin(refusal::read(res)))
                     .await
                     .unwrap_or(Error::VendorTimeout {
                         awaited: "next bytes",
@@ -180,7 +210,7 @@ impl Upstream {
                 awaited: "first byte",
             },
         };
-        meter.refused();
+        self.meter.refused();
         Err(failure)
     }
 }

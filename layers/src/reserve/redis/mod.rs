@@ -412,7 +412,7 @@ impl KeyStore for RedisLedger {
             .transpose()?
             .map(Arc::new);
         if record.is_none() {
-            self.missing_key().await?;
+            Box::pin(self.missing_key()).await?;
         }
         let until = asked
             + if record.is_some() {
