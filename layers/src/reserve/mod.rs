@@ -364,8 +364,8 @@ where
     async move {
         // From here on the hold may exist: the guard is there before the ledger is asked, since this
         // future may be dropped while it waits for the answer.
-        let mut guard = body::Guard::new(&shared.settler, hold, meter, bill)
-            .ok_or(Error::Overloaded)?;
+        let mut guard =
+            body::Guard::new(&shared.settler, hold, meter, bill).ok_or(Error::Overloaded)?;
         let reserved = shared.ledger.reserve(guard.hold()).await;
         match reserved {
             Ok(reserved) => {
