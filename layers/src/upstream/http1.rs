@@ -90,6 +90,7 @@ impl Http1Client {
                     return Ok(res.map(|incoming| DrivenBody {
                         incoming,
                         line: Some(line),
+                        stirred: true,
                     }));
                 }
                 Err((_, Some(unsent))) if reused => req = unsent,
@@ -293,6 +294,8 @@ pub(super) struct DrivenBody {
     incoming: Incoming,
     /// `None` once the connection has gone home, or is closed.
     line: Option<Box<Line>>,
+    /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
+    stirred: bool,
 }
 
 impl DrivenBody {
@@ -301,7 +304,9 @@ impl DrivenBody {
     fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
-        hushed(|| incoming.poll_frame(nobody)).0
+        let (frame, heard) = hushed(|| incoming.poll_frame(nobody));
+        self.stirred |= frame.is_ready() || heard.is_some();
+        frame
     }
 
     fn go_home(&mut self) {
@@ -324,8 +329,10 @@ impl Body for DrivenBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let mut frame = this.take();
+        // hyper asks once more behind each write, when nothing can have changed.
         if frame.is_pending()
             && let Some(line) = this.line.as_deref_mut()
+            && (std::mem::take(&mut this.stirred) | line.hush.was_woken(cx.waker()))
         {
             drive(&mut line.connection, line.hush.waker(cx.waker()));
             frame = this.take();
