@@ -18,7 +18,10 @@
 
 use std::{
     cell::Cell,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Wake, Waker},
 };
 
@@ -40,13 +43,27 @@ struct Made {
 impl Hush {
     /// The waker to use in place of this one.
     pub fn waker(&mut self, task: &Waker) -> &Waker {
-        self.0.take_if(|made| !made.ear.0.will_wake(task));
+        self.0.take_if(|made| !made.ear.task.will_wake(task));
         let made = self.0.get_or_insert_with(|| {
-            let ear = Arc::new(Ear(task.clone()));
+            let ear = Arc::new(Ear {
+                task: task.clone(),
+                woken: AtomicBool::new(false),
+            });
             let waker = Waker::from(Arc::clone(&ear));
             Made { ear, waker }
         });
         &made.waker
+    }
+
+    /// Whether the waker was woken since this was asked last, or this task has none of it yet. Where it was
+    /// not, whatever was polled with it would only say once more that it is not ready.
+    pub fn was_woken(&self, task: &Waker) -> bool {
+        match &self.0 {
+            Some(made) if made.ear.task.will_wake(task) => {
+                made.ear.woken.swap(false, Ordering::AcqRel)
+            }
+            _ => true,
+        }
     }
 }
 
@@ -68,7 +85,10 @@ pub fn hushed<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
 }
 
 #[derive(Debug)]
-struct Ear(Waker);
+struct Ear {
+    task: Waker,
+    woken: AtomicBool,
+}
 
 impl Wake for Ear {
     fn wake(self: Arc<Self>) {
@@ -77,9 +97,11 @@ impl Wake for Ear {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if HUSHED.get() {
-            HEARD.set(Some(self.0.clone()));
+            HEARD.set(Some(self.task.clone()));
         } else {
-            self.0.wake_by_ref();
+            // Before the task is: it looks at it when it is polled.
+            self.woken.store(true, Ordering::Release);
+            self.task.wake_by_ref();
         }
     }
 }
@@ -131,6 +153,24 @@ mod tests {
         assert!(first.will_wake(hush.waker(&Waker::from(one))));
         hush.waker(&Waker::from(Arc::clone(&other))).wake_by_ref();
         assert_eq!(other.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_wake_is_told_once_and_a_hushed_one_not_at_all() {
+        let (task, other) = (
+            Waker::from(Arc::new(Count::default())),
+            Waker::from(Arc::new(Count::default())),
+        );
+        let mut hush = Hush::default();
+        assert!(hush.was_woken(&task), "it never had a waker");
+        let waker = hush.waker(&task).clone();
+        assert!(!hush.was_woken(&task));
+        waker.wake_by_ref();
+        assert!(hush.was_woken(&task));
+        assert!(!hush.was_woken(&task));
+        let ((), heard) = hushed(|| waker.wake_by_ref());
+        assert_eq!((heard.is_some(), hush.was_woken(&task)), (true, false));
+        assert!(hush.was_woken(&other), "another task has none of it");
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn first_piece(mut data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
 pub(super) async fn attend<S, A>(
     mut connection: Pin<&mut Connection<'_, TokioIo<Socket>, S, TokioExecutor>>,
     activity: &Activity,
-    limits: ConnectionLimits,
+    limits: &ConnectionLimits,
     draining: impl Future<Output = ()>,
 ) -> Result<(), BoxError>
 where
@@ -297,7 +297,7 @@ where
     let mut ending: Option<Instant> = None;
     let mut drained: Option<Instant> = None;
     loop {
-        let look_again = match (ending, activity.idle(&limits, drained)) {
+        let look_again = match (ending, activity.idle(limits, drained)) {
             // Answers run: whether they have ended is looked at now and then.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
             (Some(asked), Some(idle)) => asked.max(idle.since) + FAREWELL,
@@ -333,7 +333,7 @@ where
                 if activity.oldest().is_some_and(too_long) {
                     return Ok(());
                 }
-                match (ending, activity.idle(&limits, drained)) {
+                match (ending, activity.idle(limits, drained)) {
                     // It was asked and has nothing to do: whoever is there does not listen.
                     (Some(asked), Some(idle)) if asked.max(idle.since) + FAREWELL <= now => {
                         return Ok(());

@@ -15,6 +15,7 @@ mod transport;
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
 use http::{Request, Response, Version};
 use http_body::Body;
 use hyper::{body::Incoming, service::service_fn};
@@ -175,12 +176,9 @@ pub async fn serve<S, A>(
     let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
         // The socket is closed by being dropped: a full server has no time for words.
         if let Some(place) = peers.admit(peer.ip()) {
-            let connection = connection(socket, peer, service.clone(), &settings, draining.clone());
-            let open = settings.open.another();
-            connections.spawn(async move {
-                connection.await;
-                drop((place, open));
-            });
+            let kept = (place, settings.open.another());
+            let (service, draining) = (service.clone(), draining.clone());
+            connections.spawn(connection(socket, peer, service, &settings, draining, kept));
         }
     };
     // With this task all connections would be cut.
@@ -217,15 +215,18 @@ async fn drain_begins(mut draining: watch::Receiver<bool>) {
     drop(draining.wait_for(|draining| *draining).await);
 }
 
-/// One connection to its end.
-fn connection<S, A>(
+/// One connection to its end. What it is to keep is dropped behind it; not by a future around this one, which
+/// would have room for it twice.
+fn connection<S, A, K>(
     socket: TcpStream,
     peer: SocketAddr,
     service: S,
     settings: &ServerSettings,
     draining: watch::Receiver<bool>,
-) -> impl Future<Output = ()> + Send + use<S, A>
+    kept: K,
+) -> impl Future<Output = ()> + Send + use<S, A, K>
 where
+    K: Send,
     S: Service<Request<RequestBody>, Response = Response<A>, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -239,6 +240,7 @@ where
     let trusted = settings.trusted_proxies.get();
     let (limits, tls) = (settings.connections.get(), settings.tls.clone());
     async move {
+        let _kept = kept;
         let Some(transport) = transport(socket, tls.as_ref(), limits.first_byte_timeout).await
         else {
             return;
@@ -257,12 +259,12 @@ where
             let of_one_task = req.version() != Version::HTTP_2;
             let req = req.map(|incoming| RequestBody::new(incoming, of_one_task));
             let answer = service.clone().oneshot(req);
-            async move { Ok::<_, Infallible>(running.until_end_of(answer.await?)) }
+            answer.map_ok(move |res| running.until_end_of(res))
         });
         let builder = builder(limits);
         let served = builder.serve_connection(TokioIo::new(socket), service);
         let served = std::pin::pin!(served);
-        if let Err(error) = attend(served, &activity, limits, drain_begins(draining)).await {
+        if let Err(error) = attend(served, &activity, &limits, drain_begins(draining)).await {
             tracing::debug!(error, "connection ended");
         }
     }

@@ -175,6 +175,8 @@ where
     settler: Settler,
     finish_without_client: bool,
     cost: CostComment,
+    /// The inner body is being polled; if it panics in that, it must not be polled again.
+    polling: bool,
 }
 
 /// With so many line feeds an event ends.
@@ -204,6 +206,7 @@ where
             settler,
             finish_without_client: false,
             cost: CostComment::None,
+            polling: false,
         }
     }
 
@@ -261,38 +264,40 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        if let CostComment::Ready(comment) = &mut self.cost {
+        let this = &mut *self;
+        if let CostComment::Ready(comment) = &mut this.cost {
             let comment = mem::take(comment);
-            self.cost = CostComment::None;
+            this.cost = CostComment::None;
             return Poll::Ready(Some(Ok(Frame::data(comment))));
         }
-        // Taken out while it is polled: a body that panics must not be polled again by the drop.
-        let Some(mut inner) = self.inner.take() else {
+        let Some(inner) = this.inner.as_mut().filter(|_| !this.polling) else {
             return Poll::Ready(None);
         };
-        if self.guard.as_mut().is_some_and(|guard| guard.is_cut(cx)) {
+        if this.guard.as_mut().is_some_and(|guard| guard.is_cut(cx)) {
+            this.inner = None;
             return Poll::Ready(Some(Err(Error::Draining)));
         }
-        let polled = Pin::new(&mut inner).poll_frame(cx);
-        let inner = self.inner.insert(inner);
+        this.polling = true;
+        let polled = Pin::new(&mut *inner).poll_frame(cx);
+        this.polling = false;
         let frame = ready!(polled);
         // hyper does not poll again after trailers or once the body says that it has ended.
         let ended = !matches!(&frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
-        if let CostComment::Awaited { line_feeds } = &mut self.cost
+        if let CostComment::Awaited { line_feeds } = &mut this.cost
             && let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
             *line_feeds = line_feeds_at_end(*line_feeds, data);
         }
-        if ended && let Some(guard) = &mut self.guard {
+        if ended && let Some(guard) = &mut this.guard {
             let cost = guard.end();
-            match (self.told(cost), &frame) {
+            match (this.told(cost), &frame) {
                 (Some(comment), None) => {
-                    self.inner = None;
+                    this.inner = None;
                     return Poll::Ready(Some(Ok(Frame::data(comment))));
                 }
                 (Some(comment), Some(Ok(frame))) if frame.is_data() => {
-                    self.cost = CostComment::Ready(comment);
+                    this.cost = CostComment::Ready(comment);
                 }
                 // Nothing comes behind an error or trailers.
                 _ => {}
@@ -303,7 +308,7 @@ where
 
     fn is_end_stream(&self) -> bool {
         matches!(self.cost, CostComment::None)
-            && self.inner.as_ref().is_none_or(Body::is_end_stream)
+            && (self.polling || self.inner.as_ref().is_none_or(Body::is_end_stream))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -324,6 +329,9 @@ where
         let (Some(mut inner), Some(mut guard)) = (self.inner.take(), self.guard.take()) else {
             return;
         };
+        if self.polling {
+            return;
+        }
         let patience = match guard.left_now() {
             Left::Ended => return,
             // All was delivered: what it used is told in the next moment, or never.

@@ -13,25 +13,19 @@ use http::{
 };
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
-use hyper_util::{
-    client::{
-        legacy::connect::{
-            Connected, Connection, HttpConnector,
-            proxy::{SocksV5, Tunnel},
-        },
-        proxy::matcher::{Intercept, Matcher},
+use hyper_util::client::{
+    legacy::connect::{
+        Connected, Connection, HttpConnector,
+        proxy::{SocksV5, Tunnel},
     },
-    rt::TokioIo,
+    proxy::matcher::{Intercept, Matcher},
 };
 use rustls::{
     RootCertStore,
     crypto::CryptoProvider,
     pki_types::{CertificateDer, pem::PemObject},
 };
-use tokio::{
-    net::TcpStream,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tower::Service;
 
 use crate::{
@@ -217,7 +211,10 @@ impl Service<Uri> for Connector {
                 .await
                 .map_err(|_| TooSlow(limit))??;
             Ok(Stream {
-                inner,
+                inner: match inner {
+                    MaybeHttpsStream::Http(tcp) => Box::new(tcp),
+                    tls => Box::new(tls),
+                },
                 retires: Retires(Instant::now() + age_max()),
             })
         })
@@ -236,9 +233,15 @@ pub(super) struct Retires(pub(super) Instant);
 
 /// A connection to a vendor.
 pub(super) struct Stream {
-    inner: MaybeHttpsStream<TokioIo<TcpStream>>,
+    /// TCP has no room for the state of TLS, which is more than all else that a connection has.
+    inner: Box<dyn Carrier>,
     retires: Retires,
 }
+
+/// What carries bytes, and says what it is.
+trait Carrier: Read + Write + Connection + Send + Sync + Unpin {}
+
+impl<T: Read + Write + Connection + Send + Sync + Unpin> Carrier for T {}
 
 impl Stream {
     pub(super) const fn retires(&self) -> Instant {

@@ -91,6 +91,7 @@ impl Http1Client {
                     return Ok(res.map(|incoming| DrivenBody {
                         incoming,
                         line: Some(line),
+                        stirred: true,
                     }));
                 }
                 Err((_, Some(unsent))) if reused => req = Box::new(unsent),
@@ -294,6 +295,8 @@ pub(super) struct DrivenBody {
     incoming: Incoming,
     /// `None` once the connection has gone home, or is closed.
     line: Option<Box<Line>>,
+    /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
+    stirred: bool,
 }
 
 impl DrivenBody {
@@ -302,7 +305,9 @@ impl DrivenBody {
     fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
-        hushed(|| incoming.poll_frame(nobody)).0
+        let (frame, heard) = hushed(|| incoming.poll_frame(nobody));
+        self.stirred |= frame.is_ready() || heard.is_some();
+        frame
     }
 
     fn go_home(&mut self) {
@@ -325,8 +330,10 @@ impl Body for DrivenBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let mut frame = this.take();
+        // hyper asks once more behind each write, when nothing can have changed.
         if frame.is_pending()
             && let Some(line) = this.line.as_deref_mut()
+            && (std::mem::take(&mut this.stirred) | line.hush.was_woken(cx.waker()))
         {
             drive(&mut line.connection, line.hush.waker(cx.waker()));
             frame = this.take();
