@@ -564,7 +564,7 @@ async fn outbox_disk_full() -> Verdict {
     let mut served = 0;
     loop {
         // Long enough to be written down.
-        let gap = Duration::from_millis(2);
+        let gap = Duration::from_millis(10);
         let call = client.call(FORMATS[served % 2]).tokens(20).gap(gap);
         if !client.ask(&call).await.answered() {
             break;

@@ -176,6 +176,26 @@ impl Kind {
     }
 }
 
+/// Writes in one transaction, all or nothing. Its own two statements are kept like the others;
+/// `Connection::transaction` would have them parsed for each commit.
+pub(super) fn in_one_commit<T>(
+    conn: &mut Connection,
+    write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let conn = &*conn;
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let written = write(conn).and_then(|written| {
+        conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(written)
+    });
+    // Some errors, a full disk's for one, have rolled it back already.
+    if written.is_err() && !conn.is_autocommit() {
+        // What is told is why it was not written.
+        let _ = conn.execute_batch("ROLLBACK");
+    }
+    written
+}
+
 /// Takes the lock that keeps a second gateway away. It is a file of its own: SQLite's exclusive mode
 /// would keep our reader and the operator's backup away too, and a lock on the file itself would be
 /// let go when any other handle on it is closed.

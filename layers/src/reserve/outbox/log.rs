@@ -13,8 +13,8 @@ use crate::{
 /// Lines on this machine that outlive the process.
 pub trait Log: Send + Sync + 'static {
     /// Takes a line without waiting; those of one call are written in this order. They outlive the
-    /// process within some milliseconds, a power cut after [`Log::sync`]. What is lost of a call is lost
-    /// from the end. Called under a lock: it must be quick.
+    /// process within some milliseconds, a call's intent somewhat later, a power cut after [`Log::sync`].
+    /// What is lost of a call is lost from the end. Called under a lock: it must be quick.
     fn append(&self, line: Line);
 
     /// Resolves when all that was appended would survive a power cut.

@@ -1,10 +1,11 @@
 //! An outbox's lines in one SQLite file, one row for each call.
 //!
-//! One thread writes, in turns. Each line waits some of them for others of its call, the end of a call
-//! as well: those of one call come to one row, and to nothing when the ledger has acknowledged the end
-//! before the thread gets to the first. What waits is bounded by the calls that run. Only the first
-//! line after a silence wakes the thread. A commit outlives the process, not a power cut (write-ahead
-//! log, `synchronous = NORMAL`); [`Log::sync`] waits for no turn and makes everything outlive that too.
+//! One thread writes. Each line waits for others of its call, the end of a call for 5 ms, a note for 10,
+//! an intent for 100: those of one call come to one row, and to nothing when the ledger has acknowledged
+//! the end before the thread gets to the first. What waits is bounded by the calls that run. The thread
+//! sleeps until a line is due, and is woken by one that is due sooner. A commit outlives the process, not
+//! a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`] waits for nothing and makes
+//! everything outlive that too.
 //!
 //! A full disk or a locked file is a fault that passes: what could not be written waits, and is tried
 //! again each second. Any other fault lasts until the gateway is started anew.
@@ -28,13 +29,19 @@ use tokio::sync::oneshot;
 use self::queue::Queue;
 pub use self::rows::LogError;
 use super::log::{Line, Log, Pending};
-use crate::{
-    error::BoxError,
-    reserve::{sqlite_file::SqliteFile, state::now_ms},
-};
+use crate::{error::BoxError, reserve::sqlite_file::SqliteFile};
 
-/// How long a turn is: the end of a call waits for two of them at most, anything else for four.
+/// Real time: a paused test does not stop the thread.
+#[expect(
+    clippy::disallowed_types,
+    reason = "lines come from where tokio's clock may be paused, the thread waits outside of it"
+)]
+type Moment = std::time::Instant;
+
+/// So long what is due waits for more that is, to share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
+/// The longest sleep. Nothing depends on it.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How often a fault that may pass is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -185,8 +192,8 @@ struct Desk {
     work: Work,
     /// Somebody waits for all of it.
     hurry: bool,
-    /// The writer waits for a line, and must be woken by it.
-    idle: bool,
+    /// The writer sleeps until then: a line that is due before has to wake it.
+    sleeps_until: Option<Moment>,
     closing: bool,
     fault: Option<Fault>,
     /// The file may grow to so many pages from now on.
@@ -209,8 +216,10 @@ impl Shared {
         if !desk.takes_lines() {
             return;
         }
-        desk.work.queue.add(line, now_ms());
-        let wakes = mem::take(&mut desk.idle);
+        let now = Moment::now();
+        let due = desk.work.queue.add(line, now);
+        let sooner = |until: &mut Moment| due.is_some_and(|due| due < *until);
+        let wakes = desk.sleeps_until.take_if(sooner).is_some();
         drop(desk);
         // Each time asks the system, even where nobody waits.
         if wakes {
@@ -273,12 +282,7 @@ impl Shared {
             return (!(work.is_empty() && desk.closing)).then_some(work);
         }
         loop {
-            while desk.work.is_empty() && !desk.closing {
-                // Anew each time: the line that woke it may have come to nothing meanwhile.
-                desk.idle = true;
-                desk = self.news.wait(desk).unwrap_or_else(PoisonError::into_inner);
-            }
-            desk.idle = false;
+            desk = self.wait_until_due(desk);
             (desk, _) = self
                 .news
                 .wait_timeout_while(desk, TURN, |desk| !desk.hurry && !desk.closing)
@@ -286,7 +290,7 @@ impl Shared {
             let work = if desk.hurry || desk.closing {
                 desk.take_all()
             } else {
-                desk.work.take_due()
+                desk.work.take_due(Moment::now())
             };
             if !work.is_empty() {
                 return Some(work);
@@ -294,6 +298,23 @@ impl Shared {
             if desk.closing {
                 return None;
             }
+        }
+    }
+
+    /// What is due may be later, or nothing, by the time: lines come to less.
+    fn wait_until_due<'a>(&self, mut desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+        loop {
+            let now = Moment::now();
+            let due = desk.due(now);
+            if due <= now {
+                return desk;
+            }
+            desk.sleeps_until = Some(due);
+            (desk, _) = self
+                .news
+                .wait_timeout(desk, due - now)
+                .unwrap_or_else(PoisonError::into_inner);
+            desk.sleeps_until = None;
         }
     }
 
@@ -320,7 +341,7 @@ impl Shared {
             tracing::error!(%cause, "the outbox cannot be written; no call is admitted until it can");
         }
         desk.fault = Some(Fault::Passing(cause.to_string().into()));
-        desk.work.queue.put_back(work.queue);
+        desk.work.queue.put_back(work.queue, Moment::now());
         let until = &mut desk.work.forget_until_ms;
         *until = (*until).max(work.forget_until_ms);
         true
@@ -351,6 +372,15 @@ impl Desk {
         matches!(self.fault, None | Some(Fault::Passing(_)))
     }
 
+    /// When there is something to do.
+    fn due(&self, now: Moment) -> Moment {
+        let work = &self.work;
+        if self.closing || !work.syncs.is_empty() || work.forget_until_ms.is_some() {
+            return now;
+        }
+        work.queue.first_due().unwrap_or(now + SILENCE)
+    }
+
     fn take_all(&mut self) -> Work {
         self.hurry = false;
         mem::take(&mut self.work)
@@ -363,9 +393,9 @@ impl Work {
     }
 
     /// Without the lines that may yet come to less.
-    fn take_due(&mut self) -> Self {
+    fn take_due(&mut self, now: Moment) -> Self {
         Self {
-            queue: self.queue.take_due(),
+            queue: self.queue.take_due(now),
             syncs: mem::take(&mut self.syncs),
             forget_until_ms: self.forget_until_ms.take(),
         }

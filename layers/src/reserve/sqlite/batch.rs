@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use rusqlite::{CachedStatement, Connection, TransactionBehavior, params};
+use rusqlite::{CachedStatement, Connection, params};
 use uuid::fmt::Hyphenated;
 
 use super::file::{integer, one};
@@ -17,7 +17,7 @@ use crate::{
     price::Price,
     reserve::{
         ledger::{Item, Receipt, Settlement},
-        sqlite_file::to_json,
+        sqlite_file::{in_one_commit, to_json},
         state::{Record, Used},
     },
 };
@@ -49,9 +49,7 @@ pub(super) fn commit<'a>(
     if records.peek().is_none() {
         return Ok(());
     }
-    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    write(&transaction, records)?;
-    transaction.commit()
+    in_one_commit(conn, |conn| write(conn, records))
 }
 
 /// Writes records in their order; a transaction is open.

@@ -2,35 +2,37 @@
 
 use std::{
     collections::{BTreeMap, btree_map},
-    mem,
+    time::Duration,
 };
 
+use super::{Moment, TURN};
 use crate::{
     facts::RequestNumber,
     key::{AccountId, KeyId},
-    reserve::{ledger::Settlement, outbox::log::Line},
+    reserve::{ledger::Settlement, outbox::log::Line, state::now_ms},
 };
 
-/// For so many turns a line waits for others of its call.
-const TURNS: u64 = 4;
+/// An intent says no more than which hold to release should the process die. It waits for as long as a
+/// short call may take, and that call writes nothing at all.
+pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
+/// So long a note waits for others of its call.
+pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
 /// The same once the call has ended: what is said there is money, and the ledger's answer is near.
-const END_TURNS: u64 = 2;
+pub(super) const END_WAIT: Duration = TURN;
 
 /// What waits, by call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
-    /// The writer's turns.
-    turn: u64,
 }
 
 /// What the lines of one call that wait come to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiting {
     /// The file has nothing of this call yet.
     new: bool,
-    /// The turn that takes it.
-    due: u64,
+    /// Until then it waits for what may come.
+    due: Moment,
     /// What takes the place of what the file has.
     pub(super) entry: Option<Entry>,
     /// Nothing more is to be told, since then.
@@ -59,15 +61,18 @@ impl Queue {
         self.calls.is_empty()
     }
 
-    /// Begins a turn, and takes the calls whose lines have waited long enough.
-    pub(super) fn take_due(&mut self) -> Self {
-        self.turn += 1;
-        let turn = self.turn;
-        let (due, early) = mem::take(&mut self.calls)
-            .into_iter()
-            .partition(|(_, waiting)| waiting.due <= turn);
-        self.calls = early;
-        Self { calls: due, turn }
+    /// When the first of the lines will have waited long enough.
+    pub(super) fn first_due(&self) -> Option<Moment> {
+        self.calls.values().map(|waiting| waiting.due).min()
+    }
+
+    /// Takes the calls whose lines have waited long enough.
+    pub(super) fn take_due(&mut self, now: Moment) -> Self {
+        let due = self
+            .calls
+            .extract_if(.., |_, waiting| waiting.due <= now)
+            .collect();
+        Self { calls: due }
     }
 
     /// By number, which is by age.
@@ -77,8 +82,8 @@ impl Queue {
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Takes a line that comes after all others of its call.
-    pub(super) fn add(&mut self, line: Line, now_ms: u64) {
+    /// Takes a line that comes after all others of its call. Says when it is due, if anything is.
+    pub(super) fn add(&mut self, line: Line, now: Moment) -> Option<Moment> {
         match line {
             Line::Intent {
                 number,
@@ -91,25 +96,28 @@ impl Queue {
                     key,
                     at_ms,
                 };
-                self.calls.entry(number).or_insert(Waiting {
+                let waiting = self.calls.entry(number).or_insert(Waiting {
                     new: true,
-                    due: self.turn + TURNS,
+                    due: now + INTENT_WAIT,
                     entry: Some(intent),
                     done_at_ms: None,
                 });
+                Some(waiting.due)
             }
             Line::Checkpoint(settlement) => {
-                let waiting = self.of(settlement.number);
+                let waiting = self.of(settlement.number, now);
                 if !waiting.ends() {
-                    waiting.entry = Some(Entry::Checkpoint(settlement, now_ms));
+                    waiting.due = waiting.due.min(now + NOTE_WAIT);
+                    waiting.entry = Some(Entry::Checkpoint(settlement, now_ms()));
                 }
+                Some(waiting.due)
             }
             Line::Settle(settlement, at_ms) => {
-                let due = self.turn + END_TURNS;
-                let waiting = self.of(settlement.number);
-                waiting.due = due;
+                let waiting = self.of(settlement.number, now);
+                waiting.due = now + END_WAIT;
                 waiting.entry = Some(Entry::Settle(settlement, at_ms));
                 waiting.done_at_ms = None;
+                Some(waiting.due)
             }
             Line::Release {
                 number,
@@ -117,31 +125,33 @@ impl Queue {
                 key,
                 at_ms,
             } => {
-                let due = self.turn + END_TURNS;
-                let waiting = self.of(number);
-                waiting.due = due;
+                let waiting = self.of(number, now);
+                waiting.due = now + END_WAIT;
                 waiting.entry = Some(Entry::Release {
                     account,
                     key,
                     at_ms,
                 });
                 waiting.done_at_ms = None;
+                Some(waiting.due)
             }
             Line::Done { number, at_ms } => {
-                let waiting = self.of(number);
+                let waiting = self.of(number, now);
                 if waiting.new {
                     self.calls.remove(&number);
+                    None
                 } else {
                     waiting.done_at_ms = Some(at_ms);
+                    Some(waiting.due)
                 }
             }
         }
     }
 
     /// Puts back what could not be written, below what has come since. It is due.
-    pub(super) fn put_back(&mut self, older: Self) {
+    pub(super) fn put_back(&mut self, older: Self, now: Moment) {
         for (number, mut older) in older.calls {
-            older.due = 0;
+            older.due = now;
             match self.calls.entry(number) {
                 btree_map::Entry::Vacant(place) => {
                     place.insert(older);
@@ -162,11 +172,12 @@ impl Queue {
         }
     }
 
-    fn of(&mut self, number: RequestNumber) -> &mut Waiting {
-        let due = self.turn + TURNS;
+    fn of(&mut self, number: RequestNumber, now: Moment) -> &mut Waiting {
         self.calls.entry(number).or_insert_with(|| Waiting {
-            due,
-            ..Waiting::default()
+            new: false,
+            due: now + NOTE_WAIT,
+            entry: None,
+            done_at_ms: None,
         })
     }
 }

@@ -12,9 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params,
-};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
 use super::queue::{Entry, Queue, Waiting};
 use crate::{
@@ -24,7 +22,8 @@ use crate::{
         ledger::Settlement,
         outbox::log::{Ending, Pending},
         sqlite_file::{
-            Kind, NotOpened, SqliteFile, count, from_json, integer, parsed, to_json, unreadable,
+            Kind, NotOpened, SqliteFile, count, from_json, in_one_commit, integer, parsed, to_json,
+            unreadable,
         },
     },
 };
@@ -303,10 +302,7 @@ pub(super) fn commit(
     queue: &Queue,
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
-    let batch = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let unforgotten = write_all(&batch, queue, forget_until_ms)?;
-    batch.commit()?;
-    Ok(unforgotten)
+    in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
 /// The same; what was committed before survives a power cut, too.
@@ -326,18 +322,17 @@ fn touch_and_commit(
     queue: &Queue,
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
-    let batch = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // A commit without a change would write, and so sync, nothing.
-    batch
-        .prepare_cached("UPDATE synced SET times = times + 1")?
-        .execute([])?;
-    let unforgotten = write_all(&batch, queue, forget_until_ms)?;
-    batch.commit()?;
-    Ok(unforgotten)
+    in_one_commit(conn, |batch| {
+        // A commit without a change would write, and so sync, nothing.
+        batch
+            .prepare_cached("UPDATE synced SET times = times + 1")?
+            .execute([])?;
+        write_all(batch, queue, forget_until_ms)
+    })
 }
 
 fn write_all(
-    batch: &Transaction<'_>,
+    batch: &Connection,
     queue: &Queue,
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
@@ -347,11 +342,7 @@ fn write_all(
     forget(batch, forget_until_ms)
 }
 
-fn write(
-    batch: &Transaction<'_>,
-    number: RequestNumber,
-    waiting: &Waiting,
-) -> rusqlite::Result<()> {
+fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqlite::Result<()> {
     let (number, done_at_ms) = (number.to_string(), waiting.done_at_ms.map(integer));
     let Some(entry) = &waiting.entry else {
         let sql = "UPDATE calls SET done_at_ms = ?2 WHERE number = ?1";
@@ -414,7 +405,7 @@ fn write(
     Ok(())
 }
 
-fn forget(batch: &Transaction<'_>, until_ms: Option<u64>) -> rusqlite::Result<Option<u64>> {
+fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<u64>> {
     let Some(until_ms) = until_ms else {
         return Ok(None);
     };

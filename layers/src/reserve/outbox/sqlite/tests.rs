@@ -7,7 +7,10 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::{queue::Entry, *};
+use super::{
+    queue::{END_WAIT, Entry, INTENT_WAIT, NOTE_WAIT},
+    *,
+};
 use crate::{
     facts::RequestNumber,
     key::{AccountId, KeyId},
@@ -542,10 +545,10 @@ fn waiting(queue: &Queue) -> Vec<String> {
     shown
 }
 
-fn queue(lines: &[Line]) -> Queue {
+fn queue(lines: &[Line], now: Moment) -> Queue {
     let mut queue = Queue::default();
     for line in lines {
-        queue.add(line.clone(), 5);
+        queue.add(line.clone(), now);
     }
     queue
 }
@@ -575,48 +578,67 @@ fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
             &["1 release", "2 settle"],
         ),
     ] {
-        assert_eq!(waiting(&queue(lines)), rows, "{lines:?}");
+        assert_eq!(waiting(&queue(lines, Moment::now())), rows, "{lines:?}");
     }
 }
 
 #[test]
-fn a_call_waits_some_turns_and_its_end_fewer() {
-    let turns = |queue: &mut Queue| {
-        (1..10).find_map(|turn| {
-            let due = waiting(&queue.take_due());
-            (!due.is_empty()).then_some((turn, due))
-        })
-    };
-    for (lines, due) in [
-        (&[intent(1)][..], Some((4, vec!["1 intent".to_owned()]))),
-        (&[checkpoint(1)], Some((4, vec!["1 noted".to_owned()]))),
-        (
-            &[intent(1), settle(1), intent(2)],
-            Some((2, vec!["1 settle".to_owned()])),
-        ),
+fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
+    let now = Moment::now();
+    for (lines, wait) in [
+        (&[intent(1)][..], Some(INTENT_WAIT)),
+        (&[checkpoint(1)], Some(NOTE_WAIT)),
+        (&[intent(1), checkpoint(1)], Some(NOTE_WAIT)),
+        (&[intent(1), settle(1), intent(2)], Some(END_WAIT)),
+        (&[intent(1), release(1)], Some(END_WAIT)),
+        (&[done(1)], Some(NOTE_WAIT)),
         (&[intent(1), settle(1), done(1)], None),
     ] {
-        assert_eq!(turns(&mut queue(lines)), due, "{lines:?}");
+        let mut queue = queue(lines, now);
+        let due = wait.map(|wait| now + wait);
+        assert_eq!(queue.first_due(), due, "{lines:?}");
+        if let Some(due) = due {
+            let early = due - Duration::from_nanos(1);
+            assert!(queue.take_due(early).is_empty(), "{lines:?}");
+            assert_eq!(waiting(&queue.take_due(due)).len(), 1, "{lines:?}");
+        }
     }
 
-    // An end that comes late has its turns, too.
-    let mut late = queue(&[intent(1)]);
-    for _ in 0..3 {
-        assert!(late.take_due().is_empty());
-    }
-    late.add(settle(1), 5);
-    assert!(late.take_due().is_empty());
-    late.add(done(1), 5);
+    // An end that comes late has its time, too.
+    let mut late = queue(&[intent(1)], now);
+    let end = now + INTENT_WAIT;
+    late.add(settle(1), end);
+    assert!(late.take_due(end).is_empty());
+    assert_eq!(late.add(done(1), end), None);
     assert!(late.is_empty());
 
-    // What could not be written does not wait again, whatever turn it was taken in.
-    let mut tried = queue(&[intent(1)]);
-    for _ in 0..3 {
-        tried.take_due();
+    // What could not be written does not wait again.
+    let mut fresh = queue(&[settle(1)], now);
+    fresh.put_back(queue(&[intent(1)], now), now);
+    assert_eq!(waiting(&fresh.take_due(now)), ["1 settle"]);
+}
+
+#[test]
+fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
+    let shared = Shared::default();
+    let soon = Moment::now();
+    let late = soon + Duration::from_secs(3_600);
+    for (line, sleeps_until, woken) in [
+        (intent(1), late, true),
+        (intent(2), soon, false),
+        (settle(1), soon, false),
+        (settle(2), late, true),
+        // Nothing is left of them.
+        (done(1), late, false),
+        (done(2), late, false),
+        // What the file has of it is to be changed.
+        (done(3), late, true),
+    ] {
+        let what = format!("{line:?}");
+        shared.lock().sleeps_until = Some(sleeps_until);
+        shared.append(line);
+        assert_eq!(shared.lock().sleeps_until.is_none(), woken, "{what}");
     }
-    let mut fresh = queue(&[settle(1)]);
-    fresh.put_back(tried.take_due());
-    assert_eq!(waiting(&fresh.take_due()), ["1 settle"]);
 }
 
 #[tokio::test]
@@ -659,8 +681,9 @@ fn what_could_not_be_written_stands_below_what_came_since() {
         (&[intent(1)], &[settle(1), done(1)], &[]),
         (&[intent(1)], &[checkpoint(1)], &["1 noted"]),
     ] {
-        let mut queue_now = queue(newer);
-        queue_now.put_back(queue(older));
+        let now = Moment::now();
+        let mut queue_now = queue(newer, now);
+        queue_now.put_back(queue(older, now), now);
         assert_eq!(waiting(&queue_now), rows, "{older:?}, {newer:?}");
     }
 }
