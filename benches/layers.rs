@@ -79,11 +79,7 @@ fn main() {
     // On the runtime that the calls are made on: it settles while `settled` waits, and never else.
     let (settler, settling) = {
         let ended = Arc::clone(&desk.ended);
-        // What settling takes, not what it waits.
-        let settings = SettlerSettings {
-            gather: Duration::ZERO,
-            ..SettlerSettings::default()
-        };
+        let settings = SettlerSettings::default();
         Settler::new(desk.ledger.clone(), settings, move |_| {
             ended.fetch_add(1, Ordering::Relaxed);
         })

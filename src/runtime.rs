@@ -132,7 +132,6 @@ impl Gateway {
             calls_max: CALLS_MAX,
             // All that has ended goes to the store at once: it may keep what its server cannot take.
             under_way_max: CALLS_MAX,
-            gather: store.gather(),
             ..SettlerSettings::default()
         };
         let tokens = PostPaid::new(KEYS_MAX);

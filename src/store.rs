@@ -90,15 +90,6 @@ impl Store {
         }
     }
 
-    /// How long the end of a call may wait to be told with others.
-    pub(crate) const fn gather(&self) -> Duration {
-        Duration::from_millis(match self {
-            Self::Memory(_) | Self::Sqlite(_) => 4,
-            // An end is in the outbox 5 ms after it was told, and within 10 ms in all.
-            Self::Redis(_) => 3,
-        })
-    }
-
     /// Ends what an earlier process left unfinished.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         match self {

@@ -11,8 +11,6 @@ use crate::{
 
 /// How often the settler looks at running calls.
 const TEND_MS: Ms = 1_000;
-/// How long the end of a call may wait in the settler for others: its `gather`, and the timer's millisecond.
-const GATHER_MS: Ms = 5;
 /// What messages and turns take beside what a plan says.
 const SLACK_MS: Ms = 100;
 
@@ -122,7 +120,7 @@ impl Verdict {
         let owed = owed(call);
         let (disk, fell_over) = (plan.disk, !plan.failovers.is_empty());
         let ended_for = |ms: Ms| call.ended.is_some_and(|ended| ended + ms < at);
-        let write_ms = GATHER_MS + disk.write_ms_max.max(disk.ending_ms_max);
+        let write_ms = disk.write_ms_max.max(disk.ending_ms_max);
         // A storm may take what was acknowledged from the ledger and the record of it from the disk.
         if lost == Lost::OfTheDead && fell_over {
             return MicroRub::ZERO;

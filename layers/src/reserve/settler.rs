@@ -1,12 +1,12 @@
 //! Ends holds off the callers' way: one bounded queue, one task, retries until the ledger answers.
 //!
-//! Ends gather for some milliseconds and are told to the ledger together. While they keep coming, the
-//! task looks for them in turns, and the end of a call wakes nobody.
+//! An end is told to the ledger at once, with all that have come meanwhile: until it is told its hold stands, and a
+//! caller who has little left makes the next call right behind it.
 
 use std::{
-    fmt, mem,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -17,7 +17,7 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use tokio::{
-    sync::mpsc::{self, error::TryRecvError},
+    sync::mpsc,
     time::{Instant, MissedTickBehavior},
 };
 
@@ -36,9 +36,6 @@ pub struct SettlerSettings {
     pub calls_max: usize,
     /// Settlements under way at a time.
     pub under_way_max: usize,
-    /// How long the end of a call may wait for others, to be told to the ledger with them; a timer adds
-    /// up to two milliseconds. Until it is told, the hold stands. Zero waits for none.
-    pub gather: Duration,
     /// Calls that go on without their client at a time; further ones are cut.
     pub without_client_max: usize,
     /// First wait after the ledger was out of reach; doubled each time.
@@ -55,7 +52,6 @@ impl Default for SettlerSettings {
         Self {
             calls_max: 10_000,
             under_way_max: 256,
-            gather: Duration::from_millis(4),
             without_client_max: 1000,
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(2),
@@ -226,24 +222,15 @@ impl<L: Ledger> SettlerTask<L> {
         let mut round =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // A timer runs while ends come; where none does, the next one wakes the task.
-        let mut turn = pin!(tokio::time::sleep(Duration::ZERO));
-        let (mut gathered, mut gathering) = (Vec::<Ending>::new(), false);
         let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
-        while queue_open
-            || unfinished_open
-            || gathering
-            || under_way > 0
-            || !without_client.is_empty()
-        {
+        while queue_open || unfinished_open || under_way > 0 || !without_client.is_empty() {
             // While the ledger is out of reach, what is under way fills up, then the queue does, and
             // then no new call finds a place: nothing is served that could not be charged.
             let room = self.settings.under_way_max.saturating_sub(under_way);
-            let takes_first = queue_open && !gathering && room > 0;
+            let takes_more = queue_open && room > 0;
             let adopts_more =
                 unfinished_open && without_client.len() < self.settings.without_client_max;
-            let mut is_turn = false;
             tokio::select! {
                 biased;
                 // Seldom ready, so first: a busy queue must not keep them waiting.
@@ -262,16 +249,11 @@ impl<L: Ledger> SettlerTask<L> {
                     retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
                 }
                 Some(()) = retrying.next(), if !retrying.is_empty() => under_way -= 1,
-                () = turn.as_mut(), if gathering => is_turn = true,
-                first = self.resolutions.recv(), if takes_first => match first {
+                first = self.resolutions.recv(), if takes_more => match first {
                     Some(first) => {
-                        gathered.push(first);
-                        gathering = true;
-                        if self.settings.gather.is_zero() {
-                            is_turn = true;
-                        } else {
-                            turn.as_mut().reset(Instant::now() + self.settings.gather);
-                        }
+                        let together = self.with_others(first, room.min(TOGETHER_MAX));
+                        under_way += together.len();
+                        ending.push(self.end_all(together));
                     }
                     None => queue_open = false,
                 },
@@ -282,34 +264,18 @@ impl<L: Ledger> SettlerTask<L> {
                 },
                 Some(_) = without_client.next(), if !without_client.is_empty() => {}
             }
-            if is_turn {
-                queue_open = self.take(&mut gathered, room.min(TOGETHER_MAX));
-                // After a turn without any, the next one is waited for.
-                gathering = !gathered.is_empty() && !self.settings.gather.is_zero();
-                if !gathered.is_empty() {
-                    let wait = match gathered.len() {
-                        // There may be more.
-                        TOGETHER_MAX.. => Duration::ZERO,
-                        _ => self.settings.gather,
-                    };
-                    turn.as_mut().reset(Instant::now() + wait);
-                    under_way += gathered.len();
-                    ending.push(self.end_all(mem::take(&mut gathered)));
-                }
-            }
         }
     }
 
-    /// Takes what is in the queue, up to so many in all. Says whether more can come.
-    fn take(&mut self, gathered: &mut Vec<Ending>, count_max: usize) -> bool {
-        while gathered.len() < count_max {
-            match self.resolutions.try_recv() {
-                Ok(ending) => gathered.push(ending),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
+    /// What is in the queue behind `first`, up to so many in all.
+    fn with_others(&mut self, first: Ending, count_max: usize) -> Vec<Ending> {
+        let mut together = vec![first];
+        while together.len() < count_max
+            && let Ok(ending) = self.resolutions.try_recv()
+        {
+            together.push(ending);
         }
-        true
+        together
     }
 
     /// Notes what running calls have cost.
@@ -619,41 +585,6 @@ mod tests {
                 ("settled", numbers[1]),
             ]
         );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ends_wait_for_others_no_longer_than_is_set() {
-        for gather in [Duration::ZERO, Duration::from_millis(4)] {
-            let settings = SettlerSettings {
-                gather,
-                ..SettlerSettings::default()
-            };
-            let waits = Arc::new(Mutex::new(Vec::new()));
-            let (waited, began) = (Arc::clone(&waits), Instant::now());
-            let report = move |_: &Event<'_>| waited.lock().unwrap().push(began.elapsed());
-            let (settler, task) = Settler::new(Recorder::default(), settings, report);
-            let mut tasks = JoinSet::new();
-            tasks.spawn(task.run());
-            // One after a silence, one in the turn behind it, one after another silence.
-            let mut sent = Vec::new();
-            for pause_ms in [0, 5, 100] {
-                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-                sent.push(began.elapsed());
-                settler
-                    .place()
-                    .unwrap()
-                    .send(settle(RequestNumber::now_v7()));
-            }
-            drop(settler);
-            tasks.join_next().await.unwrap().unwrap();
-            let waits = waits.lock().unwrap();
-            assert_eq!(waits.len(), sent.len());
-            for (told, sent) in waits.iter().zip(sent) {
-                let timer = if gather.is_zero() { 0 } else { 2 };
-                let latest = sent + gather + Duration::from_millis(timer);
-                assert!(*told <= latest, "{gather:?}: {told:?}, {sent:?}");
-            }
-        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,8 +3,8 @@
 //! The book lives in memory. RESERVE, RELEASE, EXTEND and EXPIRE touch memory alone: a hold dies
 //! with the process, and so does the call that it stands for. Charges, payments, keys and tariff
 //! versions are answered after they have been committed (write-ahead log, `synchronous = FULL`);
-//! those that come together share a commit. A charge is booked off the caller's path, so alone it
-//! waits up to 5 ms for others; those that are told together ([`Ledger::settle_all`]) do not.
+//! those that come together share a commit. A charge is booked off the caller's path, so it
+//! waits up to 5 ms for others; in the book, and so for the next call, it counts at once.
 //!
 //! On opening, the books are checked (I3, I4); one that does not balance is not served from. A lock
 //! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console.
@@ -165,7 +165,7 @@ impl SqliteLedger {
         &self,
         settlements: &[Settlement],
     ) -> Result<Vec<Option<Settled>>, BoxError> {
-        self.commit(Haste::Now, |state, now| {
+        self.commit(Haste::Gather, |state, now| {
             let mut records = Vec::with_capacity(settlements.len());
             let charged = settlements.iter().map(|call| {
                 let (settled, record) = state.settle(call, now).ok()?;

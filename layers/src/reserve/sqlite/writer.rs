@@ -37,9 +37,9 @@ pub(super) type Committed = oneshot::Receiver<()>;
 /// Who waits for a commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
-    /// What is told one by one, off any caller's way: a shared commit is worth a few milliseconds.
+    /// The settler: a shared commit is worth a few milliseconds.
     Gather,
-    /// An operator, and whoever has gathered already.
+    /// An operator.
     Now,
 }
 
