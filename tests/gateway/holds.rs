@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::{PERMISSION, decimal, micro, refused, rubles},
-    harness::{Key, Setup, World, chat_body, with},
+    harness::{Key, RedisServer, Setup, World, chat_body, with},
+    ledger::folder,
     ops::{BOTH, Op},
     replies::Running,
 };
@@ -375,4 +376,30 @@ async fn keys_of_one_account_hold_from_the_same_money() {
     assert!(text.contains("занято"), "{text}");
     running.finish().await;
     world.settled(&one).await;
+}
+
+/// A call without a ceiling holds all that is free where that is less than the model's own ceiling costs, and
+/// its client makes the next one over the same connection as soon as it has the answer.
+async fn one_call_after_the_other(setup: Setup) {
+    const CALLS: usize = 40;
+    let world = setup.start().await;
+    let key = world.key_with("short", "0.5", json!({})).await;
+    let mut refused = 0;
+    for _ in 0..CALLS {
+        let answer = world.chat(&key, &open("x")).await;
+        assert!(matches!(answer.status.as_u16(), 200 | 403), "{answer:?}");
+        refused += usize::from(answer.status == 403);
+    }
+    // The end of a call is told beside its answer: now and then the machine lets the answer win.
+    assert!(refused <= CALLS / 5, "{refused} of {CALLS} refused");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_with_little_left_is_not_in_its_own_way() {
+    one_call_after_the_other(Setup::default()).await;
+    let folder = folder();
+    let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
+    one_call_after_the_other(Setup::default().ledger(&file)).await;
+    let server = RedisServer::start().await;
+    one_call_after_the_other(Setup::default().ledger(&server.url())).await;
 }
