@@ -16,6 +16,12 @@ pub struct VendorUsage {
     pub suspect: bool,
 }
 
+/// Whether what an answer has as its `error`, in JSON, is one. Some vendors write an empty one into each answer.
+#[must_use]
+pub fn is_error(error: &str) -> bool {
+    !matches!(error, "null" | "\"\"" | "{}" | "false")
+}
+
 /// A count: absent, null, or a number. Anything else is suspect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
@@ -156,6 +156,15 @@ async fn a_redis_that_lost_its_data_serves_nobody_until_the_data_is_back() {
     go_on.notify_one();
     ends_undisturbed(res).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
+    // And no operator is told that there is nothing, or that nothing is wrong with it.
+    for (method, path) in [
+        (Method::GET, "/admin/v1/accounts"),
+        (Method::GET, "/admin/v1/accounts/acme"),
+        (Method::POST, "/admin/v1/audit"),
+    ] {
+        let answer = world.admin(method, path, None).await;
+        assert_eq!(answer.status, 503, "{path}: {answer:?}");
+    }
 
     empty.kill();
     server.restart().await;

@@ -19,7 +19,7 @@ use crate::{
     scrub::scrubbed,
     sse::Event,
     usage::{End, Meter, Usage},
-    vendor_usage::{Count, VendorUsage, chat_usage, counts},
+    vendor_usage::{Count, VendorUsage, chat_usage, counts, is_error},
 };
 
 /// Reads a stream, event by event.
@@ -164,10 +164,7 @@ impl Reader {
             None => {}
         }
         // An error may bring the usage of what came before it.
-        if let Some(error) = chunk
-            .error
-            .filter(|error| !matches!(error.get(), "\"\"" | "{}" | "false"))
-        {
+        if let Some(error) = chunk.error.filter(|error| is_error(error.get())) {
             return Seen::Failure(vendor_error(error.get()));
         }
         if usage.is_none() {
@@ -231,7 +228,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
         Err(_) => String::from_utf8_lossy(bytes),
     };
     let [usage, error] = members(&text, &["usage", "error"]).map_err(broken)?;
-    if let Some(error) = error.filter(|error| *error != "null") {
+    if let Some(error) = error.filter(|error| is_error(error)) {
         return Err(vendor_error(error));
     }
     let usage = usage.filter(|usage| *usage != "null");
@@ -382,6 +379,20 @@ mod tests {
         let body = format!("{{\"usage\":{usage}}}");
         plain(format, body.as_bytes(), &meter).unwrap();
         (meter.read().usage, meter.read().suspect)
+    }
+
+    #[test]
+    fn an_empty_error_beside_an_answer_is_none() {
+        let plain = |error: &str| {
+            let body = format!(r#"{{"choices":[],"error":{error},"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#);
+            plain(Format::Chat, body.as_bytes(), &Meter::default())
+        };
+        for error in ["null", "{}", r#""""#, "false"] {
+            plain(error).unwrap();
+        }
+        for error in [r#"{"message":"no"}"#, r#""no""#, "true", "[]"] {
+            plain(error).unwrap_err();
+        }
     }
 
     #[test]

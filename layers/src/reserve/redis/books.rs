@@ -80,8 +80,10 @@ impl Bookkeeping for RedisLedger {
         let row: Option<(String, bool, i64, i64, i64, i64, u64)> = self
             .ask_patiently(&self.0.scripts.account, &keys, &[])
             .await?;
-        let (name, suspended, balance, held, loss, spent, holds_open) =
-            row.ok_or(BookError::NotFound)?;
+        let Some((name, suspended, balance, held, loss, spent, holds_open)) = row else {
+            self.missing_account().await?;
+            return Err(BookError::NotFound);
+        };
         let [balance_rub, held_rub, loss_rub, spent_rub] =
             [balance, held, loss, spent].map(MicroRub::new);
         Ok(AccountView {

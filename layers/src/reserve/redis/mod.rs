@@ -193,8 +193,9 @@ impl RedisLedger {
             .await
     }
 
-    /// All accounts, by id.
+    /// All accounts, by id: of a data set that is gone there are none to speak of.
     async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
+        self.missing_account().await?;
         self.ids_in("tg:accounts").await
     }
 

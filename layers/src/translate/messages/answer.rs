@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     json::decoded_len,
     translate::wire::{AnswerCx, broken, write_json},
+    vendor_usage::is_error,
 };
 
 /// Characters of a vendor's error that go to the log.
@@ -188,7 +189,7 @@ pub(super) struct Choice<'a> {
 impl<'a> Answer<'a> {
     /// An error in the clothes of an answer is an error.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let Some(error) = self.error else {
+        let Some(error) = self.error.filter(|error| is_error(error.get())) else {
             return Ok(());
         };
         let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
