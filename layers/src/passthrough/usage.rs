@@ -384,7 +384,9 @@ mod tests {
     #[test]
     fn an_empty_error_beside_an_answer_is_none() {
         let plain = |error: &str| {
-            let body = format!(r#"{{"choices":[],"error":{error},"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#);
+            let body = format!(
+                r#"{{"choices":[],"error":{error},"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#
+            );
             plain(Format::Chat, body.as_bytes(), &Meter::default())
         };
         for error in ["null", "{}", r#""""#, "false"] {
