@@ -104,7 +104,7 @@ type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The way into a settler's queue. When the last one is dropped, the task ends after its work.
 #[derive(Clone)]
 pub struct Settler {
-    resolutions: mpsc::Sender<Ending>,
+    endings: mpsc::Sender<Ending>,
     unfinished: mpsc::Sender<Unfinished>,
     running: Running,
 }
@@ -117,7 +117,7 @@ impl Settler {
         settings: SettlerSettings,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> (Self, SettlerTask<L>) {
-        let (resolutions, resolutions_in) = mpsc::channel(settings.calls_max.max(1));
+        let (endings, endings_in) = mpsc::channel(settings.calls_max.max(1));
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let running = Running::default();
         let report = move |event: &Event<'_>| {
@@ -129,12 +129,12 @@ impl Settler {
             running: running.clone(),
             settings,
             report: Arc::new(report),
-            resolutions: resolutions_in,
+            endings: endings_in,
             unfinished: unfinished_in,
         };
         (
             Self {
-                resolutions,
+                endings,
                 unfinished,
                 running,
             },
@@ -144,7 +144,7 @@ impl Settler {
 
     /// A place in the queue, if there is one.
     pub(super) fn place(&self) -> Option<Place> {
-        self.resolutions.clone().try_reserve_owned().ok().map(Place)
+        self.endings.clone().try_reserve_owned().ok().map(Place)
     }
 
     /// Tends a granted call until the entry is dropped.
@@ -175,7 +175,7 @@ impl Settler {
 impl fmt::Debug for Settler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settler")
-            .field("places_left", &self.resolutions.capacity())
+            .field("places_left", &self.endings.capacity())
             .finish_non_exhaustive()
     }
 }
@@ -200,7 +200,7 @@ pub struct SettlerTask<L> {
     ledger: Arc<L>,
     settings: SettlerSettings,
     report: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
-    resolutions: mpsc::Receiver<Ending>,
+    endings: mpsc::Receiver<Ending>,
     unfinished: mpsc::Receiver<Unfinished>,
     running: Running,
 }
@@ -249,7 +249,7 @@ impl<L: Ledger> SettlerTask<L> {
                     retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
                 }
                 Some(()) = retrying.next(), if !retrying.is_empty() => under_way -= 1,
-                first = self.resolutions.recv(), if takes_more => match first {
+                first = self.endings.recv(), if takes_more => match first {
                     Some(first) => {
                         let together = self.with_others(first, room.min(TOGETHER_MAX));
                         under_way += together.len();
@@ -271,7 +271,7 @@ impl<L: Ledger> SettlerTask<L> {
     fn with_others(&mut self, first: Ending, count_max: usize) -> Vec<Ending> {
         let mut together = vec![first];
         while together.len() < count_max
-            && let Ok(ending) = self.resolutions.try_recv()
+            && let Ok(ending) = self.endings.try_recv()
         {
             together.push(ending);
         }
