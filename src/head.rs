@@ -5,7 +5,7 @@
 
 use std::task::{Context, Poll};
 
-use futures_util::future::Either;
+use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tollgate_layers::{Error, error::Problem, setting::Setting};
 use tower::{Layer, Service};
@@ -62,10 +62,12 @@ pub struct Head<S> {
 impl<S, B> Service<Request<B>> for Head<S>
 where
     S: Service<Request<B>, Error = Error>,
+    S::Response: 'static,
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Either<std::future::Ready<Result<S::Response, Error>>, S::Future>;
+    // Boxed: few are refused, and all have room for it.
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -73,8 +75,8 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         match self.limits.get().check(&req) {
-            Ok(()) => Either::Right(self.inner.call(req)),
-            Err(error) => Either::Left(std::future::ready(Err(error))),
+            Ok(()) => Either::Left(self.inner.call(req)),
+            Err(error) => Either::Right(Box::pin(async { Err(error) })),
         }
     }
 }

@@ -43,6 +43,7 @@ pub mod demo;
 
 mod causes;
 mod https;
+mod percent;
 mod similar;
 mod time_text;
 

@@ -55,15 +55,23 @@ impl<L> Counted<L> {
     pub(crate) const fn new(limiter: L, refusals: Counter) -> Self {
         Self { limiter, refusals }
     }
+
+    fn count(&self, verdict: Result<(), Duration>) -> Result<(), Duration> {
+        verdict.inspect_err(|_| {
+            self.refusals.inc();
+        })
+    }
 }
 
 impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
         let verdict = self.limiter.admit(id, quota).await;
-        if verdict.is_err() {
-            self.refusals.inc();
-        }
-        verdict
+        self.count(verdict)
+    }
+
+    fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
+        let verdict = self.limiter.admit_now(id, quota)?;
+        Some(self.count(verdict))
     }
 }
 
@@ -78,5 +86,12 @@ impl Limiter<IpAddr> for AddressLimiter {
             }
         }
         self.here.admit(id, quota).await
+    }
+
+    fn admit_now(&self, id: &IpAddr, quota: Quota) -> Option<Result<(), Duration>> {
+        match self.everywhere {
+            Some(_) => None,
+            None => self.here.admit_now(id, quota),
+        }
     }
 }

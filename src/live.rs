@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use http::HeaderValue;
 use rust_decimal::Decimal;
 use serde::Serialize;
@@ -152,7 +153,8 @@ impl Front {
 pub struct Snapshot {
     /// In the order of the catalog.
     entries: Vec<Entry>,
-    places: Arc<HashMap<String, usize>>,
+    /// Callers only look up here: what they ask for cannot fill it with names that collide.
+    places: Arc<HashMap<String, usize, FixedState>>,
     version: TariffVersion,
     multiplier: Decimal,
     rate_age_max: Duration,

@@ -19,11 +19,11 @@ use tollgate_layers::{
 };
 use tower::Service;
 
-use crate::{live::Live, reply, store::Store, time_text::rfc3339};
+use crate::{live::Live, percent::decoded, reply, store::Store, time_text::rfc3339};
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// Answers `GET /v1/models` and `GET /v1/<service>/key`, behind `auth`.
+/// Answers `GET /v1/models`, `GET /v1/models/<id>` and `GET /v1/<service>/key`, behind `auth`.
 #[derive(Clone, Debug)]
 pub struct Own {
     live: Arc<Live>,
@@ -41,29 +41,32 @@ impl Own {
     fn models(&self, key: &KeyRecord, format: Format) -> Value {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
-        let allowed = snapshot
+        let data: Vec<_> = snapshot
             .models()
-            .map(|(model, _)| model)
-            .filter(|model| key.allows_model(&model.id));
+            .filter(|(model, _)| key.allows_model(&model.id))
+            .map(|(model, _)| model_json(&model.id, format, since))
+            .collect();
         match format {
-            Format::Chat => {
-                let model = |id: &str| json!({ "id": id, "object": "model", "created": since / 1000, "owned_by": "tollgate" });
-                let data: Vec<_> = allowed.map(|model_| model(&model_.id)).collect();
-                json!({ "object": "list", "data": data })
-            }
+            Format::Chat => json!({ "object": "list", "data": data }),
             Format::Messages => {
-                let created_at = rfc3339(since);
-                let data: Vec<_> = allowed
-                    .map(|model| {
-                        json!({ "type": "model", "id": model.id, "display_name": model.id, "created_at": created_at })
-                    })
-                    .collect();
                 let (first, last) = (
                     data.first().map(|model| &model["id"]),
                     data.last().map(|model| &model["id"]),
                 );
                 json!({ "first_id": first, "last_id": last, "has_more": false, "data": data })
             }
+        }
+    }
+
+    /// One of them. Of a model that this key may not call no more is said than of one that there is not.
+    fn model(&self, id: &str, key: &KeyRecord, format: Format) -> Result<Value, Error> {
+        let snapshot = self.live.snapshot();
+        let there = snapshot.models().any(|(model, _)| model.id == id);
+        if there && key.allows_model(id) {
+            let since = snapshot.version().effective_from_ms;
+            Ok(model_json(id, format, since))
+        } else {
+            Err(Error::ModelNotListed { model: id.into() })
         }
     }
 
@@ -80,6 +83,18 @@ impl Own {
             "day": period(&view.day, view.held_rub),
             "month": period(&view.month, view.held_rub),
         }))
+    }
+}
+
+/// A model as clients of the format read it; `since` is when its price came into force, in Unix milliseconds.
+fn model_json(id: &str, format: Format, since: u64) -> Value {
+    match format {
+        Format::Chat => {
+            json!({ "id": id, "object": "model", "created": since / 1000, "owned_by": "tollgate" })
+        }
+        Format::Messages => {
+            json!({ "type": "model", "id": id, "display_name": id, "created_at": rfc3339(since) })
+        }
     }
 }
 
@@ -109,9 +124,15 @@ impl<B: Send + 'static> Service<Request<B>> for Own {
         Box::pin(async move {
             let Caller(key) = req.extensions().get::<Caller>().ok_or(Error::KeyMissing)?;
             let format = format_of(req.headers());
-            let body = match req.uri().path() {
-                "/v1/models" => this.models(key, format),
-                _ => this.key(key).await?,
+            let path = req.uri().path();
+            let body = match path.strip_prefix("/v1/models/") {
+                Some(id) => {
+                    // What is encoded wrongly is no model's name either.
+                    let id = decoded(id).unwrap_or_else(|| id.to_owned());
+                    this.model(&id, key, format)?
+                }
+                None if path == "/v1/models" => this.models(key, format),
+                None => this.key(key).await?,
             };
             Ok(reply::json(&body))
         })

@@ -57,7 +57,7 @@ where
             },
             Err(error) => ResponseFuture {
                 inner: None,
-                refused: Some(error),
+                refused: Some(Box::new(error)),
             },
         }
     }
@@ -69,7 +69,8 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: Option<F>,
-        refused: Option<Error>,
+        // Boxed: nearly none has one, and all are moved.
+        refused: Option<Box<Error>>,
     }
 }
 
@@ -83,7 +84,7 @@ where
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             let error = this.refused.take().expect("polled after it was ready");
-            return Poll::Ready(Err(error));
+            return Poll::Ready(Err(*error));
         };
         let res = match caught(|| inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,

@@ -3,56 +3,71 @@
 
 use std::{
     fmt,
-    pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Method, Request, Response};
 use http_body::Body;
 use tollgate_layers::{
     Error,
     body::{AnswerBody, boxed},
+    in_flight,
 };
 use tower::{Service, ServiceExt};
 
 use crate::{openapi, page};
 
-/// The services behind the paths, as one type. Clones share the service, which is cloned for the call alone: a
-/// boxed one would be cloned, with all that stands below it, by each layer above.
-pub struct Branch<B>(Arc<dyn Answers<B>>);
+/// The services of a place in the stack, as one type. Clones share the service: a boxed one would be cloned, with
+/// all that stands below it, by each layer above.
+pub struct Branch<B, A = AnswerBody>(Arc<dyn Answers<B, A>>);
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
+/// The body of a path's answer: `in_flight` stands on top of nearly all.
+type PathBody = in_flight::ResponseBody<AnswerBody>;
+
+type Answering<A> = BoxFuture<'static, Result<Response<A>, Error>>;
 
 /// A service that is asked through a shared reference.
-trait Answers<B>: Send + Sync {
-    fn answer(&self, req: Request<B>) -> Answering;
+trait Answers<B, A>: Send + Sync {
+    fn answer(&self, req: Request<B>) -> Answering<A>;
 }
 
-impl<S, B> Answers<B> for S
+/// A clone for each call would change each count in it twice, and all threads share those.
+struct Shared<S, F> {
+    /// Lent to one call at a time, while it makes its future.
+    lent: Mutex<S>,
+    /// Cloned where that one is lent, or was left by a panic.
+    spare: S,
+    boxes: F,
+}
+
+impl<S, F, B, A> Answers<B, A> for Shared<S, F>
 where
-    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Error>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
+    F: Fn(S::Future) -> Answering<A> + Send + Sync,
     B: Send + 'static,
+    A: 'static,
 {
-    fn answer(&self, req: Request<B>) -> Answering {
-        let mut service = self.clone();
+    fn answer(&self, req: Request<B>) -> Answering<A> {
+        let (mut lent, mut clone) = (self.lent.try_lock(), None);
+        let service = match &mut lent {
+            Ok(service) => &mut **service,
+            Err(_) => clone.insert(self.spare.clone()),
+        };
         // None of ours ever makes a caller wait. So the layers take the request now, and what they make of it
         // is boxed, not they and the request beside them.
         match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => Box::pin(service.call(req)),
+            Poll::Ready(Ok(())) => (self.boxes)(service.call(req)),
             Poll::Ready(Err(error)) => Box::pin(async { Err(error) }),
-            Poll::Pending => Box::pin(service.oneshot(req)),
+            Poll::Pending => Box::pin(self.spare.clone().oneshot(req)),
         }
     }
 }
 
-/// Boxes the service of a path, and the bodies of its answers.
+/// Boxes a service on the way, and the bodies of its answers.
 pub fn branch<S, B, A>(service: S) -> Branch<B>
 where
     S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
@@ -63,43 +78,71 @@ where
     joint(service.map_response(|res: Response<A>| res.map(boxed)))
 }
 
-/// Boxes a service on the way, whose answers have boxed bodies already.
-pub fn joint<S, B>(service: S) -> Branch<B>
+/// Boxes a service.
+pub fn joint<S, B, A>(service: S) -> Branch<B, A>
 where
-    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Error>
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+    A: 'static,
+{
+    shared::<S, B, A, _>(service, |future: S::Future| -> Answering<A> {
+        Box::pin(future)
+    })
+}
+
+/// Boxes a service whose futures are boxed already.
+pub fn boxing<S, B, A>(service: S) -> Branch<B, A>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error, Future = Answering<A>>
         + Clone
         + Send
         + Sync
         + 'static,
-    S::Future: Send + 'static,
     B: Send + 'static,
+    A: 'static,
 {
-    Branch(Arc::new(service))
+    shared::<S, B, A, _>(service, |future| future)
 }
 
-impl<B> Clone for Branch<B> {
+fn shared<S, B, A, F>(service: S, boxes: F) -> Branch<B, A>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+    F: Fn(S::Future) -> Answering<A> + Send + Sync + 'static,
+    B: Send + 'static,
+    A: 'static,
+{
+    Branch(Arc::new(Shared {
+        lent: Mutex::new(service.clone()),
+        spare: service,
+        boxes,
+    }))
+}
+
+impl<B, A> Clone for Branch<B, A> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B> fmt::Debug for Branch<B> {
+impl<B, A> fmt::Debug for Branch<B, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Branch")
     }
 }
 
-impl<B> Service<Request<B>> for Branch<B> {
-    type Response = Response<AnswerBody>;
+impl<B, A> Service<Request<B>> for Branch<B, A> {
+    type Response = Response<A>;
     type Error = Error;
-    type Future = Answering;
+    type Future = Answering<A>;
 
     /// The service is made ready when it is called.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, req: Request<B>) -> Answering {
+    fn call(&mut self, req: Request<B>) -> Answering<A> {
         self.0.answer(req)
     }
 }
@@ -107,11 +150,11 @@ impl<B> Service<Request<B>> for Branch<B> {
 /// Sends each request to the service of its path.
 #[derive(Debug)]
 pub struct Paths<B> {
-    shared: Arc<Shared<B>>,
+    inner: Arc<Inner<B>>,
 }
 
 #[derive(Debug)]
-struct Shared<B> {
+struct Inner<B> {
     names: Names,
     branches: Branches<B>,
 }
@@ -120,21 +163,21 @@ struct Shared<B> {
 #[derive(Debug)]
 pub struct Branches<B> {
     /// Calls of a model.
-    pub inference: Branch<B>,
+    pub inference: Branch<B, PathBody>,
     /// Counting of tokens.
-    pub count: Branch<B>,
+    pub count: Branch<B, PathBody>,
     /// What a call would hold.
-    pub estimate: Branch<B>,
+    pub estimate: Branch<B, PathBody>,
     /// What a key may know of itself.
-    pub own: Branch<B>,
+    pub own: Branch<B, PathBody>,
     /// What a key's calls cost.
-    pub receipts: Branch<B>,
+    pub receipts: Branch<B, PathBody>,
     /// The public price list.
-    pub catalog: Branch<B>,
+    pub catalog: Branch<B, PathBody>,
     /// The same, for people.
-    pub page: Branch<B>,
+    pub page: Branch<B, PathBody>,
     /// What all of it looks like.
-    pub openapi: Branch<B>,
+    pub openapi: Branch<B, PathBody>,
 }
 
 impl<B> Paths<B> {
@@ -143,7 +186,7 @@ impl<B> Paths<B> {
     pub fn new(service: &str, branches: Branches<B>) -> Self {
         let names = Names::new(service);
         Self {
-            shared: Arc::new(Shared { names, branches }),
+            inner: Arc::new(Inner { names, branches }),
         }
     }
 }
@@ -151,7 +194,7 @@ impl<B> Paths<B> {
 impl<B> Clone for Paths<B> {
     fn clone(&self) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
+            inner: Arc::clone(&self.inner),
         }
     }
 }
@@ -196,6 +239,7 @@ impl Names {
             "/v1/models" => (Place::Own, GET, "GET"),
             "/" => (Place::Root, GET_HEAD, "GET, HEAD"),
             openapi::PATH => (Place::OpenApi, GET_HEAD, "GET, HEAD"),
+            path if is_model(path) => (Place::Own, GET, "GET"),
             path if path == self.catalog => (Place::Catalog, GET_HEAD, "GET, HEAD"),
             path if path == self.key => (Place::Own, GET, "GET"),
             path if path == self.estimate => (Place::Estimate, POST, "POST"),
@@ -215,23 +259,31 @@ impl Names {
     }
 }
 
+/// A model's name may have slashes in it.
+fn is_model(path: &str) -> bool {
+    path.strip_prefix("/v1/models/")
+        .is_some_and(|id| !id.is_empty())
+}
+
 impl<B> Service<Request<B>> for Paths<B> {
-    type Response = Response<AnswerBody>;
+    type Response = Response<PathBody>;
     type Error = Error;
-    type Future = Answering;
+    type Future = Answering<PathBody>;
 
     /// Each service is made ready when its path is known.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, req: Request<B>) -> Answering {
-        let Shared { names, branches } = &*self.shared;
+    fn call(&mut self, req: Request<B>) -> Answering<PathBody> {
+        let Inner { names, branches } = &*self.inner;
         let branch = match names.find(req.method(), req.uri().path()) {
             Err(error) => return Box::pin(async { Err(error) }),
             Ok(Place::Root) if page::is_asked_for(req.headers()) => &branches.page,
             // Tools look whether somebody is there.
-            Ok(Place::Root) => return Box::pin(async { Ok(page::nothing()) }),
+            Ok(Place::Root) => {
+                return Box::pin(async { Ok(page::nothing().map(PathBody::without_permit)) });
+            }
             Ok(Place::Inference) => &branches.inference,
             Ok(Place::Count) => &branches.count,
             Ok(Place::Estimate) => &branches.estimate,
@@ -246,7 +298,41 @@ impl<B> Service<Request<B>> for Paths<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::ready,
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::OnceLock,
+    };
+
+    use tollgate_layers::body::full;
+    use tower::service_fn;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_service_that_has_panicked_answers_the_next_request() {
+        let branch: Branch<bool> = joint(service_fn(|req: Request<bool>| {
+            assert!(req.into_body(), "in the call");
+            ready(Ok::<_, Error>(Response::new(full("an answer"))))
+        }));
+        let ask = |well| branch.0.answer(Request::new(well));
+        ask(true).await.unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| ask(false))).is_err());
+        ask(true).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_lent_is_not_waited_for() {
+        static SERVICE: OnceLock<Branch<u8>> = OnceLock::new();
+        let within = |req: Request<u8>| -> Answering<AnswerBody> {
+            match req.into_body() {
+                0 => Box::pin(ready(Ok(Response::new(full("an answer"))))),
+                n => SERVICE.get().unwrap().0.answer(Request::new(n - 1)),
+            }
+        };
+        let service = SERVICE.get_or_init(|| boxing(service_fn(within)));
+        service.0.answer(Request::new(2)).await.unwrap();
+    }
 
     #[test]
     fn paths_match_exactly() {
@@ -272,6 +358,11 @@ mod tests {
             (Method::HEAD, "/v1/tollgate/models", "catalog"),
             (Method::POST, "/v1/tollgate/models", "GET, HEAD"),
             (Method::GET, "/v1/models", "own"),
+            (Method::GET, "/v1/models/m", "own"),
+            (Method::GET, "/v1/models/a/b%2Fc", "own"),
+            (Method::HEAD, "/v1/models/m", "GET"),
+            (Method::GET, "/v1/models/", "unknown"),
+            (Method::GET, "/v1/modelsm", "unknown"),
             (Method::GET, "/v1/tollgate/key", "own"),
             (Method::POST, "/v1/tollgate/estimate", "estimate"),
             (Method::GET, "/v1/tollgate/estimate", "POST"),

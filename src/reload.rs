@@ -110,7 +110,7 @@ impl Reload {
             Ok(config) => config,
             Err(errors) => {
                 for error in errors.iter() {
-                    tracing::error!("not reloaded: {error}");
+                    tracing::error!(file = %self.file.display(), "not reloaded: {error}");
                 }
                 gateway.metrics().reloaded(false);
                 return self.settled(files);

@@ -56,6 +56,8 @@ const FAREWELL_LOOK: Duration = Duration::from_millis(20);
 const RECOVER_AGAIN: Duration = Duration::from_secs(1);
 /// How long the settler may go on after the last answer.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it may beyond the drain's own time, where this machine's disk keeps what the ledger was not told.
+const KEPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls that may run or wait to be settled: as many as `limits.in_flight_max` may be set to while they do.
 const CALLS_MAX: usize = 1_000_000;
 
@@ -367,8 +369,15 @@ impl Gateway {
             self.servers.shutdown().await;
         }
         drop(self.calls);
+        let backlog = self.store.backlog();
+        let patience = if backlog.is_some_and(|backlog| backlog.broken.is_none()) {
+            let left = until.saturating_duration_since(Instant::now());
+            left.clamp(KEPT_TIMEOUT, SETTLE_TIMEOUT)
+        } else {
+            SETTLE_TIMEOUT
+        };
         // With the last answer the last way into the settler's queue is gone.
-        let settled = ended(&mut self.settler, SETTLE_TIMEOUT).await && !self.readiness.is_broken();
+        let settled = ended(&mut self.settler, patience).await && !self.readiness.is_broken();
         if !settled {
             // Or it would write into an outbox that is closed.
             self.settler.shutdown().await;

@@ -14,7 +14,7 @@ use tollgate_layers::{
     error::Limit,
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
-    in_flight::InFlightLayer,
+    in_flight::{self, InFlightLayer},
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
@@ -30,7 +30,10 @@ use tollgate_layers::{
 use tower::{Service, ServiceBuilder};
 
 use crate::{
-    calls::{self, Calls, ObserveLayer, marks},
+    calls::{
+        self, Calls, ObserveLayer,
+        marks::{self, MarkLayer},
+    },
     catalog,
     config::Config,
     count_tokens::CountTokens,
@@ -44,15 +47,18 @@ use crate::{
     own::Own,
     page,
     panics::{self, PanicsLayer},
-    paths::{Branches, Paths, branch, joint},
+    paths::{Branches, Paths, boxing, branch, joint},
     receipts::Receipts,
     server::RequestBody,
     store::Store,
 };
 
 /// What comes out at the top.
-pub type Answer =
-    Response<respond::ResponseBody<calls::ResponseBody<panics::ResponseBody<AnswerBody>>>>;
+pub type Answer = Response<
+    respond::ResponseBody<
+        calls::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
+    >,
+>;
 
 /// How many keys' request and token rates are remembered.
 pub(crate) const KEYS_MAX: usize = 100_000;
@@ -145,39 +151,39 @@ pub fn stack(
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
-        .map_request(marks::admitted)
+        .layer(MarkLayer(marks::admitted))
         .layer(address_rate) //   429      per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403  + Caller; the key leaves the request here
-        .map_request(marks::known)
+        .layer(MarkLayer(marks::known))
         .layer(key_rate) //       429      per key, by the second
         .layer(key_minute_rate); // 429    and by the minute
+    let callers_of_models = callers.clone().layer(key_tokens); // 429  per key; the settler tells what calls took
     let calls = ServiceBuilder::new()
-        .layer(key_tokens) //     429      per key; what a call took is told by the settler
         .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
-        .map_request(marks::parsed)
+        .layer(MarkLayer(marks::parsed))
         .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
     let inference = ServiceBuilder::new()
         .layer(reserve) //        401 403  hold; settled or released on end or drop
-        .map_request(marks::granted)
+        .layer(MarkLayer(marks::granted))
         .layer(failover) //       503      → Request<Attempt>: a route, and the next one before the first byte
         .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
-        .map_request(marks::sent)
+        .layer(MarkLayer(marks::sent))
         .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
     let inference = calls.clone().service(branch(inference));
-    let inference = callers.clone().service(joint(inference));
+    let inference = callers_of_models.clone().service(boxing(inference));
     let count = CountTokens::new(upstream); //  free: nothing is held
-    let count = calls.clone().service(branch(count));
-    let count = callers.clone().service(joint(count));
+    let count = calls.clone().service(joint(count));
+    let count = callers_of_models.clone().service(boxing(count));
     let estimate = Estimate::new(store.clone(), tariff); //  free: nothing is held
-    let estimate = callers.clone().service(joint(
+    let estimate = callers_of_models.service(boxing(
         ServiceBuilder::new()
             .map_request(estimate::as_call::<RequestBody>) // whose body it is: no path says that
             .layer(calls)
-            .service(branch(estimate)),
+            .service(joint(estimate)),
     ));
     let own = callers
         .clone()
@@ -185,19 +191,19 @@ pub fn stack(
     let receipts = callers.service(Receipts::new(store.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
-        .map_request(marks::admitted)
+        .layer(MarkLayer(marks::admitted))
         .layer(catalog_rate); //  429      10 per second per address
     let document = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
         let answers = move |req: Request<RequestBody>| ready(answer(&live, &req));
-        branch(public.clone().service_fn(answers))
+        joint(public.clone().service_fn(answers))
     };
     let branches = Branches {
-        inference: branch(inference),
-        count: branch(count),
-        estimate: branch(estimate),
-        own: branch(own),
-        receipts: branch(receipts),
+        inference: joint(inference),
+        count: joint(count),
+        estimate: joint(estimate),
+        own: joint(own),
+        receipts: joint(receipts),
         catalog: document(catalog::answer),
         page: document(page::answer),
         openapi: document(openapi::answer),

@@ -1,6 +1,6 @@
 //! The ledger that the config names, behind one type.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, future::ready, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tollgate_layers::{
@@ -8,6 +8,7 @@ use tollgate_layers::{
     error::BoxError,
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    redis_conn::RedisFault,
     reserve::{
         Event,
         ledger::{
@@ -39,8 +40,8 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens the ledger that `ledger.url` names, and waits a while for a file that another process has. An SQLite
-    /// file is read and checked on this thread: nothing is served yet.
+    /// Opens the ledger that `ledger.url` names, and waits a while for a file that another process has, and for a
+    /// Redis that loads its data. An SQLite file is read and checked on this thread: nothing is served yet.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -50,7 +51,7 @@ impl Store {
             LedgerUrl::Sqlite(path) => {
                 let opened = patiently(config.open_wait, "ledger.url", || {
                     let is_new = !path.exists();
-                    SqliteLedger::open(path).map(|ledger| (ledger, is_new))
+                    ready(SqliteLedger::open(path).map(|ledger| (ledger, is_new)))
                 });
                 let opened = opened.await.map_err(StoreError::Sqlite)?;
                 let (ledger, is_new) = opened;
@@ -65,8 +66,10 @@ impl Store {
                     calls_max,
                     age_max,
                 } = &config.outbox;
-                let opened = RedisLedger::connect(url, RedisSettings::default()).await;
-                let ledger = opened.map_err(StoreError::Redis)?;
+                let opened = patiently(LOADING_WAIT, "ledger.url", || {
+                    RedisLedger::connect(url, RedisSettings::default())
+                });
+                let ledger = opened.await.map_err(StoreError::Redis)?;
                 for warning in ledger.check_server().await.map_err(StoreError::Redis)? {
                     tracing::warn!("ledger.url: {warning}");
                 }
@@ -74,7 +77,7 @@ impl Store {
                     warn_of_new(&ledger.conn().address());
                 }
                 let log = patiently(config.open_wait, "ledger.outbox", || {
-                    SqliteLog::open_for(path, ledger.data_set())
+                    ready(SqliteLog::open_for(path, ledger.data_set()))
                 });
                 let log = log.await.map_err(StoreError::Outbox)?;
                 let settings = OutboxSettings {
@@ -151,49 +154,61 @@ impl Store {
     }
 }
 
-/// Between two tries to open a file that another process has.
+/// Between two tries to open what may be had later.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long a Redis may load its data while a gateway starts.
+const LOADING_WAIT: Duration = Duration::from_secs(600);
 
-/// What may be had later.
-trait InUse {
-    fn is_in_use(&self) -> bool;
+/// Why something cannot be opened.
+trait Cause {
+    /// What has to happen before it can be; `None` where that is not to be waited for.
+    fn awaits(&self) -> Option<&'static str>;
 }
 
-impl InUse for OpenError {
-    fn is_in_use(&self) -> bool {
-        matches!(self, Self::InUse { .. })
+impl Cause for OpenError {
+    fn awaits(&self) -> Option<&'static str> {
+        matches!(self, Self::InUse { .. }).then_some(LET_GO)
     }
 }
 
-impl InUse for LogError {
-    fn is_in_use(&self) -> bool {
-        matches!(self, Self::InUse { .. })
+impl Cause for LogError {
+    fn awaits(&self) -> Option<&'static str> {
+        matches!(self, Self::InUse { .. }).then_some(LET_GO)
     }
 }
 
-/// Opens a file; while another process has it, tries again for so long.
-async fn patiently<T, E: InUse>(
+impl Cause for LedgerError {
+    fn awaits(&self) -> Option<&'static str> {
+        let Self::Unavailable(cause) = self else {
+            return None;
+        };
+        let fault = cause.downcast_ref::<RedisFault>()?;
+        fault.is_loading().then_some("Redis to load its data")
+    }
+}
+
+const LET_GO: &str = "another process to let go of the file";
+
+/// Opens something; while it may be had later, tries again for so long.
+async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     patience: Duration,
     field: &str,
-    mut open: impl FnMut() -> Result<T, E>,
+    mut open: impl FnMut() -> F,
 ) -> Result<T, E> {
     let until = Instant::now() + patience;
     let mut told = false;
     loop {
-        match open() {
-            Err(error) if error.is_in_use() && Instant::now() < until => {
-                if !told {
-                    let seconds_max = patience.as_secs();
-                    tracing::warn!(
-                        seconds_max,
-                        "{field}: waiting for another process to let go of the file"
-                    );
-                    told = true;
-                }
-                tokio::time::sleep(TRY_AGAIN).await;
-            }
-            opened => return opened,
+        let opened = open().await;
+        let awaited = opened.as_ref().err().and_then(E::awaits);
+        let Some(awaited) = awaited.filter(|_| Instant::now() < until) else {
+            return opened;
+        };
+        if !told {
+            let seconds_max = patience.as_secs();
+            tracing::warn!(seconds_max, "{field}: waiting for {awaited}");
+            told = true;
         }
+        tokio::time::sleep(TRY_AGAIN).await;
     }
 }
 
@@ -442,6 +457,10 @@ impl KeyStore for Store {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
         books!(self, ledger => ledger.find_key(digest).await)
     }
+
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        books!(self, ledger => ledger.find_key_now(digest))
+    }
 }
 
 #[cfg(test)]
@@ -487,7 +506,7 @@ mod tests {
         let first = Store::open(&config).await.unwrap();
         let refused = Store::open(&config).await.unwrap_err();
         let in_use =
-            |error: &StoreError| matches!(error, StoreError::Sqlite(error) if error.is_in_use());
+            |error: &StoreError| matches!(error, StoreError::Sqlite(OpenError::InUse { .. }));
         assert!(in_use(&refused), "{refused}");
         config.open_wait = Duration::from_millis(300);
         let refused = Store::open(&config).await.unwrap_err();

@@ -22,6 +22,12 @@ pub enum Error {
     /// 404: no call of this key has a receipt under that number.
     #[error("no such receipt")]
     ReceiptUnknown,
+    /// 404: no model of that name is listed for this key.
+    #[error("model {model:?} not listed for this key")]
+    ModelNotListed {
+        /// What was asked for.
+        model: String,
+    },
     /// 405: the path takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {
@@ -198,6 +204,20 @@ impl Error {
             field: field.into(),
             problem,
         }
+    }
+
+    /// Whether the vendor owes the answer, and not the request or ourselves: a limit and a refusal of our key too, a
+    /// refusal of the request not.
+    #[must_use]
+    pub const fn is_the_vendors(&self) -> bool {
+        matches!(
+            self,
+            Self::VendorUnavailable(_)
+                | Self::VendorBroken(_)
+                | Self::VendorTimeout { .. }
+                | Self::VendorLimit { .. }
+                | Self::VendorKeyRefused { .. }
+        )
     }
 }
 

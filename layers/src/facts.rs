@@ -1,9 +1,15 @@
 //! What is ambient in a request or an answer: named extensions, each with its inserter.
 
-use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    net::IpAddr,
+    str::FromStr,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use uuid::{Timestamp, Uuid};
 
 use crate::{call::Format, key::KeyRecord};
 
@@ -14,10 +20,14 @@ use crate::{call::Format, key::KeyRecord};
 pub struct RequestNumber(Uuid);
 
 impl RequestNumber {
-    /// A new number.
+    /// A new number. Those of one millisecond are in no order.
     #[must_use]
     pub fn now_v7() -> Self {
-        Self(Uuid::now_v7())
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        // Without the counter of `Uuid::now_v7`, for which all threads would wait for one lock.
+        let time = Timestamp::from_unix_time(now.as_secs(), now.subsec_nanos(), 0, 0);
+        Self(Uuid::new_v7(time))
     }
 
     /// Wraps a UUID.

@@ -1,4 +1,4 @@
-//! Wakes that a task need not send itself.
+//! Wakes that a task need not send itself, and polls that it need not make.
 //!
 //! hyper hands a body over a channel, and whoever takes a frame wakes the connection, so that it brings the
 //! next one. Where one task polls both ends it wakes itself, and is polled once more for nothing. A
@@ -18,11 +18,12 @@
 
 use std::{
     cell::Cell,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 thread_local! {
@@ -59,11 +60,31 @@ impl Hush {
     /// not, whatever was polled with it would only say once more that it is not ready.
     pub fn was_woken(&self, task: &Waker) -> bool {
         match &self.0 {
+            // Whoever wakes it from now on wakes the task too, which then asks again.
             Some(made) if made.ear.task.will_wake(task) => {
-                made.ear.woken.swap(false, Ordering::AcqRel)
+                made.ear.woken.load(Ordering::Relaxed)
+                    && made.ear.woken.swap(false, Ordering::AcqRel)
             }
             _ => true,
         }
+    }
+
+    /// Polls this future with the waker, unless [`Hush::was_woken`] denies that it has anything to say. For
+    /// what is ready seldom, in a task that is polled often for something else. Until it is ready, a `Hush` is
+    /// for one future alone.
+    pub fn poll<F>(&mut self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output>
+    where
+        F: Future + ?Sized,
+    {
+        if !self.was_woken(cx.waker()) {
+            return Poll::Pending;
+        }
+        let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
+        if polled.is_ready() {
+            // The next one does not know this waker.
+            self.0 = None;
+        }
+        polled
     }
 }
 
@@ -171,6 +192,40 @@ mod tests {
         let ((), heard) = hushed(|| waker.wake_by_ref());
         assert_eq!((heard.is_some(), hush.was_woken(&task)), (true, false));
         assert!(hush.was_woken(&other), "another task has none of it");
+    }
+
+    #[test]
+    fn a_future_is_polled_once_for_each_wake_and_the_next_one_at_once() {
+        let task = Waker::from(Arc::new(Count::default()));
+        let cx = &mut Context::from_waker(&task);
+        let (mut polls, mut waker) = (0, None::<Waker>);
+        let mut hush = Hush::default();
+        // Whether the task was woken for it before, and whether it is ready then; how often it was polled.
+        for (woken, ready, expected) in [
+            (false, false, 1),
+            (false, false, 1),
+            (true, false, 2),
+            (false, true, 2),
+            (true, true, 3),
+            (false, false, 4),
+            (false, false, 4),
+        ] {
+            if woken {
+                waker.take().expect("it was polled").wake();
+            }
+            let future = std::pin::pin!(std::future::poll_fn(|cx| {
+                polls += 1;
+                waker = Some(cx.waker().clone());
+                if ready {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            }));
+            let polled = hush.poll(cx, future);
+            assert_eq!(polls, expected);
+            assert_eq!(polled.is_ready(), ready && woken);
+        }
     }
 
     #[test]

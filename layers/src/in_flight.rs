@@ -171,6 +171,17 @@ pin_project! {
     }
 }
 
+impl<A> ResponseBody<A> {
+    /// The body of an answer that needs no permit, where others have one.
+    #[must_use]
+    pub const fn without_permit(inner: A) -> Self {
+        Self {
+            inner,
+            permit: None,
+        }
+    }
+}
+
 impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     type Data = Bytes;
     type Error = A::Error;

@@ -106,6 +106,9 @@ impl<'a> Str<'a> {
     }
 }
 
+/// What stands where the reader has come to cannot stand there: [`Reader::fault`] says where that is.
+struct Wrong;
+
 /// A string that was passed over: what is between its quotes.
 #[derive(Clone, Copy)]
 struct Quoted {
@@ -148,29 +151,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is none.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
-        match self.peek() {
-            Some(b'"') => {
-                let text = self.quoted()?;
-                Ok(Value::String(self.str(text)))
-            }
-            Some(b'{') => {
-                self.at += 1;
-                Ok(Value::Object)
-            }
-            Some(b'[') => {
-                self.at += 1;
-                Ok(Value::Array)
-            }
-            Some(b'-' | b'0'..=b'9') => {
-                let start = self.at;
-                self.number()?;
-                Ok(Value::Number(&self.text[start..self.at]))
-            }
-            Some(b't') => self.word(b"true").map(|()| Value::Boolean(true)),
-            Some(b'f') => self.word(b"false").map(|()| Value::Boolean(false)),
-            Some(b'n') => self.word(b"null").map(|()| Value::Null),
-            _ => Err(self.fault()),
-        }
+        self.value().map_err(|Wrong| self.fault())
     }
 
     /// An object's next name, up to where its value begins; `None` at the object's end. `first` is true
@@ -179,11 +160,14 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is neither.
     pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
-        let Some(name) = self.name(std::mem::take(first))? else {
-            return Ok(None);
-        };
-        self.blanks();
-        Ok(Some(self.str(name)))
+        match self.name(std::mem::take(first)) {
+            Ok(Some(name)) => {
+                self.blanks();
+                Ok(Some(self.str(name)))
+            }
+            Ok(None) => Ok(None),
+            Err(Wrong) => Err(self.fault()),
+        }
     }
 
     /// Whether an array has one more element, which is to be read then. `first` is true behind the
@@ -193,14 +177,8 @@ impl<'a> Reader<'a> {
     /// There is neither a comma nor the array's end.
     #[inline]
     pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
-        if self.peek() == Some(b']') {
-            self.at += 1;
-            return Ok(false);
-        }
-        if !std::mem::take(first) {
-            self.expect(b',')?;
-        }
-        Ok(true)
+        self.more(std::mem::take(first))
+            .map_err(|Wrong| self.fault())
     }
 
     /// Passes over the next value, whatever it is. Says how many bytes it has, where strings count as
@@ -210,46 +188,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is no value.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
-        let mut byte = self.peek();
-        let start = self.at;
-        let (mut open, mut dress_bytes) = (Open::default(), 0);
-        loop {
-            let mut first = false;
-            match byte {
-                Some(bracket @ (b'{' | b'[')) => {
-                    if open.depth == depth_max {
-                        return Ok(None);
-                    }
-                    self.at += 1;
-                    open.push(bracket == b'{');
-                    dress_bytes += 2;
-                    first = true;
-                }
-                Some(b'"') => dress_bytes += self.quoted()?.dress_bytes(),
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.word(b"true")?,
-                Some(b'f') => self.word(b"false")?,
-                Some(b'n') => self.word(b"null")?,
-                _ => return Err(self.fault()),
-            }
-            // On to the next value, over the ends of what ends here.
-            loop {
-                if open.depth == 0 {
-                    return Ok(Some((self.at - start - dress_bytes) as u64));
-                }
-                if open.is_object() {
-                    if let Some(name) = self.name(first)? {
-                        dress_bytes += name.dress_bytes();
-                        break;
-                    }
-                } else if self.element(&mut first)? {
-                    break;
-                }
-                open.pop();
-                first = false;
-            }
-            byte = self.peek();
-        }
+        self.pass(depth_max).map_err(|Wrong| self.fault())
     }
 
     /// Passes over the next value: it as it is written.
@@ -275,6 +214,79 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// [`Reader::begin`].
+    #[inline]
+    fn value(&mut self) -> Result<Value<'a>, Wrong> {
+        match self.peek() {
+            Some(b'"') => {
+                let text = self.quoted()?;
+                Ok(Value::String(self.str(text)))
+            }
+            Some(b'{') => {
+                self.at += 1;
+                Ok(Value::Object)
+            }
+            Some(b'[') => {
+                self.at += 1;
+                Ok(Value::Array)
+            }
+            Some(b'-' | b'0'..=b'9') => {
+                let start = self.at;
+                self.number()?;
+                Ok(Value::Number(&self.text[start..self.at]))
+            }
+            Some(b't') => self.word(b"true").map(|()| Value::Boolean(true)),
+            Some(b'f') => self.word(b"false").map(|()| Value::Boolean(false)),
+            Some(b'n') => self.word(b"null").map(|()| Value::Null),
+            _ => Err(Wrong),
+        }
+    }
+
+    /// [`Reader::skip`].
+    #[inline]
+    fn pass(&mut self, depth_max: usize) -> Result<Option<u64>, Wrong> {
+        let mut byte = self.peek();
+        let start = self.at;
+        let (mut open, mut dress_bytes) = (Open::default(), 0);
+        loop {
+            let mut first = false;
+            match byte {
+                Some(bracket @ (b'{' | b'[')) => {
+                    if open.depth == depth_max {
+                        return Ok(None);
+                    }
+                    self.at += 1;
+                    open.push(bracket == b'{');
+                    dress_bytes += 2;
+                    first = true;
+                }
+                Some(b'"') => dress_bytes += self.quoted()?.dress_bytes(),
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(b't') => self.word(b"true")?,
+                Some(b'f') => self.word(b"false")?,
+                Some(b'n') => self.word(b"null")?,
+                _ => return Err(Wrong),
+            }
+            // On to the next value, over the ends of what ends here.
+            loop {
+                if open.depth == 0 {
+                    return Ok(Some((self.at - start - dress_bytes) as u64));
+                }
+                if open.is_object() {
+                    if let Some(name) = self.name(first)? {
+                        dress_bytes += name.dress_bytes();
+                        break;
+                    }
+                } else if self.more(first)? {
+                    break;
+                }
+                open.pop();
+                first = false;
+            }
+            byte = self.peek();
+        }
+    }
+
     #[inline]
     fn byte(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
@@ -295,26 +307,26 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn expect(&mut self, byte: u8) -> Result<(), NotJson> {
+    fn expect(&mut self, byte: u8) -> Result<(), Wrong> {
         if self.byte() != Some(byte) {
-            return Err(self.fault());
+            return Err(Wrong);
         }
         self.at += 1;
         Ok(())
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), NotJson> {
+    fn word(&mut self, word: &[u8]) -> Result<(), Wrong> {
         word.iter().try_for_each(|byte| self.expect(*byte))
     }
 
-    fn number(&mut self) -> Result<(), NotJson> {
+    fn number(&mut self) -> Result<(), Wrong> {
         if self.byte() == Some(b'-') {
             self.at += 1;
         }
         if self.byte() == Some(b'0') {
             self.at += 1;
             if let Some(b'0'..=b'9') = self.byte() {
-                return Err(self.fault());
+                return Err(Wrong);
             }
         } else {
             self.digits()?;
@@ -334,20 +346,34 @@ impl<'a> Reader<'a> {
     }
 
     /// One digit at least.
-    fn digits(&mut self) -> Result<(), NotJson> {
+    fn digits(&mut self) -> Result<(), Wrong> {
         let start = self.at;
         while let Some(b'0'..=b'9') = self.byte() {
             self.at += 1;
         }
         if self.at == start {
-            return Err(self.fault());
+            return Err(Wrong);
         }
         Ok(())
     }
 
-    /// An object's next name, up to behind its colon; `None` at the object's end.
+    /// Whether an array has one more element.
     #[inline]
-    fn name(&mut self, first: bool) -> Result<Option<Quoted>, NotJson> {
+    fn more(&mut self, first: bool) -> Result<bool, Wrong> {
+        match self.peek() {
+            Some(b']') => {
+                self.at += 1;
+                Ok(false)
+            }
+            _ if first => Ok(true),
+            _ => self.expect(b',').map(|()| true),
+        }
+    }
+
+    /// An object's next name, up to behind its colon; `None` at the object's end.
+    // Inlined, it need not put together what it says, which is half of what it would cost.
+    #[inline(always)]
+    fn name(&mut self, first: bool) -> Result<Option<Quoted>, Wrong> {
         let mut byte = self.peek();
         if byte == Some(b'}') {
             self.at += 1;
@@ -358,7 +384,7 @@ impl<'a> Reader<'a> {
             byte = self.peek();
         }
         if byte != Some(b'"') {
-            return Err(self.fault());
+            return Err(Wrong);
         }
         let name = self.quoted()?;
         self.blanks();
@@ -368,41 +394,38 @@ impl<'a> Reader<'a> {
 
     /// From its opening quote on.
     #[inline]
-    fn quoted(&mut self) -> Result<Quoted, NotJson> {
+    fn quoted(&mut self) -> Result<Quoted, Wrong> {
         let start = self.at + 1;
         self.at = special::<true>(self.text.as_bytes(), start);
-        if self.byte() != Some(b'"') {
-            return self.escaped(start);
-        }
+        let (longer_bytes, is_text) = match self.byte() {
+            Some(b'"') => (0, true),
+            _ => {
+                let escapes = self.escapes()?;
+                (escapes.longer_bytes, escapes.are_text())
+            }
+        };
         let end = self.at;
         self.at += 1;
         Ok(Quoted {
             start,
             end,
-            longer_bytes: 0,
-            is_text: true,
+            longer_bytes,
+            is_text,
         })
     }
 
-    /// The rest of one that does not end with the first byte that means something in it.
-    fn escaped(&mut self, start: usize) -> Result<Quoted, NotJson> {
+    /// From the first escape of a string to its closing quote. Few have any.
+    #[inline(never)]
+    fn escapes(&mut self) -> Result<Escapes, Wrong> {
         let mut escapes = Escapes::default();
         loop {
             match self.byte() {
-                Some(b'"') => break,
+                Some(b'"') => return Ok(escapes),
                 Some(b'\\') => self.escape(&mut escapes)?,
-                _ => return Err(self.fault()),
+                _ => return Err(Wrong),
             }
             self.at = special::<true>(self.text.as_bytes(), self.at);
         }
-        let end = self.at;
-        self.at += 1;
-        Ok(Quoted {
-            start,
-            end,
-            longer_bytes: escapes.longer_bytes,
-            is_text: !escapes.halved && escapes.half_ends.is_none(),
-        })
     }
 
     #[inline]
@@ -416,7 +439,7 @@ impl<'a> Reader<'a> {
     }
 
     /// From its backslash on.
-    fn escape(&mut self, escapes: &mut Escapes) -> Result<(), NotJson> {
+    fn escape(&mut self, escapes: &mut Escapes) -> Result<(), Wrong> {
         let begin = self.at;
         self.at += 1;
         match self.byte() {
@@ -426,12 +449,12 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             Some(b'u') => self.at += 1,
-            _ => return Err(self.fault()),
+            _ => return Err(Wrong),
         }
         let mut code = 0;
         for _ in 0..4 {
             let digit = self.byte().and_then(|byte| char::from(byte).to_digit(16));
-            code = code * 16 + digit.ok_or_else(|| self.fault())?;
+            code = code * 16 + digit.ok_or(Wrong)?;
             self.at += 1;
         }
         let half_ends = escapes.half_ends.take();
@@ -461,6 +484,12 @@ struct Escapes {
     half_ends: Option<usize>,
     /// A half stands alone.
     halved: bool,
+}
+
+impl Escapes {
+    const fn are_text(&self) -> bool {
+        !self.halved && self.half_ends.is_none()
+    }
 }
 
 /// The arrays and objects that stand open, a bit each, the innermost last.
@@ -507,7 +536,7 @@ pub fn members<'a, const N: usize>(
     let mut json = Reader::new(json);
     let mut found = [None; N];
     json.blanks();
-    json.expect(b'{')?;
+    json.expect(b'{').map_err(|Wrong| json.fault())?;
     let mut first = true;
     while let Some(name) = json.key(&mut first)? {
         if !name.is_text() {
@@ -589,16 +618,23 @@ const WORDS: usize = 6;
 
 /// Where the first byte from `at` on stands that means something in a string: a quote, a backslash, and, if
 /// they are asked for, control characters. The end, if there is none.
+// Inlined, it would need more registers than there are, wherever a string is read.
+#[inline(never)]
 fn special<const CONTROLS: bool>(json: &[u8], at: usize) -> usize {
-    let near = json.get(at..).unwrap_or_default();
-    let (words, _) = near[..near.len().min(8 * WORDS)].as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
+    let Some(mut rest) = json.get(at..) else {
+        return json.len();
+    };
+    for index in 0..WORDS {
+        let Some((word, behind)) = rest.split_first_chunk::<8>() else {
+            return special_beyond::<CONTROLS>(json, at + 8 * index);
+        };
         let found = specials::<CONTROLS>(u64::from_le_bytes(*word));
         if found != 0 {
             return at + 8 * index + found.trailing_zeros() as usize / 8;
         }
+        rest = behind;
     }
-    special_beyond::<CONTROLS>(json, at + 8 * words.len())
+    special_beyond::<CONTROLS>(json, at + 8 * WORDS)
 }
 
 /// The same, where it is far away, or the end is near.
@@ -766,6 +802,57 @@ mod tests {
     }
 
     #[test]
+    fn a_string_is_read_as_serde_reads_it_wherever_in_it_something_stands() {
+        // Words of eight bytes are read while there are any: once beyond the string, and once not.
+        for behind in ["", ",\"0123456789\""] {
+            let places = (0..40).flat_map(|length| (0..=length).map(move |at| (length, at)));
+            for (length, at) in places {
+                for what in [
+                    "x",
+                    "ж",
+                    "🦀",
+                    "\u{7f}",
+                    "\u{1}",
+                    "\u{1f}",
+                    "\n",
+                    "\"",
+                    "\\",
+                    "\\n",
+                    "\\\"",
+                    "\\\\",
+                    "\\u0436",
+                    "\\u043",
+                    "\\ud83e",
+                    "\\ud83e\\udd80",
+                ] {
+                    let text = format!("\"{}{what}{}\"", "x".repeat(at), "y".repeat(length - at));
+                    let known = serde_json::from_str::<String>(&text).ok();
+
+                    let json = format!("[{text}{behind}]");
+                    let raw = serde_json::from_str::<&RawValue>(&json).is_ok();
+                    assert_eq!(whole(&json).is_ok(), raw, "{json}");
+
+                    let mut reader = Reader { text: &json, at: 1 };
+                    let read = match reader.begin() {
+                        Ok(Value::String(text)) if text.is_text() && known.is_some() => {
+                            Some(text.decoded().into_owned())
+                        }
+                        _ => None,
+                    };
+                    assert_eq!(read, known, "{json}");
+
+                    let json = format!("{{{text}:1{}}}", behind.replace("9\"", "9\":2"));
+                    let named = match &known {
+                        Some(name) => members(&json, &[name.as_str()]) == Ok([Some("1")]),
+                        None => members(&json, &["none"]).is_ok(),
+                    };
+                    assert_eq!(named, known.is_some(), "{json}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_fault_is_where_its_byte_is() {
         for (json, line, column) in [
             ("", 1, 0),
@@ -774,6 +861,16 @@ mod tests {
             ("[1,\n2", 2, 1),
             ("[nulx]", 1, 5),
             ("{} x", 1, 4),
+            ("[1 2]", 1, 4),
+            ("[1,]", 1, 4),
+            ("[01]", 1, 3),
+            ("[1.x]", 1, 4),
+            ("{\"a\":1 \"b\":2}", 1, 8),
+            ("{1:2}", 1, 2),
+            ("[\"a\u{1}\"]", 1, 4),
+            ("[\"a\\x\"]", 1, 5),
+            ("[\"a\\u12g4\"]", 1, 8),
+            ("[\"a", 1, 3),
         ] {
             assert_eq!(whole(json), Err(NotJson { line, column }), "{json:?}");
         }

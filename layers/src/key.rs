@@ -193,11 +193,24 @@ pub trait KeyStore: Send + Sync + 'static {
         &self,
         digest: &KeyDigest,
     ) -> impl Future<Output = Result<Option<Arc<KeyRecord>>, BoxError>> + Send;
+
+    /// What [`KeyStore::find_key`] would say, if it can be said without waiting: then no future is made
+    /// for it. `None`, which is always right: it has to be asked.
+    fn find_key_now(
+        &self,
+        _digest: &KeyDigest,
+    ) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        None
+    }
 }
 
 impl<S: KeyStore> KeyStore for Arc<S> {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
         (**self).find_key(digest).await
+    }
+
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        (**self).find_key_now(digest)
     }
 }
 

@@ -124,6 +124,8 @@ pub mod call;
 pub mod ceiling;
 pub mod error;
 pub mod facts;
+#[cfg(any(feature = "passthrough", feature = "upstream"))]
+mod heads;
 pub mod hush;
 pub mod json;
 pub mod key;

@@ -80,9 +80,13 @@ impl MicroRub {
         Self(-self.0)
     }
 
-    /// The text form, written into `buffer`: what [`Display`](fmt::Display) shows, without a formatter.
+    /// The text form, for which `buffer` has room: what [`Display`](fmt::Display) shows, without a formatter.
     #[must_use]
     pub fn encode(self, buffer: &mut [u8; Self::TEXT_BYTES_MAX]) -> &str {
+        // What calls cost beyond their holds, nearly always.
+        if self == Self::ZERO {
+            return "0.00";
+        }
         let micro = self.0.unsigned_abs();
         let (mut whole, mut fraction) = (micro / 1_000_000, micro % 1_000_000);
         let mut digits = 6;

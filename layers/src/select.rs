@@ -154,12 +154,12 @@ where
 
     fn call(&mut self, req: Request<Call>) -> Self::Future {
         let (parts, call) = req.into_parts();
-        let caller = parts.extensions.get::<Caller>().cloned();
+        let caller = parts.extensions.get::<Caller>();
         let (model, price) = match self.layer.models.find_model(&call.model) {
             Found::Callable(model, price) => (model, price),
             Found::Unpriced => return refused(Error::PriceUnavailable),
             Found::Unknown => {
-                let funds = self.layer.funds.clone();
+                let (funds, caller) = (self.layer.funds.clone(), caller.cloned());
                 return Either::Right(Box::pin(async move {
                     if let Some(Caller(key)) = caller {
                         funds.check(&key).await?;

@@ -257,9 +257,10 @@ impl Admin {
             .create_account(&id, &name)
             .await
             .map_err(|error| match error {
-                BookError::Exists => {
-                    Refusal::Conflict(format!("account {id} exists already, with another name"))
-                }
+                BookError::Exists => Refusal::Conflict(format!(
+                    "account {id} exists already, with another name: rename it (tollgate account set {id} \
+                     --name NAME), or choose another id for another account"
+                )),
                 error => Refusal::of_change(&error, &format!("account {id}")),
             })?;
         tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);

@@ -2,7 +2,7 @@
 //! is ignored.
 
 use super::refusal::Refusal;
-use crate::time_text::parse_rfc3339_ms;
+use crate::{percent::decoded, time_text::parse_rfc3339_ms};
 
 /// The parameters of a request that have not been read yet.
 #[derive(Debug)]
@@ -63,27 +63,6 @@ pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Re
 pub(super) fn time(text: &str) -> Result<u64, String> {
     parse_rfc3339_ms(text)
         .ok_or_else(|| "must be a date like 2026-01-31, or a time like 2026-01-31T12:00:00Z".into())
-}
-
-/// RFC 3986: a plus is a plus, not a space as in forms, so that a time zone may be written plainly.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        if *first == b'%' {
-            let (digits, behind) = behind.split_at_checked(2)?;
-            if !digits.iter().all(u8::is_ascii_hexdigit) {
-                return None;
-            }
-            let digits = std::str::from_utf8(digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = behind;
-        } else {
-            bytes.push(*first);
-            rest = behind;
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

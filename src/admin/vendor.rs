@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tollgate_layers::failover::{BreakerState, RouteState, VendorState};
+use tollgate_layers::failover::{BreakerState, LastError, RouteState, VendorState};
 
 use crate::time_text::rfc3339;
 
@@ -29,6 +29,13 @@ struct RouteAnswer<'a> {
     ewma_ms: Option<u64>,
     shut_until: Option<String>,
     rests_until: Option<String>,
+    last_error: Option<ErrorAnswer>,
+}
+
+#[derive(Serialize)]
+struct ErrorAnswer {
+    at: String,
+    status: Option<u16>,
 }
 
 impl<'a> VendorAnswer<'a> {
@@ -47,29 +54,38 @@ impl<'a> VendorAnswer<'a> {
             routes: vendor
                 .routes
                 .iter()
-                .map(|route| RouteAnswer::new(route, now_ms))
+                .map(|route| RouteAnswer::new(vendor, route, now_ms))
                 .collect(),
         }
     }
 }
 
 impl<'a> RouteAnswer<'a> {
-    fn new(route: &'a RouteState, now_ms: u64) -> Self {
+    fn new(vendor: &VendorState, route: &'a RouteState, now_ms: u64) -> Self {
         let after = |wait: Duration| rfc3339(now_ms.saturating_add(millis(wait)));
+        let error = |LastError { ago, status }: LastError| ErrorAnswer {
+            at: rfc3339(now_ms.saturating_sub(millis(ago))),
+            status: status.map(|status| status.as_u16()),
+        };
         Self {
             model: &route.model,
-            state: state(route),
+            state: if vendor.disabled {
+                "disabled"
+            } else {
+                state(route)
+            },
             failures: route.failures,
             in_flight: route.in_flight,
             ewma_ms: route.first_byte.map(millis),
             shut_until: route.open_for.map(after),
             rests_until: route.rests_for.map(after),
+            last_error: route.last_error.map(error),
         }
     }
 }
 
-/// What it does with calls now, in an operator's words: it answers them, gets none after failures, gets
-/// one to see whether it is back, or has asked for a rest.
+/// What it does with calls of a vendor that is not disabled, in an operator's words: it answers them, gets none after
+/// failures, gets one to see whether it is back, or has asked for a rest.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
@@ -123,6 +139,7 @@ pub(super) fn name_of(segment: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use serde_json::json;
 
     use super::*;
@@ -137,6 +154,10 @@ mod tests {
             first_byte: Some(Duration::from_micros(1_234_567)),
             open_for: Some(Duration::from_secs(4)),
             rests_for: None,
+            last_error: Some(LastError {
+                ago: Duration::from_secs(1),
+                status: Some(StatusCode::NOT_FOUND),
+            }),
         };
         assert_eq!(state(&route), "shut");
         route.breaker = BreakerState::HalfOpen;
@@ -146,7 +167,7 @@ mod tests {
         route.rests_for = Some(Duration::from_secs(1));
         assert_eq!(state(&route), "resting");
         (route.breaker, route.rests_for) = (BreakerState::Open, None);
-        let vendor = VendorState {
+        let mut vendor = VendorState {
             name: "a".into(),
             disabled: true,
             in_flight: 3,
@@ -162,11 +183,15 @@ mod tests {
                 "name": "a", "status": "disabled", "in_flight": 3, "connections_max": 1024,
                 "keys": 2, "keys_parked": 1,
                 "routes": [{
-                    "model": "m-1", "state": "shut", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
+                    "model": "m-1", "state": "disabled", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
                     "shut_until": "1970-01-01T00:00:05Z", "rests_until": null,
+                    "last_error": { "at": "1970-01-01T00:00:00Z", "status": 404 },
                 }],
             })
         );
+        vendor.disabled = false;
+        let shown = serde_json::to_value(VendorAnswer::new(&vendor, 1_000)).unwrap();
+        assert_eq!(shown["routes"][0]["state"], "shut");
     }
 
     #[test]

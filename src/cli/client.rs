@@ -21,6 +21,8 @@ const ANSWER_SECONDS_MAX: u64 = 30;
 const READY_SECONDS_MAX: u64 = 5;
 /// For what reads the whole ledger before it answers.
 const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
+/// Where a gateway's admin API is, if nobody says otherwise.
+const ADMIN_URL: &str = "http://127.0.0.1:8081";
 /// Between two pieces of an answer that is read as it comes.
 const PIECE_SECONDS_MAX: u64 = 60;
 
@@ -28,6 +30,8 @@ const PIECE_SECONDS_MAX: u64 = 60;
 pub(super) struct Client {
     /// Without a closing slash.
     url: String,
+    /// What says where it is: texts name it.
+    flag: &'static str,
     authorization: Option<HeaderValue>,
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
@@ -35,7 +39,7 @@ pub(super) struct Client {
 impl Client {
     /// A client of the gateway that the flags and the environment name.
     pub(super) fn new(reach: &Reach) -> Result<Self, Failure> {
-        let mut client = Self::without_key(&reach.admin_url)?;
+        let mut client = Self::without_key(reach.admin_url.as_deref(), "--admin-url")?;
         let key = admin_key(
             reach.admin_key_file.as_deref(),
             std::env::var("TOLLGATE_ADMIN_KEY").ok(),
@@ -51,9 +55,10 @@ impl Client {
         Ok(client)
     }
 
-    /// A client for what needs no key.
-    pub(super) fn without_key(url: &str) -> Result<Self, Failure> {
-        let url = checked_url(url)?;
+    /// A client for what needs no key, of the gateway that `flag` or the environment names.
+    pub(super) fn without_key(given: Option<&str>, flag: &'static str) -> Result<Self, Failure> {
+        let url = admin_url(given, std::env::var("TOLLGATE_ADMIN_URL").ok());
+        let url = checked_url(&url, flag)?;
         let https = HttpsConnectorBuilder::new()
             .with_webpki_roots()
             .https_or_http()
@@ -61,6 +66,7 @@ impl Client {
             .build();
         Ok(Self {
             url,
+            flag,
             authorization: None,
             http: HttpClient::builder(TokioExecutor::new()).build(https),
         })
@@ -112,7 +118,7 @@ impl Client {
                 self.url
             ))
         })??;
-        readiness(status, &body)
+        readiness(status, &body, self.flag)
     }
 
     /// Asks for what takes a while: the whole ledger is read for it.
@@ -228,15 +234,14 @@ impl Client {
             .collect()
             .await;
         let body = body.map_err(|error| self.out_of_reach(&*error))?;
-        Ok(read_answer(status, &body.to_bytes()))
+        Ok(read_answer(status, &body.to_bytes(), self.flag))
     }
 
     fn out_of_reach(&self, error: &(dyn Error + 'static)) -> Failure {
         let cause = root(error);
         Failure::OutOfReach(format!(
-            "no answer from {}: {cause}; is the gateway running, and is --admin-url (TOLLGATE_ADMIN_URL) its \
-             admin.listen?",
-            self.url
+            "no answer from {}: {cause}; is the gateway running, and is {} (TOLLGATE_ADMIN_URL) its admin.listen?",
+            self.url, self.flag
         ))
     }
 }
@@ -269,10 +274,17 @@ pub(super) fn encoded(value: &str) -> String {
     text
 }
 
+/// Where the admin API is: as a flag says, else the environment. Not by clap, which takes what the environment says
+/// for an option that was given and writes it into the usage line of every mistake.
+fn admin_url(given: Option<&str>, environment: Option<String>) -> String {
+    let given = given.map(str::to_owned);
+    given.or(environment).unwrap_or_else(|| ADMIN_URL.into())
+}
+
 /// An http or https address without a closing slash. What is not one is not repeated: somebody may
 /// have put a secret in it.
-fn checked_url(url: &str) -> Result<String, Failure> {
-    let problem = |text: &str| Failure::Usage(format!("--admin-url (TOLLGATE_ADMIN_URL): {text}"));
+fn checked_url(url: &str, flag: &str) -> Result<String, Failure> {
+    let problem = |text: &str| Failure::Usage(format!("{flag} (TOLLGATE_ADMIN_URL): {text}"));
     let uri: Uri = url
         .parse()
         .map_err(|_| problem("not an address; give one like http://127.0.0.1:8081"))?;
@@ -312,10 +324,10 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
 }
 
 /// The JSON of a good answer, or what the gateway refused.
-fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
+fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Failure> {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
-        return value.ok_or_else(|| not_the_admin_api(status));
+        return value.ok_or_else(|| not_the_admin_api(status, flag));
     }
     let message = value
         .as_ref()
@@ -324,15 +336,14 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
         .as_ref()
         .and_then(|value| value.pointer("/error/code")?.as_str());
     let Some(message) = message else {
-        return Err(not_the_admin_api(status));
+        return Err(not_the_admin_api(status, flag));
     };
     // Callers' refusals have codes, operators' have none.
     if matches!(code, Some("path_not_found" | "method_not_allowed")) {
-        return Err(Failure::OutOfReach(
-            "this is the listener for callers, not the operator's; --admin-url (TOLLGATE_ADMIN_URL) must be the \
-             gateway's admin.listen, by default http://127.0.0.1:8081"
-                .into(),
-        ));
+        return Err(Failure::OutOfReach(format!(
+            "this is the listener for callers, not the operator's; {flag} (TOLLGATE_ADMIN_URL) must be the \
+             gateway's admin.listen, by default {ADMIN_URL}"
+        )));
     }
     let message = message.replace(char::is_control, " ");
     Err(match status {
@@ -348,7 +359,7 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
 }
 
 /// What `/readyz` says.
-fn readiness(status: StatusCode, body: &[u8]) -> Result<(), Failure> {
+fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (status, value["status"].as_str()) {
         (StatusCode::OK, Some("ready")) => Ok(()),
@@ -359,17 +370,17 @@ fn readiness(status: StatusCode, body: &[u8]) -> Result<(), Failure> {
                 reason.replace(char::is_control, " ")
             )))
         }
-        _ => match read_answer(status, body) {
+        _ => match read_answer(status, body, flag) {
             Err(failure @ Failure::OutOfReach(_)) => Err(failure),
-            _ => Err(not_the_admin_api(status)),
+            _ => Err(not_the_admin_api(status, flag)),
         },
     }
 }
 
-fn not_the_admin_api(status: StatusCode) -> Failure {
+fn not_the_admin_api(status: StatusCode, flag: &str) -> Failure {
     Failure::OutOfReach(format!(
-        "what answered ({status}) is not the admin API; --admin-url (TOLLGATE_ADMIN_URL) must be the gateway's \
-         admin.listen, by default http://127.0.0.1:8081"
+        "what answered ({status}) is not the admin API; {flag} (TOLLGATE_ADMIN_URL) must be the gateway's \
+         admin.listen, by default {ADMIN_URL}"
     ))
 }
 
@@ -413,7 +424,8 @@ mod tests {
             (200, "<html>", 69, "not the admin API"),
             (301, "", 69, "not the admin API"),
         ] {
-            let answer = read_answer(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+            let status = StatusCode::from_u16(status).unwrap();
+            let answer = read_answer(status, body.as_bytes(), "--admin-url");
             match answer {
                 Ok(value) => assert_eq!((value["id"].as_str(), code), (Some("a"), 0)),
                 Err(failure) => assert!(
@@ -440,11 +452,14 @@ mod tests {
                 Some("listener for callers"),
             ),
         ] {
-            let asked = readiness(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+            let status = StatusCode::from_u16(status).unwrap();
+            let asked = readiness(status, body.as_bytes(), "--url");
             match (asked, says) {
                 (Ok(()), None) => {}
                 (Err(failure), Some(says)) => assert!(
-                    failure.code() == 69 && failure.text().contains(says),
+                    failure.code() == 69
+                        && failure.text().contains(says)
+                        && !failure.text().contains("--admin-url"),
                     "{failure:?}"
                 ),
                 (asked, _) => panic!("{status} {body}: {asked:?}"),
@@ -477,14 +492,23 @@ mod tests {
             ("http://host/?secret", None),
             ("", None),
         ] {
-            match checked_url(url) {
+            match checked_url(url, "--url") {
                 Ok(url) => assert_eq!(Some(url.as_str()), checked),
                 Err(failure) => {
                     assert!(checked.is_none() && failure.code() == 64, "{url}");
+                    assert!(failure.text().starts_with("--url (TOLLGATE_ADMIN_URL): "));
                     assert!(!format!("{failure:?}").contains("secret"), "{url}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_address_comes_from_the_flag_the_environment_or_is_the_usual_one() {
+        let environment = || Some("http://environment".to_owned());
+        assert_eq!(admin_url(Some("http://flag"), environment()), "http://flag");
+        assert_eq!(admin_url(None, environment()), "http://environment");
+        assert_eq!(admin_url(None, None), ADMIN_URL);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{client::Client, failure::Failure, show};
 
-pub(super) async fn health(url: &str) -> Result<(), Failure> {
-    Client::without_key(url)?.ready().await?;
+pub(super) async fn health(url: Option<&str>) -> Result<(), Failure> {
+    Client::without_key(url, "--url")?.ready().await?;
     show::write("ready\n")
 }

@@ -315,15 +315,9 @@ enum Command {
         after_help = "Example:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'"
     )]
     Health {
-        /// The gateway's operator's listener
-        #[arg(
-            long,
-            value_name = "URL",
-            env = "TOLLGATE_ADMIN_URL",
-            hide_env_values = true,
-            default_value = ADMIN_URL
-        )]
-        url: String,
+        /// The gateway's operator's listener; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
+        #[arg(long, value_name = "URL")]
+        url: Option<String>,
     },
 
     /// Print a shell's completions of these commands
@@ -348,8 +342,6 @@ enum Command {
     },
 }
 
-const ADMIN_URL: &str = "http://127.0.0.1:8081";
-
 #[derive(Debug, Subcommand)]
 enum LedgerCommand {
     /// Copy all books into an empty ledger, as when moving from a file to Redis or back
@@ -362,24 +354,17 @@ enum LedgerCommand {
     Copy(ledger_copy::Wish),
 }
 
-/// How a command reaches the gateway, and how it prints the answer.
+/// How a command reaches the gateway, and how it prints the answer. Help shows this behind what is the command's own.
 #[derive(Debug, Args)]
 struct Reach {
-    /// The gateway's admin API
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "TOLLGATE_ADMIN_URL",
-        hide_env_values = true,
-        default_value = ADMIN_URL
-    )]
-    admin_url: String,
+    /// The gateway's admin API; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
+    #[arg(long, global = true, display_order = 100, value_name = "URL")]
+    admin_url: Option<String>,
     /// File that holds the admin key, instead of the variable TOLLGATE_ADMIN_KEY
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, display_order = 101, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
     /// Print the API's JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 102)]
     json: bool,
 }
 
@@ -533,10 +518,11 @@ struct Without {
 
 #[derive(Debug, Subcommand)]
 enum VendorCommand {
-    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte
+    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
     #[command(
         after_help = "A route is answering, shut after failures (until shut until), trying one call to see whether it \
-                      is back, or resting because the vendor asked for it with a 429 (until rests until).\n\n\
+                      is back, resting because the vendor asked for it with a 429 (until rests until), or disabled \
+                      with its vendor.\n\n\
                       Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
@@ -593,13 +579,21 @@ struct Limits {
 }
 
 fn payment(text: &str) -> Result<MicroRub, String> {
-    match text.parse::<MicroRub>() {
-        Ok(amount) if amount > MicroRub::ZERO => Ok(amount),
-        Ok(_) => Err(format!(
-            "a payment is more than 0; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT"
-        )),
-        Err(error) => Err(format!("{error}")),
+    let amount = text.parse::<MicroRub>();
+    let amount = amount.map_err(|error| error.to_string())?;
+    if amount > MicroRub::ZERO {
+        return Ok(amount);
     }
+    let range = format!(
+        "a payment is {} to {} rubles",
+        MicroRub::new(1),
+        MicroRub::MAX
+    );
+    Err(if amount == MicroRub::ZERO {
+        range
+    } else {
+        format!("{range}; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT")
+    })
 }
 
 /// A number may come with the parentheses that it has at the end of an error.
@@ -703,7 +697,7 @@ impl Command {
             Self::Ledger {
                 command: LedgerCommand::Copy(wish),
             } => ledger_copy::copy(&wish).await,
-            Self::Health { url } => health::health(&url).await,
+            Self::Health { url } => health::health(url.as_deref()).await,
             Self::Completions { shell } => completions::completions(shell),
             Self::Man { out } => completions::man(&out),
         }
@@ -883,7 +877,10 @@ mod tests {
                 "tollgate topup acme -5 --id p1",
                 "tollgate adjust ACCOUNT -5 --id ID --reason TEXT",
             ),
-            ("tollgate topup acme 0 --id p1", "more than 0"),
+            (
+                "tollgate topup acme 0 --id p1",
+                "'<RUBLES>': a payment is 0.000001 to 9007199254.740991 rubles\n",
+            ),
             ("tollgate adjust acme 1 --id a1", "--reason"),
             (
                 "tollgate key create acme --address 10.0.0.0/99",
@@ -944,7 +941,48 @@ mod tests {
             let Ok(Command::Account { reach, .. }) = parsed(line) else {
                 panic!("{line}")
             };
-            assert!(reach.json && reach.admin_url == "http://h", "{line}");
+            let url = reach.admin_url.as_deref();
+            assert!(reach.json && url == Some("http://h"), "{line}");
         }
+    }
+
+    #[test]
+    fn only_a_payment_below_nothing_is_meant_to_take_money_off() {
+        assert!(payment("-5").unwrap_err().contains("tollgate adjust"));
+        assert!(!payment("0").unwrap_err().contains("tollgate adjust"));
+        assert_eq!(payment("0.000001"), Ok(MicroRub::new(1)));
+    }
+
+    #[test]
+    fn help_shows_what_is_the_commands_own_and_then_what_all_commands_have() {
+        let mut cli = Cli::command();
+        cli.build();
+        let key = cli.find_subcommand_mut("key").unwrap();
+        let create = key.find_subcommand_mut("create").unwrap();
+        let help = create.render_help().to_string();
+        let lines = help
+            .lines()
+            .take_while(|line| *line != "Examples:")
+            .map(|line| line.trim_start().trim_start_matches("-h, "));
+        let options: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("--")?.split(' ').next())
+            .collect();
+        assert_eq!(options.first(), Some(&"name"), "{help}");
+        let last = [
+            "tokens-per-minute",
+            "admin-url",
+            "admin-key-file",
+            "json",
+            "help",
+        ];
+        assert!(options.ends_with(&last), "{help}");
+    }
+
+    #[test]
+    fn a_mistake_names_the_file_once() {
+        let file = "/no/such/tollgate.toml";
+        let failure = check(Path::new(file)).unwrap_err();
+        assert!(failure.text().starts_with(file), "{failure:?}");
+        assert_eq!(failure.text().matches(file).count(), 1, "{failure:?}");
     }
 }

@@ -55,7 +55,7 @@ const ACCOUNT_KEY_ROW: &[Cell] = &[
     Cell::rubles("of", "/ceiling_day_rub").or("-"),
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("free", "/free_rub"),
-    Cell::text("changed", "/changed_at"),
+    Cell::text("changed", "/changed_at").or("never"),
 ];
 
 const KEY: &[Cell] = &[
@@ -134,6 +134,8 @@ const ROUTE_ROW: &[Cell] = &[
     Cell::number("ms", "/route/ewma_ms"),
     Cell::text("shut until", "/route/shut_until"),
     Cell::text("rests until", "/route/rests_until"),
+    Cell::text("last error", "/route/last_error/at"),
+    Cell::number("with status", "/route/last_error/status"),
 ];
 
 const VENDOR: &[Cell] = &[
@@ -172,10 +174,20 @@ fn overview(account: &Value) -> String {
     let mut text = facts(ACCOUNT, account);
     let keys = rows(account, "keys");
     if !keys.is_empty() {
+        let keys: Vec<Value> = keys.iter().map(with_change).collect();
         text.push('\n');
-        text.push_str(&table(ACCOUNT_KEY_ROW, keys));
+        text.push_str(&table(ACCOUNT_KEY_ROW, &keys));
     }
     text
+}
+
+/// A key whose time of change is null until there was one; the API's is then when it was made.
+fn with_change(key: &Value) -> Value {
+    let mut key = key.clone();
+    if key["changed_at"] == key["created_at"] {
+        key["changed_at"] = Value::Null;
+    }
+    key
 }
 
 async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
@@ -195,8 +207,8 @@ pub(super) async fn top_up(
     rubles: MicroRub,
     id: &str,
 ) -> Result<(), Failure> {
-    let body = json!({"id": id, "amount_rub": rubles});
-    enter(reach, &format!("/admin/v1/accounts/{account}/topups"), body).await
+    let path = format!("/admin/v1/accounts/{account}/topups");
+    enter(reach, &path, id, json!({"id": id, "amount_rub": rubles})).await
 }
 
 pub(super) async fn adjust(
@@ -206,20 +218,21 @@ pub(super) async fn adjust(
     id: &str,
     reason: &str,
 ) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{account}/adjustments");
     let body = json!({"id": id, "amount_rub": rubles, "reason": reason});
-    enter(
-        reach,
-        &format!("/admin/v1/accounts/{account}/adjustments"),
-        body,
-    )
-    .await
+    enter(reach, &path, id, body).await
 }
 
-async fn enter(reach: &Reach, path: &str, body: Value) -> Result<(), Failure> {
+async fn enter(reach: &Reach, path: &str, id: &str, body: Value) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call(Method::POST, path, Some(body))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))
+    show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))?;
+    if !reach.json {
+        // The ledger does not say whether the id was new.
+        eprintln!("{id} is booked, once: the same id again changes nothing.");
+    }
+    Ok(())
 }
 
 pub(super) async fn key(reach: &Reach, command: KeyCommand) -> Result<(), Failure> {
@@ -298,7 +311,14 @@ pub(super) async fn vendor(reach: &Reach, command: VendorCommand) -> Result<(), 
     let answer = Client::new(reach)?
         .call(Method::PATCH, &path, Some(json!({"status": status})))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(VENDOR, answer))
+    show::print(reach.json, &answer, |answer| facts(VENDOR, answer))?;
+    if status == "disabled" && !reach.json {
+        eprintln!(
+            "{name} gets no new calls from this node; calls in flight run to their ends. \
+             To put it back: tollgate vendor enable {name}"
+        );
+    }
+    Ok(())
 }
 
 /// A row for each route: what the vendor has for all of them stands in each.
@@ -436,27 +456,35 @@ mod tests {
              KEY  NAME  STATUS  SPENT, ₽  OF, ₽  MONTH, ₽  OF, ₽  TODAY, ₽  OF, ₽  HELD, ₽  FREE, ₽  CHANGED\n\
              k1   ci    active      3.00      -      2.00  30.00      1.00   5.00     0.00     4.00  2027-01-31T00:00:00Z\n"
         );
+        let mut made = account.clone();
+        made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();
+        assert!(overview(&made).ends_with("    4.00  never\n"));
         // Other answers have no keys.
         assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
     }
 
     #[test]
     fn vendors_are_listed_by_route() {
-        let route = |model: &str, state: &str| {
+        let route = |model: &str, state: &str, last_error: Value| {
             json!({
                 "model": model, "state": state, "failures": 0, "in_flight": 2, "ewma_ms": 400,
-                "shut_until": null, "rests_until": null,
+                "shut_until": null, "rests_until": null, "last_error": last_error,
             })
         };
+        let error = json!({ "at": "2027-01-31T00:00:00Z", "status": 404 });
+        let routes = [
+            route("m-1", "answering", error),
+            route("m-2", "shut", Value::Null),
+        ];
         let answer = json!({ "vendors": [
-            { "name": "a", "status": "active", "routes": [route("m-1", "answering"), route("m-2", "shut")] },
+            { "name": "a", "status": "active", "routes": routes },
             { "name": "b", "status": "disabled", "routes": [] },
         ] });
         assert_eq!(
             table(ROUTE_ROW, &route_rows(&answer)),
-            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL\n\
-             a       active  m-1    answering         0          2  400  -           -\n\
-             a       active  m-2    shut              0          2  400  -           -\n"
+            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            WITH STATUS\n\
+             a       active  m-1    answering         0          2  400  -           -            2027-01-31T00:00:00Z          404\n\
+             a       active  m-2    shut              0          2  400  -           -            -                               -\n"
         );
     }
 

@@ -308,14 +308,16 @@ impl Check<'_> {
             .enumerate()
             .map(|(index, raw)| {
                 let path = format!("model[{index}]");
-                let model = self.model(raw, &path, vendors)?;
-                if !ids.insert(model.id.clone()) {
+                // Before the rest, whose mistakes must not hide this one.
+                if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
+                    && !ids.insert(id.clone())
+                {
                     self.errors.add(
                         format!("{path}.id"),
-                        format!("{:?} is there already: one model each id", model.id),
+                        format!("{id:?} is there already: one model each id"),
                     );
                 }
-                Some(model)
+                self.model(raw, &path, vendors)
             })
             .collect();
         models.into_iter().collect()

@@ -81,18 +81,21 @@ impl Errors {
 
     /// A field that is not there, unless it is only missing because it was wrong.
     pub(super) fn missing(&mut self, path: &str, advice: &str) {
-        let told = self
-            .0
+        if !self.told(path) {
+            self.add(path, format!("missing; {advice}"));
+        }
+    }
+
+    /// Whether a mistake is known in a field, or in what it stands in.
+    pub(super) fn told(&self, path: &str) -> bool {
+        self.0
             .iter()
             .any(|error| match path.strip_prefix(error.path.as_str()) {
                 Some(rest) => {
                     !error.path.is_empty() && (rest.is_empty() || rest.starts_with(['.', '[']))
                 }
                 None => false,
-            });
-        if !told {
-            self.add(path, format!("missing; {advice}"));
-        }
+            })
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -102,7 +102,7 @@ impl Config {
             Ok(text) => Self::check(&text, Env::new(&|name| std::env::var(name).ok(), &files)),
             Err(error) => {
                 let mut errors = error::Errors::default();
-                errors.add("", format!("cannot read {}: {error}", path.display()));
+                errors.add("", format!("cannot be read: {error}"));
                 Err(errors.finish(|_| None))
             }
         };

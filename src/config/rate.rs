@@ -76,8 +76,12 @@ impl Check<'_> {
                 return None;
             }
             (None, None) => {
-                self.errors
-                    .missing(path, "give fixed = \"90.50\", or url and select");
+                // One that was wrong is not there any more, and has been told.
+                let told = |name: &str| self.errors.told(&format!("{path}.{name}"));
+                if !told("fixed") && !told("url") {
+                    self.errors
+                        .missing(path, "give fixed = \"90.50\", or url and select");
+                }
                 return None;
             }
         };

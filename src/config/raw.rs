@@ -475,19 +475,27 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
     Some(culprit)
 }
 
+const WHOLE: &str = "a whole number, 0 or more";
+
 /// serde's words without the value that stands in the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
     if let Some(unknown) = message.strip_prefix("unknown field ") {
         return unknown_field(unknown);
     }
-    let Some((found, expected)) = message
+    let wrong = message
         .strip_prefix("invalid type: ")
-        .and_then(|rest| rest.rsplit_once(", expected "))
-    else {
+        .or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, expected)) = wrong.and_then(|rest| rest.rsplit_once(", expected ")) else {
         return message.to_owned();
     };
-    let (kind, advice) = match found.split(' ').next().unwrap_or_default() {
+    let kind = found.split(' ').next().unwrap_or_default();
+    if expected == "u64" && matches!(kind, "floating" | "integer") {
+        // A number where one belongs is no secret.
+        let number = found.split('`').nth(1).unwrap_or(found);
+        return format!("must be {WHOLE}, found {number}");
+    }
+    let (kind, advice) = match kind {
         "floating" => ("a number", "; put it in quotes, like \"0.25\""),
         "integer" => ("a number", "; put it in quotes"),
         "string" => ("text", "; take the quotes away"),
@@ -498,12 +506,12 @@ fn plain(message: &str) -> String {
     };
     let expected = match expected {
         "a string" => "text",
-        "u64" => "a whole number, 0 or more",
+        "u64" => WHOLE,
         "a boolean" => "true or false",
         "a sequence" => "a list",
         other => other,
     };
-    let advice = if expected == "text" || kind == "text" && expected.starts_with("a whole") {
+    let advice = if expected == "text" || kind == "text" && expected == WHOLE {
         advice
     } else {
         ""

@@ -390,6 +390,12 @@ fn every_mistake_is_named_with_its_field() {
         ),
         (
             "[admin]",
+            "[limits]\nin_flight_max = 1.5\n[admin]",
+            "limits.in_flight_max",
+            "whole number, 0 or more, found 1.5",
+        ),
+        (
+            "[admin]",
             "[tariff]\nsell_rate_multiplier = 1.15\n[admin]",
             "tariff.sell_rate_multiplier",
             "quotes",
@@ -550,7 +556,7 @@ fn every_mistake_is_named_with_its_field() {
             "name = \"v\"",
             "name = \"v\"\nconnect_seconds = -3",
             "vendor[0].connect_seconds",
-            "-3",
+            "must be a whole number, 0 or more, found -3",
         ),
         ("id = \"m\"", "id = \"\"", "model[0].id", "missing"),
         ("family = \"M\"", "", "model[0].family", "missing"),
@@ -764,13 +770,31 @@ fn duplicate_models_and_vendors_are_refused() {
     let errors = parse(&twice).unwrap_err();
     let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["vendor[1].name", "model[1].id"], "{errors}");
+    // Other mistakes in both do not hide it.
+    let errors = parse(&twice.replace("family = \"M\"", "")).unwrap_err();
+    for path in ["model[0].family", "model[1].family", "model[1].id"] {
+        assert!(errors.iter().any(|error| error.path == path), "{errors}");
+    }
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_field_of_the_wrong_shape_is_told_once() {
+    for (from, to, path) in [
+        ("fixed = \"90.50\"", "fixed = 90.50", "rate.source[0].fixed"),
+        ("fixed = \"90.50\"", "url = 5", "rate.source[0].url"),
+        ("key = \"${VENDOR_KEY}\"", "keys = [1]", "vendor[0].keys"),
+    ] {
+        let errors = parse(&changed(from, to)).unwrap_err();
+        let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(paths, [path], "{errors}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_cannot_be_read() {
     let errors = Config::load(Path::new("/no/such/tollgate.toml")).unwrap_err();
     assert!(
-        errors.to_string().contains("/no/such/tollgate.toml"),
+        errors.to_string().starts_with("cannot be read: "),
         "{errors}"
     );
 }

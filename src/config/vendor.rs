@@ -187,6 +187,10 @@ impl Check<'_> {
     ) -> Option<Vec<(String, SecretString)>> {
         const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
         let Some(keys) = &raw.keys else {
+            // Keys that were wrong are not there any more, and have been told.
+            if raw.key.is_none() && self.errors.told(&at("keys")) {
+                return None;
+            }
             let key = self.secret(raw.key.clone(), &at("key"), ADVICE)?;
             return Some(vec![(at("key"), key)]);
         };

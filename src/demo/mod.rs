@@ -149,7 +149,8 @@ Ctrl-C stops.
 /// What the scripted vendor does, for people.
 const SCRIPT: &str = "\
 It answers with what you say, calls a tool named get_weather when you offer one, and plays a vendor that fails when \
-your text\nholds one of the words vendor-400, vendor-429, vendor-500 and vendor-cut.";
+your text\nholds one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \
+(its stream breaks\noff in the middle; an answer that is no stream comes whole).";
 
 fn busy(listen: SocketAddr) -> String {
     format!("cannot listen on {listen}: choose another address with --listen")
@@ -172,7 +173,6 @@ async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
     store.enter(&account, &entry).await?;
     let record = KeyRecord {
         name: "demo".into(),
-        created_at_ms: 0,
         ..secret.record("demo-key".parse()?, account)
     };
     store.create_key(&record, Ceilings::NONE).await?;
@@ -219,7 +219,8 @@ gone when this process ends. Try it:
 
 {SCRIPT}
 
-Each call that is charged is one line here: number, model, tokens in → out, charge, balance. Ctrl-C stops.
+Each call that is charged is one line here: its number, model, tokens in → out, charge, the account's balance after it,
+and (estimated) where the vendor did not count. Ctrl-C stops.
 "#
     );
 }
@@ -244,5 +245,20 @@ async fn print_calls(store: Store, mut lines: mpsc::Receiver<(Settlement, Settle
             usage.output,
             settled.charged,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::reserve::memory::MemoryLedger;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_key_says_when_it_was_made() {
+        let store = Store::Memory(MemoryLedger::new());
+        funded_key(&store).await.unwrap();
+        let key = store.key(&"demo-key".parse().unwrap()).await.unwrap();
+        assert!(key.record.created_at_ms > 1_700_000_000_000);
     }
 }

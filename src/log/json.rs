@@ -7,7 +7,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::Serialize;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -96,7 +95,7 @@ impl Scratch {
 #[derive(Default)]
 pub(super) struct Stamp {
     second: u64,
-    /// The second, up to its fraction.
+    /// The second, up to the digits of its fraction.
     text: String,
 }
 
@@ -107,15 +106,13 @@ impl Stamp {
             self.second = time.as_secs();
             self.text = rfc3339(self.second.saturating_mul(1000));
             self.text.truncate("2027-01-31T00:00:00".len());
-        }
-        let mut fraction = *b".000000Z";
-        let mut micros = time.subsec_micros();
-        for digit in fraction[1..7].iter_mut().rev() {
-            *digit += (micros % 10) as u8;
-            micros /= 10;
+            self.text.push('.');
         }
         line.push_str(&self.text);
-        line.push_str(ascii(&fraction));
+        // With a digit in front, so that no zero is left out.
+        let micros = 1_000_000 + u64::from(time.subsec_micros());
+        line.push_str(&itoa::Buffer::new().format(micros)[1..]);
+        line.push('Z');
     }
 }
 
@@ -133,43 +130,38 @@ impl Fields<'_> {
     }
 
     /// A value that stands for itself.
-    fn bare(&mut self, field: &Field, value: &str) {
+    fn bare(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
         self.0.push_str(field.name());
         self.0.push_str("\":");
-        self.0.push_str(value);
+        write(self.0);
         self.0.push_str(",\"");
-    }
-
-    fn number(&mut self, field: &Field, value: &impl Serialize) {
-        let mut buffer = [0_u8; NUMBER_BYTES_MAX];
-        let mut rest = &mut buffer[..];
-        serde_json::to_writer(&mut rest, value).expect("any number fits");
-        let end = NUMBER_BYTES_MAX - rest.len();
-        self.bare(field, ascii(&buffer[..end]));
     }
 }
 
-/// More than any number of 64 bits has.
-const NUMBER_BYTES_MAX: usize = 32;
-
 impl Visit for Fields<'_> {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        match thousandths(value) {
-            Some(count) => self.bare(field, with_point(count, &mut [0; NUMBER_BYTES_MAX])),
-            None => self.number(field, &value),
-        }
+        self.bare(field, |line| match thousandths(value) {
+            Some(count) => push_thousandths(line, count),
+            None => line.push_str(&serde_json::to_string(&value).expect("a number is JSON")),
+        });
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.number(field, &value);
+        self.bare(field, |line| {
+            line.push_str(itoa::Buffer::new().format(value));
+        });
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.number(field, &value);
+        self.bare(field, |line| {
+            line.push_str(itoa::Buffer::new().format(value));
+        });
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.bare(field, if value { "true" } else { "false" });
+        self.bare(field, |line| {
+            line.push_str(if value { "true" } else { "false" });
+        });
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -193,36 +185,21 @@ fn thousandths(value: f64) -> Option<u64> {
 }
 
 /// As `serde_json` writes it: a digit behind the point at least.
-fn with_point(thousandths: u64, buffer: &mut [u8; NUMBER_BYTES_MAX]) -> &str {
-    let (mut whole, mut fraction) = (thousandths / 1000, thousandths % 1000);
-    let mut digits = 3;
-    while digits > 1 && fraction.is_multiple_of(10) {
-        fraction /= 10;
-        digits -= 1;
-    }
-    // From its end: the last digits are found first.
-    let mut begins = buffer.len();
-    let mut push = |byte: u8| {
-        begins -= 1;
-        buffer[begins] = byte;
+fn push_thousandths(line: &mut String, count: u64) {
+    let (whole, fraction) = (count / 1000, count % 1000);
+    let mut buffer = itoa::Buffer::new();
+    line.push_str(buffer.format(whole));
+    line.push('.');
+    // With a digit in front, so that no zero is left out but those at the end.
+    let digits = buffer.format(1000 + fraction);
+    let end = if fraction.is_multiple_of(100) {
+        2
+    } else if fraction.is_multiple_of(10) {
+        3
+    } else {
+        4
     };
-    for _ in 0..digits {
-        push(b'0' + (fraction % 10) as u8);
-        fraction /= 10;
-    }
-    push(b'.');
-    loop {
-        push(b'0' + (whole % 10) as u8);
-        whole /= 10;
-        if whole == 0 {
-            break;
-        }
-    }
-    ascii(&buffer[begins..])
-}
-
-fn ascii(text: &[u8]) -> &str {
-    str::from_utf8(text).expect("digits are ASCII")
+    line.push_str(&digits[1..end]);
 }
 
 /// Takes a text in pieces.
@@ -236,14 +213,22 @@ impl fmt::Write for Escaped<'_> {
 }
 
 /// Writes the inside of a JSON string, as `serde_json` does.
+#[inline]
 fn escape(line: &mut String, text: &str) {
-    let mut rest = text;
     if is_any_escaped(text.as_bytes()) {
-        while let Some(at) = rest.bytes().position(is_escaped) {
-            line.push_str(&rest[..at]);
-            push_escape(line, rest.as_bytes()[at]);
-            rest = &rest[at + 1..];
-        }
+        escape_each(line, text);
+    } else {
+        line.push_str(text);
+    }
+}
+
+/// Apart: few texts come here, and the others pay for no more than they need.
+#[cold]
+fn escape_each(line: &mut String, mut rest: &str) {
+    while let Some(at) = rest.bytes().position(is_escaped) {
+        line.push_str(&rest[..at]);
+        push_escape(line, rest.as_bytes()[at]);
+        rest = &rest[at + 1..];
     }
     line.push_str(rest);
 }
@@ -451,8 +436,8 @@ mod tests {
     fn every_count_of_microseconds_is_written_as_milliseconds() {
         for micros in (0..2_000_u64).chain((1..90).map(|n| n * 33_333_333_333)) {
             let value = micros as f64 / 1000.0;
-            let mut buffer = [0; NUMBER_BYTES_MAX];
-            let text = with_point(thousandths(value).unwrap(), &mut buffer);
+            let mut text = String::new();
+            push_thousandths(&mut text, thousandths(value).unwrap());
             assert_eq!(text, serde_json::to_string(&value).unwrap());
         }
     }

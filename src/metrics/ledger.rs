@@ -222,4 +222,10 @@ impl<L: KeyStore> KeyStore for Measured<L> {
         let asked = self.ask(Operation::FindKey);
         asked.answered(self.ledger.find_key(digest).await, |_| true)
     }
+
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        let asked = self.ask(Operation::FindKey);
+        let found = self.ledger.find_key_now(digest)?;
+        Some(asked.answered(found, |_| true))
+    }
 }

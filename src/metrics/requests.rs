@@ -61,7 +61,7 @@ const STATUSES: [(u16, &str); 22] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
-const PLACES: usize = 11;
+const PLACES: usize = 12;
 const CHAT: usize = 0;
 const MESSAGES: usize = 1;
 const COUNT_TOKENS: usize = 2;
@@ -183,6 +183,7 @@ impl Requests {
             "/v1/messages".to_owned(),
             "/v1/messages/count_tokens".to_owned(),
             "/v1/models".to_owned(),
+            "/v1/models/{model}".to_owned(),
             of_service("models"),
             of_service("key"),
             of_service("estimate"),
@@ -265,13 +266,14 @@ impl Requests {
             "/v1/messages" => MESSAGES,
             "/v1/messages/count_tokens" => COUNT_TOKENS,
             "/v1/models" => 3,
-            "/" => 8,
-            openapi::PATH => 9,
+            "/" => 9,
+            openapi::PATH => 10,
             _ => match path.strip_prefix(self.service.as_str()) {
-                Some("models") => 4,
-                Some("key") => 5,
-                Some("estimate") => 6,
-                Some(rest) if rest.starts_with("receipts/") => 7,
+                Some("models") => 5,
+                Some("key") => 6,
+                Some("estimate") => 7,
+                Some(rest) if rest.starts_with("receipts/") => 8,
+                None if path.starts_with("/v1/models/") => 4,
                 _ => OTHER,
             },
         })
@@ -365,6 +367,9 @@ mod tests {
         }
         let receipt = "/v1/tollgate/receipts/01a1f9e4-2e1f-777c-a089-775322c8110e";
         assert_eq!(label(receipt), "/v1/tollgate/receipts/{number}");
+        for model in ["/v1/models/m", "/v1/models/a/b"] {
+            assert_eq!(label(model), "/v1/models/{model}");
+        }
         for unknown in ["", "/v1/other/models", "/v1/tollgate/", "/v1/messages/"] {
             assert_eq!(label(unknown), "other", "{unknown}");
         }

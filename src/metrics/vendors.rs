@@ -172,7 +172,7 @@ where
         if let Some(counts) = this.counts {
             match result {
                 Ok(_) => counts.head.observe(this.began.elapsed().as_secs_f64()),
-                Err(error) if is_the_vendors(error) => {
+                Err(error) if error.is_the_vendors() => {
                     counts.failures.inc();
                 }
                 Err(_) => {}
@@ -180,16 +180,4 @@ where
         }
         polled
     }
-}
-
-/// Whether the vendor owes the answer, and not the request or ourselves.
-const fn is_the_vendors(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::VendorUnavailable(_)
-            | Error::VendorBroken(_)
-            | Error::VendorTimeout { .. }
-            | Error::VendorLimit { .. }
-            | Error::VendorKeyRefused { .. }
-    )
 }

@@ -44,6 +44,8 @@ pub(super) struct Activity(Arc<Inner>);
 struct Inner {
     began: Instant,
     read: AtomicBool,
+    /// What has come begins as HTTP/2 does.
+    http2: AtomicBool,
     /// Told of the first request.
     first: Notify,
     requests: Mutex<Requests>,
@@ -73,14 +75,18 @@ impl Activity {
         Self(Arc::new(Inner {
             began,
             read: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
             first: Notify::new(),
             requests: Mutex::new(requests),
         }))
     }
 
-    /// Bytes have come.
-    pub(super) fn has_read(&self) {
+    /// These bytes have come.
+    pub(super) fn has_read(&self, bytes: &[u8]) {
         if !self.0.read.load(Ordering::Relaxed) {
+            // No method of HTTP/1 begins so (RFC 9113, section 3.4).
+            let http2 = bytes.starts_with(b"PRI");
+            self.0.http2.store(http2, Ordering::Relaxed);
             self.0.read.store(true, Ordering::Relaxed);
         }
     }
@@ -135,6 +141,11 @@ impl Activity {
             .requests
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing has come but some of a first head of HTTP/1.
+    fn has_no_head(&self) -> bool {
+        !self.has_begun() && !self.0.http2.load(Ordering::Relaxed)
     }
 
     /// Whether there was a request.
@@ -292,36 +303,54 @@ where
     A::Error: Into<BoxError>,
 {
     let mut draining = std::pin::pin!(draining);
-    let mut hush = Hush::default();
+    let (mut hush, mut seldom) = (Hush::default(), Hush::default());
     let old = activity.0.began + jittered(limits.age_max, activity);
     let mut ending: Option<Instant> = None;
+    let mut farewell = FAREWELL;
     let mut drained: Option<Instant> = None;
     loop {
         let look_again = match (ending, activity.idle(limits, drained)) {
             // Answers run: whether they have ended is looked at now and then.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
-            (Some(asked), Some(idle)) => asked.max(idle.since) + FAREWELL,
+            (Some(asked), Some(idle)) => asked.max(idle.since) + farewell,
             (None, Some(idle)) => old.min(idle.until),
         };
-        tokio::select! {
-            biased;
-            served = poll_fn(|cx| {
+        let event = {
+            let mut next = std::pin::pin!(async {
+                tokio::select! {
+                    biased;
+                    () = draining.as_mut(), if drained.is_none() => Event::Drain,
+                    () = activity.0.first.notified(), if drained.is_some() && ending.is_none() => {
+                        Event::LastRequest
+                    }
+                    () = tokio::time::sleep_until(look_again) => Event::Time,
+                }
+            });
+            poll_fn(|cx| {
                 let waker = hush.waker(cx.waker());
-                connection.as_mut().poll(&mut Context::from_waker(waker))
-            }) => return served,
-            () = draining.as_mut(), if drained.is_none() => {
+                let served = connection.as_mut().poll(&mut Context::from_waker(waker));
+                if let Poll::Ready(served) = served {
+                    return Poll::Ready(Event::Served(served));
+                }
+                // Not with each poll of the connection.
+                seldom.poll(cx, next.as_mut())
+            })
+            .await
+        };
+        match event {
+            Event::Served(served) => return served,
+            Event::Drain => {
                 let now = *drained.insert(Instant::now());
                 if activity.has_begun() {
                     connection.as_mut().graceful_shutdown();
                     ending.get_or_insert(now);
                 }
             }
-            // It was let in before the drain: this one request is served.
-            () = activity.0.first.notified(), if drained.is_some() && ending.is_none() => {
+            Event::LastRequest => {
                 connection.as_mut().graceful_shutdown();
                 ending = Some(Instant::now());
             }
-            () = tokio::time::sleep_until(look_again) => {
+            Event::Time => {
                 if activity.holds_out(limits.write_timeout) {
                     tracing::debug!("connection ended: limits.write_seconds");
                     return Ok(());
@@ -335,12 +364,18 @@ where
                 }
                 match (ending, activity.idle(limits, drained)) {
                     // It was asked and has nothing to do: whoever is there does not listen.
-                    (Some(asked), Some(idle)) if asked.max(idle.since) + FAREWELL <= now => {
+                    (Some(asked), Some(idle)) if asked.max(idle.since) + farewell <= now => {
                         return Ok(());
                     }
-                    (None, idle)
-                        if old <= now || idle.as_ref().is_some_and(|idle| idle.until <= now) =>
-                    {
+                    (None, Some(idle)) if idle.until <= now => {
+                        connection.as_mut().graceful_shutdown();
+                        ending = Some(now);
+                        // On HTTP/1 a later head is not waited for either: it is closed when it is asked.
+                        if activity.has_no_head() {
+                            farewell = Duration::ZERO;
+                        }
+                    }
+                    (None, _) if old <= now => {
                         connection.as_mut().graceful_shutdown();
                         ending = Some(now);
                     }
@@ -349,6 +384,18 @@ where
             }
         }
     }
+}
+
+/// What may happen on a connection.
+enum Event {
+    /// It has ended.
+    Served(Result<(), BoxError>),
+    /// The server begins to drain.
+    Drain,
+    /// The first request came in a drain, and its connection was let in before: this one is served.
+    LastRequest,
+    /// Something may be too late.
+    Time,
 }
 
 /// Up to a tenth more, so that connections that began together do not end together.

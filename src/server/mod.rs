@@ -12,11 +12,17 @@ mod peers;
 mod socket;
 mod transport;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, LazyLock},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use futures_util::TryFutureExt;
-use http::{Request, Response, Version};
+use futures_util::{TryFutureExt, future::Either};
+use http::{Extensions, Request, Response, Version};
 use http_body::Body;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -26,7 +32,7 @@ use hyper_util::{
 use ipnet::IpNet;
 use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
 use tollgate_layers::{error::BoxError, facts::ClientAddr, setting::Setting};
-use tower::{Service, ServiceExt};
+use tower::{Service, ServiceExt, util::Oneshot};
 
 pub use self::{
     address::client_address, body::RequestBody, listen::Listener, open::OpenConnections,
@@ -47,6 +53,18 @@ const HEADERS_SPARE: usize = 36;
 const BUFFER_BYTES_MIN: usize = 8192;
 /// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A request's extensions, with room for all that we insert: their table need not grow on the way.
+static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
+    let mut extensions = Extensions::new();
+    // The first table has room for three.
+    extensions.insert(1_u8);
+    extensions.insert(2_u16);
+    extensions.insert(3_u32);
+    extensions.insert(4_u64);
+    extensions.clear();
+    extensions
+});
 
 /// What a server needs beside a listener and a service. Changed, it holds for connections from then on.
 #[derive(Clone, Debug)]
@@ -251,6 +269,8 @@ where
         let seen = activity.clone();
         let service = service_fn(move |mut req: Request<Incoming>| {
             let address = client_address(peer.ip(), req.headers(), &trusted);
+            let there = std::mem::replace(req.extensions_mut(), ROOMY.clone());
+            req.extensions_mut().extend(there);
             req.extensions_mut().insert(ClientAddr(address));
             let (running, nth) = seen.begin(req.version());
             if doubt.concerns(nth) {
@@ -258,7 +278,7 @@ where
             }
             let of_one_task = req.version() != Version::HTTP_2;
             let req = req.map(|incoming| RequestBody::new(incoming, of_one_task));
-            let answer = service.clone().oneshot(req);
+            let answer = begun(service.clone(), req);
             answer.map_ok(move |res| running.until_end_of(res))
         });
         let builder = builder(limits);
@@ -267,6 +287,17 @@ where
         if let Err(error) = attend(served, &activity, &limits, drain_begins(draining)).await {
             tracing::debug!(error, "connection ended");
         }
+    }
+}
+
+/// [`ServiceExt::oneshot`], but without its states for a service that is ready, as ours always are.
+fn begun<S, R>(mut service: S, req: R) -> Either<S::Future, Oneshot<S, R>>
+where
+    S: Service<R>,
+{
+    match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(())) => Either::Left(service.call(req)),
+        _ => Either::Right(service.oneshot(req)),
     }
 }
 
@@ -300,9 +331,8 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
     // refusal has no body.
     builder
         .http1()
-        .timer(TokioTimer::new())
-        // It also runs while a connection idles; the first head is timed by `attend`.
-        .header_read_timeout(limits.idle_timeout.max(limits.head_timeout))
+        // Heads are timed by `attend`, which needs no timer for each of them.
+        .header_read_timeout(None::<Duration>)
         .max_headers(headers_max + HEADERS_SPARE)
         // Frames that are there leave in one write. Each has three parts in chunked encoding, and the
         // parts of five are as many as hyper hands to the system at a time; copied, they are one.

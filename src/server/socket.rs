@@ -77,8 +77,9 @@ impl AsyncRead for Socket {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.activity.has_read();
-            self.framing.saw(&buf.filled()[before..]);
+            let bytes = &buf.filled()[before..];
+            self.activity.has_read(bytes);
+            self.framing.saw(bytes);
         }
         read
     }

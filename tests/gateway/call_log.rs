@@ -190,6 +190,42 @@ async fn a_call_that_its_vendor_fails_says_who_and_why_and_that_it_cost_nothing(
     );
 }
 
+/// As when its name is mistyped in a route.
+#[tokio::test]
+async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_to_the_caller() {
+    let edge = Edge::start("").await;
+    let key = edge.key().await;
+    let said = "no model vendor-chat-1, see https://vendor.example/models";
+    edge.vendor.script(move |_| refusal(404, said));
+    let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
+    assert_eq!(answer.status, 503);
+    assert!(!answer.text().contains("vendor-chat-1"), "{answer:?}");
+    let number = answer.number();
+    let told = eventually("the operator is told", async || {
+        let mut found = lines(&edge, &number).into_iter();
+        found.find(|line| line["level"] == "WARN" && line["target"] != "call")
+    })
+    .await;
+    for (field, expected) in [
+        ("vendor", json!("chat-vendor")),
+        ("model", json!("vendor-chat-1")),
+        ("status", json!(404)),
+        (
+            "error",
+            json!("no model vendor-chat-1, see https://…/models"),
+        ),
+    ] {
+        assert_eq!(told[field], expected, "{field}: {told}");
+    }
+    let vendors = edge.admin(Method::GET, "/admin/v1/vendors", None).await;
+    let vendors = vendors.json();
+    let route = &vendors["vendors"][0]["routes"][0];
+    assert_eq!(route["model"], "vendor-chat-1", "{vendors}");
+    assert_eq!(route["last_error"]["status"], 404, "{vendors}");
+    assert!(route["last_error"]["at"].is_string(), "{vendors}");
+    assert_eq!(route["state"], "answering", "{vendors}");
+}
+
 #[tokio::test]
 async fn a_stream_that_breaks_off_says_why_in_its_one_line() {
     let edge = Edge::start("").await;

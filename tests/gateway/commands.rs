@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use serde_json::json;
+
 use crate::{
     harness::{ADMIN_KEY, RedisServer, Setup, World, eventually},
     usage_report::{complained, said, tollgate},
@@ -88,6 +90,39 @@ async fn health_is_the_gateways_own_word_and_needs_no_key() {
     assert!(errors.contains("not ready: Redis at"), "{errors}");
     assert!(errors.matches("out of reach").count() <= 1, "{errors}");
     complained(&at("http://127.0.0.1:1", "", &["health"]).await, 69);
+}
+
+#[tokio::test]
+async fn a_usage_line_does_not_ask_for_what_the_environment_says() {
+    let typed = at("http://127.0.0.1:1", ADMIN_KEY, &["topup", "acme", "5"]).await;
+    let errors = complained(&typed, 64);
+    assert!(errors.contains("Usage: tollgate topup --id"), "{errors}");
+    assert!(!errors.contains("--admin-url"), "{errors}");
+    let typed = at("ftp://127.0.0.1", "", &["health"]).await;
+    let errors = complained(&typed, 64);
+    assert!(errors.contains("--url (TOLLGATE_ADMIN_URL): "), "{errors}");
+}
+
+#[tokio::test]
+async fn what_was_done_is_said_with_what_to_do_next() {
+    let world = World::start().await;
+    world.key_with("acme", "1", json!({})).await;
+    for _ in 0..2 {
+        let done = tollgate(&world, &["topup", "acme", "5", "--id", "p1"], "").await;
+        assert!(said(&done, 0).contains("6.00 ₽"), "{done:?}");
+        let note = String::from_utf8_lossy(&done.stderr);
+        assert!(note.contains("p1 is booked, once: "), "{note}");
+    }
+    let done = tollgate(&world, &["vendor", "disable", "chat-vendor"], "").await;
+    said(&done, 0);
+    let note = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        note.contains("tollgate vendor enable chat-vendor"),
+        "{note}"
+    );
+    let list = said(&tollgate(&world, &["vendor", "list"], "").await, 0);
+    let row = list.lines().find(|row| row.starts_with("chat-vendor"));
+    assert_eq!(row.unwrap().matches("disabled").count(), 2, "{list}");
 }
 
 #[tokio::test]

@@ -61,6 +61,11 @@ async fn connections_that_say_nothing_or_too_slowly_are_closed() {
             "GET / HTTP/1.1\r\nhost: x\r\n\r\n",
             false,
         ),
+        (
+            "half a head behind a request",
+            "GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n",
+            false,
+        ),
     ] {
         let begun = Instant::now();
         let mut socket = TcpStream::connect(to).await.unwrap();

@@ -5,8 +5,8 @@ use serde_json::json;
 use tollgate::demo::script::polite;
 
 use crate::{
-    checks::{AUTHENTICATION, decimal, micro, names, refused},
-    harness::{World, request, with},
+    checks::{AUTHENTICATION, NOT_FOUND, decimal, micro, names, refused},
+    harness::{Setup, World, request, with},
     ops::{BOTH, Op, bearer, top},
     replies::Running,
 };
@@ -103,6 +103,75 @@ async fn only_the_models_that_the_key_may_call_are_listed() {
 }
 
 #[tokio::test]
+async fn a_model_of_a_key_is_shown_as_it_is_listed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let secret = key.secret.as_str();
+    for headers in [
+        &[("x-api-key", secret)][..],
+        &[("x-api-key", secret), ("anthropic-version", "2023-06-01")],
+    ] {
+        let list = world.get("/v1/models", headers).await.json();
+        for listed in list["data"].as_array().unwrap() {
+            let path = format!("/v1/models/{}", listed["id"].as_str().unwrap());
+            let answer = world.get(&path, headers).await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert_eq!(answer.headers["content-type"], "application/json");
+            assert_eq!(answer.headers["cache-control"], "no-store");
+            assert_eq!(answer.json(), *listed, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_is_found_by_a_name_with_slashes_however_it_is_encoded() {
+    let world = Setup::default()
+        .edit("id = \"chat\"", "id = \"acme/чат:1 a+b\"")
+        .start()
+        .await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    for path in [
+        "/v1/models/acme/%D1%87%D0%B0%D1%82:1%20a+b",
+        "/v1/models/acme%2F%d1%87%d0%b0%d1%82%3A1%20a%2Bb",
+        "/v1/models/%61cme%2f%D1%87%D0%B0%D1%82:1%20a+b?beta=true",
+    ] {
+        let answer = world.get(path, &headers).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.json()["id"], "acme/чат:1 a+b", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_the_keys_is_404_whether_there_is_one_or_not() {
+    let world = World::start().await;
+    let key = world.key().await;
+    world.only_for(&key, &["messages"]).await;
+    let secret = key.secret.as_str();
+    for headers in [
+        &[("x-api-key", secret)][..],
+        &[("x-api-key", secret), ("anthropic-version", "2023-06-01")],
+    ] {
+        for (path, name) in [
+            ("chat", "chat"),
+            ("none", "none"),
+            ("MESSAGES", "MESSAGES"),
+            ("messages/", "messages/"),
+            ("acme%2Fchat", "acme/chat"),
+            ("%zz", "%zz"),
+            ("%ff", "%ff"),
+        ] {
+            let answer = world.get(&format!("/v1/models/{path}"), headers).await;
+            let text = refused(path, &answer, 404, NOT_FOUND, "model_not_listed");
+            assert!(text.contains(&format!("«{name}»")), "{text}");
+        }
+        let own = world.get("/v1/models/messages", headers).await;
+        assert_eq!(own.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_key_sees_the_numbers_that_admission_uses() {
     let world = World::start().await;
     let ceiling = json!({ "ceiling_rub": "0.5", "name": "build server" });
@@ -156,7 +225,7 @@ async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
 #[tokio::test]
 async fn what_a_key_may_know_needs_a_key() {
     let world = World::start().await;
-    for path in ["/v1/models", "/v1/tollgate/key"] {
+    for path in ["/v1/models", "/v1/models/chat", "/v1/tollgate/key"] {
         let answer = world.get(path, &[]).await;
         refused(path, &answer, 401, AUTHENTICATION, "invalid_api_key");
     }

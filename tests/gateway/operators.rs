@@ -62,7 +62,8 @@ async fn an_account_is_created_shown_listed_and_renamed() {
         json!({ "id": "acme", "name": "Acme Ltd" }),
     )
     .await;
-    no(&again, 409);
+    let text = no(&again, 409);
+    assert!(text.contains("tollgate account set acme"), "{text}");
 }
 
 #[tokio::test]

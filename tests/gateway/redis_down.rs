@@ -45,6 +45,17 @@ async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     answer
 }
 
+/// A stream that is half read when the server dies, and ends undisturbed: its number.
+async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) -> String {
+    let go_on = Arc::new(Notify::new());
+    let res = half_read(world, key, &go_on).await;
+    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+    server.kill();
+    go_on.notify_one();
+    ends_undisturbed(res).await;
+    number
+}
+
 /// A stream whose vendor waits in the middle, read up to there.
 async fn half_read(world: &World, key: &Key, go_on: &Arc<Notify>) -> Response<Incoming> {
     let go_on = Arc::clone(go_on);
@@ -99,12 +110,7 @@ async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
-    let go_on = Arc::new(Notify::new());
-    let res = half_read(&world, &key, &go_on).await;
-    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
-    server.kill();
-    go_on.notify_one();
-    ends_undisturbed(res).await;
+    let number = streams_past_its_death(&server, &world, &key).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
 
     server.restart().await;
@@ -196,6 +202,51 @@ async fn a_gateway_started_anew_on_an_empty_redis_begins_from_nothing() {
     is_sound(anew.gateway.store()).await;
     // The first one keeps out of it.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
+}
+
+#[tokio::test]
+async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
+    // A millisecond for each entry.
+    let slowly = ["--key-load-delay", "1000"];
+    let often = ["--loading-process-events-interval-bytes", "1024"];
+    let server = RedisServer::start_with(&[slowly, often].concat()).await;
+    let key = over(&server.url()).await.key().await;
+    let fill = "for i = 1, 3000 do redis.call('SET', 'filler:' .. i, i) end return 1";
+    let _: i64 = server.ask(&["EVAL", fill, "0"]).await.unwrap();
+    let _: String = server.ask(&["SAVE"]).await.unwrap();
+    server.restart_loading().await;
+    let world = over(&server.url()).await;
+    assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
+}
+
+/// What Redis cannot be told is in the outbox: a stop need not wait for it, and loses nothing.
+#[tokio::test]
+async fn a_stop_while_redis_is_dead_takes_no_longer_than_it_may_and_the_next_start_charges() {
+    let server = RedisServer::start_durable().await;
+    let world = Setup::default()
+        .ledger(&server.url())
+        .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
+        .start()
+        .await;
+    let key = world.key().await;
+    let number = streams_past_its_death(&server, &world, &key).await;
+    let World { gateway, dir, .. } = world;
+    let told = Instant::now();
+    gateway.drain().await.unwrap();
+    // Five seconds for cut calls, five for the ledger, and some for a busy machine.
+    let took = told.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+
+    server.restart().await;
+    let outbox = dir.path().join("outbox.db");
+    let outbox = format!("outbox = \"{}\" # \"", outbox.display());
+    let next = Setup::default()
+        .ledger(&server.url())
+        .edit("outbox = \"", &outbox)
+        .start()
+        .await;
+    assert_eq!(next.receipt(&number).await["charged_rub"], COST);
+    assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
 }
 
 #[tokio::test]

@@ -102,6 +102,7 @@ async fn an_unknown_path_is_404() {
         "/v1",
         "/v1/",
         "/v1/embeddings",
+        "/v1/models/",
         "/v1/chat/completions/",
         "/v1/%6dessages",
     ] {
@@ -122,6 +123,7 @@ async fn a_wrong_method_is_405_and_says_which_are_allowed() {
         ("/v1/chat/completions", "POST"),
         ("/v1/messages", "POST"),
         ("/v1/models", "GET"),
+        ("/v1/models/chat", "GET"),
         ("/v1/tollgate/key", "GET"),
         ("/v1/tollgate/models", "GET, HEAD"),
         ("/", "GET, HEAD"),

@@ -160,6 +160,8 @@ async fn a_vendor_taken_out_by_hand_gets_no_call_until_it_is_put_back() {
         let body = Some(json!({ "status": status }));
         let changed = fleet.world.admin(Method::PATCH, &path, body).await;
         assert_eq!(changed.status, 200, "{changed:?}");
+        let shown = changed.json()["routes"][0]["state"] == "disabled";
+        assert_eq!(shown, status == "disabled", "{changed:?}");
         calls(&fleet, &key, 10, 5).await;
         assert_eq!([0, 1].map(|n| fleet.asked(n)), asked, "{status}");
     }

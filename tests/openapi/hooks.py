@@ -9,6 +9,7 @@ MODELS = ["demo-chat", "demo-messages"]
 KNOWN = {
     "account": "demo",
     "key": "demo-key",
+    "model": "demo-chat",
     "number": os.environ["RECEIPT_NUMBER"],
     "vendor": "scripted-chat",
 }

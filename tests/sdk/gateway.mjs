@@ -161,9 +161,9 @@ export function sharedPromises(suite) {
   const { sdk, model, otherModel, ask } = suite;
 
   /** Asks and returns the error, which is of that class and status and carries its number. */
-  async function refusal(kind, status, { key, text, ...params } = {}) {
+  async function refusal(kind, status, { key, text, call = ask, ...params } = {}) {
     const { wire, client } = await asker(suite, { key, maxRetries: 0 });
-    const error = await rejection(ask(client, text, params));
+    const error = await rejection(call(client, text, params));
     assert.ok(error instanceof kind, `${error.constructor.name}, not ${kind.name}: ${error.message}`);
     assert.equal(error.status, status, error.message);
     assert.match(wire.number ?? "", NUMBER);
@@ -225,6 +225,21 @@ export function sharedPromises(suite) {
     const all = await ids((await asker(suite)).client);
     for (const id of [model, otherModel]) assert.ok(all.includes(id), `${id} is not among ${all}`);
     assert.deepEqual(await ids((await asker(suite, { key: await Key.create({ models: [model] }) })).client), [model]);
+  });
+
+  test("a model that the key may call is shown as it is listed", async () => {
+    const { client } = await asker(suite);
+    const listed = (await collect(client.models.list())).find((entry) => entry.id === model);
+    assert.deepEqual({ ...(await client.models.retrieve(model)) }, { ...listed });
+  });
+
+  test("a model that is not the key's is 404", async () => {
+    const key = await Key.create({ models: [model] });
+    for (const name of [otherModel, "acme/no such model"]) {
+      const call = (client) => client.models.retrieve(name);
+      const error = await refusal(sdk.NotFoundError, 404, { key, call });
+      assert.ok(message(error).includes(`«${name}»`), message(error));
+    }
   });
 
   // Requests

@@ -222,6 +222,17 @@ class Suite(unittest.TestCase):
         client = self.client(Key(models=[self.model]).secret)
         self.assertEqual([model.id for model in client.models.list()], [self.model])
 
+    def test_model_that_the_key_may_call_is_shown_as_it_is_listed(self):
+        listed = next(model for model in self.asker.models.list() if model.id == self.model)
+        self.assertEqual(self.asker.models.retrieve(self.model).model_dump(), listed.model_dump())
+
+    def test_model_that_is_not_the_keys_is_404(self):
+        key = Key(models=[self.model])
+        for name in (self.other_model, "acme/no such model"):
+            ask = lambda client: client.models.retrieve(name)
+            error = self.refusal(self.sdk.NotFoundError, 404, key=key, ask=ask)
+            self.assertIn(f"«{name}»", self.message(error))
+
     # Requests
 
     def test_max_tokens_of_zero_is_400_and_named(self):

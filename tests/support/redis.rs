@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
 /// How long a server may take for what it was told: a start, a failover.
@@ -133,9 +133,24 @@ impl RedisServer {
 
     /// Starts it anew where it stood, with what it had written. Kills it first if it still runs.
     pub async fn restart(&self) {
+        self.start_again();
+        self.answers().await;
+    }
+
+    /// The same, and comes back while it still loads its data.
+    pub async fn restart_loading(&self) {
+        self.start_again();
+        eventually("redis-server loads its data", async || {
+            let error = self.ask::<String>(&["PING"]).await.err()?;
+            let loads = error.kind() == ErrorKind::Server(ServerErrorKind::BusyLoading);
+            loads.then_some(())
+        })
+        .await;
+    }
+
+    fn start_again(&self) {
         self.kill();
         *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
-        self.answers().await;
     }
 
     /// A connection that is not the gateway's.

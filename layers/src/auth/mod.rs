@@ -68,12 +68,12 @@ mod secret;
 use std::{
     fmt,
     net::IpAddr,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::SystemTime,
 };
 
+use futures_util::future::{BoxFuture, Either};
 use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
 use tower::{Layer, Service};
 
@@ -82,12 +82,14 @@ pub use self::{
     secret::{SecretKey, digest},
 };
 use crate::{
-    error::Error,
+    error::{BoxError, Error},
     facts::{Caller, ClientAddr},
     key::{KeyDigest, KeyRecord, KeyStatus, KeyStore},
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// With the space behind it.
+const BEARER: &str = "bearer ";
 
 /// Lets in whoever shows a key of the store, and inserts the [`Caller`]. The key itself is taken out
 /// of the request: no layer below can pass it on.
@@ -197,33 +199,49 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Error>> + Send>>;
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let shown = match self.layer.take.take_key(req.headers_mut()) {
+            Ok(shown) => shown,
+            Err(error) => return refused(error),
+        };
+        if let Some(found) = self.layer.keys.find_key_now(&shown) {
+            return match let_in(&mut req, found) {
+                Ok(()) => Either::Left(self.inner.call(req)),
+                Err(error) => refused(error),
+            };
+        }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
-        Box::pin(async move {
-            let shown = layer.take.take_key(req.headers_mut())?;
-            let found = layer
-                .keys
-                .find_key(&shown)
-                .await
-                .map_err(Error::LedgerUnavailable)?;
-            let record = found.ok_or(Error::KeyUnknown)?;
-            let address = req
-                .extensions()
-                .get::<ClientAddr>()
-                .map(|address| address.0);
-            check(&record, address, unix_ms())?;
-            req.extensions_mut().insert(Caller(record));
+        Either::Right(Box::pin(async move {
+            let found = layer.keys.find_key(&shown).await;
+            let_in(&mut req, found)?;
             inner.call(req).await
-        })
+        }))
     }
+}
+
+fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {
+    Either::Right(Box::pin(async { Err(error) }))
+}
+
+/// Inserts the caller, if the key that was found is good.
+fn let_in<B>(
+    req: &mut Request<B>,
+    found: Result<Option<Arc<KeyRecord>>, BoxError>,
+) -> Result<(), Error> {
+    let found = found.map_err(Error::LedgerUnavailable)?;
+    let record = found.ok_or(Error::KeyUnknown)?;
+    let address = req.extensions().get::<ClientAddr>();
+    check(&record, address.map(|address| address.0))?;
+    req.extensions_mut().insert(Caller(record));
+    Ok(())
 }
 
 fn take_key(headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
@@ -238,9 +256,11 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         None => None,
         Some(value) => {
-            let (scheme, key) = value.split_once(' ').ok_or(Error::KeyMalformed)?;
+            let (scheme, key) = value
+                .split_at_checked(BEARER.len())
+                .ok_or(Error::KeyMalformed)?;
             // The scheme's name is case-insensitive (RFC 9110, section 11.1).
-            if !scheme.eq_ignore_ascii_case("bearer") {
+            if !scheme.eq_ignore_ascii_case(BEARER) {
                 return Err(Error::KeyMalformed);
             }
             Some(key.trim())
@@ -266,11 +286,11 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     first.to_str().map(Some).map_err(|_| Error::KeyMalformed)
 }
 
-fn check(record: &Arc<KeyRecord>, address: Option<IpAddr>, now_ms: u64) -> Result<(), Error> {
+fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
     if record.status != KeyStatus::Active {
         return Err(Error::KeyDisabled);
     }
-    if record.expires_at_ms.is_some_and(|at| at <= now_ms) {
+    if record.expires_at_ms.is_some_and(|at| at <= unix_ms()) {
         return Err(Error::KeyExpired);
     }
     // A key that is bound to addresses is not good for a client whose address nobody knows.
@@ -295,7 +315,49 @@ fn unix_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tower::{ServiceExt, service_fn};
+
     use super::*;
+    use crate::key::KeyId;
+
+    /// Keys that can only be waited for.
+    #[derive(Clone)]
+    struct Elsewhere(KeyList);
+
+    impl KeyStore for Elsewhere {
+        async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+            self.0.find_key(digest).await
+        }
+    }
+
+    /// Who is let in with `key`.
+    async fn caller<K: KeyStore + Clone>(keys: K, key: &SecretKey) -> Result<KeyId, Error> {
+        let service = AuthLayer::new(keys).layer(service_fn(|req: Request<()>| async move {
+            assert!(req.headers().is_empty());
+            let Caller(key) = req.extensions().get().unwrap();
+            Ok::<_, Error>(key.id.clone())
+        }));
+        let shown = format!("Bearer {}", key.expose());
+        let req = Request::builder().header(AUTHORIZATION, shown);
+        service.oneshot(req.body(()).unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn a_key_is_good_whether_it_is_at_hand_or_has_to_be_waited_for() {
+        let (known, unknown) = (SecretKey::generate(), SecretKey::generate());
+        let id: KeyId = "k".parse().unwrap();
+        let record = known.record(id.clone(), "acme".parse().unwrap());
+        let here = KeyList::from_iter([record]);
+        let elsewhere = Elsewhere(here.clone());
+        assert_eq!(caller(here.clone(), &known).await.unwrap(), id);
+        assert_eq!(caller(elsewhere.clone(), &known).await.unwrap(), id);
+        for refused in [
+            caller(here, &unknown).await,
+            caller(elsewhere, &unknown).await,
+        ] {
+            assert!(matches!(refused, Err(Error::KeyUnknown)), "{refused:?}");
+        }
+    }
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
         lines

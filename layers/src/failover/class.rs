@@ -40,6 +40,19 @@ impl Class {
     }
 }
 
+/// The vendor's status, where an error of its own came with one.
+pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
+    match error {
+        Error::VendorLimit { .. } => Some(StatusCode::TOO_MANY_REQUESTS),
+        Error::VendorKeyRefused { status } => Some(*status),
+        Error::VendorUnavailable(cause) => {
+            let answered = cause.downcast_ref::<VendorAnswered>();
+            answered.map(|answered| answered.status)
+        }
+        _ => None,
+    }
+}
+
 /// A 4xx that another vendor would answer too. 408 is the vendor's own: the request was sent whole.
 fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT

@@ -16,7 +16,7 @@ use std::{
 };
 
 use foldhash::fast;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 
 use super::{
@@ -184,6 +184,18 @@ pub struct RouteState {
     pub open_for: Option<Duration>,
     /// Time that it rests, with all its keys, by the vendor's wish.
     pub rests_for: Option<Duration>,
+    /// The newest error of the vendor's; answers since then leave it.
+    pub last_error: Option<LastError>,
+}
+
+/// What a vendor did instead of answering: a limit and a refusal of our key too, a refusal of a caller's request
+/// not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// How long ago.
+    pub ago: Duration,
+    /// The vendor's status; `None` where it gave none, or answered something broken.
+    pub status: Option<StatusCode>,
 }
 
 /// Whether a route lets calls through.
@@ -239,7 +251,7 @@ pub(super) enum Why {
 
 impl Place {
     pub(super) fn look(&self, health: &Health, vendor: &Vendor, now: Instant) -> Look {
-        if self.vendor.disabled.load(Ordering::Relaxed) {
+        if self.vendor.is_disabled() {
             return Look::Disabled;
         }
         let resting = self.key(health, vendor, now).1;
@@ -321,6 +333,11 @@ impl VendorRecord {
         self.keys.store(vendor.credentials.len(), Ordering::Relaxed);
     }
 
+    /// Whether the operator has taken it out.
+    pub(super) fn is_disabled(&self) -> bool {
+        self.disabled.load(Ordering::Relaxed)
+    }
+
     /// Takes one of `max` places, if one is free.
     pub(super) fn enter(&self, max: usize) -> bool {
         let more = |count: usize| (count < max).then_some(count + 1);
@@ -395,6 +412,7 @@ pub(super) struct Inner {
     pub(super) load: PeakEwma,
     /// Keys that the vendor wants to be left alone with on this model.
     rests: Vec<Mark>,
+    pub(super) last_error: Option<(Instant, Option<StatusCode>)>,
 }
 
 impl RouteRecord {
@@ -411,6 +429,7 @@ impl RouteRecord {
                 breaker: Breaker::new(),
                 load: PeakEwma::default(),
                 rests: Vec::new(),
+                last_error: None,
             }),
         }
     }
@@ -473,6 +492,10 @@ impl RouteRecord {
             first_byte: inner.load.expected(now),
             open_for,
             rests_for: soonest.filter(|_| rests),
+            last_error: inner.last_error.map(|(at, status)| LastError {
+                ago: now.saturating_duration_since(at),
+                status,
+            }),
         }
     }
 }

@@ -127,14 +127,13 @@ use self::{
 };
 pub use self::{
     budget::BudgetSettings,
-    health::{BreakerState, Health, RouteState, VendorState},
+    health::{BreakerState, Health, LastError, RouteState, VendorState},
     running::ResponseBody,
 };
 use crate::{
     call::{Attempt, Priced},
-    error::Error,
+    error::{Error, VendorAnswered},
     facts::RequestNumber,
-    model::OnDisconnect,
 };
 
 /// How far a call may go.
@@ -233,65 +232,84 @@ where
     }
 
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
-        let next = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, next);
-        Box::pin(answered(inner, Arc::clone(&self.shared), req))
+        let began = Instant::now();
+        self.shared.budget().deposit();
+        let tour = Tour::new(&self.shared.health, &req);
+        let Some(chosen) = tour.first(began) else {
+            let error = tour.refusal(began);
+            return Box::pin(async { Err(error) });
+        };
+        let number = req.extensions().get::<RequestNumber>().copied();
+        let again = tour.may_go_on().then(|| {
+            Box::new(Again {
+                inner: self.inner.clone(),
+                req: req.clone(),
+            })
+        });
+        // Begun at once, so that a request that is sent only once is not kept.
+        let attempt = self.inner.call(chosen.attempt(req));
+        let trip = Trip {
+            shared: Arc::clone(&self.shared),
+            number,
+            began,
+            tour,
+            again,
+        };
+        Box::pin(answered(trip, chosen, attempt))
     }
+}
+
+/// A call on its way over its routes.
+struct Trip<S> {
+    shared: Arc<Shared>,
+    number: Option<RequestNumber>,
+    began: Instant,
+    tour: Tour,
+    again: Option<Box<Again<S>>>,
+}
+
+/// What a call needs that may be sent to another route, or with another key.
+struct Again<S> {
+    inner: S,
+    req: Request<Priced>,
 }
 
 /// The first answer that begins, or the most telling error.
 ///
-/// No `async fn`: its future would have room for each argument twice, and the request is large.
+/// No `async fn`: its future would have room for each argument twice.
 fn answered<S, A>(
-    mut inner: S,
-    shared: Arc<Shared>,
-    req: Request<Priced>,
+    trip: Trip<S>,
+    mut chosen: Chosen,
+    mut attempt: S::Future,
 ) -> impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send
 where
     S: Service<Request<Attempt>, Response = Response<A>, Error = Error> + Send,
     S::Future: Send,
     A: Send,
 {
-    let began = Instant::now();
-    let (parts, priced) = req.into_parts();
-    let number = parts.extensions.get::<RequestNumber>().copied();
-    let mut tour = Tour::new(&shared.health, &parts, &priced);
-    let single = tour.is_single();
-    let mut req = Some(Request::from_parts(parts, priced));
+    let Trip {
+        shared,
+        number,
+        began,
+        mut tour,
+        mut again,
+    } = trip;
     async move {
-        shared.deposit();
-
-        let Some(mut chosen) = tour.first(began) else {
-            return Err(tour.refusal(began));
-        };
         let (mut asked, mut told) = (0, None::<Error>);
         loop {
+            let error = match attempt.await {
+                Ok(res) => {
+                    chosen.running.began();
+                    return Ok(res.map(|body| ResponseBody::new(body, chosen.running)));
+                }
+                Err(error) => error,
+            };
             let Chosen {
                 index,
                 route,
                 mut running,
             } = chosen;
-            let req = if single { req.take() } else { req.clone() };
-            let Some(req) = req else {
-                return Err(Error::Internal("a single route was tried twice".into()));
-            };
-            let meter = req.body().meter.clone();
-            let drained = route.vendor.on_disconnect == OnDisconnect::Drain;
-            meter.attempt(Arc::clone(&route.vendor.name), drained);
-            let attempt = req.map(|priced| Attempt {
-                priced,
-                route: Arc::clone(&route),
-                credential: running.credential(),
-            });
-            let error = match inner.call(attempt).await {
-                Ok(res) => {
-                    running.began();
-                    return Ok(res.map(|body| ResponseBody::new(body, running)));
-                }
-                Err(error) => error,
-            };
-            let class = Class::of(&error);
-            running.ended(class);
+            let class = running.ended(&error);
             let key = running.credential() + 1;
             // Its places are free for the next attempt.
             drop(running);
@@ -303,7 +321,23 @@ where
                 tour.done(index);
             }
             match class {
-                Class::Request | Class::Own => return Err(error),
+                Class::Request | Class::Own => {
+                    if let Error::VendorUnavailable(cause) = &error
+                        && let Some(VendorAnswered { status, text, .. }) = cause.downcast_ref()
+                    {
+                        let status = status.as_u16();
+                        tracing::warn!(
+                            number,
+                            vendor,
+                            model,
+                            status,
+                            error = text.as_str(),
+                            "vendor refused a call, and its caller is not told why: look whether it has this model, \
+                             and at its url"
+                        );
+                    }
+                    return Err(error);
+                }
                 Class::Unfit => {}
                 Class::Failed(_) | Class::Limited(_) => asked += 1,
                 Class::KeyRefused(status) => {
@@ -326,8 +360,12 @@ where
                 None => error,
                 Some(before) => more_telling(before, error),
             };
+            let Some(again) = &mut again else {
+                return Err(error);
+            };
             let now = Instant::now();
             let settings = &shared.settings;
+            let meter = &again.req.body().meter;
             if asked >= settings.attempts_max
                 || now - began > settings.begin_within
                 || meter.look(|reading| reading.client_gone)
@@ -343,7 +381,8 @@ where
             }
             let to = &*next.route.vendor.name;
             tracing::warn!(number, vendor, model, to, cause, "attempt failed: {why}");
-            poll_fn(|cx| inner.poll_ready(cx)).await?;
+            poll_fn(|cx| again.inner.poll_ready(cx)).await?;
+            attempt = again.inner.call(next.attempt(again.req.clone()));
             chosen = next;
             told = Some(error);
         }
@@ -351,10 +390,6 @@ where
 }
 
 impl Shared {
-    fn deposit(&self) {
-        self.budget().deposit();
-    }
-
     fn withdraw(&self, now: Instant) -> bool {
         self.budget().withdraw(now)
     }

@@ -4,7 +4,7 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{
     breaker::Pass,
-    class::Class,
+    class::{Class, status_of},
     health::{Health, Place, Why},
 };
 use crate::{
@@ -57,8 +57,8 @@ enum Stage {
 }
 
 impl Running {
-    /// Takes a route's places, if they are free: somebody may have been faster than who looked. A route
-    /// that `rests` is taken by one call at a time.
+    /// Takes a route's places, if it is open and they are free: somebody may have been faster than who looked. A
+    /// route that `rests` is taken by one call at a time.
     pub(super) fn start(
         health: &Health,
         place: &Place,
@@ -67,7 +67,10 @@ impl Running {
         meter: &Meter,
         now: Instant,
     ) -> Option<Self> {
-        let (credential, _) = place.key(health, &route.vendor, now);
+        let (credential, resting) = place.key(health, &route.vendor, now);
+        if place.vendor.is_disabled() || (resting.is_some() && !rests) {
+            return None;
+        }
         if !place.vendor.enter(route.vendor.connections_max) {
             return None;
         }
@@ -129,9 +132,10 @@ impl Running {
         self.meter.look(|reading| reading.end.is_some())
     }
 
-    /// The attempt ended with an error.
-    pub(super) fn ended(&mut self, class: Class) {
-        let now = Instant::now();
+    /// The attempt ended with an error. Says what to do about it.
+    pub(super) fn ended(&mut self, error: &Error) -> Class {
+        self.note(error);
+        let (now, class) = (Instant::now(), Class::of(error));
         match class {
             Class::Request => self.tell(Outcome::Succeeded),
             Class::Unfit | Class::Own => self.tell(Outcome::Unknown),
@@ -157,6 +161,14 @@ impl Running {
                 self.tell(Outcome::Failed);
                 self.place.vendor.park(self.key(), now);
             }
+        }
+        class
+    }
+
+    /// Keeps for operators what the vendor did, and not what a caller or we did wrong.
+    fn note(&self, error: &Error) {
+        if error.is_the_vendors() {
+            self.place.route.lock().last_error = Some((Instant::now(), status_of(error)));
         }
     }
 
@@ -256,17 +268,22 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let mut this = self.project();
-        let frame = ready!(this.inner.as_mut().poll_frame(cx));
-        if let (Some(Err(error)), Some(running)) = (&frame, &mut *this.running)
-            && !running.is_over()
-        {
-            // What was cut above the meter: it does not know.
-            running.ended(Class::of(error));
+        // Looked at where it lies: a frame is large.
+        let polled = this.inner.as_mut().poll_frame(cx);
+        if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
+            if let Some(Err(error)) = frame {
+                if running.is_over() {
+                    running.note(error);
+                } else {
+                    // What was cut above the meter: it does not know.
+                    running.ended(error);
+                }
+            }
+            if !matches!(frame, Some(Ok(_))) || this.inner.is_end_stream() {
+                *this.running = None;
+            }
         }
-        if !matches!(frame, Some(Ok(_))) || this.inner.is_end_stream() {
-            *this.running = None;
-        }
-        Poll::Ready(frame)
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

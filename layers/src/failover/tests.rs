@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     call::{Call, Format, InputSize, Spans},
     error::{Problem, VendorAnswered},
-    model::{Dialect, Egress, Model, Protocol, Route, Vendor},
+    model::{Dialect, Egress, Model, OnDisconnect, Protocol, Route, Vendor},
     price::{Price, Rate},
     usage::{End, Meter},
 };
@@ -860,6 +860,60 @@ async fn a_reload_keeps_what_is_known_of_routes_that_stay_and_forgets_the_others
     assert_eq!(all[0].routes.len(), 1);
     assert_eq!(all[0].routes[0].model, "m-2");
     assert_eq!(all[0].routes[0].breaker, BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_error_that_was_the_vendors_is_kept_with_its_status() {
+    type Make = fn() -> Error;
+    let cases: [(Make, Option<StatusCode>); 6] = [
+        (|| answered(404), Some(StatusCode::NOT_FOUND)),
+        (|| answered(500), Some(StatusCode::INTERNAL_SERVER_ERROR)),
+        (|| limit(5), Some(StatusCode::TOO_MANY_REQUESTS)),
+        (key_refused, Some(StatusCode::UNAUTHORIZED)),
+        (down, None),
+        (silent, None),
+    ];
+    for (error, status) in cases {
+        let first = Mutex::new(Some(Fails(error())));
+        let world = World::new(vec![route("a")], move |_| {
+            first.lock().unwrap().take().unwrap_or(Answers)
+        });
+        assert!(world.call().await.is_err());
+        advance(Duration::from_secs(400)).await;
+        assert!(world.call().await.is_ok());
+        let ago = Duration::from_secs(400);
+        let last = world.vendor("a").routes[0].last_error;
+        assert_eq!(last, Some(LastError { ago, status }), "{:?}", error());
+    }
+
+    let world = World::new(vec![route("a")], |_| Streams(Some(End::VendorCut)));
+    assert!(read(world.call().await).await.is_err());
+    let last = world.vendor("a").routes[0].last_error;
+    assert_eq!(
+        last.map(|last| last.status),
+        Some(None),
+        "a stream that was cut"
+    );
+
+    // Not the vendor's.
+    let cases: [Make; 3] = [
+        unfit,
+        || Error::Internal("bug".into()),
+        || Error::VendorRefused {
+            status: StatusCode::BAD_REQUEST,
+            text: String::new(),
+        },
+    ];
+    for error in cases {
+        let world = World::new(vec![route("a")], move |_| Fails(error()));
+        assert!(world.call().await.is_err());
+        assert_eq!(
+            world.vendor("a").routes[0].last_error,
+            None,
+            "{:?}",
+            error()
+        );
+    }
 }
 
 // --- choice ---

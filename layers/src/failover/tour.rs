@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::request::Parts;
+use http::Request;
 use tokio::time::Instant;
 
 use super::{
@@ -11,7 +11,13 @@ use super::{
     health::{Health, Look, Place, Why},
     running::Running,
 };
-use crate::{call::Priced, error::Error, facts::Caller, model::Route, usage::Meter};
+use crate::{
+    call::{Attempt, Priced},
+    error::Error,
+    facts::Caller,
+    model::{OnDisconnect, Route},
+    usage::Meter,
+};
 
 /// What a caller is told to wait where calls end at any time, or an operator has to act.
 const FULL_WAIT: Duration = Duration::from_secs(1);
@@ -43,7 +49,8 @@ pub(super) struct Chosen {
 }
 
 impl Tour {
-    pub(super) fn new(health: &Health, parts: &Parts, priced: &Priced) -> Self {
+    pub(super) fn new(health: &Health, req: &Request<Priced>) -> Self {
+        let priced = req.body();
         let routes = &priced.model.routes;
         let stops = routes.iter().map(|route| Stop {
             route: Arc::clone(route),
@@ -53,7 +60,7 @@ impl Tour {
         // Reading a body for it costs something.
         let sticky = priced.model.sticky && routes.len() > 1;
         let conversation = sticky.then(|| {
-            let caller = parts.extensions.get::<Caller>();
+            let caller = req.extensions().get::<Caller>();
             let key = caller.map_or("", |Caller(key)| &*key.id);
             conversation(key, &priced.model.id, &priced.call.body)
         });
@@ -65,12 +72,12 @@ impl Tour {
         }
     }
 
-    /// Whether one attempt is all there can be.
-    pub(super) fn is_single(&self) -> bool {
+    /// Whether there can be more than one attempt.
+    pub(super) fn may_go_on(&self) -> bool {
         match self.stops.as_slice() {
-            [] => true,
-            [only] => only.route.vendor.credentials.len() < 2,
-            _ => false,
+            [] => false,
+            [only] => only.route.vendor.credentials.len() > 1,
+            _ => true,
         }
     }
 
@@ -81,10 +88,13 @@ impl Tour {
 
     /// The best route that is open and was not tried.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
-        if self.stops.len() == 1 {
+        if let [only] = self.stops.as_slice() {
             // Most models have one way, and nothing to choose.
-            let only = self.open(now).next()?;
-            return self.start(only.index, false, now);
+            return if only.done {
+                None
+            } else {
+                self.start(0, false, now)
+            };
         }
         let mut taken = Vec::new();
         loop {
@@ -185,6 +195,21 @@ impl Tour {
             index,
             route: Arc::clone(route),
             running,
+        })
+    }
+}
+
+impl Chosen {
+    /// The request on this route. What it uses is counted from here on.
+    pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
+        let vendor = &self.route.vendor;
+        let drained = vendor.on_disconnect == OnDisconnect::Drain;
+        let meter = &req.body().meter;
+        meter.attempt(Arc::clone(&vendor.name), drained);
+        req.map(|priced| Attempt {
+            priced,
+            route: Arc::clone(&self.route),
+            credential: self.running.credential(),
         })
     }
 }

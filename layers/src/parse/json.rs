@@ -126,17 +126,19 @@ impl At<'_> {
     }
 
     fn value<P: Place>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
-        match json.begin().map_err(not_json)? {
-            Value::Null => place.null(self),
-            Value::Boolean(value) => place.boolean(self, value),
-            Value::Number(number) => place.number(self, number),
-            Value::String(text) if text.is_text() => place.string(self, &text),
-            Value::String(_) => Err(not_json(json.fault())),
-            Value::Array | Value::Object if self.depth >= DEPTH_MAX => {
+        // Looked at where it is: each move of it would be a copy of all its words.
+        match &json.begin() {
+            Ok(Value::Null) => place.null(self),
+            Ok(Value::Boolean(value)) => place.boolean(self, *value),
+            Ok(Value::Number(number)) => place.number(self, number),
+            Ok(Value::String(text)) if text.is_text() => place.string(self, text),
+            Ok(Value::String(_)) => Err(not_json(json.fault())),
+            Ok(Value::Array | Value::Object) if self.depth >= DEPTH_MAX => {
                 Err(self.refuse(Problem::TooDeep(DEPTH_MAX)))
             }
-            Value::Array => place.array(self, json),
-            Value::Object => place.object(self, Object { json, first: true }),
+            Ok(Value::Array) => place.array(self, json),
+            Ok(Value::Object) => place.object(self, Object { json, first: true }),
+            Err(error) => Err(not_json(*error)),
         }
     }
 }
@@ -197,10 +199,11 @@ pub(super) struct Object<'r, 'a> {
 impl<'a> Object<'_, 'a> {
     /// The next name, whose value must be read then. `None` where there is none left.
     pub(super) fn next_key(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
-        match self.json.key(&mut self.first).map_err(not_json)? {
-            None => Ok(None),
-            Some(name) if name.is_text() => Ok(Some(name.decoded())),
-            Some(_) => Err(not_json(self.json.fault())),
+        match &self.json.key(&mut self.first) {
+            Ok(None) => Ok(None),
+            Ok(Some(name)) if name.is_text() => Ok(Some(name.decoded())),
+            Ok(Some(_)) => Err(not_json(self.json.fault())),
+            Err(error) => Err(not_json(*error)),
         }
     }
 

@@ -56,7 +56,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{
     HeaderMap, HeaderName, Request,
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
 };
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -177,7 +177,8 @@ where
         let (parts, body) = req.into_parts();
         Box::pin(async move {
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            let declared = declared(&parts.headers);
+            // What `content-length` says, where there is one.
+            let declared = body.size_hint().exact();
             check_headers(
                 &parts.headers,
                 operation.format(),
@@ -204,11 +205,6 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
     }?;
     call.body = body.clone();
     Ok(call)
-}
-
-fn declared(headers: &HeaderMap) -> Option<u64> {
-    let length = headers.get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
 }
 
 fn check_headers(
@@ -259,15 +255,14 @@ where
     B::Error: Into<BoxError>,
 {
     let bytes_max = limits.body_bytes_max;
-    let begin = Instant::now();
     let mut body = std::pin::pin!(body);
-    let mut alarm = std::pin::pin!(sleep_until(begin + limits.body_time_max.min(SLOW_START)));
+    let mut alarm = None;
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     loop {
         let bytes = (first.len() + rest.len()) as u64;
         let earned = Duration::from_millis(bytes * 1000 / limits.body_rate_min.max(1));
         let patience = limits.body_time_max.min(SLOW_START + earned);
-        let next = next_frame(body.as_mut(), alarm.as_mut(), begin + patience).await?;
+        let next = next_frame(body.as_mut(), &mut alarm, patience).await?;
         let Some(frame) = next else {
             break;
         };
@@ -300,22 +295,40 @@ where
     }))
 }
 
-/// The next frame, if it comes before `due`. The alarm is not moved by every frame: when it goes off it is set
-/// to what is due by then.
+/// There once a body had to be waited for: most have come with their head.
+struct Alarm {
+    begin: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Alarm {
+    fn new(patience: Duration) -> Self {
+        let begin = Instant::now();
+        Self {
+            begin,
+            sleep: Box::pin(sleep_until(begin + patience)),
+        }
+    }
+}
+
+/// The next frame, if it comes within `patience` of when the body had first to be waited for. The alarm is not moved
+/// by every frame: when it goes off it is set to what is due by then.
 async fn next_frame<B: Body>(
     mut body: Pin<&mut B>,
-    mut alarm: Pin<&mut Sleep>,
-    due: Instant,
+    alarm: &mut Option<Alarm>,
+    patience: Duration,
 ) -> Result<Option<Result<Frame<B::Data>, B::Error>>, Error> {
     poll_fn(|cx| {
         if let Poll::Ready(frame) = body.as_mut().poll_frame(cx) {
             return Poll::Ready(Ok(frame));
         }
-        while alarm.as_mut().poll(cx).is_ready() {
-            if alarm.deadline() >= due {
+        let Alarm { begin, sleep } = alarm.get_or_insert_with(|| Alarm::new(patience));
+        let due = *begin + patience;
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() >= due {
                 return Poll::Ready(Err(Error::BodyTooSlow));
             }
-            alarm.as_mut().reset(due);
+            sleep.as_mut().reset(due);
         }
         Poll::Pending
     })

@@ -1,5 +1,6 @@
 use std::{
     future::poll_fn,
+    mem,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -29,21 +30,26 @@ const HELD_BYTES_MAX: usize = 64 * 1024;
 /// with each piece that comes.
 const USAGE_BYTES_MAX: usize = 16 * 1024;
 
-pin_project! {
-    /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
-    #[derive(Debug)]
-    pub struct ResponseBody<A> {
-        #[pin]
-        inner: Inner<A>,
-    }
+/// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
+#[derive(Debug)]
+pub struct ResponseBody<A>(Inner<A>);
+
+#[derive(Debug)]
+enum Inner<A> {
+    /// Boxed: answers are moved from layer to layer, and this is most of one.
+    Stream(Pin<Box<Stream<A>>>),
+    /// Empty once it was taken.
+    Whole(Bytes),
 }
 
 pin_project! {
     #[derive(Debug)]
-    #[project = Projected]
-    enum Inner<A> {
-        Stream { #[pin] inner: A, tap: Tap, first: Option<Bytes> },
-        Whole { bytes: Option<Bytes> },
+    struct Stream<A> {
+        #[pin]
+        inner: A,
+        tap: Tap,
+        // What was waited for before the head went out.
+        first: Bytes,
     }
 }
 
@@ -57,17 +63,15 @@ impl<A> ResponseBody<A> {
             passed: 0,
             failure: None,
             ended: false,
-            last: Instant::now(),
+            quiet: None,
             alarm: None,
             held: false,
         };
-        Self {
-            inner: Inner::Stream {
-                inner,
-                tap,
-                first: None,
-            },
-        }
+        Self(Inner::Stream(Box::pin(Stream {
+            inner,
+            tap,
+            first: Bytes::new(),
+        })))
     }
 
     /// Waits for the first event, and keeps it: an error that comes before everything else still has
@@ -75,7 +79,7 @@ impl<A> ResponseBody<A> {
     /// longer: whoever stands between us and the caller may think that we are dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
-        A: Body<Data = Bytes, Error = Error> + Unpin,
+        A: Body<Data = Bytes, Error = Error>,
     {
         let until = Instant::now() + patience;
         let (mut held, mut bytes) = (Pieces::default(), 0);
@@ -93,34 +97,34 @@ impl<A> ResponseBody<A> {
             held.push(piece);
         }
         self.hold(false);
-        if let Inner::Stream { tap, first, .. } = &mut self.inner {
-            let mut held = held.joined();
+        if let Inner::Stream(stream) = &mut self.0 {
+            let stream = stream.as_mut().project();
+            let (tap, mut held) = (stream.tap, held.joined());
             if held.is_empty() && !tap.ended && tap.splitter.unfinished().is_empty() {
                 held = tap.reader.keep_alive();
             }
-            *first = Some(held).filter(|held| !held.is_empty());
+            *stream.first = held;
         }
         Ok(self)
     }
 
     fn hold(&mut self, held: bool) {
-        if let Inner::Stream { tap, .. } = &mut self.inner {
+        if let Inner::Stream(stream) = &mut self.0 {
+            let tap = stream.as_mut().project().tap;
             tap.held = held;
-            tap.last = Instant::now();
+            tap.quiet = None;
         }
     }
 
     fn spoke(&self) -> bool {
-        match &self.inner {
-            Inner::Stream { tap, .. } => tap.reader.spoke(),
-            Inner::Whole { .. } => true,
+        match &self.0 {
+            Inner::Stream(stream) => stream.tap.reader.spoke(),
+            Inner::Whole(_) => true,
         }
     }
 
-    pub(super) fn whole(bytes: Bytes) -> Self {
-        Self {
-            inner: Inner::Whole { bytes: Some(bytes) },
-        }
+    pub(super) const fn whole(bytes: Bytes) -> Self {
+        Self(Inner::Whole(bytes))
     }
 }
 
@@ -135,16 +139,18 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let (mut inner, tap) = match self.project().inner.project() {
-            Projected::Whole { bytes } => {
-                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+        let (stream, ready) = match &mut self.get_mut().0 {
+            Inner::Whole(bytes) => (None, bytes),
+            Inner::Stream(stream) => {
+                let stream = stream.as_mut().project();
+                (Some((stream.inner, stream.tap)), stream.first)
             }
-            Projected::Stream { inner, tap, first } => {
-                if let Some(first) = first.take() {
-                    return Poll::Ready(Some(Ok(Frame::data(first))));
-                }
-                (inner, tap)
-            }
+        };
+        if !ready.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(mem::take(ready)))));
+        }
+        let Some((mut inner, tap)) = stream else {
+            return Poll::Ready(None);
         };
         loop {
             if tap.ended {
@@ -160,7 +166,7 @@ where
             };
             let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(chunk) => tap.pass(&chunk),
+                    Ok(chunk) => tap.pass(chunk),
                     // Trailers are the vendor's own business.
                     Err(_) => continue,
                 },
@@ -174,20 +180,18 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Inner::Stream { tap, first, .. } => {
-                tap.ended && tap.failure.is_none() && first.is_none()
+        match &self.0 {
+            Inner::Stream(stream) => {
+                stream.tap.ended && stream.tap.failure.is_none() && stream.first.is_empty()
             }
-            Inner::Whole { bytes } => bytes.is_none(),
+            Inner::Whole(bytes) => bytes.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Inner::Stream { .. } => SizeHint::default(),
-            Inner::Whole { bytes } => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
+        match &self.0 {
+            Inner::Stream(_) => SizeHint::default(),
+            Inner::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
         }
     }
 }
@@ -203,8 +207,8 @@ struct Tap {
     passed: usize,
     failure: Option<Error>,
     ended: bool,
-    /// When something went on last.
-    last: Instant,
+    /// Since when nothing goes on; `None` until it was asked for.
+    quiet: Option<Instant>,
     /// Set when nothing is there, and not moved by every frame: when it goes off it looks.
     alarm: Option<Pin<Box<Sleep>>>,
     /// Nobody is there yet to be kept awake.
@@ -215,12 +219,12 @@ impl Tap {
     /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Never
     /// inside an event.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let due = self.last + KEEP_ALIVE;
+        let due = *self.quiet.get_or_insert_with(Instant::now) + KEEP_ALIVE;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if now >= due && self.splitter.unfinished().is_empty() {
-                self.last = now;
+                self.quiet = Some(now);
                 alarm.as_mut().reset(now + KEEP_ALIVE);
                 // The alarm's next time must be known to the task.
                 let _ = alarm.as_mut().poll(cx);
@@ -235,8 +239,8 @@ impl Tap {
     }
 
     /// What goes on now: the chunk itself, unless something in it must not.
-    fn pass(&mut self, chunk: &Bytes) -> Bytes {
-        self.last = Instant::now();
+    fn pass(&mut self, chunk: Bytes) -> Bytes {
+        self.quiet = None;
         let Self {
             splitter,
             reader,
@@ -249,7 +253,7 @@ impl Tap {
         let mut pieces = Pieces::default();
         // Up to where the chunk has gone on, and where in it the last complete event ends.
         let (mut from, mut end, mut first) = (0, 0, true);
-        let split = splitter.push(chunk, |event| {
+        let split = splitter.push(&chunk, |event| {
             if failure.is_some() {
                 return;
             }
@@ -287,7 +291,11 @@ impl Tap {
                     &splitter.unfinished()[already..begun],
                 ));
             }
-            pieces.push(chunk.slice(from..));
+            // The usual chunk goes on as it is.
+            pieces.push(match from {
+                0 => chunk,
+                from => chunk.slice(from..),
+            });
             *passed = splitter.unfinished().len();
         }
         self.record();
@@ -353,13 +361,13 @@ fn may_be_usage_alone(begun: &[u8]) -> bool {
 
 /// Slices that go on as one frame.
 #[derive(Debug, Default)]
-struct Pieces {
+pub(super) struct Pieces {
     only: Bytes,
     more: BytesMut,
 }
 
 impl Pieces {
-    fn push(&mut self, piece: Bytes) {
+    pub(super) fn push(&mut self, piece: Bytes) {
         if piece.is_empty() {
             return;
         }
@@ -371,7 +379,7 @@ impl Pieces {
         self.more.extend_from_slice(&piece);
     }
 
-    fn joined(self) -> Bytes {
+    pub(super) fn joined(self) -> Bytes {
         if self.more.is_empty() {
             self.only
         } else {
@@ -445,6 +453,40 @@ mod tests {
             })
         );
         assert_eq!(reading.text_bytes, 18);
+    }
+
+    #[tokio::test]
+    async fn usage_is_believed_whatever_stands_beside_it() {
+        for beside in [
+            r#""id":"x""#,
+            r#""choices":null"#,
+            r#""choices":{}"#,
+            r#""choices":"none""#,
+            r#""choices":7"#,
+            r#""choices":[],"choices":[]"#,
+            r#""choices":[],"x_groq":"x""#,
+        ] {
+            let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":4}"#;
+            let usage = format!("data: {{{beside},{usage}}}\n\n");
+            let stream = [chat("a"), FINISH.into(), usage, DONE.into()].concat();
+            let (_, failure, reading) = through(&[stream.as_bytes()], Format::Chat, false).await;
+            assert!(failure.is_none(), "{beside}");
+            let counts = reading.usage.map(|usage| (usage.input, usage.output));
+            assert_eq!(
+                (counts, reading.output_counted, reading.suspect),
+                (Some((9, 4)), true, false),
+                "{beside}"
+            );
+        }
+        let stream = concat!(
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5}}}\n\n",
+            "event: message_delta\ndata: {\"type\":\"message_delta\",\"message\":\"x\",\"usage\":{\"output_tokens\":3}}\n\n",
+            "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        );
+        let (_, failure, reading) = through(&[stream.as_bytes()], Format::Messages, false).await;
+        assert!(failure.is_none());
+        let counts = reading.usage.map(|usage| (usage.input, usage.output));
+        assert_eq!((counts, reading.suspect), (Some((5, 3)), false));
     }
 
     #[tokio::test]

@@ -74,21 +74,30 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response,
     header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE},
+    response::Parts,
 };
 use http_body::Body;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use tower::{Layer, Service};
 
+use self::body::Pieces;
 pub use self::body::ResponseBody;
 use crate::{
     call::Outbound,
     error::{BoxError, Error},
     facts::EventStream,
+    heads::emptied,
     setting::Setting,
     usage::End,
 };
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-store");
+const NO: HeaderValue = HeaderValue::from_static("no");
 
 /// Meters answers.
 #[derive(Clone, Debug)]
@@ -152,12 +161,13 @@ where
         let bytes_max = self.answer_bytes_max.get();
         let call = self.inner.call(req);
         Box::pin(async move {
-            let (parts, body) = call.await?.into_parts();
-            if is_packed(&parts.headers) {
+            // Nothing else of the head is needed, least of all for as long as the body takes.
+            let (Parts { headers, .. }, mut body) = call.await?.into_parts();
+            if is_packed(&headers) {
                 meter.refused();
                 return Err(broken("a content-encoding that was not asked for"));
             }
-            let kind = media_type(&parts.headers);
+            let kind = media_type(&headers);
             let expected: &[u8] = match stream {
                 true => b"text/event-stream",
                 false => b"application/json",
@@ -169,25 +179,19 @@ where
                     "content-type {kind:?} for stream = {stream}"
                 )));
             }
-            // Nothing else of the head is needed, least of all for as long as the body takes.
-            drop(parts);
+            let headers = emptied(headers);
             if stream {
                 let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
                 // Boxed: a plain answer, too, has room for this future. What never began for the client is not
                 // paid for.
                 let begun = Box::pin(body.begun(head_timeout)).await;
-                let mut res = Response::new(begun.inspect_err(|_| meter.refused())?);
-                set(
-                    res.headers_mut(),
-                    "text/event-stream; charset=utf-8",
-                    "no-cache, no-store",
-                );
-                res.headers_mut()
-                    .insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+                let begun = begun.inspect_err(|_| meter.refused())?;
+                let mut res = answer(begun, headers, (EVENTS, NO_CACHE));
+                res.headers_mut().insert(X_ACCEL_BUFFERING, NO);
                 res.extensions_mut().insert(EventStream(format));
                 return Ok(res);
             }
-            let bytes = match whole(body, bytes_max).await.and_then(|bytes| {
+            let bytes = match whole(&mut body, bytes_max).await.and_then(|bytes| {
                 usage::plain(format, &bytes, &meter)?;
                 Ok(bytes)
             }) {
@@ -197,24 +201,25 @@ where
                     return Err(error);
                 }
             };
-            let mut res = Response::new(ResponseBody::whole(bytes));
-            set(res.headers_mut(), "application/json", "no-store");
-            Ok(res)
+            let body = ResponseBody::whole(bytes);
+            Ok(answer(body, headers, (JSON, NO_STORE)))
         })
     }
 }
 
-async fn whole<A: Body<Data = Bytes, Error = Error>>(
-    body: A,
-    bytes_max: usize,
-) -> Result<Bytes, Error> {
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => Err(match error.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(error) => Error::VendorBroken(error),
-        }),
+async fn whole<A>(body: &mut A, bytes_max: usize) -> Result<Bytes, Error>
+where
+    A: Body<Data = Bytes, Error = Error> + Unpin,
+{
+    let (mut pieces, mut room) = (Pieces::default(), bytes_max);
+    while let Some(frame) = body.frame().await.transpose()? {
+        let piece = frame.into_data().unwrap_or_default();
+        room = room
+            .checked_sub(piece.len())
+            .ok_or_else(|| broken(format!("an answer of more than {bytes_max} bytes")))?;
+        pieces.push(piece);
     }
+    Ok(pieces.joined())
 }
 
 fn is_packed(headers: &HeaderMap) -> bool {
@@ -234,10 +239,17 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
         .trim_ascii()
 }
 
-/// Headers are made anew: nothing of the vendor's crosses but the kind of the body.
-fn set(headers: &mut HeaderMap, content_type: &'static str, cache_control: &'static str) {
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static(cache_control));
+/// Headers are made anew: nothing of the vendor's crosses but the kind of the body, and the empty map.
+fn answer<A>(
+    body: ResponseBody<A>,
+    mut headers: HeaderMap,
+    (content_type, cache_control): (HeaderValue, HeaderValue),
+) -> Response<ResponseBody<A>> {
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(CACHE_CONTROL, cache_control);
+    let mut res = Response::new(body);
+    *res.headers_mut() = headers;
+    res
 }
 
 fn broken(why: impl Into<BoxError>) -> Error {

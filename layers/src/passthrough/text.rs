@@ -6,8 +6,43 @@ use crate::{
     json::{Found, decoded_len, string},
 };
 
+/// The beginning of a chunk up to its text is kept up to this.
+const HEAD_BYTES_MAX: usize = 512;
+
+/// Looks at the chunks or events of one stream. Most begin as the one before does, up to their text, and
+/// that is looked at once.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    /// How the last one with a text began whose beginning was new: up to the quote that opens the name of
+    /// its first text, and with it. What was found before that quote hangs on nothing behind it.
+    head: Vec<u8>,
+    in_head: Strings,
+}
+
+impl Chunks {
+    /// [`Strings::of`] the next one.
+    pub(super) fn strings(&mut self, format: Format, json: &[u8]) -> Strings {
+        if let Some(name) = self.head.len().checked_sub(1)
+            && json.starts_with(&self.head)
+        {
+            return self.in_head.and_from(name, format, json);
+        }
+        let mut found = Strings::default();
+        let Some(text) = found.next_text(format, json, 0) else {
+            return found;
+        };
+        self.head.clear();
+        if text.name < HEAD_BYTES_MAX {
+            self.head.extend_from_slice(&json[..=text.name]);
+            self.in_head = found;
+        }
+        found.text_bytes = text.bytes;
+        found.and_from(text.end, format, json)
+    }
+}
+
 /// What one look at the strings of a chunk, an event or a whole answer finds. Nothing is checked.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strings {
     /// UTF-8 bytes of text, reasoning and tool arguments.
     pub(super) text_bytes: u64,
@@ -19,47 +54,74 @@ pub(super) struct Strings {
     pub(super) error: bool,
 }
 
+/// Where a text was found.
+struct Text {
+    /// The quote that opens its name.
+    name: usize,
+    /// UTF-8 bytes of it.
+    bytes: u64,
+    /// Behind it.
+    end: usize,
+}
+
 impl Strings {
     pub(super) fn of(format: Format, json: &[u8]) -> Self {
-        let mut found = Self::default();
-        let mut at = 0;
-        while let Some(name) = string(json, at) {
+        Self::default().and_from(0, format, json)
+    }
+
+    /// This, and what there is from `at` on.
+    fn and_from(mut self, mut at: usize, format: Format, json: &[u8]) -> Self {
+        while let Some(text) = self.next_text(format, json, at) {
+            self.text_bytes += text.bytes;
+            at = text.end;
+        }
+        self
+    }
+
+    /// The first text from `at` on, not counted yet; notes what else there is up to it, or to the end.
+    fn next_text(&mut self, format: Format, json: &[u8], mut at: usize) -> Option<Text> {
+        loop {
+            let name = string(json, at)?;
             let Some(value) = value_of(json, name.end) else {
                 at = name.end;
                 continue;
             };
-            at = value;
             let rest = &json[value..];
             if rest.starts_with(b"null") {
+                at = value + b"null".len();
                 continue;
             }
+            at = value;
             match name.text {
-                b"usage" => found.usage = true,
-                b"error" => found.error = true,
+                b"usage" => self.usage = true,
+                b"error" => self.error = true,
                 b"finish_reason" => {
-                    found.finish_reason |= rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
+                    self.finish_reason |= rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
                 }
                 // Whoever reads them for good decodes it.
                 _ if name.escaped => {
-                    found.usage = true;
-                    found.error = true;
+                    self.usage = true;
+                    self.error = true;
                 }
                 _ => {}
             }
-            if rest.starts_with(b"\"")
-                && let Some(Found { text, escaped, end }) = string(json, value)
-            {
-                if is_text(format, name.text) {
-                    found.text_bytes += if escaped {
+            if !rest.starts_with(b"\"") {
+                continue;
+            }
+            let Found { text, escaped, end } = string(json, value)?;
+            if is_text(format, name.text) {
+                return Some(Text {
+                    name: name.end - name.text.len() - 2,
+                    bytes: if escaped {
                         decoded_len(text)
                     } else {
                         text.len() as u64
-                    };
-                }
-                at = end;
+                    },
+                    end,
+                });
             }
+            at = end;
         }
-        found
     }
 }
 
@@ -186,7 +248,84 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_begins_alike_is_looked_at_once() {
+        let chunk = |role: &str, text: &str, end: &str| {
+            format!(
+                r#"{{"id":"1","usage":null,"choices":[{{"delta":{{{role}"content":"{text}"}},"finish_reason":{end}}}]}}"#
+            )
+        };
+        let mut chunks = Chunks::default();
+        let mut heads = Vec::new();
+        for (json, bytes) in [
+            (chunk(r#""role":"assistant","#, "", "null"), 0),
+            (chunk("", "a", "null"), 1),
+            (chunk("", r#"\"ж"#, "null"), 3),
+            (r#"{"id":"1","choices":[]}"#.to_owned(), 0),
+            (chunk("", "bc", r#""stop""#), 2),
+            (chunk(r#""x":"x","#, "d", "null"), 1),
+            (
+                format!(r#"{{"id":"{}","content":"d"}}"#, "1".repeat(600)),
+                1,
+            ),
+            (chunk("", "e", "null"), 1),
+        ] {
+            let found = chunks.strings(Format::Chat, json.as_bytes());
+            assert_eq!(found, Strings::of(Format::Chat, json.as_bytes()), "{json}");
+            assert_eq!(found.text_bytes, bytes, "{json}");
+            heads.push(chunks.head.len());
+        }
+        let (role, plain) = (64, 45);
+        assert_eq!(heads, [role, plain, plain, plain, plain, plain, 0, plain]);
+    }
+
+    /// Pieces of JSON and of what is none.
+    fn pieces() -> impl Strategy<Value = String> {
+        const PIECES: &[&str] = &[
+            "{",
+            "}",
+            "[",
+            ":",
+            ",",
+            " ",
+            "7",
+            "nul",
+            "null",
+            "\"",
+            "\\",
+            "\\\"",
+            "\"\"",
+            "\"x\"",
+            "\"x\":",
+            "\"content\"",
+            "\"content\":",
+            "\"content\":\"",
+            "\"text\":\"ж\"",
+            "\"usage\":",
+            "\"error\":",
+            "\"finish_reason\":",
+            "\"\\u0061\":",
+        ];
+        proptest::collection::vec(proptest::sample::select(PIECES), 0..12)
+            .prop_map(|pieces| pieces.concat())
+    }
+
     proptest! {
+        #[test]
+        fn chunks_of_a_stream_say_what_each_says_by_itself(
+            (one, other) in (pieces(), pieces()),
+            chunks in proptest::collection::vec((any::<bool>(), pieces()), 1..12),
+        ) {
+            for format in [Format::Chat, Format::Messages] {
+                let mut stream = Chunks::default();
+                for (first, rest) in &chunks {
+                    let json = format!("{}{rest}", if *first { &one } else { &other });
+                    let found = stream.strings(format, json.as_bytes());
+                    prop_assert_eq!(found, Strings::of(format, json.as_bytes()), "{}", json);
+                }
+            }
+        }
+
         #[test]
         fn any_string_counts_as_long_as_it_is(text in ".*") {
             let json = serde_json::json!({ "x": 1, "delta": { "content": text } }).to_string();

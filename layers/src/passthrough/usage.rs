@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{
     broken,
-    text::{Strings, text_bytes},
+    text::{Chunks, text_bytes},
 };
 use crate::{
     call::Format,
@@ -26,6 +26,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Reader {
     format: Format,
+    chunks: Chunks,
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
     output_counted: bool,
@@ -53,6 +54,7 @@ impl Reader {
     pub fn new(format: Format) -> Self {
         Self {
             format,
+            chunks: Chunks::default(),
             chat: None,
             messages: MessagesUsage::default(),
             output_counted: false,
@@ -143,7 +145,7 @@ impl Reader {
             self.finished = true;
             return Seen::Other;
         }
-        let strings = Strings::of(Format::Chat, data);
+        let strings = self.chunks.strings(Format::Chat, data);
         self.text_bytes += strings.text_bytes;
         self.finish_seen |= strings.finish_reason;
         // Most chunks have neither, or only null, and need no second look.
@@ -155,7 +157,11 @@ impl Reader {
             self.suspect |= usage_here;
             return Seen::Other;
         };
-        let usage = chunk.usage.or(chunk.x_groq.and_then(|groq| groq.usage));
+        let groq = || {
+            let groq = serde_json::from_str::<Groq<'_>>(chunk.x_groq?.get());
+            groq.ok()?.usage
+        };
+        let usage = chunk.usage.or_else(groq);
         match usage.map(|usage| chat_usage(usage.get())) {
             // One of nothing at all behind one of something says nothing.
             Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
@@ -170,14 +176,16 @@ impl Reader {
         if usage.is_none() {
             return Seen::Other;
         }
-        match chunk.choices {
-            Some(choices) if choices.is_empty() => Seen::UsageAlone,
+        match serde_json::from_slice(data) {
+            Ok(ChatChoices {
+                choices: Some(choices),
+            }) if choices.is_empty() => Seen::UsageAlone,
             _ => Seen::Other,
         }
     }
 
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
-        let strings = Strings::of(Format::Messages, data);
+        let strings = self.chunks.strings(Format::Messages, data);
         self.text_bytes += strings.text_bytes;
         if !matches!(
             name,
@@ -197,10 +205,10 @@ impl Reader {
                     |error| vendor_error(error.get()),
                 ));
             }
-            _ => {
-                let usage = event
-                    .message
-                    .and_then(|message| message.usage)
+            _ if strings.usage => {
+                let started = serde_json::from_slice::<MessagesStart<'_>>(data).ok();
+                let usage = started
+                    .and_then(|start| start.message?.usage)
                     .or(event.usage);
                 match usage.map(|usage| MessagesUsage::of(usage.get())) {
                     Some(Some(usage)) => {
@@ -212,6 +220,7 @@ impl Reader {
                     None => {}
                 }
             }
+            _ => {}
         }
         Seen::Other
     }
@@ -259,15 +268,20 @@ fn vendor_error(error: &str) -> Error {
     Error::VendorUnavailable(scrubbed(&text).into())
 }
 
+/// Has no type for what stands beside the usage: whatever that is, usage is read.
 #[derive(Deserialize)]
 struct ChatAnswer<'a> {
-    choices: Option<Vec<IgnoredAny>>,
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
     #[serde(borrow)]
-    x_groq: Option<Groq<'a>>,
+    x_groq: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct ChatChoices {
+    choices: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -281,15 +295,19 @@ struct MessagesEvent<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(borrow)]
-    message: Option<MessageStart<'a>>,
-    #[serde(borrow)]
     usage: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct MessageStart<'a> {
+struct MessagesStart<'a> {
+    #[serde(borrow)]
+    message: Option<StartedMessage<'a>>,
+}
+
+#[derive(Deserialize)]
+struct StartedMessage<'a> {
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
 }

@@ -67,6 +67,10 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for Gcra<K> {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
         self.count(&id, quota)
     }
+
+    fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
+        Some(self.count(id, quota))
+    }
 }
 
 impl<K> Clone for Gcra<K> {

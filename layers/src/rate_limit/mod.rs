@@ -116,6 +116,12 @@ pub fn by_address<B>(
 pub trait Limiter<K>: Clone + Send + Sync + 'static {
     /// Lets a request of `id` in, or says how long it should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
+
+    /// What [`Limiter::admit`] would do, if it can be done without waiting: then no future is made for it.
+    /// `None`, which is always right: nothing was counted, and it has to be asked.
+    fn admit_now(&self, _id: &K, _quota: Quota) -> Option<Result<(), Duration>> {
+        None
+    }
 }
 
 /// Refuses with [`Error::TooManyRequests`] what goes over the quota.
@@ -202,17 +208,19 @@ where
         let Some((id, quota)) = (self.layer.by)(&req) else {
             return Either::Left(self.inner.call(req));
         };
+        let limit = self.layer.limit;
+        let refused = move |retry_after| Error::TooManyRequests { limit, retry_after };
+        match self.layer.limiter.admit_now(&id, quota) {
+            Some(Ok(())) => return Either::Left(self.inner.call(req)),
+            Some(Err(wait)) => return Either::Right(Box::pin(async move { Err(refused(wait)) })),
+            None => {}
+        }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
         Either::Right(Box::pin(async move {
-            match layer.limiter.admit(id, quota).await {
-                Ok(()) => inner.call(req).await,
-                Err(retry_after) => Err(Error::TooManyRequests {
-                    limit: layer.limit,
-                    retry_after,
-                }),
-            }
+            layer.limiter.admit(id, quota).await.map_err(refused)?;
+            inner.call(req).await
         }))
     }
 }

@@ -130,6 +130,10 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for PostPaid<K> {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
         self.look(&id, quota)
     }
+
+    fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
+        Some(self.look(id, quota))
+    }
 }
 
 impl<K> Clone for PostPaid<K> {

@@ -35,10 +35,10 @@ impl RedisLimiter {
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
         let interval = (quota.per.as_micros() / u128::from(quota.count.max(1))).max(1);
         let keys = [format!("tg:rl:{}:{id}", self.name)];
-        let args = [interval.to_string(), quota.burst.max(1).to_string()];
+        let args = (interval, quota.burst.max(1));
         let wait: i64 = self
             .conn
-            .eval(&self.script, &keys, &args, self.conn.response_timeout())
+            .eval(&self.script, &keys, args, self.conn.response_timeout())
             .await?;
         Ok(match u64::try_from(wait) {
             Ok(wait @ 1..) => Err(Duration::from_micros(wait)),

@@ -25,7 +25,7 @@ mod url;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::{
@@ -40,8 +40,8 @@ use crate::error::BoxError;
 pub use self::url::RedisUrl;
 pub(crate) use self::{node::ServerInfo, script::RedisScript};
 
-/// A reply's shape.
-pub(crate) use redis::FromRedisValue as Reply;
+/// A reply's shape, and a reply whose shape has yet to be looked at; a script's arguments.
+pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
 
 /// For what no caller waits for: operators' requests, sweeps.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
@@ -127,6 +127,18 @@ pub enum RedisFault {
     Unexpected(String),
 }
 
+impl RedisFault {
+    /// Whether the server is there and still loads its data: it will serve by itself.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        let Self::OutOfReach { cause, .. } = self else {
+            return false;
+        };
+        let error = cause.downcast_ref::<RedisError>();
+        error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
+    }
+}
+
 /// Connections to one Redis, be it one server or many. Clones share them.
 #[derive(Clone)]
 pub struct RedisConn(Arc<Inner>);
@@ -202,12 +214,12 @@ impl RedisConn {
         &self,
         script: &RedisScript,
         keys: &[String],
-        args: &[String],
+        args: impl Args,
         limit: Duration,
     ) -> Result<T, RedisFault> {
         let slot = self.0.slot(keys.first());
         let limit = Limit::begin(limit);
-        let by_name = Parcel::one(script.by_name(keys, args));
+        let by_name = Parcel::one(script.by_name(keys, &args));
         let values = match self.0.send(slot, &by_name, Lane::Shared, limit).await {
             Err(Failure::Reply(_, error)) if is(&error, ServerErrorKind::NoScript) => {
                 let by_text = Parcel::one(script.by_text(keys, args));
@@ -398,7 +410,7 @@ impl Inner {
         let mark = [format!("tg:w:{{{}}}", map::hash_tag(key))];
         let patience_ms = REPLICA_WAIT.as_millis().to_string();
         let wait = node::command(&["WAIT", "1", &patience_ms]);
-        let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, &[]), wait]);
+        let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
         let values = self.send(slot, &parcel, Lane::Waiting, limit).await?;
         let [answer, _, replicas] = <[Value; 3]>::try_from(values)
             .map_err(|_| RedisFault::Unexpected("not an answer to each of three".into()))?;
@@ -486,7 +498,7 @@ fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
     read(values.pop().unwrap_or(Value::Nil))
 }
 
-fn read<T: Reply>(value: Value) -> Result<T, RedisFault> {
+pub(crate) fn read<T: Reply>(value: Value) -> Result<T, RedisFault> {
     redis::from_redis_value(value).map_err(|error| RedisFault::Unexpected(error.to_string()))
 }
 

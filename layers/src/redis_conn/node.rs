@@ -115,18 +115,17 @@ impl Parcel {
     }
 
     async fn over(&self, manager: &mut ConnectionManager) -> RedisResult<Vec<Value>> {
-        let values = match self.0.as_slice() {
-            [command] => vec![manager.send_packed_command(command).await?],
-            commands => {
-                let mut pipeline = redis::pipe();
-                for command in commands {
-                    pipeline.add_command(command.clone());
-                }
-                manager
-                    .send_packed_commands(&pipeline, 0, commands.len())
-                    .await?
-            }
-        };
+        if let [command] = self.0.as_slice() {
+            let value = manager.send_packed_command(command).await?;
+            return Ok(vec![value.extract_error()?]);
+        }
+        let mut pipeline = redis::pipe();
+        for command in &self.0 {
+            pipeline.add_command(command.clone());
+        }
+        let values = manager
+            .send_packed_commands(&pipeline, 0, self.0.len())
+            .await?;
         values.into_iter().map(Value::extract_error).collect()
     }
 }

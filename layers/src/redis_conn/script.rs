@@ -1,6 +1,6 @@
 //! Scripts by their SHA-1, with the text as the way back.
 
-use redis::{Cmd, Script};
+use redis::{Cmd, Script, ToRedisArgs};
 
 /// A script's text and its SHA-1, which is its name on the server.
 #[derive(Debug)]
@@ -25,23 +25,22 @@ impl RedisScript {
     }
 
     /// Calls it by name; a server that has not seen it answers NOSCRIPT.
-    pub(super) fn by_name(&self, keys: &[String], args: &[String]) -> Cmd {
+    pub(super) fn by_name(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVALSHA", &self.sha, keys, args)
     }
 
     /// Calls it by its text.
-    pub(super) fn by_text(&self, keys: &[String], args: &[String]) -> Cmd {
+    pub(super) fn by_text(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVAL", &self.code, keys, args)
     }
 }
 
-/// What a word takes beside itself, on the way to the server: a little more than it needs.
-const WORD_EXTRA: usize = 12;
+/// What a script's arguments mostly take in bytes: the largest is what stands on a receipt.
+const ARGS_SIZE: usize = 768;
 
-fn call(name: &str, script: &str, keys: &[String], args: &[String]) -> Cmd {
-    let sizes = keys.iter().chain(args).map(|word| word.len() + WORD_EXTRA);
-    let size = sizes.sum::<usize>() + name.len() + script.len() + 3 * WORD_EXTRA;
-    let mut command = Cmd::with_capacity(keys.len() + args.len() + 3, size);
+fn call(name: &str, script: &str, keys: &[String], args: impl ToRedisArgs) -> Cmd {
+    let size = keys.iter().map(String::len).sum::<usize>() + name.len() + script.len() + ARGS_SIZE;
+    let mut command = Cmd::with_capacity(keys.len() + args.num_of_args() + 3, size);
     command.arg(name);
     command.arg(script).arg(keys.len()).arg(keys).arg(args);
     command

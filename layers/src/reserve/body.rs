@@ -3,7 +3,7 @@ use std::{
     mem,
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -130,7 +130,7 @@ impl<T: Bill> Guard<T> {
         self.entry = None;
         let Granted { hold, meter, .. } = &*self.call;
         let (cost, ending) = match self.call.ended(&meter.read()) {
-            Some(settlement) => (settlement.cost, Ending::Settle(Box::new(settlement))),
+            Some(settlement) => (settlement.cost, Ending::Settle(Arc::new(settlement))),
             // The reserve's answer was lost, or nothing was used.
             None => (
                 MicroRub::ZERO,
@@ -169,14 +169,21 @@ where
     A: Body<Data = Bytes, Error = Error> + Send + Unpin + 'static,
     T: Bill,
 {
-    /// Both are there until the drop.
+    /// There until the drop.
     inner: Option<A>,
-    guard: Option<Guard<T>>,
-    settler: Settler,
-    finish_without_client: bool,
+    /// There until the drop, unless the hold had ended before.
+    held: Option<Held<T>>,
     cost: CostComment,
     /// The inner body is being polled; if it panics in that, it must not be polled again.
     polling: bool,
+}
+
+/// A hold that ends with the answer.
+#[derive(Debug)]
+struct Held<T: Bill> {
+    guard: Guard<T>,
+    settler: Settler,
+    finish_without_client: bool,
 }
 
 /// With so many line feeds an event ends.
@@ -200,11 +207,20 @@ where
     T: Bill,
 {
     pub(super) fn new(inner: A, guard: Guard<T>, settler: Settler) -> Self {
-        Self {
-            inner: Some(inner),
-            guard: Some(guard),
+        let mut body = Self::ended(inner);
+        body.held = Some(Held {
+            guard,
             settler,
             finish_without_client: false,
+        });
+        body
+    }
+
+    /// Of a call whose hold has ended.
+    pub(super) fn ended(inner: A) -> Self {
+        Self {
+            inner: Some(inner),
+            held: None,
             cost: CostComment::None,
             polling: false,
         }
@@ -212,7 +228,9 @@ where
 
     /// Whether the call goes on to its end when its client leaves.
     pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
-        self.finish_without_client = finish;
+        if let Some(held) = &mut self.held {
+            held.finish_without_client = finish;
+        }
         self
     }
 
@@ -273,25 +291,29 @@ where
         let Some(inner) = this.inner.as_mut().filter(|_| !this.polling) else {
             return Poll::Ready(None);
         };
-        if this.guard.as_mut().is_some_and(|guard| guard.is_cut(cx)) {
+        let held = this.held.as_mut();
+        if held.is_some_and(|held| held.guard.is_cut(cx)) {
             this.inner = None;
             return Poll::Ready(Some(Err(Error::Draining)));
         }
         this.polling = true;
+        // Looked at where it lies: a frame is large.
         let polled = Pin::new(&mut *inner).poll_frame(cx);
         this.polling = false;
-        let frame = ready!(polled);
+        let Poll::Ready(frame) = &polled else {
+            return polled;
+        };
         // hyper does not poll again after trailers or once the body says that it has ended.
-        let ended = !matches!(&frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
+        let ended = !matches!(frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
         if let CostComment::Awaited { line_feeds } = &mut this.cost
-            && let Some(Ok(frame)) = &frame
+            && let Some(Ok(frame)) = frame
             && let Some(data) = frame.data_ref()
         {
             *line_feeds = line_feeds_at_end(*line_feeds, data);
         }
-        if ended && let Some(guard) = &mut this.guard {
-            let cost = guard.end();
-            match (this.told(cost), &frame) {
+        if ended && let Some(held) = &mut this.held {
+            let cost = held.guard.end();
+            match (this.told(cost), frame) {
                 (Some(comment), None) => {
                     this.inner = None;
                     return Poll::Ready(Some(Ok(Frame::data(comment))));
@@ -303,7 +325,7 @@ where
                 _ => {}
             }
         }
-        Poll::Ready(frame)
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -326,9 +348,17 @@ where
     T: Bill,
 {
     fn drop(&mut self) {
-        let (Some(mut inner), Some(mut guard)) = (self.inner.take(), self.guard.take()) else {
+        let Some(held) = self.held.take() else {
             return;
         };
+        let Some(mut inner) = self.inner.take() else {
+            return;
+        };
+        let Held {
+            mut guard,
+            settler,
+            finish_without_client,
+        } = held;
         if self.polling {
             return;
         }
@@ -336,10 +366,10 @@ where
             Left::Ended => return,
             // All was delivered: what it used is told in the next moment, or never.
             Left::UsageDue => USAGE_PATIENCE,
-            Left::Running if self.finish_without_client || guard.outlives_client() => Duration::MAX,
+            Left::Running if finish_without_client || guard.outlives_client() => Duration::MAX,
             Left::Running => return,
         };
-        self.settler.finish_without_client(Box::pin(async move {
+        settler.finish_without_client(Box::pin(async move {
             let rest = async {
                 let mut next = async || {
                     let next = poll_fn(|cx| Pin::new(&mut inner).poll_frame(cx).map(Ok));

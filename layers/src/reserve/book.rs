@@ -684,7 +684,8 @@ impl Account {
         now: Millis,
     ) -> Settled {
         let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
-        let free_beside_hold = match self.keys.get(key) {
+        let key = self.keys.get_mut(key);
+        let free_beside_hold = match &key {
             None => MicroRub::ZERO,
             Some(key) => key.room(account, held, now).0,
         };
@@ -692,7 +693,7 @@ impl Account {
         let loss = cost.minus_or_zero(charged);
         self.balance = self.balance.minus_or_zero(charged);
         self.loss = self.loss.plus_or_max(loss);
-        if let Some(key) = self.keys.get_mut(key) {
+        if let Some(key) = key {
             (key.month, key.day) = (key.month_at(now), key.day_at(now));
             key.used = key.used.plus_or_max(charged);
         }

@@ -1,6 +1,6 @@
 //! How a call ends, and how a ledger is told: by the settler, and by the outbox what an earlier process left.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Event,
@@ -20,7 +20,7 @@ pub(super) const FRESH: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It is charged.
-    Settle(Box<Settlement>),
+    Settle(Arc<Settlement>),
     /// It cost nothing.
     Release {
         /// The call's number.
@@ -35,7 +35,7 @@ pub enum Ending {
 impl Ending {
     /// The call's number.
     #[must_use]
-    pub const fn number(&self) -> RequestNumber {
+    pub fn number(&self) -> RequestNumber {
         match self {
             Self::Settle(settlement) => settlement.number,
             Self::Release { number, .. } => *number,

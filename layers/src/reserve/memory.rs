@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     audit::{AccountAudit, Snapshot},
+    book::Hashing,
     ledger::{
         AccountBooks, AccountView, Audit, BookError, Booked, Bookkeeping, Entry, Hold,
         JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, KeyChange, KeyView, Ledger,
@@ -265,6 +266,11 @@ impl KeyStore for MemoryLedger {
         let inner = self.inner.lock().map_err(|_| Torn)?;
         Ok(inner.state.find_key(digest))
     }
+
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        let inner = self.inner.lock().map_err(|_| BoxError::from(Torn));
+        Some(inner.map(|inner| inner.state.find_key(digest)))
+    }
 }
 
 fn answer<T>((answer, _): Journaled<T>) -> T {
@@ -295,8 +301,8 @@ impl Inner {
 /// All entries, and the newest receipts.
 #[derive(Debug, Default)]
 struct Journal {
-    lines: HashMap<AccountId, BTreeMap<Place, JournalLine>>,
-    calls: HashMap<RequestNumber, (AccountId, Place)>,
+    lines: HashMap<AccountId, BTreeMap<Place, JournalLine>, Hashing>,
+    calls: HashMap<RequestNumber, (AccountId, Place), Hashing>,
     calls_by_age: VecDeque<RequestNumber>,
     last: Place,
     has_forgotten: bool,

@@ -382,8 +382,10 @@ where
         let mut res = guard.unless_cut(inner.call(req)).await?;
         let streams = res.extensions().get::<EventStream>().is_some();
         if !streams && let Some(cost) = guard.end_if_over() {
-            let cost = HeaderValue::try_from(cost.to_string()).expect("digits and a point");
+            let cost = HeaderValue::from_str(cost.encode(&mut [0; MicroRub::TEXT_BYTES_MAX]));
+            let cost = cost.expect("digits and a point");
             res.headers_mut().insert(X_COST_RUB, cost);
+            return Ok(res.map(ResponseBody::ended));
         }
         let settler = shared.settler.clone();
         Ok(res.map(|inner| {

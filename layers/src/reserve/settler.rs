@@ -18,7 +18,7 @@ use futures_util::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior},
+    time::{Instant, Interval, MissedTickBehavior},
 };
 
 use super::{
@@ -218,10 +218,11 @@ impl<L: Ledger> SettlerTask<L> {
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        let (mut noting, mut extending) = (FuturesUnordered::new(), FuturesUnordered::new());
-        let mut round =
-            tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
-        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // In a set of its own, so that its timers are looked at when they are due and not at each end.
+        let mut tending = FuturesUnordered::new();
+        // A ledger that is away holds the extensions up, and must not hold up the notes.
+        tending.push(join(self.note(), self.extend()));
+        let mut together = Vec::new();
         let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
         while queue_open || unfinished_open || under_way > 0 || !without_client.is_empty() {
@@ -234,29 +235,21 @@ impl<L: Ledger> SettlerTask<L> {
             tokio::select! {
                 biased;
                 // Seldom ready, so first: a busy queue must not keep them waiting.
-                Some(()) = noting.next(), if !noting.is_empty() => {}
-                Some(()) = extending.next(), if !extending.is_empty() => {}
-                _ = round.tick(), if noting.is_empty() => {
-                    noting.push(self.note());
-                    // A ledger that is away holds these up, and must not hold up the notes.
-                    if extending.is_empty() {
-                        extending.push(self.extend());
-                    }
-                }
+                Some(_) = tending.next() => {}
                 Some(told) = ending.next(), if !ending.is_empty() => {
                     let (ended, unended): (usize, Vec<Unended>) = told;
                     under_way -= ended;
                     retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
                 }
                 Some(()) = retrying.next(), if !retrying.is_empty() => under_way -= 1,
-                first = self.endings.recv(), if takes_more => match first {
-                    Some(first) => {
-                        let together = self.with_others(first, room.min(TOGETHER_MAX));
-                        under_way += together.len();
-                        ending.push(self.end_all(together));
+                count = self.endings.recv_many(&mut together, room.min(TOGETHER_MAX)), if takes_more => {
+                    if count == 0 {
+                        queue_open = false;
+                    } else {
+                        under_way += count;
+                        ending.push(self.end_all(&mut together));
                     }
-                    None => queue_open = false,
-                },
+                }
                 call = self.unfinished.recv(), if adopts_more => match call {
                     // Whatever it panics over, its guard has settled it; the settler lives on.
                     Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
@@ -267,96 +260,106 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// What is in the queue behind `first`, up to so many in all.
-    fn with_others(&mut self, first: Ending, count_max: usize) -> Vec<Ending> {
-        let mut together = vec![first];
-        while together.len() < count_max
-            && let Ok(ending) = self.endings.try_recv()
-        {
-            together.push(ending);
-        }
-        together
+    /// The first round is now; one that comes late puts off those behind it.
+    fn rounds(&self) -> Interval {
+        let mut rounds =
+            tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        rounds
     }
 
-    /// Notes what running calls have cost.
+    /// Notes, round by round, what running calls have cost. Does not end.
     fn note(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
             Arc::clone(&self.report),
             self.running.clone(),
         );
+        let mut rounds = self.rounds();
         async move {
-            // What is noted is looked up and handed to the ledger in one step: a call that ends from
-            // here on is settled by this same task, thus after its note.
-            let notes = running.notes();
-            if !notes.is_empty()
-                && let Err(error) = ledger.checkpoint(&notes).await
-            {
-                report(&Event::Untended {
-                    cause: &cause_of(error),
-                });
+            loop {
+                rounds.tick().await;
+                // What is noted is looked up and handed to the ledger in one step: a call that ends from
+                // here on is settled by this same task, thus after its note.
+                let notes = running.notes();
+                if !notes.is_empty()
+                    && let Err(error) = ledger.checkpoint(&notes).await
+                {
+                    report(&Event::Untended {
+                        cause: &cause_of(error),
+                    });
+                }
             }
         }
     }
 
-    /// Extends holds that have lived half their time.
+    /// Extends, round by round, holds that have lived half their time. Does not end.
     fn extend(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
             Arc::clone(&self.report),
             self.running.clone(),
         );
+        let mut rounds = self.rounds();
         async move {
-            let mut failed = Vec::new();
-            let mut cause = None;
-            for some in running.due_extensions().chunks(EXTENSIONS_AT_ONCE) {
-                let asked = some.iter().map(|hold| {
-                    let Hold {
-                        number,
-                        account,
-                        ttl,
-                        ..
-                    } = hold;
-                    ledger.extend(*number, account, *ttl)
-                });
-                for (hold, answer) in some.iter().zip(join_all(asked).await) {
-                    // A hold that stands no more is settled late or by force: nothing to do here.
-                    if let Err(error) = answer {
-                        failed.push(hold.number);
-                        cause = Some(cause_of(error));
+            loop {
+                rounds.tick().await;
+                let mut failed = Vec::new();
+                let mut cause = None;
+                for some in running.due_extensions().chunks(EXTENSIONS_AT_ONCE) {
+                    let asked = some.iter().map(|hold| {
+                        let Hold {
+                            number,
+                            account,
+                            ttl,
+                            ..
+                        } = hold;
+                        ledger.extend(*number, account, *ttl)
+                    });
+                    for (hold, answer) in some.iter().zip(join_all(asked).await) {
+                        // A hold that stands no more is settled late or by force: nothing to do here.
+                        if let Err(error) = answer {
+                            failed.push(hold.number);
+                            cause = Some(cause_of(error));
+                        }
                     }
                 }
-            }
-            running.not_extended(&failed);
-            if let Some(cause) = cause {
-                report(&Event::Untended { cause: &cause });
+                running.not_extended(&failed);
+                if let Some(cause) = cause {
+                    report(&Event::Untended { cause: &cause });
+                }
             }
         }
     }
 
-    /// Tells the ledger of these ends together. Says how many it has acknowledged, and which it has not.
+    /// Tells the ledger of these ends together, and leaves their vector empty for the next ones. Says how many
+    /// it has acknowledged, and which it has not.
     fn end_all(
         &self,
-        endings: Vec<Ending>,
+        together: &mut Vec<Ending>,
     ) -> impl Future<Output = (usize, Vec<Unended>)> + use<L> {
         let (ledger, report) = (Arc::clone(&self.ledger), Arc::clone(&self.report));
-        async move {
-            let (count, began) = (endings.len(), Instant::now());
-            let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
-            for ending in endings {
-                match ending {
-                    Ending::Settle(settlement) => settlements.push(*settlement),
-                    release @ Ending::Release { .. } => releases.push(release),
-                }
+        let (count, began) = (together.len(), Instant::now());
+        let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
+        for ending in together.drain(..) {
+            match ending {
+                Ending::Settle(settlement) => settlements.push(Arc::unwrap_or_clone(settlement)),
+                release @ Ending::Release { .. } => releases.push(release),
             }
-            let settling = async {
-                if settlements.is_empty() {
-                    return Vec::new();
-                }
-                ledger.settle_all(&settlements).await
+        }
+        async move {
+            let (settled, released) = if releases.is_empty() {
+                (ledger.settle_all(&settlements).await, Vec::new())
+            } else {
+                let settling = async {
+                    if settlements.is_empty() {
+                        return Vec::new();
+                    }
+                    ledger.settle_all(&settlements).await
+                };
+                let releasing = join_all(releases.iter().map(|release| release.tell(&*ledger)));
+                join(settling, releasing).await
             };
-            let releasing = join_all(releases.iter().map(|release| release.tell(&*ledger)));
-            let (settled, released) = join(settling, releasing).await;
 
             let mut unended = Vec::new();
             let mut settled = settled.into_iter();
@@ -372,7 +375,7 @@ impl<L: Ledger> SettlerTask<L> {
                         settled: &settled,
                     }),
                     Err(error) => unended.push(Unended {
-                        ending: Ending::Settle(Box::new(settlement)),
+                        ending: Ending::Settle(Arc::new(settlement)),
                         began,
                         cause: cause_of(error),
                     }),
@@ -415,7 +418,7 @@ impl<L: Ledger> SettlerTask<L> {
                 tokio::time::sleep(jittered(wait, number)).await;
                 wait = settings.retry_max.min(wait * 2);
                 if let Ending::Settle(settlement) = &mut ending {
-                    settlement.fresh = began.elapsed() < FRESH;
+                    Arc::make_mut(settlement).fresh = began.elapsed() < FRESH;
                 }
                 match ending.tell(&*ledger).await {
                     Ok(settled) => return report(&ending.told(settled.as_ref())),
@@ -529,7 +532,7 @@ mod tests {
             bounded: false,
             end: End::Finished,
         };
-        Ending::Settle(Box::new(Settlement {
+        Ending::Settle(Arc::new(Settlement {
             number,
             account: "acme".parse().unwrap(),
             key: "k1".parse().unwrap(),

@@ -387,6 +387,12 @@ mod tests {
         let errors: &[(Make, u16)] = &[
             (|| Error::PathUnknown, 404),
             (|| Error::ReceiptUnknown, 404),
+            (
+                || Error::ModelNotListed {
+                    model: "gpt".into(),
+                },
+                404,
+            ),
             (|| Error::invalid("model", Problem::Missing), 400),
             (|| Error::KeyMissing, 401),
             (|| Error::AccountEmpty, 401),

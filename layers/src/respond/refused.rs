@@ -199,6 +199,7 @@ fn class(error: &Error) -> Class {
     let (status, kind, code) = match error {
         Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
         Error::ReceiptUnknown => (S::NOT_FOUND, "not_found_error", "receipt_not_found"),
+        Error::ModelNotListed { .. } => (S::NOT_FOUND, "not_found_error", "model_not_listed"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
         Error::HeadTooLarge { .. } => (

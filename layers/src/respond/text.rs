@@ -25,6 +25,10 @@ fn russian(error: &Error) -> String {
             "Квитанции с таким номером нет: запрос ещё выполняется, ничего не стоил или сделан другим ключом."
                 .into()
         }
+        Error::ModelNotListed { model } => format!(
+            "Среди моделей этого ключа API нет «{}». Сверьте имя со списком «GET /v1/models».",
+            shown(model)
+        ),
         Error::MethodNotAllowed { allow } => {
             format!("Метод не поддерживается этим адресом. Допустимо: {allow}.")
         }
@@ -201,6 +205,10 @@ fn english(error: &Error) -> String {
             "No receipt under this number: the call still runs, cost nothing, or was made with another key."
                 .into()
         }
+        Error::ModelNotListed { model } => format!(
+            "This API key has no model '{}'. Check the name against 'GET /v1/models'.",
+            shown(model)
+        ),
         Error::MethodNotAllowed { allow } => format!("Method not allowed here. Allowed: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", english_problem(problem))

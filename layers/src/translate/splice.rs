@@ -14,10 +14,9 @@ use crate::{
 #[must_use]
 pub fn body(priced: &Priced, route: &Route) -> Bytes {
     let call = &*priced.call;
-    let mut edits: Vec<(Range<usize>, Cow<'static, str>)> = Vec::with_capacity(3);
+    let mut edits = Vec::with_capacity(3);
     if route.model != call.model {
-        let name = serde_json::to_string(&route.model).expect("a string is JSON");
-        edits.push((call.spans.model.clone(), name.into()));
+        edits.push(named(call, &route.model));
     }
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
@@ -26,8 +25,23 @@ pub fn body(priced: &Priced, route: &Route) -> Bytes {
     apply(&call.body, edits)
 }
 
+/// Bytes of the client's body, and what stands there instead.
+type Edit<'a> = (Range<usize>, Cow<'a, str>);
+
+/// The vendor's name of the model.
+fn named<'a>(call: &Call, name: &'a str) -> Edit<'a> {
+    let value = call.spans.model.clone();
+    let is_plain = |byte: u8| !matches!(byte, ..b' ' | b'"' | b'\\');
+    if call.body[value.clone()].starts_with(b"\"") && name.bytes().all(is_plain) {
+        // As nearly every name: it only goes between the quotes.
+        return (value.start + 1..value.end - 1, name.into());
+    }
+    let name = serde_json::to_string(name).expect("a string is JSON");
+    (value, name.into())
+}
+
 /// A stream's usage is what it is charged by: it is asked for whether or not the client did.
-fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
+fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     if !call.stream || call.usage_asked {
         return None;
     }
@@ -54,7 +68,7 @@ fn usage_wish(call: &Call) -> Option<(Range<usize>, Cow<'static, str>)> {
 
 /// The ceiling on output that the hold pays for is the one that the vendor is sent: where the client
 /// named none (null is none), or more than the model can, or by a name that the vendor does not know.
-fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<(Range<usize>, Cow<'static, str>)>) {
+fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
     // An integer is written in one way only.
@@ -105,7 +119,7 @@ fn name_before(body: &[u8], value: usize) -> usize {
     memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
 }
 
-fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Bytes {
+fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Bytes {
     if edits.is_empty() {
         return body.clone();
     }
@@ -121,4 +135,34 @@ fn apply(body: &Bytes, mut edits: Vec<(Range<usize>, Cow<'static, str>)>) -> Byt
     }
     spliced.extend_from_slice(&body[at..]);
     spliced.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{InputSize, Spans};
+
+    #[test]
+    fn a_vendors_name_of_a_model_is_json_whatever_it_is() {
+        let call = Call {
+            format: Format::Chat,
+            body: Bytes::from_static(br#"{"model":"m","n":1}"#),
+            model: "m".to_owned(),
+            stream: false,
+            output_tokens: None,
+            choices: 1,
+            usage_asked: false,
+            input: InputSize::default(),
+            spans: Spans {
+                start: 1,
+                model: 9..12,
+                ..Spans::default()
+            },
+        };
+        for name in ["gpt-5-mini", "vendor/ёж:2", "", r#"a"b\c"#, "a\nb\u{0}"] {
+            let body = apply(&call.body, vec![named(&call, name)]);
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body, serde_json::json!({"model": name, "n": 1}));
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{
@@ -16,9 +16,10 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
+    alarm::Alarm,
     body::{RequestBody, VendorBody},
     connect::{Connector, Retires},
     http1::Http1Client,
@@ -75,23 +76,33 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// The head of the answer to a request that is sent `now`, in its box: it goes through many hands.
+    /// The head of the answer to a request that is sent to this address `now`. The request is in a box, as it
+    /// goes through many hands. `None` if the head has not come by `until`.
     ///
     /// # Errors
     /// There is no connection, or it broke before that.
     pub(super) async fn send(
         &self,
-        req: Box<Request<RequestBody>>,
+        address: &Uri,
+        mut req: Box<Request<RequestBody>>,
         now: Instant,
-    ) -> Result<Response<VendorBody>, BoxError> {
+        until: Instant,
+    ) -> Result<Option<Response<VendorBody>>, BoxError> {
         match self {
-            Self::Http1(client) => Ok(client.send(req, now).await?.map(VendorBody::Driven)),
+            Self::Http1(client) => {
+                let res = client.send(address, req, now, until).await?;
+                Ok(res.map(|res| res.map(VendorBody::Driven)))
+            }
             Self::Shared(client) => {
-                let mut req = *req;
-                let connection = capture_connection(&mut req);
-                let res = client.request(req).await?;
+                *req.uri_mut() = address.clone();
+                let connection = capture_connection(req.as_mut());
+                let Ok(res) = timeout_at(until, client.request(*req)).await else {
+                    return Ok(None);
+                };
+                let res = res?;
                 retire(&res, &connection);
-                Ok(res.map(VendorBody::Shared))
+                let res = res.map(|inner| VendorBody::Shared(inner, Alarm::default()));
+                Ok(Some(res))
             }
         }
     }

@@ -29,11 +29,12 @@ use hyper::{
 use hyper_util::rt::TokioExecutor;
 use tokio::{
     task::coop::unconstrained,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout_at},
 };
 use tower::Service;
 
 use super::{
+    alarm::Alarm,
     body::RequestBody,
     connect::{Connector, Stream},
 };
@@ -41,6 +42,9 @@ use crate::{
     error::BoxError,
     hush::{Hush, hushed},
 };
+
+/// It is large, and goes through many hands.
+type BoxRequest = Box<Request<RequestBody>>;
 
 /// What is read from a connection ahead of whoever takes it.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -61,41 +65,52 @@ impl Http1Client {
         Self { connector, pool }
     }
 
-    /// Sends a request whose address is absolute, `now`. One that no byte of was written, as its connection
-    /// turned out to be closed, goes over another one.
+    /// Sends a request to an absolute address, `now`; `None` if no head of an answer has come by `until`. One
+    /// that no byte of was written, as its connection turned out to be closed, goes over another one.
     ///
     /// # Errors
     /// There is no connection, or it broke before the head of an answer.
     pub(super) async fn send(
         &self,
-        mut req: Box<Request<RequestBody>>,
+        address: &Uri,
+        mut req: BoxRequest,
         now: Instant,
-    ) -> Result<Response<DrivenBody>, BoxError> {
-        let address = std::mem::take(req.uri_mut());
+        until: Instant,
+    ) -> Result<Option<Response<DrivenBody>>, BoxError> {
         let (Some(scheme), Some(authority)) = (address.scheme(), address.authority()) else {
             return Err("an address without a host".into());
         };
         let path = address.path_and_query().cloned();
-        *req.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
+        *req.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
         loop {
             let idle = self.pool.take(scheme, authority, now);
             let reused = idle.is_some();
             let mut line = match idle {
                 Some(line) => line,
-                // Boxed: each call has room for this future, which has a stream in it.
-                None => Box::pin(self.connect(&address, scheme, authority)).await?,
+                None => {
+                    // Boxed: each call has room for this future, which has a stream in it.
+                    let connecting =
+                        Box::pin(timeout_at(until, self.connect(address, scheme, authority)));
+                    match connecting.await {
+                        Ok(line) => line?,
+                        Err(_) => return Ok(None),
+                    }
+                }
             };
             req.headers_mut().insert(HOST, line.origin.host.clone());
-            match line.exchange(req).await {
+            match line.exchange(req, until).await {
                 Ok(res) => {
-                    return Ok(res.map(|incoming| DrivenBody {
+                    return Ok(Some(res.map(|incoming| DrivenBody {
                         incoming,
+                        alarm: std::mem::take(&mut line.alarm),
                         line: Some(line),
+                        unread: true,
                         stirred: true,
-                    }));
+                    })));
                 }
-                Err((_, Some(unsent))) if reused => req = Box::new(unsent),
-                Err((error, _)) => return Err(error.into()),
+                Err(NoHead::Late) => return Ok(None),
+                Err(NoHead::Broken(_, Some(unsent))) if reused => req = unsent,
+                Err(NoHead::Broken(error, _)) => return Err(error.into()),
             }
         }
     }
@@ -119,6 +134,7 @@ impl Http1Client {
             requests,
             connection: Some(connection),
             hush: Hush::default(),
+            alarm: Alarm::default(),
             retires,
             home: Arc::downgrade(&self.pool),
             origin,
@@ -154,6 +170,12 @@ impl Origin {
             host: HeaderValue::from_str(host).ok()?,
         })
     }
+
+    fn is(&self, scheme: &Scheme, authority: &Authority) -> bool {
+        // Mostly they are the same bytes of one config.
+        let is_same = std::ptr::eq(self.authority.as_str(), authority.as_str());
+        (is_same || self.authority == *authority) && self.scheme == *scheme
+    }
 }
 
 /// A connection between two calls, or in one. It is large, and goes from hand to hand in its box.
@@ -163,31 +185,48 @@ struct Line {
     connection: Option<Connection<Stream, RequestBody>>,
     /// Of the task of its call, which is at both ends of it.
     hush: Hush,
+    alarm: Alarm,
     retires: Instant,
     /// Where it goes when its call is done.
     home: Weak<Pool>,
     origin: Origin,
 }
 
+/// Why there is no head of an answer.
+enum NoHead {
+    /// It took too long.
+    Late,
+    /// With the request, if no byte of that was written.
+    Broken(hyper::Error, Option<BoxRequest>),
+}
+
 impl Line {
-    /// An answer's head, or the error with the request if no byte of that was written.
+    /// An answer's head, if it comes before `until`. What the peer did while the connection waited is seen before
+    /// a byte is written: it is read first.
     async fn exchange(
         &mut self,
-        req: Box<Request<RequestBody>>,
-    ) -> Result<Response<Incoming>, (hyper::Error, Option<Request<RequestBody>>)> {
+        req: BoxRequest,
+        until: Instant,
+    ) -> Result<Response<Incoming>, NoHead> {
+        // The connection knows the task of its last call, and that has nothing to do with this one.
+        let (answer, _) = hushed(|| self.requests.try_send_request(*req));
         // Nobody else brings the answer, so nobody has to wake this task for it.
-        let mut answer = pin!(unconstrained(self.requests.try_send_request(*req)));
-        let (connection, hush) = (&mut self.connection, &mut self.hush);
-        let answered = poll_fn(|cx| {
+        let mut answer = pin!(unconstrained(answer));
+        let (connection, hush, alarm) = (&mut self.connection, &mut self.hush, &mut self.alarm);
+        poll_fn(|cx| {
             drive(connection, hush.waker(cx.waker()));
-            answer
+            let answer = answer
                 .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()))
-        });
-        answered.await.map_err(|mut error| {
-            let unsent = error.take_message();
-            (error.into_error(), unsent)
+                .poll(&mut Context::from_waker(Waker::noop()));
+            if answer.is_pending() && alarm.poll(until, cx).is_ready() {
+                return Poll::Ready(Err(NoHead::Late));
+            }
+            answer.map_err(|mut error| {
+                let unsent = error.take_message().map(Box::new);
+                NoHead::Broken(error.into_error(), unsent)
+            })
         })
+        .await
     }
 
     /// Whether it is open, and done with the last call.
@@ -222,11 +261,11 @@ struct Idle {
 }
 
 impl Pool {
-    /// The one that was used last: the others may then be closed for want of work.
+    /// The one that was used last: the others may then be closed for want of work. Its peer may have closed it.
     fn take(&self, scheme: &Scheme, authority: &Authority, now: Instant) -> Option<Box<Line>> {
         loop {
-            let Idle { mut line, until } = of(&mut self.lock(), scheme, authority)?.pop()?;
-            if until > now && line.is_idle() {
+            let Idle { line, until } = of(&mut self.lock(), scheme, authority)?.pop()?;
+            if until > now {
                 return Some(line);
             }
         }
@@ -234,7 +273,7 @@ impl Pool {
 
     fn put(&self, mut line: Box<Line>) {
         let now = Instant::now();
-        // One that waits for work already is looked at when it is taken.
+        // What the peer does to one that waits for work already is seen when it is used.
         if line.retires <= now || !(line.requests.is_ready() || line.is_idle()) {
             return;
         }
@@ -276,7 +315,7 @@ fn of<'a>(
 ) -> Option<&'a mut Vec<Idle>> {
     let found = idle
         .iter_mut()
-        .find(|(origin, _)| origin.authority == *authority && origin.scheme == *scheme);
+        .find(|(origin, _)| origin.is(scheme, authority));
     found.map(|(_, lines)| lines)
 }
 
@@ -293,8 +332,12 @@ async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
 /// A body, and the connection that brings it.
 pub(super) struct DrivenBody {
     incoming: Incoming,
+    /// The connection's.
+    alarm: Alarm,
     /// `None` once the connection has gone home, or is closed.
     line: Option<Box<Line>>,
+    /// Nobody has looked yet for what came with the head.
+    unread: bool,
     /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
     stirred: bool,
 }
@@ -310,11 +353,17 @@ impl DrivenBody {
         frame
     }
 
+    /// For whoever waits for it.
+    pub(super) fn alarm(&mut self) -> &mut Alarm {
+        &mut self.alarm
+    }
+
     fn go_home(&mut self) {
         // A pool that is gone was left out of the config, and its connections go with it.
-        if let Some(line) = self.line.take()
+        if let Some(mut line) = self.line.take()
             && let Some(pool) = line.home.upgrade()
         {
+            line.alarm = std::mem::take(&mut self.alarm);
             pool.put(line);
         }
     }
@@ -329,7 +378,12 @@ impl Body for DrivenBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        let mut frame = this.take();
+        // What the connection brings is taken at once, so nothing is there before it is driven again: but for
+        // what came with the head, and the end.
+        let looks = std::mem::take(&mut this.unread)
+            || this.line.is_none()
+            || this.incoming.is_end_stream();
+        let mut frame = if looks { this.take() } else { Poll::Pending };
         // hyper asks once more behind each write, when nothing can have changed.
         if frame.is_pending()
             && let Some(line) = this.line.as_deref_mut()
@@ -368,5 +422,156 @@ impl fmt::Debug for DrivenBody {
         f.debug_struct("DrivenBody")
             .field("incoming", &self.incoming)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{SocketAddr, TcpListener},
+        sync::{
+            Barrier,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::Wake,
+        thread,
+    };
+
+    use http_body_util::BodyExt;
+    use tokio::task::yield_now;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{
+        call::{Format, Outbound},
+        model::{Route, Vendor},
+        upstream::Upstream,
+        usage::Meter,
+    };
+
+    /// A vendor that answers a call on each of two connections. Between two waits of the barrier it takes its
+    /// leave of the first one and closes it.
+    fn vendor(farewell: &'static str) -> (SocketAddr, Arc<Barrier>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let leaves = Arc::new(Barrier::new(2));
+        let leaving = Arc::clone(&leaves);
+        thread::spawn(move || {
+            let answer = || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let (mut seen, mut buffer) = (Vec::new(), [0; 1024]);
+                while !seen.ends_with(b"ping") {
+                    let count = stream.read(&mut buffer).unwrap();
+                    assert!(count > 0, "it was closed before the request was there");
+                    seen.extend_from_slice(&buffer[..count]);
+                }
+                let pong = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npong";
+                stream.write_all(pong).unwrap();
+                stream
+            };
+            let mut first = answer();
+            leaving.wait();
+            first.write_all(farewell.as_bytes()).unwrap();
+            drop(first);
+            leaving.wait();
+            answer();
+        });
+        (address, leaves)
+    }
+
+    /// A way to that vendor, with connections of its own.
+    fn way(address: SocketAddr) -> (Upstream, Arc<Route>) {
+        let endpoint = format!("http://{address}/v1/chat/completions");
+        let key = Format::Chat.credential("k").unwrap();
+        let vendor = Vendor::new("v", Format::Chat, endpoint.parse().unwrap(), key);
+        let upstream = Upstream::new(Duration::from_secs(60));
+        (upstream, Arc::new(Route::new(vendor, "m")))
+    }
+
+    /// The whole answer to a ping.
+    async fn pong((upstream, route): &(Upstream, Arc<Route>)) -> Bytes {
+        let outbound = Outbound {
+            route: Arc::clone(route),
+            credential: 0,
+            body: "ping".into(),
+            stream: false,
+            strip_usage: false,
+            meter: Meter::default(),
+        };
+        let answer = upstream.clone().oneshot(Request::new(outbound));
+        let body = answer.await.unwrap().into_body();
+        body.collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_while_it_waited_costs_no_call() {
+        for farewell in [
+            "",
+            "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n",
+        ] {
+            let (address, leaves) = vendor(farewell);
+            let way = way(address);
+            assert_eq!(pong(&way).await, "pong");
+            leaves.wait();
+            leaves.wait();
+            // The runtime learns of it.
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            assert_eq!(pong(&way).await, "pong", "{farewell:?}");
+        }
+    }
+
+    /// Counts what wakes a task.
+    struct Counted {
+        task: Waker,
+        wakes: AtomicUsize,
+    }
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.wakes.fetch_add(1, Ordering::Relaxed);
+            self.task.wake_by_ref();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_does_not_wake_the_task_that_had_its_connection_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let way = way(listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut seen = Vec::new();
+            let mut buffer = [0; 1024];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                seen.extend_from_slice(&buffer[..count]);
+                if seen.ends_with(b"ping") {
+                    seen.clear();
+                    let pong = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npong";
+                    stream.write_all(pong).unwrap();
+                }
+            }
+        });
+        let mut before = pin!(pong(&way));
+        let mut its_task = None;
+        poll_fn(|cx| {
+            let task = its_task.get_or_insert_with(|| {
+                let (task, wakes) = (cx.waker().clone(), AtomicUsize::new(0));
+                Arc::new(Counted { task, wakes })
+            });
+            let waker = Waker::from(Arc::clone(task));
+            before.as_mut().poll(&mut Context::from_waker(&waker))
+        })
+        .await;
+        let wakes = || {
+            its_task
+                .as_ref()
+                .map(|task| task.wakes.load(Ordering::Relaxed))
+        };
+        let woken = wakes();
+        assert!(woken > Some(0));
+        assert_eq!(pong(&way).await, "pong");
+        assert_eq!(wakes(), woken);
     }
 }

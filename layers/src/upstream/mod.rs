@@ -40,6 +40,7 @@
 //! # }
 //! ```
 
+mod alarm;
 mod body;
 mod clients;
 mod connect;
@@ -70,7 +71,8 @@ use self::{
 use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error},
-    model::{Egress, Vendor},
+    heads::emptied,
+    model::{Egress, Route, Vendor},
     setting::Setting,
     usage::Meter,
 };
@@ -79,6 +81,15 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Headers of the messages format that tools depend on.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+
+// Constants are checked when they are compiled; other values are each time that they are made.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+const TOLLGATE: HeaderValue =
+    HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+/// Of a caller who has none, as that of a chat has.
+const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
 /// So many lines a vendor is sent, with `host` and `content-length`.
 const HEADERS: usize = 9;
@@ -143,6 +154,7 @@ impl Service<Request<Outbound>> for Upstream {
 /// A vendor's request on its way, and how long it may take.
 struct Sending {
     client: VendorClient,
+    route: Arc<Route>,
     req: Box<Request<RequestBody>>,
     meter: Meter,
     began: Instant,
@@ -154,17 +166,25 @@ struct Sending {
 impl Upstream {
     fn sending(&self, req: Request<Outbound>) -> Result<Sending, Error> {
         let (parts, outbound) = req.into_parts();
-        let (meter, vendor) = (outbound.meter.clone(), Arc::clone(&outbound.route.vendor));
+        let Outbound {
+            route,
+            credential,
+            body,
+            stream,
+            meter,
+            ..
+        } = outbound;
+        let vendor = &*route.vendor;
         let began = Instant::now();
         let deadline = began + self.shared.call_time_max.get();
         // The head of a plain answer comes after all its tokens.
-        let head = deadline.min(if outbound.stream {
+        let head = deadline.min(if stream {
             began + vendor.first_byte_timeout
         } else {
             began + vendor.plain_timeout
         });
         let patience = Patience {
-            first: outbound.stream.then_some(head),
+            first: stream.then_some(head),
             idle: vendor.idle_timeout,
             deadline,
         };
@@ -173,12 +193,17 @@ impl Upstream {
             .clients
             .get(&vendor.egress)
             .map_err(Error::Internal)?;
-        let Some(credential) = vendor.credentials.get(outbound.credential).cloned() else {
+        let Some(credential) = vendor.credentials.get(credential).cloned() else {
             return Err(Error::Internal("the vendor has no such key".into()));
         };
+        let headers = vendor_headers(parts.headers, vendor, stream, credential);
+        let mut req = Request::new(RequestBody::new(body, meter.clone()));
+        *req.method_mut() = Method::POST;
+        *req.headers_mut() = headers;
         Ok(Sending {
             client,
-            req: Box::new(vendor_request(&parts.headers, outbound, credential)),
+            route,
+            req: Box::new(req),
             meter,
             began,
             head,
@@ -189,29 +214,42 @@ impl Upstream {
 
 impl Sending {
     /// The answer, when its head is there.
-    async fn head(self) -> Result<Response<ResponseBody>, Error> {
-        let (until, patience) = (self.head, self.patience);
-        let failure = match timeout_at(until, self.client.send(self.req, self.began)).await {
-            Ok(Ok(res)) => {
-                if res.status() == http::StatusCode::OK {
-                    return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
+    ///
+    /// No `async fn`: its future would have room for all of this twice.
+    fn head(self) -> impl Future<Output = Result<Response<ResponseBody>, Error>> + Send {
+        let Self {
+            client,
+            route,
+            req,
+            meter,
+            began,
+            head,
+            patience,
+        } = self;
+        async move {
+            let address = &route.vendor.endpoint;
+            let failure = match client.send(address, req, began, head).await {
+                Ok(Some(res)) => {
+                    if res.status() == http::StatusCode::OK {
+                        return Ok(res.map(|inner| ResponseBody::new(inner, patience)));
+                    }
+                    // What it says about its refusal is short and soon there, or does not matter.
+                    let enough = patience.deadline.min(Instant::now() + patience.idle);
+                    // Boxed: each call has room for this future.
+                    timeout_at(enough, Box::pin(refusal::read(res)))
+                        .await
+                        .unwrap_or(Error::VendorTimeout {
+                            awaited: "next bytes",
+                        })
                 }
-                // What it says about its refusal is short and soon there, or does not matter.
-                let enough = patience.deadline.min(Instant::now() + patience.idle);
-                // Boxed: each call has room for this future.
-                timeout_at(enough, Box::pin(refusal::read(res)))
-                    .await
-                    .unwrap_or(Error::VendorTimeout {
-                        awaited: "next bytes",
-                    })
-            }
-            Ok(Err(error)) => no_answer(&error),
-            Err(_) => Error::VendorTimeout {
-                awaited: "first byte",
-            },
-        };
-        self.meter.refused();
-        Err(failure)
+                Ok(None) => Error::VendorTimeout {
+                    awaited: "first byte",
+                },
+                Err(error) => no_answer(&error),
+            };
+            meter.refused();
+            Err(failure)
+        }
     }
 }
 
@@ -232,52 +270,37 @@ fn no_answer(error: &BoxError) -> Error {
     Error::VendorUnavailable(text.into())
 }
 
-fn vendor_request(
-    client: &HeaderMap,
-    outbound: Outbound,
+/// What the vendor is sent, made anew: of the caller's headers only those that are named here cross.
+fn vendor_headers(
+    caller: HeaderMap,
+    vendor: &Vendor,
+    stream: bool,
     credential: HeaderValue,
-) -> Request<RequestBody> {
-    let Outbound {
-        route,
-        body,
-        stream,
-        meter,
-        ..
-    } = outbound;
-    let vendor = &route.vendor;
-    let mut req = Request::new(RequestBody::new(body, meter));
-    *req.method_mut() = Method::POST;
-    *req.uri_mut() = vendor.endpoint.clone();
-    *req.headers_mut() = HeaderMap::with_capacity(HEADERS);
-    let headers = req.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(
-        ACCEPT,
-        HeaderValue::from_static(if stream {
-            "text/event-stream"
-        } else {
-            "application/json"
-        }),
-    );
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers.insert(
-        USER_AGENT,
-        HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
-    );
-    match vendor.format {
-        Format::Chat => headers.insert(AUTHORIZATION, credential),
+) -> HeaderMap {
+    let messages = match vendor.format {
+        Format::Chat => None,
         Format::Messages => {
-            let version = client.get(ANTHROPIC_VERSION).cloned();
-            // A chat caller has none.
-            let version = version.unwrap_or(HeaderValue::from_static("2023-06-01"));
-            headers.insert(ANTHROPIC_VERSION, version);
-            if let Some(betas) = betas(client, &vendor.betas_removed) {
+            let version = caller.get(ANTHROPIC_VERSION).cloned();
+            Some((version, betas(&caller, &vendor.betas_removed)))
+        }
+    };
+    let mut headers = emptied(caller);
+    headers.reserve(HEADERS);
+    headers.insert(CONTENT_TYPE, JSON);
+    headers.insert(ACCEPT, if stream { EVENTS } else { JSON });
+    headers.insert(ACCEPT_ENCODING, IDENTITY);
+    headers.insert(USER_AGENT, TOLLGATE);
+    match messages {
+        None => headers.insert(AUTHORIZATION, credential),
+        Some((version, betas)) => {
+            headers.insert(ANTHROPIC_VERSION, version.unwrap_or(VERSION));
+            if let Some(betas) = betas {
                 headers.insert(ANTHROPIC_BETA, betas);
             }
             headers.insert(X_API_KEY, credential)
         }
     };
-    req
+    headers
 }
 
 /// The betas that the caller asks for, less those that change the price.

@@ -1,8 +1,8 @@
 #!lua
 -- with: calendar, reserve_usual, amounts, clock, money, holds, expiry
 -- Holds money for a call: I1. KEYS[5] = the number's tombstone.
--- ARGV: number, key, want, least, ttl in ms. Answers: word, amount, amount, the ceiling that refuses it if
--- one does, and of which month or day.
+-- ARGV: number, key, want, least, ttl in ms. Answers what is held and what is free then; or why not: word,
+-- amount, amount, the ceiling that refuses it if one does, and of which month or day.
 local number, key = ARGV[1], ARGV[2]
 local want, least, ttl = amount(ARGV[3]), amount(ARGV[4]), amount(ARGV[5])
 
@@ -21,7 +21,7 @@ if row[4] then
   local open_held, open_key, open_want, open_least = parse_hold(row[4])
   if open_key == key and open_want == want and open_least == least then
     local free = room(minus(balance, held), money, 0)
-    return {'ok', open_held, free, '', 0}
+    return {open_held, free}
   end
   return {'conflict', 0, 0, '', 0}
 end
@@ -47,4 +47,4 @@ call('HSET', KEYS[1],
   key .. '.h', text(plus(money.held, granted)),
   'o:' .. number, string.format('%.0f:%s:%.0f:%.0f', granted, key, want, least))
 call('ZADD', KEYS[2], text(now + ttl), number)
-return {'ok', granted, minus(available, granted), '', 0}
+return {granted, minus(available, granted)}

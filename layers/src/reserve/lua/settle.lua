@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- with: calendar, settle_usual, amounts, clock, money, holds
+-- with: settle_usual, calendar, amounts, clock, money, holds
 -- Charges a call and ends its hold, once: I3, I5.
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it.
 -- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms.
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
 -- one entry to look into.
--- Answers: how it was booked, charged, loss, whether that is the first result repeated (0 or 1).
+-- Answers what was charged, in the usual case; or how it was booked, charged, loss, whether that is the first
+-- result repeated (0 or 1).
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
 local caller_held = text(amount(ARGV[5]))
 

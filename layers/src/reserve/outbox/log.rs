@@ -1,6 +1,6 @@
 //! What an outbox writes down, and where.
 
-use std::{collections::BTreeMap, future::Future};
+use std::{collections::BTreeMap, future::Future, sync::Arc};
 
 pub use crate::reserve::Ending;
 use crate::{
@@ -54,9 +54,9 @@ pub enum Line {
         at_ms: u64,
     },
     /// What a running call is settled with should the process die now. The log dates it.
-    Checkpoint(Box<Settlement>),
+    Checkpoint(Arc<Settlement>),
     /// A call ended and costs this; since when the ledger is being told, in Unix milliseconds.
-    Settle(Box<Settlement>, u64),
+    Settle(Arc<Settlement>, u64),
     /// A call ended and costs nothing.
     Release {
         /// The call's number.
@@ -93,7 +93,7 @@ pub struct Pending {
 impl Ending {
     pub(super) fn line(&self, at_ms: u64) -> Line {
         match self {
-            Self::Settle(settlement) => Line::Settle(settlement.clone(), at_ms),
+            Self::Settle(settlement) => Line::Settle(Arc::clone(settlement), at_ms),
             Self::Release {
                 number,
                 account,

@@ -136,7 +136,7 @@ enum Call {
 
 #[derive(Clone)]
 struct Ended {
-    ending: Arc<Ending>,
+    ending: Ending,
     /// The date of its line.
     at_ms: u64,
     since: Since,
@@ -145,8 +145,8 @@ struct Ended {
 impl Ended {
     /// What the ledger is to be told now.
     fn as_of_now(&self) -> Ending {
-        match &*self.ending {
-            Ending::Settle(settlement) => Ending::Settle(Box::new(Settlement {
+        match &self.ending {
+            Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
                 fresh: self.since.age() < FRESH,
                 ..Settlement::clone(settlement)
             })),
@@ -212,7 +212,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         };
         for pending in left {
             let ended = Ended {
-                ending: Arc::new(pending.ending),
+                ending: pending.ending,
                 at_ms: pending.at_ms,
                 since: Since {
                     at: now,
@@ -407,7 +407,7 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let inner = &*self.inner;
-        inner.ends(Ending::Settle(Box::new(settlement.clone())));
+        inner.ends(Ending::Settle(Arc::new(settlement.clone())));
         let answer = inner.ledger.settle(settlement).await;
         if answer.is_ok() {
             inner.acknowledged(settlement.number);
@@ -511,7 +511,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     fn note(&self, settlement: &Settlement) {
         let desk = self.lock();
         if matches!(desk.calls.get(&settlement.number), Some(Call::Running)) {
-            let settlement = Box::new(settlement.clone());
+            let settlement = Arc::new(settlement.clone());
             self.log.append(Line::Checkpoint(settlement));
         }
     }
@@ -530,7 +530,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         let at_ms = (self.clock)();
         self.log.append(ending.line(at_ms));
         let ended = Ended {
-            ending: Arc::new(ending),
+            ending,
             at_ms,
             since: Since::now(),
         };

@@ -571,9 +571,9 @@ async fn what_an_earlier_process_left_is_ended_while_new_calls_run() {
     let lines = Lines::of(&[
         intent(1),
         intent(2),
-        Line::Checkpoint(Box::new(settlement(2, NOTED))),
+        Line::Checkpoint(Arc::new(settlement(2, NOTED))),
         intent(3),
-        Line::Settle(Box::new(settlement(3, COST)), at_ms),
+        Line::Settle(Arc::new(settlement(3, COST)), at_ms),
     ]);
     let wire = Wire::to(&ledger);
     let settings = OutboxSettings {
@@ -638,7 +638,7 @@ async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
         (1_000_000 - 301_000, "settle 1 not fresh"),
         (1_000_000 + 301_000, "settle 1 not fresh"),
     ] {
-        let settle = Line::Settle(Box::new(settlement(1, COST)), at_ms);
+        let settle = Line::Settle(Arc::new(settlement(1, COST)), at_ms);
         let done = Line::Done {
             number: number(1),
             at_ms,
@@ -718,7 +718,7 @@ async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
 async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked() {
     // What two processes ago was settled and is known to the log alone: the ledger disputes it.
     let lines = Lines::of(&[
-        Line::Settle(Box::new(settlement(1, COST)), 1),
+        Line::Settle(Arc::new(settlement(1, COST)), 1),
         Line::Done {
             number: number(1),
             at_ms: 1,

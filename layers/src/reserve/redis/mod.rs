@@ -56,7 +56,7 @@ use crate::{
     facts::RequestNumber,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     money::MicroRub,
-    redis_conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply},
+    redis_conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
 };
 
 pub use crate::redis_conn::{RedisSettings, RedisUrl};
@@ -68,6 +68,8 @@ const COPYING: &str = "copying";
 /// How long receipts are kept.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
+/// What stands on a receipt mostly takes no more, in bytes.
+const ITEM_SIZE: usize = 512;
 /// How many due holds one EXPIRE ends, so that a script stays short.
 const EXPIRE_MAX: usize = 100;
 /// How many accounts one sweep goes through, so that many are gone through in turn.
@@ -163,7 +165,7 @@ impl RedisLedger {
         &self,
         script: &RedisScript,
         keys: &[String],
-        args: &[String],
+        args: impl Args,
     ) -> Result<T, RedisFault> {
         self.0
             .conn
@@ -218,22 +220,27 @@ impl Ledger for RedisLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         self.0.data.present()?;
         let keys = call_keys(&hold.account, hold.number);
-        let args = [
-            hold.number.to_string(),
-            hold.key.to_string(),
-            digits(hold.want),
-            digits(hold.least),
+        let mut buffer = Uuid::encode_buffer();
+        let args = (
+            text_of(hold.number, &mut buffer),
+            &*hold.key,
+            hold.want.micro(),
+            hold.least.micro(),
             ttl_ms(hold.ttl),
-        ];
-        let (word, first, second, ceiling, index): (String, i64, i64, String, u64) =
-            self.ask(&self.0.scripts.reserve, &keys, &args).await?;
+        );
+        let answer: Value = self.ask(&self.0.scripts.reserve, &keys, args).await?;
+        if let Value::Array(amounts) = &answer
+            && let [Value::Int(held), Value::Int(free)] = amounts.as_slice()
+        {
+            return Ok(Reserved {
+                held: MicroRub::new(*held),
+                free: MicroRub::new(*free),
+            });
+        }
+        let (word, first, second, ceiling, index): (String, i64, i64, String, u64) = read(answer)?;
         let (first, second) = (MicroRub::new(first), MicroRub::new(second));
         let ceiling = ceiling_of(&ceiling, index)?;
         match word.as_str() {
-            "ok" => Ok(Reserved {
-                held: first,
-                free: second,
-            }),
             "does_not_fit" => Err(LedgerError::Refused(Refusal::DoesNotFit {
                 free: first,
                 held: second,
@@ -260,21 +267,28 @@ impl Ledger for RedisLedger {
         } = settlement;
         let mut keys = call_keys(account, *number);
         keys.extend([account_key(account, ":j"), receipt_key(account, *number)]);
-        let item =
-            serde_json::to_string(item).map_err(|error| LedgerError::Unavailable(error.into()))?;
-        let args = [
-            number.to_string(),
-            key.to_string(),
-            digits(*cost),
-            u8::from(*fresh).to_string(),
-            digits(*held),
-            item,
-            retention_ms(),
-        ];
-        let (booked, charged, loss, repeated): (String, i64, i64, bool) =
-            self.ask(&self.0.scripts.settle, &keys, &args).await?;
+        let mut json: Vec<u8> = Vec::with_capacity(ITEM_SIZE);
+        serde_json::to_writer(&mut json, item)
+            .map_err(|error| LedgerError::Unavailable(error.into()))?;
+        let mut buffer = Uuid::encode_buffer();
+        let args = (
+            text_of(*number, &mut buffer),
+            &**key,
+            cost.micro(),
+            u8::from(*fresh),
+            held.micro(),
+            json.as_slice(),
+            RECEIPT_MS,
+        );
+        let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
+        let (booked, charged, loss, repeated) = match answer {
+            Value::Int(charged) => (Booked::Held, charged, 0, false),
+            answer => {
+                let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
+                (booked_of(&booked)?, charged, loss, repeated)
+            }
+        };
         let (charged, loss) = (MicroRub::new(charged), MicroRub::new(loss));
-        let booked = booked_of(&booked)?;
         if booked == Booked::NoAccount {
             self.missing_account().await?;
         } else {
@@ -297,7 +311,7 @@ impl Ledger for RedisLedger {
         self.0.data.present()?;
         let keys = call_keys(account, number);
         let _: i64 = self
-            .ask(&self.0.scripts.release, &keys, &[number.to_string()])
+            .ask(&self.0.scripts.release, &keys, number.to_string())
             .await?;
         Ok(())
     }
@@ -314,7 +328,7 @@ impl Ledger for RedisLedger {
             .ask(
                 &self.0.scripts.extend,
                 &keys,
-                &[number.to_string(), ttl_ms(ttl)],
+                (number.to_string(), ttl_ms(ttl)),
             )
             .await?)
     }
@@ -322,9 +336,8 @@ impl Ledger for RedisLedger {
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
         self.0.data.present()?;
         let keys = [account_key(account, "")];
-        let (word, ceiling, index): (String, String, u64) = self
-            .ask(&self.0.scripts.probe, &keys, &[key.to_string()])
-            .await?;
+        let (word, ceiling, index): (String, String, u64) =
+            self.ask(&self.0.scripts.probe, &keys, &**key).await?;
         match word.as_str() {
             "ok" => Ok(()),
             "unknown" => {
@@ -382,11 +395,8 @@ impl Ledger for RedisLedger {
 
 impl KeyStore for RedisLedger {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        self.0.data.present()?;
-        if let Some(known) = self.0.keys.get(digest)
-            && Instant::now() < known.until
-        {
-            return Ok(known.record);
+        if let Some(found) = self.find_key_now(digest) {
+            return found;
         }
         // The age counts from before the question, so that it bounds how old the answer can be.
         let asked = Instant::now();
@@ -429,6 +439,15 @@ impl KeyStore for RedisLedger {
             },
         );
         Ok(record)
+    }
+
+    /// A key that was asked for lately.
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        if let Err(fault) = self.0.data.present() {
+            return Some(Err(fault.into()));
+        }
+        let known = self.0.keys.get(digest)?;
+        (Instant::now() < known.until).then_some(Ok(known.record))
     }
 }
 
@@ -509,8 +528,12 @@ fn account_key(account: &AccountId, part: &str) -> String {
 fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
     let account: &str = account;
     let mut buffer = Uuid::encode_buffer();
-    let number: &str = number.uuid().as_hyphenated().encode_lower(&mut buffer);
-    ["tg:{", account, part, number].concat()
+    ["tg:{", account, part, text_of(number, &mut buffer)].concat()
+}
+
+/// The number as [`RequestNumber`] is shown, in a buffer that [`Uuid::encode_buffer`] makes.
+fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
+    number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
 /// What a script that ends holds works on.
@@ -542,11 +565,10 @@ fn digits(amount: MicroRub) -> String {
     amount.micro().to_string()
 }
 
-fn ttl_ms(ttl: Duration) -> String {
+fn ttl_ms(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis())
         .unwrap_or(u64::MAX)
         .min(TTL_MS_MAX)
-        .to_string()
 }
 
 fn retention_ms() -> String {
@@ -593,7 +615,7 @@ mod tests {
 
     #[test]
     fn an_endless_hold_stays_within_exact_numbers() {
-        assert_eq!(ttl_ms(Duration::from_millis(1_500)), "1500");
-        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX.to_string());
+        assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
+        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 }

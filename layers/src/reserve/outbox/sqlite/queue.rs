@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map},
+    sync::Arc,
     time::Duration,
 };
 
@@ -47,8 +48,8 @@ pub(super) enum Entry {
         key: KeyId,
         at_ms: u64,
     },
-    Checkpoint(Box<Settlement>, u64),
-    Settle(Box<Settlement>, u64),
+    Checkpoint(Arc<Settlement>, u64),
+    Settle(Arc<Settlement>, u64),
     Release {
         account: AccountId,
         key: KeyId,

@@ -10,6 +10,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
@@ -279,7 +280,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
         if settlement.number != number || *settlement.account != *account {
             return Err(unreadable(5, format!("call {number} is another's").into()));
         }
-        Ending::Settle(Box::new(settlement))
+        Ending::Settle(Arc::new(settlement))
     } else {
         Ending::Release {
             number,

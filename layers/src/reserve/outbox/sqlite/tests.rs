@@ -34,8 +34,8 @@ fn number(index: u16) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(u128::from(index)))
 }
 
-fn settlement(index: u16, cost: i64) -> Box<Settlement> {
-    Box::new(Settlement {
+fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
+    Arc::new(Settlement {
         number: number(index),
         account: account(),
         key: key(),
