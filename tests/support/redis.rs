@@ -28,6 +28,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is looked whether it has done so.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After so long a silence a cluster gives up a primary and promotes a replica.
+const GIVEN_UP_AFTER_MS: &str = "1000";
 
 /// A redis-server. Without persistence unless told otherwise.
 #[derive(Debug)]
@@ -229,8 +231,6 @@ impl RedisCluster {
                     "nodes.conf",
                     "--cluster-port",
                     &bus_text,
-                    "--cluster-node-timeout",
-                    "1000",
                     "--cluster-require-full-coverage",
                     "no",
                     "--cluster-replica-validity-factor",
@@ -249,6 +249,11 @@ impl RedisCluster {
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let cluster = Self { nodes, primaries };
         cluster.is_whole(replicas_each).await;
+        // Not before: on a busy machine a primary that stood still for a second would lose its place.
+        for node in cluster.nodes() {
+            let words = ["CONFIG", "SET", "cluster-node-timeout", GIVEN_UP_AFTER_MS];
+            node.ask::<String>(&words).await.unwrap();
+        }
         cluster
     }
 
