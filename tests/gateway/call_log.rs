@@ -226,6 +226,29 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     assert_eq!(route["state"], "answering", "{vendors}");
 }
 
+/// A 403 is about a model, or about what one request says: the key serves others.
+#[tokio::test]
+async fn the_log_says_a_key_is_parked_only_where_it_is() {
+    for (status, says) in [(401, "key, which is parked"), (403, "its route rests")] {
+        let edge = Edge::start("").await;
+        let key = edge.key().await;
+        edge.vendor.script(move |_| refusal(status, "no"));
+        let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
+        assert_eq!(answer.status, 503, "{answer:?}");
+        let number = answer.number();
+        let told = eventually("the operator is told", async || {
+            let mut found = lines(&edge, &number).into_iter();
+            found.find(|line| line["level"] == "ERROR")
+        })
+        .await;
+        assert_eq!(told["status"], status, "{told}");
+        assert!(told["message"].as_str().unwrap().contains(says), "{told}");
+        let vendors = edge.admin(Method::GET, "/admin/v1/vendors", None).await;
+        let parked = &vendors.json()["vendors"][0]["keys_parked"];
+        assert_eq!(*parked, u64::from(status == 401), "{told}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_that_breaks_off_says_why_in_its_one_line() {
     let edge = Edge::start("").await;

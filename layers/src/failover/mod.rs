@@ -115,7 +115,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service};
@@ -342,15 +342,13 @@ where
                 Class::Failed(_) | Class::Limited(_) => asked += 1,
                 Class::KeyRefused(status) => {
                     asked += 1;
-                    let status = status.as_u16();
-                    tracing::error!(
-                        number,
-                        vendor,
-                        model,
-                        status,
-                        key,
+                    let advice = if status == StatusCode::FORBIDDEN {
+                        "vendor forbade a call, and its route rests: look whether the account may use this model"
+                    } else {
                         "vendor refused our key, which is parked: look after the key and the account"
-                    );
+                    };
+                    let status = status.as_u16();
+                    tracing::error!(number, vendor, model, status, key, "{advice}");
                 }
             }
             let cause = std::error::Error::source(&error).map(ToString::to_string);
