@@ -1,6 +1,7 @@
 //! The client: on one thread, so that the cores are left to what is measured.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     task::JoinSet,
-    time::{Instant, interval},
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -131,7 +132,7 @@ impl Client {
     ) -> anyhow::Result<Self> {
         let wanted = match pace {
             Pace::WhenAnswered => connections,
-            Pace::PerSecond(calls) => calls.min(PACED_CONNECTIONS),
+            Pace::PerSecond(calls) | Pace::AtRandom(calls) => calls.min(PACED_CONNECTIONS),
         };
         let mut opening = JoinSet::new();
         for _ in 0..wanted {
@@ -170,7 +171,8 @@ impl Client {
     pub(crate) async fn run(self, pace: Pace, time: Duration) -> anyhow::Result<Seen> {
         match pace {
             Pace::WhenAnswered => self.when_answered(time).await,
-            Pace::PerSecond(calls) => self.per_second(calls, time).await,
+            Pace::PerSecond(calls) => self.when_due(evenly(calls, time)).await,
+            Pace::AtRandom(calls) => self.when_due(at_random(calls, time)).await,
         }
     }
 
@@ -208,17 +210,18 @@ impl Client {
         Ok(seen)
     }
 
-    /// Sends so many calls each second, each on a free connection, answered or not: slow answers do
-    /// not slow the calls down, or they would hide themselves.
-    async fn per_second(self, calls: u32, time: Duration) -> anyhow::Result<Seen> {
+    /// Sends each call when it is due, on a free connection, answered or not: slow answers do not
+    /// slow the calls down, or they would hide themselves.
+    async fn when_due(self, mut due: impl Iterator<Item = Instant>) -> anyhow::Result<Seen> {
         let mut idle = self.connections;
-        let mut ticks = interval(Duration::from_secs(1) / calls);
         let mut under_way = JoinSet::new();
         let mut seen = Seen::default();
         let began = Instant::now();
+        let mut next = due.next();
+        let mut timer = pin!(sleep_until(next.unwrap_or(began)));
         loop {
             let takes_more =
-                began.elapsed() < time && under_way.len() < UNDER_WAY_MAX && self.terms.left() > 0;
+                next.is_some() && under_way.len() < UNDER_WAY_MAX && self.terms.left() > 0;
             tokio::select! {
                 biased;
                 Some(done) = under_way.join_next(), if !under_way.is_empty() => {
@@ -226,7 +229,7 @@ impl Client {
                     seen.add(one);
                     idle.extend(connection);
                 }
-                _ = ticks.tick(), if takes_more => {
+                () = &mut timer, if takes_more => {
                     self.terms.take();
                     // From here on the caller waits, also for a connection.
                     let sent = Instant::now();
@@ -251,6 +254,10 @@ impl Client {
                         }
                         anyhow::Ok((Some(connection), one))
                     });
+                    next = due.next();
+                    if let Some(next) = next {
+                        timer.as_mut().reset(next);
+                    }
                 }
                 else => break,
             }
@@ -260,7 +267,44 @@ impl Client {
     }
 }
 
-/// Sends a call that was due at `sent`, and takes down what is measured.
+/// So many calls each second. Who cannot keep up is not asked for the rest when the time is over.
+fn evenly(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
+    let (began, every) = (Instant::now(), Duration::from_secs(1) / calls);
+    (0_u32..)
+        .map(move |number| began + every * number)
+        .take_while(move |due| Instant::now().max(*due) < began + time)
+}
+
+/// As many calls, at moments that are those of Poisson arrivals of this number. They are the same
+/// each time: every target gets the same load.
+fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
+    let began = Instant::now();
+    let count = (f64::from(calls) * time.as_secs_f64()).round() as usize;
+    let mut random = Random(0);
+    let mut due: Vec<Instant> = (0..count)
+        .map(|_| began + time.mul_f64(random.part()))
+        .collect();
+    due.sort_unstable();
+    due.into_iter()
+}
+
+/// Numbers that are the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    /// From 0 to 1, which it never is.
+    fn part(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        // As many bits as an f64 holds exactly.
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Sends a call that its caller waits for since `sent`, and takes down what is measured.
 async fn measured(
     connection: &mut Connection,
     call: &Call,

@@ -16,7 +16,7 @@ pub(crate) enum ScenarioName {
     Paced,
     /// Streams of 100 chunks that are there at once, as many as go through.
     Stream,
-    /// Streams at a steady pace, 100 begun each second: time to the first byte.
+    /// Streams at a steady pace, 100 a second begun at random moments: time to the first byte.
     FirstByte,
     /// The same streams: how long a chunk is under way.
     ChunkDelay,
@@ -64,6 +64,9 @@ pub(crate) enum Pace {
     WhenAnswered,
     /// So many each second, whether or not the earlier ones are answered.
     PerSecond(u32),
+    /// As many, at moments that are random and the same each time: streams begun evenly would send
+    /// their chunks in step, and what is measured of a chunk would be a burst's.
+    AtRandom(u32),
 }
 
 /// What is taken down of an answer.
@@ -107,8 +110,8 @@ impl ScenarioName {
                 return Kind::Compared(paced);
             }
             Self::Stream => (Canned::Stream, Pace::WhenAnswered, Measure::Whole),
-            Self::FirstByte => (Canned::Drip, Pace::PerSecond(100), Measure::FirstByte),
-            Self::ChunkDelay => (Canned::Drip, Pace::PerSecond(100), Measure::ChunkDelay),
+            Self::FirstByte => (Canned::Drip, Pace::AtRandom(100), Measure::FirstByte),
+            Self::ChunkDelay => (Canned::Drip, Pace::AtRandom(100), Measure::ChunkDelay),
             Self::BigBody => (Canned::Messages, Pace::WhenAnswered, Measure::Whole),
             Self::Translated => return Kind::Translated,
             Self::Rate => return Kind::Rate,
