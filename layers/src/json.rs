@@ -1,7 +1,7 @@
 //! JSON without building anything: a [`Reader`] that checks what it reads, and a quick look at the strings
 //! in bytes that may be no JSON at all.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use memchr::memchr2;
 
@@ -106,8 +106,8 @@ impl<'a> Str<'a> {
     }
 }
 
-/// What stands where the reader has come to cannot stand there: [`Reader::fault`] says where that is.
-struct Wrong;
+/// What stands there cannot stand there.
+struct Wrong(usize);
 
 /// A string that was passed over: what is between its quotes.
 #[derive(Clone, Copy)]
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is none.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
-        self.value().map_err(|Wrong| self.fault())
+        self.value().map_err(|wrong| self.wrong(wrong))
     }
 
     /// An object's next name, up to where its value begins; `None` at the object's end. `first` is true
@@ -159,15 +159,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// There is neither.
+    #[inline]
     pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
-        match self.name(std::mem::take(first)) {
-            Ok(Some(name)) => {
-                self.blanks();
-                Ok(Some(self.str(name)))
-            }
-            Ok(None) => Ok(None),
-            Err(Wrong) => Err(self.fault()),
-        }
+        self.name(std::mem::take(first))
+            .map_err(|wrong| self.wrong(wrong))
     }
 
     /// Whether an array has one more element, which is to be read then. `first` is true behind the
@@ -177,8 +172,10 @@ impl<'a> Reader<'a> {
     /// There is neither a comma nor the array's end.
     #[inline]
     pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
-        self.more(std::mem::take(first))
-            .map_err(|Wrong| self.fault())
+        let (at, has_more) = more(self.json(), self.at, std::mem::take(first), b']')
+            .map_err(|wrong| self.wrong(wrong))?;
+        self.at = at;
+        Ok(has_more)
     }
 
     /// Passes over the next value, whatever it is. Says how many bytes it has, where strings count as
@@ -188,7 +185,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is no value.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
-        self.pass(depth_max).map_err(|Wrong| self.fault())
+        self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
     /// Passes over the next value: it as it is written.
@@ -196,8 +193,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is no value.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
-        self.blanks();
-        let start = self.at;
+        let (start, _) = peek(self.json(), self.at);
         self.skip(usize::MAX)?;
         Ok(&self.text[start..self.at])
     }
@@ -207,224 +203,117 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There is more.
     pub fn end(&mut self) -> Result<(), NotJson> {
-        self.blanks();
-        match self.byte() {
-            None => Ok(()),
-            Some(_) => Err(self.fault()),
+        (self.at, _) = peek(self.json(), self.at);
+        if self.at < self.text.len() {
+            return Err(self.fault());
         }
+        Ok(())
+    }
+
+    /// It ends there.
+    #[cold]
+    fn wrong(&mut self, Wrong(at): Wrong) -> NotJson {
+        self.at = at;
+        self.fault()
+    }
+
+    const fn json(&self) -> &'a [u8] {
+        self.text.as_bytes()
     }
 
     /// [`Reader::begin`].
     #[inline]
     fn value(&mut self) -> Result<Value<'a>, Wrong> {
-        match self.peek() {
-            Some(b'"') => {
-                let text = self.quoted()?;
+        let json = self.json();
+        let (at, byte) = peek(json, self.at);
+        match byte {
+            b'"' => {
+                let text = quoted(json, at + 1)?;
+                self.at = text.end + 1;
                 Ok(Value::String(self.str(text)))
             }
-            Some(b'{') => {
-                self.at += 1;
+            b'{' => {
+                self.at = at + 1;
                 Ok(Value::Object)
             }
-            Some(b'[') => {
-                self.at += 1;
+            b'[' => {
+                self.at = at + 1;
                 Ok(Value::Array)
             }
-            Some(b'-' | b'0'..=b'9') => {
-                let start = self.at;
-                self.number()?;
-                Ok(Value::Number(&self.text[start..self.at]))
+            _ => {
+                self.at = plain(json, at)?;
+                Ok(match byte {
+                    b'n' => Value::Null,
+                    b't' | b'f' => Value::Boolean(byte == b't'),
+                    _ => Value::Number(&self.text[at..self.at]),
+                })
             }
-            Some(b't') => self.word(b"true").map(|()| Value::Boolean(true)),
-            Some(b'f') => self.word(b"false").map(|()| Value::Boolean(false)),
-            Some(b'n') => self.word(b"null").map(|()| Value::Null),
-            _ => Err(Wrong),
         }
+    }
+
+    /// [`Reader::key`].
+    #[inline]
+    fn name(&mut self, first: bool) -> Result<Option<Str<'a>>, Wrong> {
+        let json = self.json();
+        let (at, has_more) = more(json, self.at, first, b'}')?;
+        if !has_more {
+            self.at = at;
+            return Ok(None);
+        }
+        let (name, at) = name(json, at)?;
+        (self.at, _) = peek(json, at);
+        Ok(Some(self.str(name)))
     }
 
     /// [`Reader::skip`].
     #[inline]
     fn pass(&mut self, depth_max: usize) -> Result<Option<u64>, Wrong> {
-        let mut byte = self.peek();
-        let start = self.at;
+        let json = self.json();
+        let (mut at, mut byte) = peek(json, self.at);
+        let start = at;
         let (mut open, mut dress_bytes) = (Open::default(), 0);
         loop {
             let mut first = false;
             match byte {
-                Some(bracket @ (b'{' | b'[')) => {
+                b'"' => {
+                    let text = quoted(json, at + 1)?;
+                    dress_bytes += text.dress_bytes();
+                    at = text.end + 1;
+                }
+                b'{' | b'[' => {
                     if open.depth == depth_max {
+                        self.at = at;
                         return Ok(None);
                     }
-                    self.at += 1;
-                    open.push(bracket == b'{');
+                    at += 1;
+                    open.push(byte == b'{');
                     dress_bytes += 2;
                     first = true;
                 }
-                Some(b'"') => dress_bytes += self.quoted()?.dress_bytes(),
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.word(b"true")?,
-                Some(b'f') => self.word(b"false")?,
-                Some(b'n') => self.word(b"null")?,
-                _ => return Err(Wrong),
+                _ => at = plain(json, at)?,
             }
             // On to the next value, over the ends of what ends here.
             loop {
                 if open.depth == 0 {
-                    return Ok(Some((self.at - start - dress_bytes) as u64));
+                    self.at = at;
+                    return Ok(Some((at - start - dress_bytes) as u64));
                 }
-                if open.is_object() {
-                    if let Some(name) = self.name(first)? {
-                        dress_bytes += name.dress_bytes();
-                        break;
-                    }
-                } else if self.more(first)? {
+                let is_object = open.is_object();
+                let end = if is_object { b'}' } else { b']' };
+                let (next, has_more) = more(json, at, first, end)?;
+                at = next;
+                if has_more && is_object {
+                    let (name, value) = name(json, at)?;
+                    dress_bytes += name.dress_bytes();
+                    at = value;
+                }
+                if has_more {
                     break;
                 }
                 open.pop();
                 first = false;
             }
-            byte = self.peek();
-        }
-    }
-
-    #[inline]
-    fn byte(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    #[inline]
-    fn blanks(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.byte() {
-            self.at += 1;
-        }
-    }
-
-    /// The next byte that is no blank.
-    #[inline]
-    fn peek(&mut self) -> Option<u8> {
-        self.blanks();
-        self.byte()
-    }
-
-    #[inline]
-    fn expect(&mut self, byte: u8) -> Result<(), Wrong> {
-        if self.byte() != Some(byte) {
-            return Err(Wrong);
-        }
-        self.at += 1;
-        Ok(())
-    }
-
-    fn word(&mut self, word: &[u8]) -> Result<(), Wrong> {
-        word.iter().try_for_each(|byte| self.expect(*byte))
-    }
-
-    fn number(&mut self) -> Result<(), Wrong> {
-        if self.byte() == Some(b'-') {
-            self.at += 1;
-        }
-        if self.byte() == Some(b'0') {
-            self.at += 1;
-            if let Some(b'0'..=b'9') = self.byte() {
-                return Err(Wrong);
-            }
-        } else {
-            self.digits()?;
-        }
-        if self.byte() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = self.byte() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.byte() {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    /// One digit at least.
-    fn digits(&mut self) -> Result<(), Wrong> {
-        let start = self.at;
-        while let Some(b'0'..=b'9') = self.byte() {
-            self.at += 1;
-        }
-        if self.at == start {
-            return Err(Wrong);
-        }
-        Ok(())
-    }
-
-    /// Whether an array has one more element.
-    #[inline]
-    fn more(&mut self, first: bool) -> Result<bool, Wrong> {
-        match self.peek() {
-            Some(b']') => {
-                self.at += 1;
-                Ok(false)
-            }
-            _ if first => Ok(true),
-            _ => self.expect(b',').map(|()| true),
-        }
-    }
-
-    /// An object's next name, up to behind its colon; `None` at the object's end.
-    // Inlined, it need not put together what it says, which is half of what it would cost.
-    #[inline(always)]
-    fn name(&mut self, first: bool) -> Result<Option<Quoted>, Wrong> {
-        let mut byte = self.peek();
-        if byte == Some(b'}') {
-            self.at += 1;
-            return Ok(None);
-        }
-        if !first {
-            self.expect(b',')?;
-            byte = self.peek();
-        }
-        if byte != Some(b'"') {
-            return Err(Wrong);
-        }
-        let name = self.quoted()?;
-        self.blanks();
-        self.expect(b':')?;
-        Ok(Some(name))
-    }
-
-    /// From its opening quote on.
-    #[inline]
-    fn quoted(&mut self) -> Result<Quoted, Wrong> {
-        let start = self.at + 1;
-        self.at = special::<true>(self.text.as_bytes(), start);
-        let (longer_bytes, is_text) = match self.byte() {
-            Some(b'"') => (0, true),
-            _ => {
-                let escapes = self.escapes()?;
-                (escapes.longer_bytes, escapes.are_text())
-            }
-        };
-        let end = self.at;
-        self.at += 1;
-        Ok(Quoted {
-            start,
-            end,
-            longer_bytes,
-            is_text,
-        })
-    }
-
-    /// From the first escape of a string to its closing quote. Few have any.
-    #[inline(never)]
-    fn escapes(&mut self) -> Result<Escapes, Wrong> {
-        let mut escapes = Escapes::default();
-        loop {
-            match self.byte() {
-                Some(b'"') => return Ok(escapes),
-                Some(b'\\') => self.escape(&mut escapes)?,
-                _ => return Err(Wrong),
-            }
-            self.at = special::<true>(self.text.as_bytes(), self.at);
+            (at, byte) = peek(json, at);
         }
     }
 
@@ -437,42 +326,185 @@ impl<'a> Reader<'a> {
             is_text: text.is_text,
         }
     }
+}
 
-    /// From its backslash on.
-    fn escape(&mut self, escapes: &mut Escapes) -> Result<(), Wrong> {
-        let begin = self.at;
-        self.at += 1;
-        match self.byte() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
-                self.at += 1;
-                escapes.longer_bytes += 1;
-                return Ok(());
-            }
-            Some(b'u') => self.at += 1,
-            _ => return Err(Wrong),
+// What follows takes a place and says where it has come to. Inlined, it keeps both out of memory, which is
+// half of what it would cost.
+
+/// Where the next byte stands that is no blank, and that byte; zero at the end, which can stand nowhere.
+#[inline(always)]
+fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
+    loop {
+        match json.get(at) {
+            Some(b' ' | b'\n' | b'\t' | b'\r') => at += 1,
+            byte => return (at, byte.copied().unwrap_or_default()),
         }
-        let mut code = 0;
-        for _ in 0..4 {
-            let digit = self.byte().and_then(|byte| char::from(byte).to_digit(16));
-            code = code * 16 + digit.ok_or(Wrong)?;
-            self.at += 1;
-        }
-        let half_ends = escapes.half_ends.take();
-        escapes.longer_bytes += match code {
-            0..0x80 => 5,
-            // Each half of a surrogate pair is half of a four-byte character.
-            0x80..0x800 | 0xD800..0xE000 => 4,
-            _ => 3,
-        };
-        escapes.halved |= match code {
-            0xDC00..0xE000 => half_ends != Some(begin),
-            _ => half_ends.is_some(),
-        };
-        if (0xD800..0xDC00).contains(&code) {
-            escapes.half_ends = Some(self.at);
-        }
-        Ok(())
     }
+}
+
+/// Behind this byte, which must be the next that is no blank.
+#[inline(always)]
+fn expect(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong> {
+    if json.get(at) == Some(&byte) {
+        return Ok(at + 1);
+    }
+    expect_behind_blanks(json, at, byte)
+}
+
+#[cold]
+fn expect_behind_blanks(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong> {
+    match peek(json, at) {
+        (at, next) if next == byte => Ok(at + 1),
+        (at, _) => Err(Wrong(at)),
+    }
+}
+
+/// Whether an array or an object that ends with `end` has one more element or field, and behind what says so.
+#[inline(always)]
+fn more(json: &[u8], at: usize, first: bool, end: u8) -> Result<(usize, bool), Wrong> {
+    match peek(json, at) {
+        (at, byte) if byte == end => Ok((at + 1, false)),
+        (at, _) if first => Ok((at, true)),
+        (at, b',') => Ok((at + 1, true)),
+        (at, _) => Err(Wrong(at)),
+    }
+}
+
+/// A field's name, and where its colon ends.
+#[inline(always)]
+fn name(json: &[u8], at: usize) -> Result<(Quoted, usize), Wrong> {
+    let name = quoted(json, expect(json, at, b'"')?)?;
+    let at = expect(json, name.end + 1, b':')?;
+    Ok((name, at))
+}
+
+/// A string, from behind its opening quote on.
+#[inline(always)]
+fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
+    let mut text = Quoted {
+        start,
+        end: special::<true, NEAR>(json, start),
+        longer_bytes: 0,
+        is_text: true,
+    };
+    if json.get(text.end) != Some(&b'"') {
+        text = escaped(json, start, text.end)?;
+    }
+    Ok(text)
+}
+
+/// A string that is plain up to `at`. Few have escapes; those that do have many.
+#[inline(never)]
+fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
+    let mut escapes = Escapes::default();
+    loop {
+        match json.get(at) {
+            Some(b'"') => {
+                return Ok(Quoted {
+                    start,
+                    end: at,
+                    longer_bytes: escapes.longer_bytes,
+                    is_text: escapes.are_text(),
+                });
+            }
+            Some(b'\\') => {}
+            _ => return Err(Wrong(at)),
+        }
+        match json.get(at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                at += 2;
+                escapes.longer_bytes += 1;
+            }
+            Some(b'u') => at = unit(json, at, &mut escapes)?,
+            _ => return Err(Wrong(at + 1)),
+        }
+        at = special::<true, WORDS>(json, at);
+    }
+}
+
+/// Behind an escape of four digits, whose backslash stands at `begin`.
+fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong> {
+    let end = begin + 6;
+    let mut code = 0;
+    for at in begin + 2..end {
+        let digit = json
+            .get(at)
+            .and_then(|byte| char::from(*byte).to_digit(16))
+            .ok_or(Wrong(at))?;
+        code = code * 16 + digit;
+    }
+    let half_ends = escapes.half_ends.take();
+    escapes.longer_bytes += match code {
+        0..0x80 => 5,
+        // Each half of a surrogate pair is half of a four-byte character.
+        0x80..0x800 | 0xD800..0xE000 => 4,
+        _ => 3,
+    };
+    escapes.halved |= match code {
+        0xDC00..0xE000 => half_ends != Some(begin),
+        _ => half_ends.is_some(),
+    };
+    if (0xD800..0xDC00).contains(&code) {
+        escapes.half_ends = Some(end);
+    }
+    Ok(end)
+}
+
+/// Behind a value that is no string and has no others in it.
+fn plain(json: &[u8], at: usize) -> Result<usize, Wrong> {
+    match json.get(at) {
+        Some(b'-' | b'0'..=b'9') => number(json, at),
+        Some(b't') => word(json, at, b"true"),
+        Some(b'f') => word(json, at, b"false"),
+        Some(b'n') => word(json, at, b"null"),
+        _ => Err(Wrong(at)),
+    }
+}
+
+fn word(json: &[u8], at: usize, word: &[u8]) -> Result<usize, Wrong> {
+    for (at, byte) in (at..).zip(word) {
+        if json.get(at) != Some(byte) {
+            return Err(Wrong(at));
+        }
+    }
+    Ok(at + word.len())
+}
+
+fn number(json: &[u8], mut at: usize) -> Result<usize, Wrong> {
+    if json.get(at) == Some(&b'-') {
+        at += 1;
+    }
+    if json.get(at) == Some(&b'0') {
+        at += 1;
+        if let Some(b'0'..=b'9') = json.get(at) {
+            return Err(Wrong(at));
+        }
+    } else {
+        at = digits(json, at)?;
+    }
+    if json.get(at) == Some(&b'.') {
+        at = digits(json, at + 1)?;
+    }
+    if let Some(b'e' | b'E') = json.get(at) {
+        at += 1;
+        if let Some(b'+' | b'-') = json.get(at) {
+            at += 1;
+        }
+        at = digits(json, at)?;
+    }
+    Ok(at)
+}
+
+/// One digit at least.
+fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
+    let mut at = start;
+    while let Some(b'0'..=b'9') = json.get(at) {
+        at += 1;
+    }
+    if at == start {
+        return Err(Wrong(at));
+    }
+    Ok(at)
 }
 
 /// What was escaped in a string.
@@ -535,8 +567,8 @@ pub fn members<'a, const N: usize>(
 ) -> Result<[Option<&'a str>; N], NotJson> {
     let mut json = Reader::new(json);
     let mut found = [None; N];
-    json.blanks();
-    json.expect(b'{').map_err(|Wrong| json.fault())?;
+    let begun = expect(json.json(), 0, b'{');
+    json.at = begun.map_err(|wrong| json.wrong(wrong))?;
     let mut first = true;
     while let Some(name) = json.key(&mut first)? {
         if !name.is_text() {
@@ -574,11 +606,11 @@ pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     // Between strings there is mostly a byte or two.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
-    let mut end = special::<false>(json, start);
+    let mut end = special::<false, NEAR>(json, start);
     let mut escaped = false;
     while *json.get(end)? != b'"' {
         escaped = true;
-        end = special::<false>(json, end + 2);
+        end = special::<false, NEAR>(json, end + 2);
     }
     Some(Found {
         text: &json[start..end],
@@ -613,39 +645,59 @@ pub fn decoded_len(text: &[u8]) -> u64 {
 const ONES: u64 = u64::MAX / 255;
 /// The highest bit of each byte of a word.
 const HIGH: u64 = ONES << 7;
+/// Most names and short values end within so many words: these are looked at where a string is read.
+const NEAR: usize = 2;
 /// Most strings end within so many words, identifiers too; behind them a faster search is worth its start.
 const WORDS: usize = 6;
+/// So many bytes are searched for control characters at a time, no more than words were looked at before.
+const BLOCK: usize = 32;
+const _: () = assert!(BLOCK <= 8 * WORDS);
 
 /// Where the first byte from `at` on stands that means something in a string: a quote, a backslash, and, if
 /// they are asked for, control characters. The end, if there is none.
-// Inlined, it would need more registers than there are, wherever a string is read.
-#[inline(never)]
-fn special<const CONTROLS: bool>(json: &[u8], at: usize) -> usize {
-    let Some(mut rest) = json.get(at..) else {
-        return json.len();
-    };
-    for index in 0..WORDS {
-        let Some((word, behind)) = rest.split_first_chunk::<8>() else {
-            return special_beyond::<CONTROLS>(json, at + 8 * index);
-        };
-        let found = specials::<CONTROLS>(u64::from_le_bytes(*word));
-        if found != 0 {
-            return at + 8 * index + found.trailing_zeros() as usize / 8;
-        }
-        rest = behind;
-    }
-    special_beyond::<CONTROLS>(json, at + 8 * WORDS)
+// So many words are looked at in place. All of them would need more registers than there are, wherever a
+// string is read.
+#[inline(always)]
+fn special<const CONTROLS: bool, const IN_PLACE: usize>(json: &[u8], at: usize) -> usize {
+    in_words::<CONTROLS>(json, at, 0..IN_PLACE)
+        .unwrap_or_else(|| special_beyond::<CONTROLS>(json, at, IN_PLACE))
 }
 
-/// The same, where it is far away, or the end is near.
+/// The same, where the first words have nothing, or the end is near.
 #[inline(never)]
-fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize) -> usize {
+fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) -> usize {
+    if let Some(found) = in_words::<CONTROLS>(json, at, words..WORDS) {
+        return found;
+    }
     let Some(rest) = json.get(at..) else {
         return json.len();
     };
-    let end = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+    let (words, last) = rest.as_chunks::<8>();
+    if words.len() < WORDS {
+        let found = last
+            .iter()
+            .position(|byte| matches!(byte, b'"' | b'\\') || CONTROLS && *byte < b' ');
+        return json.len() - last.len() + found.unwrap_or(last.len());
+    }
+    let far = &rest[8 * WORDS..];
+    let end = 8 * WORDS + memchr2(b'"', b'\\', far).unwrap_or(far.len());
     let control = CONTROLS.then(|| first_control(&rest[..end])).flatten();
     at + control.unwrap_or(end)
+}
+
+/// Where the first such byte stands in some of the words from `at` on, if it does.
+#[inline(always)]
+fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -> Option<usize> {
+    let mut rest = json.get(at + 8 * words.start..)?;
+    for index in words {
+        let (word, behind) = rest.split_first_chunk::<8>()?;
+        let found = specials::<CONTROLS>(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Some(at + 8 * index + found.trailing_zeros() as usize / 8);
+        }
+        rest = behind;
+    }
+    None
 }
 
 /// The highest bit of each byte of a word that means something in a string. The lowest bit that is set is
@@ -663,17 +715,15 @@ const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     (backslashes | others) & !word & HIGH
 }
 
-/// The highest bit of each byte below a blank.
-const fn controls(word: u64) -> u64 {
-    word.wrapping_sub(ONES * b' ' as u64) & !word
-}
-
+/// Where the first control character stands, in a text whose first [`BLOCK`] bytes are none.
 fn first_control(text: &[u8]) -> Option<usize> {
-    let (words, rest) = text.as_chunks::<8>();
-    let found = words
+    // The least of all bytes is found in whole vectors, and blocks from the end on leave over what is known.
+    let (_, blocks) = text.as_rchunks::<BLOCK>();
+    let least = blocks
+        .as_flattened()
         .iter()
-        .fold(0, |found, word| found | controls(u64::from_le_bytes(*word)));
-    if found & HIGH == 0 && rest.iter().all(|byte| *byte >= b' ') {
+        .fold(u8::MAX, |least, byte| least.min(*byte));
+    if least >= b' ' {
         return None;
     }
     text.iter().position(|byte| *byte < b' ')
@@ -848,6 +898,54 @@ mod tests {
                     };
                     assert_eq!(named, known.is_some(), "{json}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_string_ends_where_serde_ends_it_wherever_in_it_something_stands() {
+        let places = (0..=130).flat_map(|at| [0, 1, 7, 40, 130].map(|behind| (at, behind)));
+        for (at, behind) in places {
+            for what in [
+                "", "ж", "🦀", "\u{7f}", "\u{0}", "\u{1f}", "\n", "\"", "\\n", "\\\"", "\\\\",
+                "\\u0436", "\\x",
+            ] {
+                let text = format!("\"{}{what}{}\"", "x".repeat(at), "ж".repeat(behind));
+                for json in [
+                    text.clone(),
+                    format!("[{text}\n,\"0123456789\"]"),
+                    format!("{{{text}\t:1}}"),
+                ] {
+                    let read = whole(&json);
+                    let known = serde_json::from_str::<&RawValue>(&json);
+                    assert_eq!(read.is_ok(), known.is_ok(), "{json:?}");
+                    if what.starts_with(|first: char| first < ' ') {
+                        let fault = NotJson::at(json.as_bytes(), json.find(what).unwrap());
+                        assert_eq!(read, Err(fault), "{json:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_string_full_of_escapes_stands_for_what_serde_takes_it_for() {
+        for gap in 0..=130 {
+            for escape in ["\\n", "\\\"", "\\\\", "\\u0436", "\\ud83e\\udd80"] {
+                let plain = "x".repeat(gap % 2) + &"ж".repeat(gap / 2);
+                let text = format!("\"{}\"", format!("{plain}{escape}").repeat(4));
+                let known: String = serde_json::from_str(&text).unwrap();
+                let Ok(Value::String(read)) = Reader::new(&text).begin() else {
+                    panic!("{text}");
+                };
+                assert!(read.is_text(), "{text}");
+                assert_eq!(read.decoded(), known, "{text}");
+                assert_eq!(read.decoded_len(), known.len() as u64, "{text}");
+
+                let end = text.len() - 1;
+                let broken = format!("{}{plain}\u{1}\"", &text[..end]);
+                let fault = NotJson::at(broken.as_bytes(), end + plain.len());
+                assert_eq!(whole(&broken), Err(fault), "{broken}");
             }
         }
     }

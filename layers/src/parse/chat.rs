@@ -52,7 +52,7 @@ impl Place for Body {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
-        let mut once = Once::new(NAMES);
+        let mut once = const { Once::new(NAMES) };
         let (mut model, mut messages, mut stream, mut choices) = (None, false, false, None);
         let (mut max_tokens, mut max_completion_tokens) = (None, None);
         let mut options = StreamOptions::default();
@@ -167,7 +167,7 @@ impl Place for StreamOptions {
         Ok(self)
     }
     fn object(mut self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Self, Error> {
-        let mut once = Once::new(&["include_usage"]);
+        let mut once = const { Once::new(&["include_usage"]) };
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             if &*key == "include_usage" {
@@ -196,7 +196,7 @@ impl Place for Message {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = Once::new(&["role", "content", "tool_calls", "audio"]);
+        let mut once = const { Once::new(&["role", "content", "tool_calls", "audio"]) };
         let (mut role, mut content) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;

@@ -98,15 +98,17 @@ impl Place for Part {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = Once::new(&[
-            "type",
-            "text",
-            "image_url",
-            "file",
-            "source",
-            "content",
-            "input_audio",
-        ]);
+        let mut once = const {
+            Once::new(&[
+                "type",
+                "text",
+                "image_url",
+                "file",
+                "source",
+                "content",
+                "input_audio",
+            ])
+        };
         let (mut kind, mut image, mut document) = (None, false, false);
         let mut sourced = false;
         while let Some(key) = object.next_key()? {
@@ -163,7 +165,8 @@ impl Place for Binary {
         Ok(())
     }
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = Once::new(&["type", "data", "url", "file_data", "file_id", "content"]);
+        let mut once =
+            const { Once::new(&["type", "data", "url", "file_data", "file_id", "content"]) };
         let (mut is_text, mut bytes) = (false, 0);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
@@ -238,7 +241,7 @@ impl Place for Tool {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = Once::new(&["type"]);
+        let mut once = const { Once::new(&["type"]) };
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             if &*key != "type" {

@@ -30,7 +30,7 @@ impl Cx {
 
     /// Reads the whole body as `place`.
     pub(super) fn read<P: Place>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
-        let text = std::str::from_utf8(body)
+        let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| not_json(NotJson::at(body, error.valid_up_to())))?;
         let mut json = Reader::new(text);
         let at = At {
@@ -218,17 +218,43 @@ impl<'a> Object<'_, 'a> {
 #[derive(Debug)]
 pub(super) struct Once {
     names: &'static [&'static str],
+    /// A bit for each letter that one of the names begins with.
+    initials: u32,
     seen: u64,
 }
 
 impl Once {
     /// Up to 64 names.
     pub(super) const fn new(names: &'static [&'static str]) -> Self {
-        Self { names, seen: 0 }
+        let (mut initials, mut index) = (0, 0);
+        while index < names.len() {
+            initials |= Self::initial(names[index].as_bytes()[0]);
+            index += 1;
+        }
+        Self {
+            names,
+            initials,
+            seen: 0,
+        }
     }
 
+    /// The bit of a letter, small or capital.
+    const fn initial(letter: u8) -> u32 {
+        1 << (letter % 32)
+    }
+
+    /// Most names of most objects begin as none of ours does, and need no closer look.
     #[inline]
     pub(super) fn check(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
+        match key.as_bytes().first() {
+            Some(byte) if !byte.is_ascii() || self.initials & Self::initial(*byte) != 0 => {
+                self.check_name(at, key)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_name(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
         let Some(index) = self.names.iter().position(|name| *name == key) else {
             return self.check_unread(at, key);
         };

@@ -49,7 +49,7 @@ impl Place for Body {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
-        let mut once = Once::new(NAMES);
+        let mut once = const { Once::new(NAMES) };
         let (mut model, mut messages, mut stream, mut max_tokens) = (None, false, false, None);
         let mut spans = Spans {
             start: object.at(),
@@ -132,7 +132,7 @@ impl Place for Message {
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = Once::new(&["role", "content"]);
+        let mut once = const { Once::new(&["role", "content"]) };
         let (mut role_known, mut content) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
