@@ -29,7 +29,7 @@ const QUEUE_MAX: usize = 16_384;
 /// How long a settlement may wait for others to share its commit.
 const GATHER: Duration = Duration::from_millis(5);
 /// So many in the queue are commit enough.
-const GATHER_ENOUGH: usize = 64;
+const GATHER_ENOUGH: usize = 256;
 
 /// Resolves once the change is in the file, and everything before it.
 pub(super) type Committed = oneshot::Receiver<()>;
