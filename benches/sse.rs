@@ -184,7 +184,7 @@ fn outbound(strip_usage: bool) -> Outbound {
     Outbound {
         route: Arc::clone(&model.routes[0]),
         credential: 0,
-        body: Bytes::new(),
+        body: Bytes::new().into(),
         stream: true,
         strip_usage,
         meter: Meter::default(),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, header::InvalidHeaderValue};
 use serde::{Deserialize, Serialize};
 
+pub use crate::segments::Segments;
 use crate::{
     model::{Model, Route},
     price::Price,
@@ -137,7 +138,7 @@ pub struct Outbound {
     /// Which of the vendor's keys, as an index of its credentials.
     pub credential: usize,
     /// The body, whole.
-    pub body: Bytes,
+    pub body: Segments,
     /// Whether the answer is to be a stream.
     pub stream: bool,
     /// Whether the vendor's chat usage chunk was our wish alone and is to be taken out again.

@@ -135,6 +135,7 @@ pub mod money;
 mod path;
 pub mod price;
 pub mod scrub;
+mod segments;
 pub mod setting;
 pub mod sse;
 pub mod usage;

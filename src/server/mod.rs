@@ -49,8 +49,9 @@ use crate::{files::Shares, head::TwoLengths, panics::survived, tls::Tls};
 
 /// With the usual limit these make a hundred, for which hyper allocates nothing.
 const HEADERS_SPARE: usize = 36;
-/// hyper takes no smaller buffer.
-const BUFFER_BYTES_MIN: usize = 8192;
+/// So much is read from a connection at a time, where there is so much: a body of a coding tool then is one frame,
+/// which is not copied.
+const BUFFER_BYTES_MIN: usize = 128 * 1024;
 /// After a failed accept (out of file descriptors, say) there is a pause, or the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

@@ -260,6 +260,21 @@ async fn one_http2_connection_carries_many_calls_at_once() {
     assert_eq!((vendor.taken().len(), vendor.connections()), (50, 1));
 }
 
+#[tokio::test]
+async fn a_large_body_goes_over_http2_byte_for_byte() {
+    let vendor = Vendor::plain(polite).await;
+    let url = format!("http://{}", vendor.address());
+    let world = vendors_by(&url, "http2 = true").start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let body = op.body(&"x".repeat(90_000));
+        assert_eq!(op.call(&world, &key, &body).await.status, 200);
+        let taken = vendor.taken().pop().unwrap();
+        let expected = with(body, json!({ "model": op.vendor_model() })).to_string();
+        assert!(taken.body == expected, "{op:?}");
+    }
+}
+
 /// A connection of a vendor that is written by hand.
 struct Raw {
     socket: TcpStream,

@@ -252,6 +252,30 @@ async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_large_body_reaches_the_vendor_byte_for_byte_wherever_its_model_stands() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let text = "x".repeat(90_000);
+    for op in BOTH {
+        for body in [
+            r#"{"model":"MODEL","max_tokens":5,"messages":[{"role":"user","content":"TEXT"}]}"#,
+            r#"{"messages":[{"role":"user","content":"TEXT"}],"max_tokens":5,"model":"MODEL"}"#,
+        ] {
+            let of = |model: &str| body.replace("MODEL", model).replace("TEXT", &text);
+            let answer = op.post(&world, &headers, of(op.model())).await;
+            assert_eq!(answer.status, 200, "{body}: {answer:?}");
+            let sent = world.vendor.received().pop().unwrap();
+            let expected = of(op.vendor_model());
+            let length = expected.len().to_string();
+            assert_eq!(sent.headers["content-length"], length.as_str());
+            assert!(sent.body == expected, "{op:?} {body}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn extra_parameters_of_the_format_are_accepted() {
     let world = World::start().await;
     let key = world.key().await;

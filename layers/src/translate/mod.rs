@@ -47,7 +47,8 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // A vendor of the messages format.
 //! let vendor = |req: Request<Outbound>| async move {
-//!     let sent: serde_json::Value = serde_json::from_slice(&req.body().body).expect("it is JSON");
+//!     let sent = req.body().body.to_bytes();
+//!     let sent: serde_json::Value = serde_json::from_slice(&sent).expect("it is JSON");
 //!     assert_eq!(sent["model"], "large-2");
 //!     assert_eq!(sent["messages"][0]["role"], "user");
 //!     Ok::<_, Error>(Response::new(body::full(
@@ -189,8 +190,8 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         (Format::Chat, Format::Chat) | (Format::Messages, Format::Messages) => {
             (true, splice::body(&priced, &route))
         }
-        (Format::Chat, Format::Messages) => (false, chat::request(&call.body, &cx)?),
-        (Format::Messages, Format::Chat) => (false, messages::request(&call.body, &cx)?),
+        (Format::Chat, Format::Messages) => (false, chat::request(&call.body, &cx)?.into()),
+        (Format::Messages, Format::Chat) => (false, messages::request(&call.body, &cx)?.into()),
     };
     Ok(Outbound {
         body,

@@ -6,13 +6,16 @@ use std::{borrow::Cow, ops::Range};
 use bytes::Bytes;
 
 use crate::{
-    call::{Call, Format, Priced},
+    call::{Call, Format, Priced, Segments},
     model::{OutputField, Route},
 };
 
-/// The body for a vendor of the client's own format.
+/// A body of so many bytes is not copied. A shorter one costs less to copy than to send in segments.
+const SHARED_BYTES_MIN: usize = 16 * 1024;
+
+/// The body for a vendor of the client's own format. A large one shares the memory of the client's.
 #[must_use]
-pub fn body(priced: &Priced, route: &Route) -> Bytes {
+pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
     let mut edits = Vec::with_capacity(3);
     if route.model != call.model {
@@ -119,11 +122,20 @@ fn name_before(body: &[u8], value: usize) -> usize {
     memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
 }
 
-fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Bytes {
+fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     if edits.is_empty() {
-        return body.clone();
+        return body.clone().into();
     }
     edits.sort_by_key(|(span, _)| span.start);
+    if body.len() < SHARED_BYTES_MIN {
+        copied(body, &edits).into()
+    } else {
+        shared(body, &edits)
+    }
+}
+
+/// The edited body in a buffer of its own.
+fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
     let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
     let mut spliced = Vec::with_capacity(body.len() + grown - gone);
@@ -137,16 +149,32 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Bytes {
     spliced.into()
 }
 
+/// The same bytes, with only the new texts in memory of their own.
+fn shared(body: &Bytes, edits: &[Edit<'_>]) -> Segments {
+    let mut spliced = Segments::default();
+    let mut at = 0;
+    for (span, text) in edits {
+        spliced.push(body.slice(at..span.start));
+        spliced.push(Bytes::copy_from_slice(text.as_bytes()));
+        at = span.end;
+    }
+    spliced.push(body.slice(at..));
+    spliced
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*};
+
     use super::*;
     use crate::call::{InputSize, Spans};
 
-    #[test]
-    fn a_vendors_name_of_a_model_is_json_whatever_it_is() {
-        let call = Call {
+    /// A call of the model `m`, with a text so long.
+    fn call(text_bytes: usize) -> Call {
+        let text = "x".repeat(text_bytes);
+        Call {
             format: Format::Chat,
-            body: Bytes::from_static(br#"{"model":"m","n":1}"#),
+            body: format!(r#"{{"model":"m","text":"{text}"}}"#).into(),
             model: "m".to_owned(),
             stream: false,
             output_tokens: None,
@@ -158,11 +186,57 @@ mod tests {
                 model: 9..12,
                 ..Spans::default()
             },
-        };
-        for name in ["gpt-5-mini", "vendor/ёж:2", "", r#"a"b\c"#, "a\nb\u{0}"] {
-            let body = apply(&call.body, vec![named(&call, name)]);
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            assert_eq!(body, serde_json::json!({"model": name, "n": 1}));
+        }
+    }
+
+    #[test]
+    fn a_vendors_name_of_a_model_is_json_whatever_it_is() {
+        for text_bytes in [1, SHARED_BYTES_MIN] {
+            let call = call(text_bytes);
+            for name in ["gpt-5-mini", "vendor/ёж:2", "", r#"a"b\c"#, "a\nb\u{0}"] {
+                let body = apply(&call.body, vec![named(&call, name)]).to_bytes();
+                let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                let text = "x".repeat(text_bytes);
+                assert_eq!(body, serde_json::json!({"model": name, "text": text}));
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_body_is_not_copied_and_a_small_one_is_in_one_piece() {
+        let large = call(SHARED_BYTES_MIN);
+        let unchanged = apply(&large.body, Vec::new());
+        assert_eq!(unchanged.to_bytes().as_ptr(), large.body.as_ptr());
+        let memory = large.body.as_ptr_range();
+        let body = apply(&large.body, vec![named(&large, "other")]);
+        let own = body.iter().filter(|part| !memory.contains(&part.as_ptr()));
+        assert!(own.eq(["other"]));
+        let small = call(1);
+        let body = apply(&small.body, vec![named(&small, "other")]);
+        assert_eq!(body.iter().count(), 1);
+    }
+
+    proptest! {
+        /// What stays, what goes, and what stands there instead, again and again: any of it may be empty, at
+        /// either end, too.
+        #[test]
+        fn a_body_is_the_same_copied_and_shared(
+            parts in vec((".{0,9}", ".{0,9}", ".{0,9}"), 0..5),
+            end in ".{0,9}",
+        ) {
+            let (mut body, mut expected, mut edits) = (String::new(), String::new(), Vec::new());
+            for (stays, goes, comes) in &parts {
+                body.push_str(stays);
+                edits.push((body.len()..body.len() + goes.len(), Cow::Borrowed(comes.as_str())));
+                body.push_str(goes);
+                expected.push_str(stays);
+                expected.push_str(comes);
+            }
+            body.push_str(&end);
+            expected.push_str(&end);
+            let body = Bytes::from(body);
+            prop_assert_eq!(copied(&body, &edits), &expected);
+            prop_assert_eq!(shared(&body, &edits).to_bytes(), &expected);
         }
     }
 }

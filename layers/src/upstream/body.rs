@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{alarm::Alarm, http1::DrivenBody};
 use crate::{
+    call::Segments,
     error::{BoxError, Error},
     usage::Meter,
 };
@@ -22,37 +23,39 @@ const FRAMES_A_LOOK: u8 = 64;
 /// A whole body that tells the meter when a connection takes it: from then on the vendor may work.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    bytes: Option<Bytes>,
+    body: Option<Segments>,
     meter: Meter,
 }
 
 impl RequestBody {
-    pub(super) fn new(bytes: Bytes, meter: Meter) -> Self {
+    pub(super) fn new(body: Segments, meter: Meter) -> Self {
         Self {
-            bytes: Some(bytes),
+            body: Some(body),
             meter,
         }
     }
 }
 
 impl Body for RequestBody {
-    type Data = Bytes;
+    // All segments are one frame: hyper flushes between two frames once its buffer is full, and HTTP/2 has a
+    // header for each.
+    type Data = Segments;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Segments>, Infallible>>> {
         self.meter.dispatched();
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+        Poll::Ready(self.body.take().map(|body| Ok(Frame::data(body))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
+        self.body.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+        SizeHint::with_exact(self.body.as_ref().map_or(0, |body| body.len() as u64))
     }
 }
 
@@ -221,10 +224,25 @@ fn too_slow(first: Option<Instant>) -> Error {
 mod tests {
     use std::{future::poll_fn, io};
 
-    use http_body_util::StreamBody;
+    use http_body_util::{BodyExt, StreamBody};
     use tokio::time::sleep;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_body_in_segments_is_one_frame_of_known_length_and_on_its_way_when_it_is_taken() {
+        let mut segments = Segments::from("{\"model\":\"");
+        segments.push("large-2".into());
+        segments.push("\"}".into());
+        let meter = Meter::default();
+        let mut body = RequestBody::new(segments, meter.clone());
+        assert!(!body.is_end_stream() && !meter.read().dispatched);
+        assert_eq!(body.size_hint().exact(), Some(19));
+        let taken = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(body.is_end_stream() && meter.read().dispatched);
+        assert_eq!(body.size_hint().exact(), Some(0));
+        assert!(taken.iter().eq(["{\"model\":\"", "large-2", "\"}"]));
+    }
 
     /// A body and how it is waited for.
     struct Waited<A> {
