@@ -23,14 +23,15 @@ const FRAMES_A_LOOK: u8 = 64;
 /// A whole body that tells the meter when a connection takes it: from then on the vendor may work.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    body: Option<Segments>,
+    /// Boxed: a connection has room for 32 requests, in a channel of hyper's.
+    body: Option<Box<Segments>>,
     meter: Meter,
 }
 
 impl RequestBody {
     pub(super) fn new(body: Segments, meter: Meter) -> Self {
         Self {
-            body: Some(body),
+            body: Some(Box::new(body)),
             meter,
         }
     }
@@ -39,13 +40,13 @@ impl RequestBody {
 impl Body for RequestBody {
     // All segments are one frame: hyper flushes between two frames once its buffer is full, and HTTP/2 has a
     // header for each.
-    type Data = Segments;
+    type Data = Box<Segments>;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Segments>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Box<Segments>>, Infallible>>> {
         self.meter.dispatched();
         Poll::Ready(self.body.take().map(|body| Ok(Frame::data(body))))
     }
