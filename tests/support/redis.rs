@@ -17,7 +17,10 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -173,6 +176,12 @@ impl RedisServer {
 
     async fn answers(&self) {
         eventually("redis-server answers", async || {
+            let ended = self.child.lock().unwrap().try_wait().unwrap();
+            assert_eq!(
+                ended, None,
+                "redis-server has ended: its port is {}",
+                self.port
+            );
             self.ask::<String>(&["PING"]).await.ok()
         })
         .await;
@@ -510,10 +519,19 @@ fn sentinel(primary: u16) -> Sentinel {
     }
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on. Each is given once; and they are below those that the system gives to whoever
+/// connects, one of which might be taken before the server is there.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    const FIRST: u32 = 10_000;
+    const SPAN: u32 = 22_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Test binaries that run side by side begin at places of their own.
+    let begin = std::process::id().wrapping_mul(1009);
+    (0..SPAN)
+        .map(|_| begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)))
+        .map(|nth| u16::try_from(FIRST + nth % SPAN).unwrap())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("one of so many ports is free")
 }
 
 /// What `probe` returns once it returns something, be it after a failover.
