@@ -204,6 +204,11 @@ impl World {
         Box::pin(self.service.clone().oneshot(self.request("x")))
     }
 
+    /// A call whose client has left before its future was polled. Its first attempt was begun.
+    fn call_and_leave(&self) {
+        drop(self.service.clone().call(self.request("x")));
+    }
+
     /// Who was asked since the last time.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
@@ -572,6 +577,8 @@ async fn a_sick_route_is_left_alone_and_one_call_looks_whether_it_is_back() {
     assert_eq!(world.asked(), ["a", "b", "b", "b"], "exactly one probe");
     // Its client leaves: the next call is the probe.
     drop(probe);
+    world.call_and_leave();
+    assert_eq!(world.asked(), ["a"]);
     let mut probe = world.call();
     assert!((&mut probe).now_or_never().is_none());
     assert_eq!(world.asked(), ["a"]);
@@ -782,6 +789,10 @@ async fn a_plain_answer_gives_its_place_back_before_the_client_takes_it() {
 
 #[tokio::test(start_paused = true)]
 async fn wherever_a_call_is_dropped_its_places_are_given_back() {
+    let world = World::new(in_order(), |_| Nothing);
+    world.call_and_leave();
+    assert_eq!(world.asked(), ["a"]);
+    assert!(world.is_idle(), "before anybody polled it");
     // Before the first byte, of the first attempt and of the second; and in the body, frame by frame.
     for polls in 0..3 {
         let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
