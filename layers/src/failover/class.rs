@@ -19,6 +19,8 @@ pub(super) enum Class {
     Limited(Duration),
     /// The vendor refused our key or our account.
     KeyRefused(StatusCode),
+    /// The vendor forbade what one request says, or one model: that is no word about the key for others.
+    Forbidden,
     /// Our own fault.
     Own,
 }
@@ -29,6 +31,9 @@ impl Class {
             Error::VendorRefused { .. } => Self::Request,
             Error::Invalid { .. } => Self::Unfit,
             Error::VendorLimit { retry_after } => Self::Limited(*retry_after),
+            Error::VendorKeyRefused {
+                status: StatusCode::FORBIDDEN,
+            } => Self::Forbidden,
             Error::VendorKeyRefused { status } => Self::KeyRefused(*status),
             Error::VendorUnavailable(cause) => match cause.downcast_ref::<VendorAnswered>() {
                 Some(answered) if is_requests_own(answered.status) => Self::Request,
@@ -141,6 +146,12 @@ mod tests {
             (silent(), Class::Failed(None)),
             (limit(3), Class::Limited(Duration::from_secs(3))),
             (key(), Class::KeyRefused(StatusCode::PAYMENT_REQUIRED)),
+            (
+                Error::VendorKeyRefused {
+                    status: StatusCode::FORBIDDEN,
+                },
+                Class::Forbidden,
+            ),
             (unfit(), Class::Unfit),
             (Error::Internal("bug".into()), Class::Own),
         ] {

@@ -315,7 +315,10 @@ where
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
-            let is_of_key = matches!(class, Class::KeyRefused(_) | Class::Limited(_));
+            let is_of_key = matches!(
+                class,
+                Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
+            );
             // What was wrong with one key need not be with the next.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 tour.done(index);
@@ -342,13 +345,27 @@ where
                 Class::Failed(_) | Class::Limited(_) => asked += 1,
                 Class::KeyRefused(status) => {
                     asked += 1;
-                    let advice = if status == StatusCode::FORBIDDEN {
-                        "vendor forbade a call, and its route rests: look whether the account may use this model"
-                    } else {
-                        "vendor refused our key, which is parked: look after the key and the account"
-                    };
                     let status = status.as_u16();
-                    tracing::error!(number, vendor, model, status, key, "{advice}");
+                    tracing::error!(
+                        number,
+                        vendor,
+                        model,
+                        status,
+                        key,
+                        "vendor refused our key, which is parked: look after the key and the account"
+                    );
+                }
+                Class::Forbidden => {
+                    asked += 1;
+                    let status = StatusCode::FORBIDDEN.as_u16();
+                    tracing::error!(
+                        number,
+                        vendor,
+                        model,
+                        status,
+                        key,
+                        "vendor forbade a call, and its route rests: look whether the account may use this model"
+                    );
                 }
             }
             let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -9,7 +9,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
@@ -151,9 +150,8 @@ impl Running {
                 self.tell(Outcome::Unknown);
                 self.rest(wish, Why::Limited, now);
             }
-            // Some vendors forbid what one request says, or one model: that is no word about the key for
-            // others, and this route alone rests a little.
-            Class::KeyRefused(StatusCode::FORBIDDEN) => {
+            // This route alone rests a little.
+            Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
             }
