@@ -20,6 +20,7 @@ use crate::{
         caller::{Connection, Origin, Prepared},
         vendor::unix_ns,
     },
+    random::Random,
     scenario::{Measure, Pace},
 };
 
@@ -280,28 +281,12 @@ fn evenly(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
 fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     let began = Instant::now();
     let count = (f64::from(calls) * time.as_secs_f64()).round() as usize;
-    let mut random = Random(0);
+    let mut random = Random::of(0, &[]);
     let mut due: Vec<Instant> = (0..count)
-        .map(|_| began + time.mul_f64(random.part()))
+        .map(|_| began + time.mul_f64(random.bits() as f64 / u64::MAX as f64))
         .collect();
     due.sort_unstable();
     due.into_iter()
-}
-
-/// Numbers that are the same for the same seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    /// From 0 to 1, which it never is.
-    fn part(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        // As many bits as an f64 holds exactly.
-        (mixed >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 /// Sends a call that its caller waits for since `sent`, and takes down what is measured.

@@ -21,6 +21,7 @@ use tokio::{
 use crate::{
     edge::{Edge, connect_from},
     harness::{chat_body, messages_body},
+    random::Random,
 };
 
 const REQUESTS: u64 = 20_000;
@@ -31,25 +32,8 @@ const PATIENCE: Duration = Duration::from_millis(30);
 /// What all of them together may leave behind, in KiB.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
 
-/// Numbers that are the same for the same seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.draw() % end.max(1) as u64) as usize
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.draw() as u8).collect()
-    }
+fn noise(random: &mut Random, count: usize) -> Vec<u8> {
+    (0..count).map(|_| random.bits() as u8).collect()
 }
 
 /// Requests as they should be.
@@ -105,18 +89,18 @@ fn spoiled(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
         b"-1",
         b"18446744073709551616",
     ];
-    if random.below(20) == 0 {
-        let count = random.below(4000);
-        return random.bytes(count);
+    if random.index(20) == 0 {
+        let count = random.index(4000);
+        return noise(random, count);
     }
-    let mut bytes = good[random.below(good.len())].clone();
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len() + 1);
-        let until = (at + random.below(40)).min(bytes.len());
-        match random.below(6) {
+    let mut bytes = good[random.index(good.len())].clone();
+    for _ in 0..=random.index(4) {
+        let at = random.index(bytes.len() + 1);
+        let until = (at + random.index(40)).min(bytes.len());
+        match random.index(6) {
             0 => {
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << (random.draw() % 8);
+                    *byte ^= 1 << (random.bits() % 8);
                 }
             }
             1 => drop(bytes.drain(at..until)),
@@ -125,12 +109,11 @@ fn spoiled(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
                 bytes.splice(at..at, twice);
             }
             3 => {
-                let count = random.below(20);
-                let noise = random.bytes(count);
-                bytes.splice(at..at, noise);
+                let count = random.index(20);
+                bytes.splice(at..at, noise(random, count));
             }
             4 => {
-                let word = WORDS[random.below(WORDS.len())];
+                let word = WORDS[random.index(WORDS.len())];
                 bytes.splice(at..at, word.iter().copied());
             }
             _ => bytes.truncate(at),
@@ -215,7 +198,7 @@ async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u
                 if n >= end {
                     return answered;
                 }
-                let mut random = Random(seed.wrapping_mul(0x1_0000_0001).wrapping_add(n));
+                let mut random = Random::of(seed, &[n]);
                 answered += u64::from(is_answered(&mut random, &good, n, to).await);
             }
         });
@@ -236,7 +219,7 @@ async fn is_answered(random: &mut Random, good: &[Vec<u8>], n: u64, to: SocketAd
     };
     let _ = socket.write_all(&bytes).await;
     // Some say that they have said all, which ends most of what has no end.
-    if random.below(3) == 0 {
+    if random.index(3) == 0 {
         let _ = socket.shutdown().await;
     }
     let mut answer = Vec::new();

@@ -25,6 +25,9 @@ mod secrets; // a net under all of it: no secret in logs, answers, files
 // Redis alone, with replicas, under Sentinels, as a Cluster
 #[path = "../support/redis.rs"]
 mod redis_servers;
+// Numbers from a seed alone
+#[path = "../support/random.rs"]
+mod random;
 
 mod call_log; // the line that each call leaves
 mod ceilings; // what a key may spend in a day and in a month

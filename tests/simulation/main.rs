@@ -8,13 +8,16 @@
 //! cargo test --test simulation -- --sabotage no-replay      until a fault that was put in is found
 //! ```
 
+// From the seed alone
+#[path = "../support/random.rs"]
+mod random;
+
 mod arguments; // of the command line
 mod disk; // what survives a crash, and what a power cut
 mod gateway; // one process, and its clients
 mod ledger; // the way to the server
 mod net; // messages, late, lost and twice
 mod plan; // what a seed stands for, and what its faults may cost
-mod random; // from the seed alone
 mod server; // the book, its replica, its clock
 mod sweep; // many seeds on several threads
 mod trace; // what happened

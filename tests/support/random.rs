@@ -1,4 +1,8 @@
 //! Randomness from a seed alone: splitmix64. No clock, no thread and no address gets in.
+//!
+//! A test binary or a bench takes it in with `#[path = "../support/random.rs"] mod random;`.
+
+#![allow(dead_code, reason = "none needs all of it")]
 
 /// A generator. Two with the same beginning say the same for ever.
 #[derive(Clone, Debug)]
