@@ -28,6 +28,9 @@ pub(super) struct RequestBody {
     meter: Meter,
 }
 
+// An open stream pays for each byte of it 32 times.
+const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
+
 impl RequestBody {
     pub(super) fn new(body: Segments, meter: Meter) -> Self {
         Self {
