@@ -113,7 +113,7 @@ pub struct ConnectionLimits {
     pub write_timeout: Duration,
     /// Lines of a request's head.
     pub headers_max: usize,
-    /// Bytes of a request's head. Of twice that nothing is read.
+    /// Bytes of a request's head. What is beyond twice that, and beyond 128 KB, is not read.
     pub head_bytes_max: usize,
     /// What holds on HTTP/2 alone.
     pub h2: H2Limits,
