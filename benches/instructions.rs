@@ -12,7 +12,7 @@ use std::{hint::black_box, io, net::SocketAddr};
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
 use tokio::task::JoinSet;
-use tollgate::{Gateway, runtime::log_event};
+use tollgate::{Gateway, node::log_event};
 use tollgate_layers::call::Format;
 
 use crate::fixtures::{
@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Made, and thrown away.
-    let _log = tollgate::log::to(io::sink());
+    let _log = tollgate::observe::log::to(io::sink());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -28,7 +28,7 @@ use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use rust_decimal::Decimal;
 use tokio::{runtime::Runtime, time::Instant};
-use tollgate::live::{Live, RateReading};
+use tollgate::catalog::snapshot::{Live, RateReading};
 use tollgate_layers::{
     Error,
     auth::{AuthLayer, SecretKey},
@@ -45,7 +45,7 @@ use tollgate_layers::{
     request_number::RequestNumberLayer,
     reserve::{
         HoldMode, ReserveLayer, Settler, SettlerSettings,
-        ledger::{Bookkeeping, Entry, TariffVersion},
+        ledger::{Entry, LedgerAdmin, TariffVersion},
         memory::MemoryLedger,
         tokens::ByTokens,
     },

@@ -3,7 +3,8 @@
 //! Each line is a chat stream of 100 events; criterion's `elem/s` are events. First the parts of
 //! passthrough by themselves, then the answer's body as a whole, then the same body without the layer.
 //! `cut` means that each event ends in another chunk than it began in: the one case in which bytes are
-//! copied.
+//! copied. `in 1 KiB` is the same stream as a buffer of that size would cut it: most of its chunks end within
+//! an event, and many events are whole within one.
 
 mod fixtures;
 
@@ -49,6 +50,7 @@ fn main() {
         ("one chunk", one_chunk()),
         ("a chunk an event", chat_events()),
         ("cut", cut()),
+        ("in 1 KiB", in_pieces()),
     ] {
         splitter(&mut group, name, &chunks);
         reader(&mut group, name, &chunks);
@@ -186,6 +188,7 @@ fn outbound(strip_usage: bool) -> Outbound {
         credential: 0,
         body: Bytes::new().into(),
         stream: true,
+        choices: 1,
         strip_usage,
         meter: Meter::default(),
     }
@@ -209,4 +212,10 @@ fn cut() -> Vec<Bytes> {
     }
     chunks.push(begun.freeze());
     chunks
+}
+
+/// Cut without a look at the events.
+fn in_pieces() -> Vec<Bytes> {
+    let stream = chat_events().concat();
+    stream.chunks(1024).map(Bytes::copy_from_slice).collect()
 }

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor, store::Store};
+use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor, ledger::AnyLedger};
 use tollgate_layers::{
     auth::SecretKey,
     ceiling::Ceilings,
@@ -25,7 +25,7 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         Event,
-        ledger::{Bookkeeping, Entry},
+        ledger::{Entry, LedgerAdmin},
     },
 };
 
@@ -96,7 +96,7 @@ routes = [ {{ vendor = "scripted", model = "scripted-1" }} ]
     )
 }
 
-async fn funded_key(books: &Store, account: &AccountId) -> anyhow::Result<SecretKey> {
+async fn funded_key(books: &AnyLedger, account: &AccountId) -> anyhow::Result<SecretKey> {
     books.create_account(account, "Acme").await?;
     let payment = Entry {
         id: "invoice 1".into(),

@@ -30,33 +30,38 @@ use tollgate_layers::{
 use tower::{Service, ServiceBuilder};
 
 use crate::{
-    calls::{
-        self, Calls, ObserveLayer,
-        marks::{self, MarkLayer},
-    },
-    catalog,
+    catalog::snapshot::Live,
     config::Config,
-    count_tokens::CountTokens,
-    estimate::{self, Estimate},
-    head::HeadLayer,
-    limiter::{AddressLimiter, Counted},
-    live::Live,
-    live_limits::LiveLimits,
-    metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
-    openapi,
-    own::Own,
-    page,
-    panics::{self, PanicsLayer},
-    paths::{Branches, Paths, boxing, branch, joint},
-    receipts::Receipts,
-    server::RequestBody,
-    store::Store,
+    edge::{
+        head::HeadLayer,
+        limiter::{AddressLimiter, Counted},
+        panics::{self, PanicsLayer},
+        server::RequestBody,
+    },
+    endpoints::{
+        catalog, connect,
+        count_tokens::CountTokens,
+        estimate::{self, Estimate},
+        key_info::KeyInfo,
+        openapi, page,
+        receipts::Receipts,
+        router::{Branches, Paths, boxed, boxed_with_body, from_boxed},
+    },
+    ledger::AnyLedger,
+    node::limits::LiveLimits,
+    observe::{
+        metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
+        record::{
+            self, Calls, ObserveLayer,
+            marks::{self, RecordLayer},
+        },
+    },
 };
 
 /// What comes out at the top.
 pub type Answer = Response<
     respond::ResponseBody<
-        calls::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
+        record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
     >,
 >;
 
@@ -73,7 +78,7 @@ pub struct Shared<'a> {
     /// Models and prices in force.
     pub live: &'a Arc<Live>,
     /// Where the books are kept.
-    pub store: &'a Store,
+    pub store: &'a AnyLedger,
     /// Ends holds.
     pub settler: &'a Settler,
     /// What keys have used of their tokens by the minute.
@@ -151,61 +156,62 @@ pub fn stack(
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
-        .layer(MarkLayer(marks::admitted))
+        .layer(RecordLayer(marks::admitted))
         .layer(address_rate) //   429      per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
-        .layer(auth) //           401 403  + Caller; the key leaves the request here
-        .layer(MarkLayer(marks::known))
+        .layer(auth) //           401 403 503  + Caller; the key leaves the request here
+        .layer(RecordLayer(marks::known))
         .layer(key_rate) //       429      per key, by the second
         .layer(key_minute_rate); // 429    and by the minute
     let callers_of_models = callers.clone().layer(key_tokens); // 429  per key; the settler tells what calls took
     let calls = ServiceBuilder::new()
-        .layer(parse) //          400 413 503  bounded in all; Request<B> → Request<Call>
-        .layer(MarkLayer(marks::parsed))
-        .layer(select); //        503 403  → Request<Priced>: one snapshot for the whole call
+        .layer(parse) //          400 408 413 415 503  bounded in all; Request<B> → Request<Call>
+        .layer(RecordLayer(marks::parsed))
+        .layer(select); //    400 503 403  → Request<Priced>: one snapshot for the whole call
     let inference = ServiceBuilder::new()
-        .layer(reserve) //        401 403  hold; settled or released on end or drop
-        .layer(MarkLayer(marks::granted))
-        .layer(failover) //       503      → Request<Attempt>: a route, and the next one before the first byte
+        .layer(reserve) //    400 401 403 503  hold; settled or released on end or drop
+        .layer(RecordLayer(marks::granted))
+        .layer(failover) //       429 503  → Request<Attempt>: a route, and the next one before the first byte
         .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
-        .layer(MarkLayer(marks::sent))
-        .service(upstream.clone()); // 502 504  hyper client: address, key, timeouts of the vendor
+        .layer(RecordLayer(marks::sent))
+        .service(upstream.clone()); // 429 502 503 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
-    let inference = calls.clone().service(branch(inference));
-    let inference = callers_of_models.clone().service(boxing(inference));
+    let inference = calls.clone().service(boxed_with_body(inference));
+    let inference = callers_of_models.clone().service(from_boxed(inference));
     let count = CountTokens::new(upstream); //  free: nothing is held
-    let count = calls.clone().service(joint(count));
-    let count = callers_of_models.clone().service(boxing(count));
+    let count = calls.clone().service(boxed(count));
+    let count = callers_of_models.clone().service(from_boxed(count));
     let estimate = Estimate::new(store.clone(), tariff); //  free: nothing is held
-    let estimate = callers_of_models.service(boxing(
+    let estimate = callers_of_models.service(from_boxed(
         ServiceBuilder::new()
             .map_request(estimate::as_call::<RequestBody>) // whose body it is: no path says that
             .layer(calls)
-            .service(joint(estimate)),
+            .service(boxed(estimate)),
     ));
-    let own = callers
+    let key_info = callers
         .clone()
-        .service(Own::new(Arc::clone(live), store.clone()));
+        .service(KeyInfo::new(Arc::clone(live), store.clone()));
     let receipts = callers.service(Receipts::new(store.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
-        .layer(MarkLayer(marks::admitted))
+        .layer(RecordLayer(marks::admitted))
         .layer(catalog_rate); //  429      10 per second per address
     let document = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
         let answers = move |req: Request<RequestBody>| ready(answer(&live, &req));
-        joint(public.clone().service_fn(answers))
+        boxed(public.clone().service_fn(answers))
     };
     let branches = Branches {
-        inference: joint(inference),
-        count: joint(count),
-        estimate: joint(estimate),
-        own: joint(own),
-        receipts: joint(receipts),
+        inference: boxed(inference),
+        count: boxed(count),
+        estimate: boxed(estimate),
+        key_info: boxed(key_info),
+        receipts: boxed(receipts),
         catalog: document(catalog::answer),
         page: document(page::answer),
+        connect: document(connect::answer),
         openapi: document(openapi::answer),
     };
     ServiceBuilder::new()
@@ -252,7 +258,7 @@ fn tokens_by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
 
 /// Tells `select` whether a key has anything to spend.
 #[derive(Clone, Debug)]
-struct Funds(Measured<Store>);
+struct Funds(Measured<AnyLedger>);
 
 impl tollgate_layers::key::Funds for Funds {
     async fn check(&self, key: &KeyRecord) -> Result<(), Error> {

@@ -24,7 +24,7 @@ use tollgate_layers::{
     price::{Price, Rate},
     reserve::{
         ledger::{
-            BookError, Bookkeeping, Entry, Hold, Item, Ledger, LedgerError, Reserved, Settled,
+            BookError, Entry, Hold, Item, Ledger, LedgerAdmin, LedgerError, Reserved, Settled,
             Settlement,
         },
         memory::MemoryLedger,
@@ -330,17 +330,13 @@ impl Books {
             cost: COST,
             fresh: true,
             item: Item {
-                model: "plain".into(),
-                vendor: "plain-vendor".into(),
                 usage: Usage {
                     input: 31,
                     output: 40,
                     ..Usage::default()
                 },
                 price: Some(Arc::clone(&self.price)),
-                estimated: false,
-                bounded: false,
-                end: End::Finished,
+                ..Item::new("plain", "plain-vendor", End::Finished)
             },
         };
         Call { hold, settlement }
@@ -360,7 +356,7 @@ async fn connected(url: &str) -> Kept {
 }
 
 async fn fund(
-    ledger: &impl Bookkeeping,
+    ledger: &impl LedgerAdmin,
     account: &AccountId,
     key: &KeyId,
 ) -> Result<(), BookError> {

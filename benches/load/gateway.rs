@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::runtime;
-use tollgate::{Gateway, runtime::log_event};
+use tollgate::{Gateway, node::log_event};
 use tollgate_layers::{
     money::MicroRub,
     reserve::{Event, ledger::Booked},
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Where that leads is the starting process's choice.
-    let _log = tollgate::log::to(io::stderr());
+    let _log = tollgate::observe::log::to(io::stderr());
     let mut threads = runtime::Builder::new_multi_thread();
     if let Some(number) = given.threads {
         threads.worker_threads(number);

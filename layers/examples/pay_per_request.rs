@@ -31,7 +31,7 @@ use tollgate_layers::{
         testing,
     },
     respond::{Language, Refused, RespondLayer},
-    usage::{End, Meter, Reading, Usage},
+    usage::{End, Meter, Reading},
 };
 use tower::{ServiceBuilder, ServiceExt};
 
@@ -143,15 +143,7 @@ struct Ticket {
 impl Bill for Ticket {
     /// What was not delivered costs nothing.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
-        let item = Item {
-            model: "horoscope".into(),
-            vendor: "the stars".into(),
-            usage: Usage::default(),
-            price: None,
-            estimated: false,
-            bounded: false,
-            end: reading.end?,
-        };
+        let item = Item::new("horoscope", "the stars", reading.end?);
         Some((self.amount, item))
     }
 }

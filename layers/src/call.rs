@@ -13,6 +13,7 @@ pub use crate::segments::Segments;
 use crate::{
     model::{Model, Route},
     price::Price,
+    session::SessionId,
     usage::Meter,
 };
 
@@ -66,8 +67,12 @@ pub struct Call {
     pub usage_asked: bool,
     /// How much input there is.
     pub input: InputSize,
+    /// For how long the vendor's cache is asked to keep what the call writes to it.
+    pub cache_write: CacheWrite,
     /// Where the fields stand that may have to change.
     pub spans: Spans,
+    /// The session that the client named.
+    pub session: Option<SessionId>,
 }
 
 /// Input by what it weighs. Text is counted in UTF-8 bytes after JSON decoding.
@@ -85,6 +90,40 @@ pub struct InputSize {
     pub documents: u64,
     /// Bytes of inline images and documents, as sent (base64).
     pub binary_bytes: u64,
+}
+
+/// For how long a call asks its vendor's cache to keep what it writes, which decides what writing costs. Fields are
+/// named as errors name them, the first of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CacheWrite {
+    /// It does not say.
+    #[default]
+    Unsaid,
+    /// Five minutes, as each mark without a time does.
+    FiveMinutes,
+    /// An hour; the field that says so.
+    OneHour(Box<str>),
+    /// An hour here, five minutes there; the field that says an hour.
+    Mixed(Box<str>),
+    /// Another time; the field that says so.
+    Other(Box<str>),
+}
+
+impl CacheWrite {
+    /// What a call asks for that asks for both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unsaid, one) | (one, Self::Unsaid) => one,
+            (Self::Other(field), _) | (_, Self::Other(field)) => Self::Other(field),
+            (Self::Mixed(field), _) | (_, Self::Mixed(field)) => Self::Mixed(field),
+            (Self::FiveMinutes, Self::FiveMinutes) => Self::FiveMinutes,
+            (Self::OneHour(field), Self::OneHour(_)) => Self::OneHour(field),
+            (Self::OneHour(field), Self::FiveMinutes)
+            | (Self::FiveMinutes, Self::OneHour(field)) => Self::Mixed(field),
+        }
+    }
 }
 
 /// Byte ranges in [`Call::body`].
@@ -141,6 +180,8 @@ pub struct Outbound {
     pub body: Segments,
     /// Whether the answer is to be a stream.
     pub stream: bool,
+    /// How many answers beside each other were asked for.
+    pub choices: u64,
     /// Whether the vendor's chat usage chunk was our wish alone and is to be taken out again.
     pub strip_usage: bool,
     /// What the call uses.

@@ -7,10 +7,9 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use http::StatusCode;
 
-use crate::{ceiling::Ceiling, money::MicroRub};
+pub use tollgate_ledger::BoxError;
 
-/// Any error that can cross threads.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+use crate::{ceiling::Ceiling, money::MicroRub};
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +26,14 @@ pub enum Error {
     ModelNotListed {
         /// What was asked for.
         model: String,
+    },
+    /// 404: there is no ready-made set-up for a client of that name.
+    #[error("no set-up for client {client:?}")]
+    ClientUnknown {
+        /// What was asked for.
+        client: String,
+        /// The names that there are, separated by commas.
+        known: String,
     },
     /// 405: the path takes other methods.
     #[error("method not allowed, only {allow}")]
@@ -145,6 +152,8 @@ pub enum Error {
     ModelUnknown {
         /// What was asked for.
         model: String,
+        /// What was likely meant.
+        similar: Option<String>,
     },
     /// 503: there is no price now.
     #[error("no price for now")]
@@ -158,7 +167,8 @@ pub enum Error {
     /// 503: this node is going down.
     #[error("draining")]
     Draining,
-    /// 503: no vendor could answer. Where one answered with a status, the cause is a [`VendorAnswered`].
+    /// 503: no vendor could answer. Where one answered with a status, the cause is a [`VendorAnswered`]; where
+    /// no connection came about, a [`VendorUnreached`].
     #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
     /// 503: every route to the model is out for now, so nobody was asked.
@@ -219,6 +229,17 @@ impl Error {
                 | Self::VendorKeyRefused { .. }
         )
     }
+
+    /// Whether a vendor answered 404: it has no such model, or its address is another. Nothing gets better until
+    /// the operator acts.
+    #[must_use]
+    pub fn is_model_unknown_to_vendor(&self) -> bool {
+        let Self::VendorUnavailable(cause) = self else {
+            return false;
+        };
+        let answered = cause.downcast_ref::<VendorAnswered>();
+        answered.is_some_and(|answered| answered.status == StatusCode::NOT_FOUND)
+    }
 }
 
 /// A limit of what may be done over time. Callers are told which one they have met.
@@ -248,6 +269,12 @@ pub struct VendorAnswered {
     pub retry_after: Option<Duration>,
 }
 
+/// No connection to the vendor came about, so that it was sent nothing: the cause of an
+/// [`Error::VendorUnavailable`]. Its text says why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct VendorUnreached(pub String);
+
 /// What is wrong with a field of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -274,12 +301,25 @@ pub enum Problem {
     Empty,
     /// It contradicts the field named.
     Contradicts(&'static str),
+    /// It is no host, or no port stands behind it.
+    NotAHost,
     /// It asks for something that this gateway cannot count or carry.
     Unsupported,
     /// A conversation kept by the vendor: the client must send all of it.
     ThreadUnsupported,
     /// The format of the model's vendor has nothing like it.
     NotTranslated,
+    /// What it asks for has no price at this model.
+    Unpriced,
+    /// Other fields of the request ask the vendor's cache for another lifetime; one price covers one of them.
+    MixedLifetimes,
+    /// The model's price ends at fewer tokens of input than there may be.
+    InputUnpriced {
+        /// Most tokens of input that it may be, as the hold counts them.
+        tokens: u64,
+        /// Most tokens that have a price.
+        max: u64,
+    },
 }
 
 impl fmt::Display for Problem {
@@ -296,9 +336,15 @@ impl fmt::Display for Problem {
             Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
+            Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),
             Self::ThreadUnsupported => f.write_str("a conversation kept by the vendor"),
             Self::NotTranslated => f.write_str("not in the vendor's format"),
+            Self::Unpriced => f.write_str("no price for it"),
+            Self::MixedLifetimes => f.write_str("several lifetimes in the cache"),
+            Self::InputUnpriced { tokens, max } => {
+                write!(f, "up to {tokens} tokens of input, priced up to {max}")
+            }
         }
     }
 }

@@ -1,70 +1,17 @@
 //! What is ambient in a request or an answer: named extensions, each with its inserter.
 
-use std::{
-    fmt,
-    net::IpAddr,
-    str::FromStr,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use serde::Deserialize;
+pub use tollgate_ledger::number::RequestNumber;
+
+use crate::{
+    call::Format,
+    error::Error,
+    key::KeyRecord,
+    sse::{Event, Splitter},
 };
-
-use serde::{Deserialize, Serialize};
-use uuid::{Timestamp, Uuid};
-
-use crate::{call::Format, key::KeyRecord};
-
-/// The number that support looks a call up by: a UUIDv7 made by us. It is also the id of the call's
-/// hold and receipt. Inserted by `request_number`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RequestNumber(Uuid);
-
-impl RequestNumber {
-    /// A new number. Those of one millisecond are in no order.
-    #[must_use]
-    pub fn now_v7() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default();
-        // Without the counter of `Uuid::now_v7`, for which all threads would wait for one lock.
-        let time = Timestamp::from_unix_time(now.as_secs(), now.subsec_nanos(), 0, 0);
-        Self(Uuid::new_v7(time))
-    }
-
-    /// Wraps a UUID.
-    #[must_use]
-    pub const fn from_uuid(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
-
-    /// The UUID.
-    #[must_use]
-    pub const fn uuid(&self) -> &Uuid {
-        &self.0
-    }
-
-    /// When the number was made, in milliseconds since the Unix epoch; 0 if it is no UUIDv7.
-    #[must_use]
-    pub fn unix_ms(&self) -> u64 {
-        self.0.get_timestamp().map_or(0, |time| {
-            let (seconds, nanos) = time.to_unix();
-            seconds * 1000 + u64::from(nanos) / 1_000_000
-        })
-    }
-}
-
-impl fmt::Display for RequestNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_hyphenated().fmt(f)
-    }
-}
-
-impl FromStr for RequestNumber {
-    type Err = uuid::Error;
-
-    fn from_str(text: &str) -> Result<Self, uuid::Error> {
-        Uuid::try_parse(text).map(Self)
-    }
-}
 
 /// The client's address, already seen through trusted proxies. Inserted by the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,20 +32,93 @@ impl ClientAddr {
 #[derive(Clone, Debug)]
 pub struct Caller(pub Arc<KeyRecord>);
 
+impl Caller {
+    /// The caller of a request.
+    ///
+    /// # Errors
+    /// [`Error::Internal`]: there is no `auth` above, which is a mistake of stacking and not the caller's.
+    pub fn of<B>(req: &http::Request<B>) -> Result<&Self, Error> {
+        let caller = req.extensions().get();
+        caller.ok_or_else(|| Error::Internal("nobody has called: auth must stand above".into()))
+    }
+}
+
 /// On an answer: its body is an event stream of this format, so an error inside it must take this
 /// shape. Inserted by `passthrough`; `translate` puts the caller's format in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventStream(pub Format);
+
+impl EventStream {
+    /// Where in whole events of such a stream its last one begins, `data: [DONE]` or `message_stop`, if it is
+    /// among them.
+    #[must_use]
+    pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
+        let (mut at, mut found) = (0, None);
+        let split = Splitter::default().push(events, |event| {
+            if found.is_none() && self.ends_with(&event) {
+                found = Some(at);
+            }
+            at += event.raw().len();
+        });
+        split.ok().and(found)
+    }
+
+    fn ends_with(self, event: &Event) -> bool {
+        #[derive(Deserialize)]
+        struct Named<'a> {
+            #[serde(rename = "type")]
+            kind: &'a str,
+        }
+        event.data().is_some_and(|data| match self.0 {
+            Format::Chat => data.trim_ascii() == b"[DONE]",
+            Format::Messages => {
+                serde_json::from_slice(&data).is_ok_and(|Named { kind }| kind == "message_stop")
+            }
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_number_tells_when_it_was_made() {
-        let number = RequestNumber::now_v7();
-        assert!(number.unix_ms() > 1_700_000_000_000);
-        assert_eq!(number.to_string().parse::<RequestNumber>().unwrap(), number);
+    fn the_last_event_of_a_stream_is_found_however_it_is_written() {
+        const STOP: &str = r#"data: {"type":"message_stop"}"#;
+        for (format, before, last) in [
+            (Format::Chat, "", "data: [DONE]\n\n"),
+            (Format::Chat, "data: {}\n\n", "data:[DONE]\r\n\r\n"),
+            (Format::Chat, "\n", "data: [DONE] \r\r: bye\n\n"),
+            (
+                Format::Chat,
+                ": [DONE]\n\n",
+                "data: [DONE]\n\ndata: [DONE]\n\n",
+            ),
+            (
+                Format::Chat,
+                "data: {\"content\":\"data: [DONE]\"}\n\n",
+                ": last\ndata: [DONE]\n\n",
+            ),
+            (
+                Format::Messages,
+                "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+                &format!("event: message_stop\n{STOP}\n\n"),
+            ),
+            (
+                Format::Messages,
+                "data: {\"type\":\"message_delta\"}\r\n\r\n",
+                &format!("{STOP}\r\nevent: message_stop\r\n\r\n"),
+            ),
+            (
+                Format::Messages,
+                "data: {\"type\":\"content_block_delta\",\"text\":\"message_stop\"}\n\n",
+                "data: { \"x\": [],\ndata: \"type\" : \"message_stop\" }\n\n",
+            ),
+        ] {
+            let at = |events: &str| EventStream(format).last_event_at(&events.to_owned().into());
+            assert_eq!(at(&format!("{before}{last}")), Some(before.len()), "{last}");
+            assert_eq!(at(before), None, "{before}");
+        }
     }
 
     #[test]

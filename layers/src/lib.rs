@@ -119,26 +119,21 @@
 )]
 
 pub mod body;
-pub mod calendar;
 pub mod call;
-pub mod ceiling;
 pub mod error;
 pub mod facts;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
-pub mod hush;
 pub mod json;
 pub mod key;
 pub mod model;
-pub mod money;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod path;
-pub mod price;
 pub mod scrub;
 mod segments;
-pub mod setting;
+pub mod self_wake;
+pub mod session;
 pub mod sse;
-pub mod usage;
 pub mod vendor_usage;
 
 #[cfg(feature = "adapt")]
@@ -155,8 +150,6 @@ pub mod parse;
 pub mod passthrough;
 #[cfg(feature = "rate-limit")]
 pub mod rate_limit;
-#[cfg(feature = "redis")]
-pub mod redis_conn;
 #[cfg(feature = "request-number")]
 pub mod request_number;
 #[cfg(feature = "reserve")]
@@ -171,3 +164,6 @@ pub mod translate;
 pub mod upstream;
 
 pub use error::Error;
+#[cfg(feature = "redis")]
+pub use tollgate_ledger::conn as redis_conn;
+pub use tollgate_ledger::{calendar, ceiling, money, price, setting, usage};

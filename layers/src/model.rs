@@ -35,7 +35,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
-use crate::{call::Format, price::Price};
+use crate::{call::Format, price::PriceList};
 
 /// Methods that take a value with another field, and the fields' names.
 macro_rules! with {
@@ -63,8 +63,12 @@ pub struct Model {
     pub output_tokens_max: u64,
     /// Fewest output tokens worth a call when the client named no ceiling and funds are short.
     pub output_tokens_min: u64,
+    /// Output tokens that a call is given whose client named no ceiling; `None`: `output_tokens_max`.
+    pub output_tokens_default: Option<u64>,
     /// The model's context window, if known: no input is counted beyond it.
     pub input_tokens_max: Option<u64>,
+    /// Input tokens up to which the price holds, if it does not hold for all: a call that may have more is refused.
+    pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on the route that it began on, which keeps the vendor's prompt
     /// cache warm.
     pub sticky: bool,
@@ -84,7 +88,9 @@ impl Model {
             id,
             output_tokens_max,
             output_tokens_min: output_tokens_max.min(256),
+            output_tokens_default: None,
             input_tokens_max: None,
+            input_tokens_priced_max: None,
             sticky: false,
             routes: Vec::new(),
         }
@@ -109,6 +115,20 @@ impl Model {
     #[must_use]
     pub fn input_tokens_max(mut self, input_tokens_max: u64) -> Self {
         self.input_tokens_max = Some(input_tokens_max);
+        self
+    }
+
+    /// With so many output tokens for a call without a ceiling.
+    #[must_use]
+    pub fn output_tokens_default(mut self, output_tokens_default: u64) -> Self {
+        self.output_tokens_default = Some(output_tokens_default);
+        self
+    }
+
+    /// With a price that holds up to so many input tokens.
+    #[must_use]
+    pub fn input_tokens_priced_max(mut self, input_tokens_priced_max: u64) -> Self {
+        self.input_tokens_priced_max = Some(input_tokens_priced_max);
         self
     }
 
@@ -455,7 +475,7 @@ pub enum OnDisconnect {
 #[derive(Clone, Debug)]
 pub enum Found {
     /// A model with a full price.
-    Callable(Arc<Model>, Arc<Price>),
+    Callable(Arc<Model>, PriceList),
     /// A model without a price for now.
     Unpriced,
     /// Nothing.
@@ -466,11 +486,20 @@ pub enum Found {
 pub trait Models: Send + Sync + 'static {
     /// The model of this name and its price now.
     fn find_model(&self, id: &str) -> Found;
+
+    /// The name that was likely meant where [`Models::find_model`] knows nothing; `None`: nobody guesses.
+    fn similar(&self, _id: &str) -> Option<String> {
+        None
+    }
 }
 
 impl<M: Models> Models for Arc<M> {
     fn find_model(&self, id: &str) -> Found {
         (**self).find_model(id)
+    }
+
+    fn similar(&self, id: &str) -> Option<String> {
+        (**self).similar(id)
     }
 }
 

@@ -12,6 +12,8 @@ const DOMAINS: [&str; 14] = [
 ];
 /// A word of so many letters and digits is no word.
 const OPAQUE_CHARS: usize = 24;
+/// No word of a name that people give has more letters.
+const WORD_CHARS_MAX: usize = 16;
 
 /// The text without addresses, keys, and ids.
 #[must_use]
@@ -40,13 +42,49 @@ pub fn scrubbed(text: &str) -> String {
 
 fn is_secret(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
-    let digits = word.chars().any(|c| c.is_ascii_digit());
-    let opaque = word.len() >= OPAQUE_CHARS && digits && !word.contains('.');
+    // Keys of the form `id.secret`, and tokens of three parts, are as secret as their parts.
+    let opaque = word
+        .split('.')
+        .any(|part| part.len() >= OPAQUE_CHARS && has_digit(part) && !is_dated_name(part));
     let host = match lower.rsplit_once('.') {
         Some((_, last)) => DOMAINS.contains(&last) || is_ip(&lower),
         None => false,
     };
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+}
+
+/// Whether it is words, versions and a date, like `context-management-2025-06-27` or `clear_tool_uses_20250919`: the
+/// name of a beta, a tool or a model, by which clients know what to leave out of their next try.
+fn is_dated_name(word: &str) -> bool {
+    let parts: Vec<&str> = word.split(['-', '_']).collect();
+    let is_number = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_year = |part: &str| is_number(part, 4) && part.starts_with("20");
+    let name = match parts.as_slice() {
+        [name @ .., date] if is_number(date, 8) && date.starts_with("20") => name,
+        [name @ .., year, month, day]
+            if is_year(year) && is_number(month, 2) && is_number(day, 2) =>
+        {
+            name
+        }
+        _ => return false,
+    };
+    let is_word = |part: &&str| {
+        let letters = part.bytes().all(|byte| byte.is_ascii_lowercase());
+        let version = part.len() <= 4
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        !part.is_empty() && (version || (letters && part.len() <= WORD_CHARS_MAX))
+    };
+    // A key in groups has digits in most of them.
+    let numbered = name.iter().filter(|part| has_digit(part)).count();
+    numbered <= 2 && name.iter().all(is_word)
+}
+
+fn has_digit(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 fn is_ip(word: &str) -> bool {
@@ -56,6 +94,22 @@ fn is_ip(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_in_groups_or_of_parts_are_no_dated_names() {
+        for secret in [
+            "a1b2-c3d4-e5f6-a7b8-20250514",
+            "9f3c-11ab-77d0-2e5e-4b1a-20997788",
+            "0123456789abcdef0123456789abcdef.AbCdEf1234567890",
+            "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJlMTIzNDU2Nzg5MA",
+        ] {
+            let text = scrubbed(&format!("bad key {secret}"));
+            assert!(
+                !text.contains(secret) && !text.contains(&secret[..16]),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn a_text_keeps_its_sense_and_loses_what_is_not_the_callers() {
@@ -84,6 +138,34 @@ mod tests {
             ("Неверный ключ: sk-1", "Неверный ключ: …"),
         ] {
             assert_eq!(scrubbed(said), kept, "{said}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_date_are_kept_whole_and_what_only_looks_like_one_is_not() {
+        for name in [
+            "clear_thinking_20251015",
+            "clear_tool_uses_20250919",
+            "tool_search_tool_bm25_20251119",
+            "claude-opus-4-5-20251101",
+            "claude-3-5-sonnet-20241022",
+            "interleaved-thinking-2025-05-14",
+            "mid-conversation-system-clear-at-2026-08-21",
+            "long-context-1m-2025-08-07",
+        ] {
+            let said = format!("Unexpected value(s) `{name}` for the `anthropic-beta` header");
+            assert_eq!(scrubbed(&said), said);
+        }
+        for secret in [
+            "0123456789abcdef01234567-2025-05-14",
+            "AKIAIOSFODNN7EXAMPLE-20250514",
+            "acme-production-ai-platform-391204",
+            "acme-production-platform-2025-0514",
+            "acme-production-platform-19991231",
+            "123e4567-e89b-42d3-a456-426614174000",
+            "abcdefghijklmnopqrstuvwxyz_20250514",
+        ] {
+            assert_eq!(scrubbed(&format!("see {secret}.")), "see ….", "{secret}");
         }
     }
 }

@@ -24,7 +24,7 @@
 //! impl Models for Catalog {
 //!     fn find_model(&self, id: &str) -> Found {
 //!         if id == self.0.id {
-//!             Found::Callable(Arc::clone(&self.0), Arc::clone(&self.1))
+//!             Found::Callable(Arc::clone(&self.0), Arc::clone(&self.1).into())
 //!         } else {
 //!             Found::Unknown
 //!         }
@@ -60,7 +60,7 @@
 //! assert_eq!(answer.to_bytes(), "up to 4096 tokens at 400.00 ₽ a million");
 //!
 //! let refused = service.oneshot(ask("large")).await;
-//! assert!(matches!(refused, Err(Error::ModelUnknown { model }) if model == "large"));
+//! assert!(matches!(refused, Err(Error::ModelUnknown { model, .. }) if model == "large"));
 //! # Ok(())
 //! # }
 //! ```
@@ -75,15 +75,17 @@ use http::Request;
 use tower::{Layer, Service};
 
 use crate::{
-    call::{Call, Priced},
-    error::Error,
+    call::{CacheWrite, Call, Priced},
+    error::{Error, Problem},
     facts::Caller,
     key::{Funds, KeyRecord},
-    model::{Found, Models},
+    model::{Found, Model, Models},
+    price::{Price, PriceList},
     usage::Meter,
 };
 
-/// Refuses models that are unknown, unpriced, or not for this key.
+/// Refuses models that are unknown, unpriced, or not for this key, and calls that ask a model for what it has no price
+/// for.
 ///
 /// A key with nothing to spend is told so before it is told that a model is unknown; this is the one
 /// time that the funds are asked here.
@@ -155,25 +157,36 @@ where
     fn call(&mut self, req: Request<Call>) -> Self::Future {
         let (parts, call) = req.into_parts();
         let caller = parts.extensions.get::<Caller>();
-        let (model, price) = match self.layer.models.find_model(&call.model) {
-            Found::Callable(model, price) => (model, price),
+        let (model, prices) = match self.layer.models.find_model(&call.model) {
+            Found::Callable(model, prices) => (model, prices),
             Found::Unpriced => return refused(Error::PriceUnavailable),
             Found::Unknown => {
                 let (funds, caller) = (self.layer.funds.clone(), caller.cloned());
+                let similar = self.layer.models.similar(&call.model);
                 return Either::Right(Box::pin(async move {
                     if let Some(Caller(key)) = caller {
                         funds.check(&key).await?;
                     }
-                    Err(Error::ModelUnknown { model: call.model })
+                    Err(Error::ModelUnknown {
+                        model: call.model,
+                        similar,
+                    })
                 }));
             }
         };
         if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
             return refused(Error::ModelNotAllowed { model: call.model });
         }
-        let output_tokens = call.output_tokens.map_or(model.output_tokens_max, |asked| {
-            asked.min(model.output_tokens_max)
-        });
+        let price = match price(&call, &model, prices) {
+            Ok(price) => price,
+            Err(error) => return refused(error),
+        };
+        let output_tokens = call
+            .output_tokens
+            .or(model.output_tokens_default)
+            .map_or(model.output_tokens_max, |asked| {
+                asked.min(model.output_tokens_max)
+            });
         let priced = Priced {
             call: Arc::new(call),
             model,
@@ -183,6 +196,28 @@ where
         };
         Either::Left(self.inner.call(Request::from_parts(parts, priced)))
     }
+}
+
+/// The price that the call is charged by to its end.
+fn price(call: &Call, model: &Model, prices: PriceList) -> Result<Arc<Price>, Error> {
+    // Marks for the cache reach no vendor of the other format: translation drops them.
+    let arrives = || {
+        let routes = &model.routes;
+        routes.is_empty()
+            || routes
+                .iter()
+                .any(|route| route.vendor.format == call.format)
+    };
+    let (field, problem) = match (&call.cache_write, prices.cache_write_1h) {
+        (CacheWrite::Unsaid | CacheWrite::FiveMinutes, _) => return Ok(prices.usual),
+        _ if !arrives() => return Ok(prices.usual),
+        (CacheWrite::OneHour(_), Some(price)) => return Ok(price),
+        (CacheWrite::Mixed(field), Some(_)) => (field, Problem::MixedLifetimes),
+        (CacheWrite::OneHour(field) | CacheWrite::Mixed(field) | CacheWrite::Other(field), _) => {
+            (field, Problem::Unpriced)
+        }
+    };
+    Err(Error::invalid(field.to_string(), problem))
 }
 
 fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {

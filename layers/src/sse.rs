@@ -1,8 +1,8 @@
 //! Server-sent events (WHATWG HTML, section 9.2), cut out of byte chunks as they come.
 //!
 //! The events keep their raw bytes, line ends and comments included, so that whoever forwards them
-//! forwards what the vendor sent. Events that lie within one chunk are slices of it; only an event
-//! that is split over chunks is copied.
+//! forwards what the vendor sent. Events of a chunk are slices of it; only a chunk that ends an event of
+//! earlier ones is copied, behind what there is of that event.
 
 use std::borrow::Cow;
 
@@ -40,41 +40,37 @@ struct Cursor {
 }
 
 impl Splitter {
-    /// Takes the next chunk and hands each event that it completes to `each`.
+    /// Takes the next chunk and hands each event that it completes to `each`. Gives back the bytes of these
+    /// events as one piece: a slice of the chunk, unless the first of them had begun before it.
     ///
     /// # Errors
     /// The unfinished event is too long, or its last line is.
-    pub fn push(&mut self, chunk: &Bytes, mut each: impl FnMut(Event)) -> Result<(), EventTooLong> {
-        let mut chunk = chunk.clone();
+    pub fn push(
+        &mut self,
+        chunk: &Bytes,
+        mut each: impl FnMut(Event),
+    ) -> Result<Bytes, EventTooLong> {
+        let (mut whole, mut begun) = (chunk.clone(), None);
         if !self.tail.is_empty() {
-            let before = self.tail.len();
-            // Up to the first line end that could close the event: the rest stays a slice.
-            self.tail.extend_from_slice(&chunk);
-            match event_end(&self.tail, &mut self.cursor) {
-                None => return self.check(),
-                Some(end) => {
-                    self.tail.truncate(end);
-                    each(Event(self.tail.split().freeze()));
-                    self.cursor = Cursor::default();
-                    let _ = chunk.split_to(end - before);
-                }
+            self.tail.extend_from_slice(chunk);
+            begun = event_end(&self.tail, &mut self.cursor);
+            if begun.is_none() {
+                return self.check().map(|()| Bytes::new());
             }
+            whole = self.tail.split().freeze();
         }
+        let mut rest = whole.clone();
         loop {
             let mut cursor = Cursor::default();
-            let Some(end) = event_end(&chunk, &mut cursor) else {
-                self.tail.extend_from_slice(&chunk);
+            let Some(end) = begun.take().or_else(|| event_end(&rest, &mut cursor)) else {
+                self.tail.extend_from_slice(&rest);
                 self.cursor = cursor;
-                return self.check();
+                self.check()?;
+                whole.truncate(whole.len() - rest.len());
+                return Ok(whole);
             };
-            each(Event(chunk.split_to(end)));
+            each(Event(rest.split_to(end)));
         }
-    }
-
-    /// The bytes of the event that is not complete yet.
-    #[must_use]
-    pub fn unfinished(&self) -> &[u8] {
-        &self.tail
     }
 
     /// Takes the unfinished event as if the stream had closed it: some vendors leave out the last
@@ -274,13 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn whole_events_are_one_piece_however_they_are_cut() {
+        let pushed = |splitter: &mut Splitter, chunk: &Bytes| {
+            let mut events = Vec::new();
+            let whole = splitter
+                .push(chunk, |event| events.extend_from_slice(event.raw()))
+                .unwrap();
+            assert_eq!(whole, events);
+            whole
+        };
+        let mut splitter = Splitter::default();
+        let chunk = Bytes::from_static(b"data: 1\n\ndata: 2\n\nda");
+        let whole = pushed(&mut splitter, &chunk);
+        assert_eq!((whole.as_ptr(), whole.len()), (chunk.as_ptr(), 18));
+        assert!(pushed(&mut splitter, &Bytes::from_static(b"ta: 3")).is_empty());
+        let chunk = Bytes::from_static(b"\n\ndata: 4\n\ndata");
+        assert_eq!(pushed(&mut splitter, &chunk), "data: 3\n\ndata: 4\n\n");
+        let rest = splitter.finish().unwrap();
+        assert_eq!(rest.raw(), "data");
+    }
+
+    #[test]
     fn an_endless_event_is_refused() {
         let mut splitter = Splitter::default();
         let mut line = vec![b'a'; 1023];
         line.push(b'\n');
         let chunk = Bytes::from(line.repeat(EVENT_BYTES_MAX / 4 / 1024));
         let results: Vec<_> = (0..5).map(|_| splitter.push(&chunk, |_| {})).collect();
-        assert_eq!(results[3], Ok(()));
+        assert_eq!(results[3], Ok(Bytes::new()));
         assert_eq!(results[4], Err(EventTooLong));
     }
 
@@ -289,7 +306,7 @@ mod tests {
         let mut splitter = Splitter::default();
         let chunk = Bytes::from(vec![b'a'; LINE_BYTES_MAX / 4]);
         let results: Vec<_> = (0..5).map(|_| splitter.push(&chunk, |_| {})).collect();
-        assert_eq!(results[3], Ok(()));
+        assert_eq!(results[3], Ok(Bytes::new()));
         assert_eq!(results[4], Err(EventTooLong));
     }
 

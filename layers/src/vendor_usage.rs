@@ -48,7 +48,7 @@ impl Count {
     };
 
     /// A value of checked JSON. `None` of a number that no type holds.
-    fn of(json: &str) -> Option<Self> {
+    pub(crate) fn of(json: &str) -> Option<Self> {
         if let Ok(tokens) = json.parse::<u64>() {
             return Some(Self {
                 tokens: Some(tokens),

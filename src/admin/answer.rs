@@ -9,7 +9,7 @@ use tollgate_layers::{
     reserve::ledger::{AccountView, KeyView, Receipt},
 };
 
-use crate::time_text::rfc3339;
+use crate::text::time::rfc3339;
 
 /// A key, without its digest.
 #[derive(Serialize)]

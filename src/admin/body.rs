@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tollgate_layers::error::BoxError;
 
-use crate::panics;
+use crate::edge::panics;
 
 /// A body of the admin API.
 pub struct AnswerBody(Kind);

@@ -17,11 +17,11 @@ use tollgate_layers::{
     error::BoxError,
     key::AccountId,
     money::MicroRub,
-    reserve::ledger::{AccountBooks, AccountView, BookError, Bookkeeping, JournalPart, OpenHold},
+    reserve::ledger::{AccountBooks, AccountView, BookError, JournalPart, LedgerAdmin, OpenHold},
 };
 
 use super::answer::KeyAnswer;
-use crate::{store::Store, time_text::rfc3339};
+use crate::{ledger::AnyLedger, text::time::rfc3339};
 
 /// The version of the lines.
 pub(crate) const VERSION: u64 = 1;
@@ -33,7 +33,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Export {
-    store: Store,
+    store: AnyLedger,
     stage: Stage,
     accounts: vec::IntoIter<AccountId>,
     accounts_done: u64,
@@ -58,7 +58,7 @@ struct Reading {
 }
 
 impl Export {
-    pub(super) fn new(store: Store, accounts: Vec<AccountId>, now_ms: u64) -> Self {
+    pub(super) fn new(store: AnyLedger, accounts: Vec<AccountId>, now_ms: u64) -> Self {
         Self {
             store,
             stage: Stage::Header { made_at_ms: now_ms },
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    async fn text(store: &Store, accounts: Vec<AccountId>) -> Vec<Value> {
+    async fn text(store: &AnyLedger, accounts: Vec<AccountId>) -> Vec<Value> {
         let export = Export::new(store.clone(), accounts, 0);
         let pieces: Vec<_> = export.pieces().collect().await;
         let bytes: Vec<u8> = pieces.into_iter().flat_map(Result::unwrap).collect();
@@ -224,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_export_is_framed_and_counted() {
-        let store = Store::Memory(MemoryLedger::new());
+        let store = AnyLedger::Memory(MemoryLedger::new());
         let header = json!({
             "kind": "header", "format": "tollgate-export", "version": 1, "made_at": "1970-01-01T00:00:00Z",
         });

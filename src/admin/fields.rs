@@ -12,7 +12,7 @@ use serde_json::Value;
 use tollgate_layers::{key::KeyDigest, money::MicroRub};
 
 use super::refusal::Refusal;
-use crate::time_text::parse_rfc3339_ms;
+use crate::text::time::parse_rfc3339_ms;
 
 const LIST_LEN_MAX: usize = 1000;
 const REQUESTS_MAX: u32 = 1_000_000;

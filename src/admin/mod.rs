@@ -41,7 +41,7 @@ use tollgate_layers::{
     failover::Health,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
     money::MicroRub,
-    reserve::ledger::{BookError, Bookkeeping, Entry, KeyChange, KeyView},
+    reserve::ledger::{BookError, Entry, KeyChange, KeyView, LedgerAdmin},
 };
 
 use self::{
@@ -52,18 +52,21 @@ use self::{
     query::Query,
     refusal::{Refusal, json_response, response},
     route::{Call, Route, route},
-    usage::Wish,
+    usage::UsageQuery,
     vendor::VendorAnswer,
 };
 use crate::{
-    causes::chain,
-    head::TwoLengths,
-    live::Live,
-    metrics::{Scrape, text::Format},
-    openapi, panics,
-    readiness::Readiness,
-    similar::nearest,
-    store::Store,
+    catalog::snapshot::Live,
+    edge::{
+        head::TwoLengths,
+        host::{self, HostFault},
+        panics,
+    },
+    endpoints::openapi,
+    ledger::AnyLedger,
+    node::readiness::Readiness,
+    observe::metrics::{Scrape, text::Format},
+    text::{causes::chain, similar::nearest},
 };
 
 pub use self::body::AnswerBody;
@@ -118,7 +121,7 @@ type Answer = Response<AnswerBody>;
 
 /// The operator's API over one ledger, one catalog and one node's vendors.
 pub struct Admin {
-    store: Store,
+    store: AnyLedger,
     live: Arc<Live>,
     health: Health,
     /// SHA-256 of the admin key: digests are of one length, so comparing them tells nothing.
@@ -131,7 +134,7 @@ impl Admin {
     /// An API over `store`, `live` and `health` that answers whoever shows `key`, and scrapers.
     #[must_use]
     pub fn new(
-        store: Store,
+        store: AnyLedger,
         live: Arc<Live>,
         health: Health,
         key: &SecretString,
@@ -159,7 +162,7 @@ impl Admin {
         let answer = answer.await.unwrap_or_else(|panic| {
             let number = RequestNumber::now_v7();
             tracing::error!(
-                %number, method = %head.method, path = head.uri.path(), cause = panics::said(&*panic),
+                %number, method = %head.method, path = head.uri.path(), cause = panics::panic_message(&*panic),
                 "a call of the admin API panicked"
             );
             Err(Refusal::Panicked { number })
@@ -175,6 +178,9 @@ impl Admin {
         if head.extensions.get::<TwoLengths>().is_some() {
             let problem = "stands beside transfer-encoding: send one of them";
             return Err(Refusal::invalid("content-length", problem));
+        }
+        if let Err(doubt) = host::check(head.version, &head.uri, &head.headers) {
+            return Err(Refusal::invalid("host", no_host(doubt)));
         }
         let call = match route(&head.method, head.uri.path())? {
             Route::Live => return Ok(json_response(StatusCode::OK, &json!({"status": "live"}))),
@@ -555,7 +561,7 @@ impl Admin {
     }
 
     async fn show_usage(&self, query: Option<&str>) -> Result<Answer, Refusal> {
-        ok(&Wish::parse(query)?.fulfil(&self.store).await?)
+        ok(&UsageQuery::parse(query)?.fulfil(&self.store).await?)
     }
 
     async fn export(&self, query: Option<&str>) -> Result<Answer, Refusal> {
@@ -592,7 +598,11 @@ impl Admin {
 
     /// On this node, until it is restarted: a vendor is left out for good in the config.
     fn change_vendor(&self, name: &str, body: &[u8]) -> Result<Answer, Refusal> {
-        let none = || Refusal::NotFound("no such vendor; GET /admin/v1/vendors lists them".into());
+        let none = || {
+            Refusal::NotFound(
+                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) shows them".into(),
+            )
+        };
         let name = vendor::name_of(name).ok_or_else(none)?;
         let mut fields = Fields::parse(body, &["status"])?;
         let enabled = fields.required("status", vendor::enabled)?;
@@ -670,6 +680,18 @@ fn unlimited(key: &KeyView) -> KeyView {
 
 fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
+}
+
+/// What an operator's client should say of the host.
+const fn no_host(doubt: HostFault) -> &'static str {
+    match doubt {
+        HostFault::Missing => "a header that HTTP/1.1 requires: send it",
+        HostFault::Twice => "stands there twice: send it once",
+        HostFault::Malformed | HostFault::TargetMalformed => {
+            "not a host: send a name, IPv4 or [IPv6], and :port where needed"
+        }
+        HostFault::Contradicts => "another one than :authority says: send one of them",
+    }
 }
 
 /// Whether the one `authorization` header is the bearer form of the key with this digest.
@@ -821,10 +843,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        calls::Calls,
-        live::tests::live,
-        metrics::{Metrics, scrape::Sources},
-        server::OpenConnections,
+        catalog::snapshot::tests::live,
+        edge::server::OpenConnections,
+        observe::{
+            metrics::{Metrics, scrape::Sources},
+            record::Calls,
+        },
     };
 
     /// What is logged on this thread.
@@ -857,7 +881,7 @@ mod tests {
         let (live, health) = (Arc::new(live()), Health::new());
         let snapshot = live.snapshot();
         health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
-        let store = Store::Memory(MemoryLedger::new());
+        let store = AnyLedger::Memory(MemoryLedger::new());
         let key = SecretString::from("correct horse".to_owned());
         let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
         let sources = Sources {
@@ -876,6 +900,7 @@ mod tests {
         let req = Request::builder()
             .method(method)
             .uri(format!("/admin/v1/{path}"))
+            .header(header::HOST, "operators.example")
             .header(header::AUTHORIZATION, "Bearer correct horse")
             .body(Full::new(Bytes::from(body.to_owned())))
             .unwrap();

@@ -2,7 +2,7 @@
 //! is ignored.
 
 use super::refusal::Refusal;
-use crate::{percent::decoded, time_text::parse_rfc3339_ms};
+use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
 /// The parameters of a request that have not been read yet.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
 
 use super::{body::AnswerBody, route::NoRoute};
-use crate::{causes::chain, similar::hint};
+use crate::text::{causes::chain, similar::hint};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

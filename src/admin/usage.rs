@@ -1,11 +1,12 @@
-//! What was used and charged in a time: receipts added up by account, key, model or day.
+//! What was used and charged in a time: receipts added up by account, key, model, session or day.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::{
     key::{AccountId, KeyId},
-    reserve::ledger::{BookError, Booked, Bookkeeping, JournalLine, JournalPart, Receipt},
+    reserve::ledger::{BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
+    session::SessionId,
     usage::Usage,
 };
 
@@ -13,17 +14,18 @@ use super::{
     query::{self, Query},
     refusal::Refusal,
 };
-use crate::{store::Store, time_text::rfc3339};
+use crate::{ledger::AnyLedger, text::time::rfc3339};
 
 /// How many rows an answer has at most.
 const ROWS_MAX: usize = 100_000;
 
 /// What is asked for.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct UsageQuery {
     account: Option<AccountId>,
     key: Option<KeyId>,
     model: Option<String>,
+    session: Option<SessionId>,
     since_ms: Option<u64>,
     until_ms: Option<u64>,
     group: Vec<Group>,
@@ -36,18 +38,23 @@ enum Group {
     Account,
     Key,
     Model,
+    /// Without a word where the caller named none.
+    Session,
     Day,
 }
 
-impl Wish {
-    /// Reads the parameters `account`, `key`, `model`, `since`, `until` and `group`.
+impl UsageQuery {
+    /// Reads the parameters `account`, `key`, `model`, `session`, `since`, `until` and `group`.
     pub(super) fn parse(query: Option<&str>) -> Result<Self, Refusal> {
-        const KNOWN: &[&str] = &["account", "key", "model", "since", "until", "group"];
+        const KNOWN: &[&str] = &[
+            "account", "key", "model", "session", "since", "until", "group",
+        ];
         let mut query = Query::parse(query, KNOWN)?;
         let wish = Self {
             account: query.optional("account", query::id)?,
             key: query.optional("key", query::id)?,
             model: query.optional("model", |text| Ok(text.to_owned()))?,
+            session: query.optional("session", query::id)?,
             since_ms: query.optional("since", query::time)?,
             until_ms: query.optional("until", query::time)?,
             group: query
@@ -63,7 +70,7 @@ impl Wish {
     }
 
     /// Adds up what the ledger has.
-    pub(super) async fn fulfil(self, store: &Store) -> Result<Report, Refusal> {
+    pub(super) async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
         let mut report = Report::of(&self);
         for account in self.accounts(store).await? {
             self.add(store, &account, &mut report).await?;
@@ -71,7 +78,7 @@ impl Wish {
         Ok(report)
     }
 
-    async fn accounts(&self, store: &Store) -> Result<Vec<AccountId>, Refusal> {
+    async fn accounts(&self, store: &AnyLedger) -> Result<Vec<AccountId>, Refusal> {
         if let Some(key) = &self.key {
             let view = store.key(key).await;
             let owner = view
@@ -98,7 +105,7 @@ impl Wish {
 
     async fn add(
         &self,
-        store: &Store,
+        store: &AnyLedger,
         account: &AccountId,
         report: &mut Report,
     ) -> Result<(), Refusal> {
@@ -141,6 +148,7 @@ impl Wish {
                 .model
                 .as_ref()
                 .is_none_or(|model| *model == receipt.item.model)
+            && (self.session.is_none() || self.session == receipt.item.session)
     }
 }
 
@@ -151,10 +159,12 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
             "account" => Group::Account,
             "key" => Group::Key,
             "model" => Group::Model,
+            "session" => Group::Session,
             "day" => Group::Day,
             _ => {
                 return Err(
-                    "must be words out of account, key, model, day, with commas between".into(),
+                    "must be words out of account, key, model, session, day, with commas between"
+                        .into(),
                 );
             }
         };
@@ -195,7 +205,7 @@ struct Sums {
 struct Rubles(i128);
 
 impl Report {
-    fn of(wish: &Wish) -> Self {
+    fn of(wish: &UsageQuery) -> Self {
         Self {
             since: wish.since_ms.map(rfc3339),
             until: wish.until_ms.map(rfc3339),
@@ -211,6 +221,7 @@ impl Report {
                 Group::Account => receipt.account.to_string(),
                 Group::Key => receipt.key.to_string(),
                 Group::Model => receipt.item.model.clone(),
+                Group::Session => receipt.item.session.as_deref().unwrap_or_default().into(),
                 Group::Day => day(receipt.at_ms),
             };
             (*group, word)
@@ -268,6 +279,9 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         key: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<&'a str>,
+        /// Null where none was named.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        session: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         day: Option<&'a str>,
         #[serde(flatten)]
@@ -280,13 +294,14 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
             ..Row::default()
         };
         for (group, word) in words {
-            let place = match group {
-                Group::Account => &mut row.account,
-                Group::Key => &mut row.key,
-                Group::Model => &mut row.model,
-                Group::Day => &mut row.day,
-            };
-            *place = Some(word.as_str());
+            let word = word.as_str();
+            match group {
+                Group::Account => row.account = Some(word),
+                Group::Key => row.key = Some(word),
+                Group::Model => row.model = Some(word),
+                Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
+                Group::Day => row.day = Some(word),
+            }
         }
         row
     }))
@@ -320,10 +335,11 @@ mod tests {
 
     #[test]
     fn parameters_are_read_and_mistakes_named() {
-        let wish = Wish::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
+        let wish =
+            UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
         assert_eq!(wish.group, [Group::Day, Group::Model]);
         assert_eq!(wish.until_ms.unwrap() - wish.since_ms.unwrap(), 86_400_000);
-        let wish = Wish::parse(None).unwrap();
+        let wish = UsageQuery::parse(None).unwrap();
         assert_eq!(wish.group, [Group::Account, Group::Key, Group::Model]);
         for (query, begins) in [
             (
@@ -332,7 +348,7 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, model, day",
+                "group: must be words out of account, key, model, session, day",
             ),
             ("group=day,", "group: must be words"),
             ("group=day,day", "group: has day twice"),
@@ -343,7 +359,7 @@ mod tests {
                 "until: must lie after since",
             ),
         ] {
-            let message = Wish::parse(Some(query)).unwrap_err().message();
+            let message = UsageQuery::parse(Some(query)).unwrap_err().message();
             assert!(message.starts_with(begins), "{query}: {message}");
         }
     }
@@ -370,7 +386,7 @@ mod tests {
 
     #[test]
     fn rows_are_sorted_by_the_words_of_the_group() {
-        let mut report = Report::of(&Wish::parse(Some("group=day,model")).unwrap());
+        let mut report = Report::of(&UsageQuery::parse(Some("group=day,model")).unwrap());
         for (at_ms, model, charged, estimated) in [
             (86_400_000, "a", 5, false),
             (0, "b", 1_000_000, true),
@@ -388,18 +404,14 @@ mod tests {
                 loss_rub: MicroRub::new(1),
                 booked: Booked::Held,
                 item: Item {
-                    model: model.into(),
-                    vendor: "v".into(),
                     usage: Usage {
                         input: 1,
                         cached_input: 2,
                         cache_write: 3,
                         output: 4,
                     },
-                    price: None,
                     estimated,
-                    bounded: false,
-                    end: End::Finished,
+                    ..Item::new(model, "v", End::Finished)
                 },
             };
             report.add(&receipt).unwrap();

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use tollgate_layers::failover::{BreakerState, LastError, RouteState, VendorState};
 
-use crate::time_text::rfc3339;
+use crate::text::time::rfc3339;
 
 /// A vendor as this node knows it.
 #[derive(Serialize)]
@@ -36,6 +37,8 @@ struct RouteAnswer<'a> {
 struct ErrorAnswer {
     at: String,
     status: Option<u16>,
+    /// In words, for people.
+    text: String,
 }
 
 impl<'a> VendorAnswer<'a> {
@@ -66,6 +69,7 @@ impl<'a> RouteAnswer<'a> {
         let error = |LastError { ago, status }: LastError| ErrorAnswer {
             at: rfc3339(now_ms.saturating_sub(millis(ago))),
             status: status.map(|status| status.as_u16()),
+            text: words(status),
         };
         Self {
             model: &route.model,
@@ -84,8 +88,8 @@ impl<'a> RouteAnswer<'a> {
     }
 }
 
-/// What it does with calls of a vendor that is not disabled, in an operator's words: it answers them, gets none after
-/// failures, gets one to see whether it is back, or has asked for a rest.
+/// What it does with calls of a vendor that is not disabled, in an operator's words: it answers them, gets after
+/// failures none that have another route, gets one to see whether it is back, or rests.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
@@ -93,6 +97,21 @@ const fn state(route: &RouteState) -> &'static str {
         _ if route.rests_for.is_some() => "resting",
         _ => "answering",
     }
+}
+
+/// What a vendor did instead of answering. A mistyped model is not to look like an outage.
+fn words(status: Option<StatusCode>) -> String {
+    let Some(status) = status else {
+        return "no answer".into();
+    };
+    let what = match status.as_u16() {
+        401 | 402 => "our key refused",
+        403 => "forbidden",
+        404 => "model not found",
+        429 => "at its limit",
+        _ => "failed",
+    };
+    format!("{what} ({})", status.as_u16())
 }
 
 fn millis(time: Duration) -> u64 {
@@ -139,7 +158,6 @@ pub(super) fn name_of(segment: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
     use serde_json::json;
 
     use super::*;
@@ -149,6 +167,7 @@ mod tests {
         let mut route = RouteState {
             model: "m-1".into(),
             breaker: BreakerState::Open,
+            model_unknown: false,
             failures: 5,
             in_flight: 2,
             first_byte: Some(Duration::from_micros(1_234_567)),
@@ -185,13 +204,30 @@ mod tests {
                 "routes": [{
                     "model": "m-1", "state": "disabled", "failures": 5, "in_flight": 2, "ewma_ms": 1234,
                     "shut_until": "1970-01-01T00:00:05Z", "rests_until": null,
-                    "last_error": { "at": "1970-01-01T00:00:00Z", "status": 404 },
+                    "last_error": {
+                        "at": "1970-01-01T00:00:00Z", "status": 404, "text": "model not found (404)",
+                    },
                 }],
             })
         );
         vendor.disabled = false;
         let shown = serde_json::to_value(VendorAnswer::new(&vendor, 1_000)).unwrap();
         assert_eq!(shown["routes"][0]["state"], "shut");
+    }
+
+    #[test]
+    fn an_error_is_said_in_words() {
+        for (status, said) in [
+            (Some(404), "model not found (404)"),
+            (Some(429), "at its limit (429)"),
+            (Some(402), "our key refused (402)"),
+            (Some(403), "forbidden (403)"),
+            (Some(529), "failed (529)"),
+            (None, "no answer"),
+        ] {
+            let status = status.map(|status| StatusCode::from_u16(status).unwrap());
+            assert_eq!(words(status), said);
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    Reach,
+    AdminArgs,
     client::Client,
     failure::Failure,
     show::{self, Cell, counted, table},
@@ -33,7 +33,7 @@ use crate::admin::export::{FORMAT, VERSION};
 const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Of the ledger of a running gateway. Whatever goes wrong, exit code 1 is a breach and nothing else.
-pub(super) async fn live(reach: &Reach) -> Result<(), Failure> {
+pub(super) async fn live(reach: &AdminArgs) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call_patiently(Method::POST, "/admin/v1/audit")
         .await

@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use serde_json::Value;
 
-use super::{Reach, failure::Failure};
+use super::{AdminArgs, failure::Failure};
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
@@ -38,7 +38,7 @@ pub(super) struct Client {
 
 impl Client {
     /// A client of the gateway that the flags and the environment name.
-    pub(super) fn new(reach: &Reach) -> Result<Self, Failure> {
+    pub(super) fn new(reach: &AdminArgs) -> Result<Self, Failure> {
         let mut client = Self::without_key(reach.admin_url.as_deref(), "--admin-url")?;
         let key = admin_key(
             reach.admin_key_file.as_deref(),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tollgate_layers::key::AccountId;
 
 use super::{
-    Reach,
+    AdminArgs,
     client::Client,
     failure::Failure,
     show::{self, counted},
@@ -26,7 +26,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const FRAME_BYTES_MAX: usize = 256;
 
 pub(super) async fn export(
-    reach: &Reach,
+    reach: &AdminArgs,
     account: Option<&AccountId>,
     output: Option<&Path>,
 ) -> Result<(), Failure> {

@@ -17,14 +17,14 @@ use serde_json::{Map, Value, json};
 use tollgate_layers::{auth::SecretKey, key::AccountId, money::MicroRub};
 
 use super::{
-    Reach,
+    AdminArgs,
     client::Client,
     csv::{self, quoted},
     failure::Failure,
     progress::Progress,
     show::{self, Cell, counted, table},
 };
-use crate::{admin, similar::hint};
+use crate::{admin, text::similar::hint};
 
 pub(super) const HELP: &str = "\
 The first line names the columns, in any order; only account is required:
@@ -54,7 +54,7 @@ Examples:
 
 /// What to import.
 #[derive(Debug, Args)]
-pub(super) struct Wish {
+pub(super) struct ImportArgs {
     /// The file; - is standard input
     file: PathBuf,
     /// Check everything and say what would be done
@@ -158,7 +158,7 @@ struct Done {
     there: u64,
 }
 
-pub(super) async fn import(reach: &Reach, wish: &Wish) -> Result<(), Failure> {
+pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), Failure> {
     let client = Client::new(reach)?;
     let name = wish.file.display().to_string();
     let rows =

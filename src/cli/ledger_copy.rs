@@ -11,7 +11,7 @@ use tollgate_layers::{
     redis_conn::RedisFault,
     reserve::{
         copy::{Comparison, CopyError, Source, Target, Totals, compare},
-        ledger::{BookError, Bookkeeping, OpenHold},
+        ledger::{BookError, LedgerAdmin, OpenHold},
         redis::{RECEIPT_DAYS, RedisCopy, RedisLedger, RedisSettings},
         sqlite::{SqliteCopy, SqliteLedger},
     },
@@ -22,10 +22,10 @@ use super::{
     progress::Progress,
     show::{self, Cell, counted, table},
 };
-use crate::{causes::chain, config::LedgerUrl};
+use crate::{config::LedgerUrl, text::causes::chain};
 
 pub(super) const HELP: &str = "\
-Stop the gateways with SIGTERM first, and wait until each has said \"stopped\": one that says that entries wait in its \
+Stop the gateways with SIGTERM first, and wait until each has said \"stopped\": one that says that charges are kept in its \
 outbox has still to tell the source, so start it again and stop it once more. Keys keep working: they are copied by \
 their digests.
 
@@ -37,7 +37,7 @@ Examples:
 
 /// Which ledgers.
 #[derive(Debug, Args)]
-pub(super) struct Wish {
+pub(super) struct CopyArgs {
     /// The ledger to copy: as ledger.url of a configuration; one with a password as ${NAME} or file:/path
     #[arg(long, value_name = "URL")]
     from: String,
@@ -63,7 +63,7 @@ pub(super) struct Wish {
 /// How often it is looked whether holds have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) async fn copy(wish: &Wish) -> Result<(), Failure> {
+pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
     let url = |flag: &str, text: &str| {
         let read = LedgerUrl::read(text);
         read.map_err(|problem| Failure::Usage(format!("{flag}: {problem}")))
@@ -99,7 +99,7 @@ pub(super) async fn copy(wish: &Wish) -> Result<(), Failure> {
     }
 }
 
-async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &Wish) -> Result<(), Failure> {
+async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<(), Failure> {
     let accounts = from
         .accounts()
         .await
@@ -130,7 +130,11 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &Wish) -> Result<(), Fa
 
 /// Sees to it that no call holds money. Says how many calls may still be charged in the source, by an
 /// outbox that has not told it yet.
-async fn settle_holds<S: Source>(from: &S, ids: &[AccountId], wish: &Wish) -> Result<u64, Failure> {
+async fn settle_holds<S: Source>(
+    from: &S,
+    ids: &[AccountId],
+    wish: &CopyArgs,
+) -> Result<u64, Failure> {
     let until = wish
         .wait
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
@@ -183,7 +187,7 @@ fn holds_open(open: &[(AccountId, OpenHold)]) -> String {
     let (calls, first) = (counted(open.len() as u64, "hold"), &open[0].0);
     format!(
         "--from: {calls} still open, {held} ₽ in all, the first in account {first}: start the gateways again, stop them with \
-         SIGTERM and see that no entries wait in their outboxes; or let the holds end by themselves (--wait 960), or end \
+         SIGTERM and see that no charges are kept in their outboxes; or let the holds end by themselves (--wait 960), or end \
          them without a charge (--release)"
     )
 }
@@ -204,7 +208,7 @@ async fn fill<S: Source, T: Target>(
     let copied = copied.map_err(|error| broken(&error))?;
     let written = |error: BookError| asked("--to", &error);
     let ledger = target.filled().await.map_err(written)?;
-    let audit = Bookkeeping::audit(&ledger).await.map_err(written)?;
+    let audit = LedgerAdmin::audit(&ledger).await.map_err(written)?;
     if !audit.breaches.is_empty() {
         return Err(Failure::Internal(format!(
             "the copy does not add up and is not used: {}",
@@ -318,8 +322,8 @@ fn broken(error: &CopyError) -> Failure {
 mod tests {
     use super::*;
 
-    fn wish(from: &str, to: &str) -> Wish {
-        Wish {
+    fn wish(from: &str, to: &str) -> CopyArgs {
+        CopyArgs {
             from: from.into(),
             to: to.into(),
             wait: None,

@@ -36,10 +36,9 @@ use self::{
 };
 use crate::{
     admin::{NOT_A_NUMBER, parse_address},
-    causes::chain,
     config::{Config, ConfigError, Loaded},
-    log::{self, Calls, Flush},
-    time_text::parse_rfc3339_ms,
+    observe::log::{self, Calls, Flush},
+    text::{causes::chain, time::parse_rfc3339_ms},
 };
 
 /// Reads the command line. For help and for mistakes there is nothing left to run: they have been
@@ -151,14 +150,14 @@ enum Command {
     )]
     Account {
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
         #[command(subcommand)]
         command: AccountCommand,
     },
 
     /// Book a payment into an account
     ///
-    /// The id is the payment's own, from the bank or the invoice: the same id again changes nothing,
+    /// The id is the payment's own, from the bank or the invoice: the same id again, for the same account, changes nothing,
     /// so a lost answer is mended by repeating the command.
     #[command(after_help = "Example:\n  tollgate topup acme 1000.50 --id payment-17")]
     Topup {
@@ -171,7 +170,7 @@ enum Command {
         #[arg(long, value_name = "PAYMENT-ID")]
         id: String,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// Correct an account's balance, up or down
@@ -194,7 +193,7 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         reason: String,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// Keys: create, list, show, disable, enable, delete, set
@@ -204,7 +203,7 @@ enum Command {
     )]
     Key {
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
         #[command(subcommand)]
         command: KeyCommand,
     },
@@ -219,10 +218,10 @@ enum Command {
         #[arg(value_parser = number)]
         number: RequestNumber,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
-    /// Add up what was used and charged, by account, key, model or day
+    /// Add up what was used and charged, by account, key, model, session or day
     ///
     /// Of calls that were charged, from the first one to now unless --since and --until say otherwise; what is
     /// counted as of a day was charged on that day, in UTC.
@@ -232,9 +231,9 @@ enum Command {
     )]
     Usage {
         #[command(flatten)]
-        wish: usage::Wish,
+        wish: usage::UsageQuery,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// Write accounts, payments and receipts as lines of JSON
@@ -254,7 +253,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// Vendors and their routes: list, disable, enable
@@ -265,7 +264,7 @@ enum Command {
     )]
     Vendor {
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
         #[command(subcommand)]
         command: VendorCommand,
     },
@@ -284,7 +283,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         export: Option<PathBuf>,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// Take accounts, payments and keys over from a CSV file
@@ -294,9 +293,9 @@ enum Command {
     #[command(after_help = import::HELP)]
     Import {
         #[command(flatten)]
-        wish: import::Wish,
+        wish: import::ImportArgs,
         #[command(flatten)]
-        reach: Reach,
+        reach: AdminArgs,
     },
 
     /// The ledger itself: copy it elsewhere
@@ -351,12 +350,12 @@ enum LedgerCommand {
     /// are compared; only then can a gateway open the target. The source stays as it is. Run again after it was
     /// broken off, it goes on (Redis) or begins anew (a file).
     #[command(after_help = ledger_copy::HELP)]
-    Copy(ledger_copy::Wish),
+    Copy(ledger_copy::CopyArgs),
 }
 
 /// How a command reaches the gateway, and how it prints the answer. Help shows this behind what is the command's own.
 #[derive(Debug, Args)]
-struct Reach {
+struct AdminArgs {
     /// The gateway's admin API; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
     #[arg(long, global = true, display_order = 100, value_name = "URL")]
     admin_url: Option<String>,
@@ -520,9 +519,9 @@ struct Without {
 enum VendorCommand {
     /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
     #[command(
-        after_help = "A route is answering, shut after failures (until shut until), trying one call to see whether it \
-                      is back, resting because the vendor asked for it with a 429 (until rests until), or disabled \
-                      with its vendor.\n\n\
+        after_help = "A route is answering, shut after failures (until shut until) for calls that have another, trying \
+                      one call to see whether it is back, resting because the vendor asked for it with a 429 or has \
+                      no such model (until rests until), or disabled with its vendor.\n\n\
                       Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
@@ -652,7 +651,7 @@ impl Command {
             Self::Serve { config: file } => {
                 let Loaded { config, files } = Config::read(&file);
                 let config = config.map_err(|errors| mistakes(&file, &errors))?;
-                crate::runtime::serve(config, &file, files)
+                crate::node::serve(config, &file, files)
                     .await
                     .map_err(|error| failed(&error))
             }
@@ -836,8 +835,8 @@ mod tests {
              --no-tokens-per-minute",
             "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
             "tollgate usage",
-            "tollgate usage --account acme --key k1 --model m --since 2026-01-31 --until 2026-02-01T00:00:00Z \
-             --by day,account,key,model --format csv",
+            "tollgate usage --account acme --key k1 --model m --session s-1 --since 2026-01-31 \
+             --until 2026-02-01T00:00:00Z --by day,account,key,session,model --format csv",
             "tollgate usage --json",
             "tollgate export",
             "tollgate export --account acme --output f --json",

@@ -9,7 +9,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    AccountCommand, KeyCommand, Limits, Reach, VendorCommand, Without,
+    AccountCommand, AdminArgs, KeyCommand, Limits, VendorCommand, Without,
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, table},
@@ -101,6 +101,7 @@ const RECEIPT: &[Cell] = &[
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
     Cell::text("key", "/key"),
+    Cell::text("session", "/session"),
     Cell::text("model", "/model"),
     Cell::text("vendor", "/vendor"),
     Cell::text("end", "/end"),
@@ -135,7 +136,7 @@ const ROUTE_ROW: &[Cell] = &[
     Cell::text("shut until", "/route/shut_until"),
     Cell::text("rests until", "/route/rests_until"),
     Cell::text("last error", "/route/last_error/at"),
-    Cell::number("with status", "/route/last_error/status"),
+    Cell::text("which was", "/route/last_error/text"),
 ];
 
 const VENDOR: &[Cell] = &[
@@ -147,7 +148,7 @@ const VENDOR: &[Cell] = &[
     Cell::number("keys parked", "/keys_parked"),
 ];
 
-pub(super) async fn account(reach: &Reach, command: AccountCommand) -> Result<(), Failure> {
+pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
     let client = Client::new(reach)?;
     let (method, id, body) = match command {
         AccountCommand::List => return list_accounts(&client, reach.json).await,
@@ -202,7 +203,7 @@ async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
 }
 
 pub(super) async fn top_up(
-    reach: &Reach,
+    reach: &AdminArgs,
     account: &AccountId,
     rubles: MicroRub,
     id: &str,
@@ -212,7 +213,7 @@ pub(super) async fn top_up(
 }
 
 pub(super) async fn adjust(
-    reach: &Reach,
+    reach: &AdminArgs,
     account: &AccountId,
     rubles: MicroRub,
     id: &str,
@@ -223,19 +224,19 @@ pub(super) async fn adjust(
     enter(reach, &path, id, body).await
 }
 
-async fn enter(reach: &Reach, path: &str, id: &str, body: Value) -> Result<(), Failure> {
+async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call(Method::POST, path, Some(body))
         .await?;
     show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))?;
     if !reach.json {
         // The ledger does not say whether the id was new.
-        eprintln!("{id} is booked, once: the same id again changes nothing.");
+        eprintln!("{id} is booked, once: the same id again, for this account, changes nothing.");
     }
     Ok(())
 }
 
-pub(super) async fn key(reach: &Reach, command: KeyCommand) -> Result<(), Failure> {
+pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
     let (method, id, body) = match command {
         KeyCommand::Create { account, limits } => return create_key(reach, &account, limits).await,
         KeyCommand::List { account } => return list_keys(reach, &account).await,
@@ -262,7 +263,7 @@ pub(super) async fn key(reach: &Reach, command: KeyCommand) -> Result<(), Failur
     show::print(reach.json, &answer, |answer| facts(KEY, answer))
 }
 
-async fn create_key(reach: &Reach, account: &AccountId, limits: Limits) -> Result<(), Failure> {
+async fn create_key(reach: &AdminArgs, account: &AccountId, limits: Limits) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
     let answer = Client::new(reach)?
         .call(Method::POST, &path, Some(Value::Object(given(limits))))
@@ -275,7 +276,7 @@ async fn create_key(reach: &Reach, account: &AccountId, limits: Limits) -> Resul
     Ok(())
 }
 
-async fn list_keys(reach: &Reach, account: &AccountId) -> Result<(), Failure> {
+async fn list_keys(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
     let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
     let rows = rows(&answer, "keys");
@@ -287,14 +288,14 @@ async fn list_keys(reach: &Reach, account: &AccountId) -> Result<(), Failure> {
     show::print(reach.json, &answer, |_| table(KEY_ROW, rows))
 }
 
-pub(super) async fn receipt(reach: &Reach, number: RequestNumber) -> Result<(), Failure> {
+pub(super) async fn receipt(reach: &AdminArgs, number: RequestNumber) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call(Method::GET, &format!("/admin/v1/receipts/{number}"), None)
         .await?;
     show::print(reach.json, &answer, |answer| facts(RECEIPT, answer))
 }
 
-pub(super) async fn vendor(reach: &Reach, command: VendorCommand) -> Result<(), Failure> {
+pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<(), Failure> {
     let (name, status) = match command {
         VendorCommand::List => {
             let answer = Client::new(reach)?
@@ -471,7 +472,8 @@ mod tests {
                 "shut_until": null, "rests_until": null, "last_error": last_error,
             })
         };
-        let error = json!({ "at": "2027-01-31T00:00:00Z", "status": 404 });
+        let error =
+            json!({ "at": "2027-01-31T00:00:00Z", "status": 404, "text": "model not found (404)" });
         let routes = [
             route("m-1", "answering", error),
             route("m-2", "shut", Value::Null),
@@ -482,9 +484,9 @@ mod tests {
         ] });
         assert_eq!(
             table(ROUTE_ROW, &route_rows(&answer)),
-            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            WITH STATUS\n\
-             a       active  m-1    answering         0          2  400  -           -            2027-01-31T00:00:00Z          404\n\
-             a       active  m-2    shut              0          2  400  -           -            -                               -\n"
+            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            WHICH WAS\n\
+             a       active  m-1    answering         0          2  400  -           -            2027-01-31T00:00:00Z  model not found (404)\n\
+             a       active  m-2    shut              0          2  400  -           -            -                     -\n"
         );
     }
 

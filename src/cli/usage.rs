@@ -3,10 +3,13 @@
 use clap::{Args, ValueEnum};
 use http::Method;
 use serde_json::Value;
-use tollgate_layers::key::{AccountId, KeyId};
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    session::SessionId,
+};
 
 use super::{
-    Reach,
+    AdminArgs,
     client::{Client, encoded},
     csv::quoted,
     failure::Failure,
@@ -16,7 +19,7 @@ use super::{
 
 /// What to add up.
 #[derive(Debug, Args)]
-pub(super) struct Wish {
+pub(super) struct UsageQuery {
     /// Of this account only
     #[arg(long)]
     account: Option<AccountId>,
@@ -26,6 +29,9 @@ pub(super) struct Wish {
     /// Of this model only, by its catalog name
     #[arg(long)]
     model: Option<String>,
+    /// Of this session only, as its caller named it
+    #[arg(long)]
+    session: Option<SessionId>,
     /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; by default from the first call
     #[arg(long, value_name = "DATE", value_parser = time)]
     since: Option<String>,
@@ -54,6 +60,8 @@ enum By {
     Key,
     /// The model's catalog name
     Model,
+    /// The session that the caller named
+    Session,
     /// The day, in UTC
     Day,
 }
@@ -91,7 +99,7 @@ const SUM_NAMES: &[&str] = &[
     "estimated_calls",
 ];
 
-pub(super) async fn usage(reach: &Reach, wish: &Wish) -> Result<(), Failure> {
+pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call_patiently(Method::GET, &wish.path())
         .await?;
@@ -107,7 +115,7 @@ pub(super) async fn usage(reach: &Reach, wish: &Wish) -> Result<(), Failure> {
     })
 }
 
-impl Wish {
+impl UsageQuery {
     fn path(&self) -> String {
         let words: Vec<&str> = self.by.iter().map(|by| by.name()).collect();
         let mut path = format!("/admin/v1/usage?group={}", words.join(","));
@@ -115,6 +123,7 @@ impl Wish {
             ("account", self.account.as_ref().map(ToString::to_string)),
             ("key", self.key.as_ref().map(ToString::to_string)),
             ("model", self.model.clone()),
+            ("session", self.session.as_ref().map(ToString::to_string)),
             ("since", self.since.clone()),
             ("until", self.until.clone()),
         ] {
@@ -132,6 +141,7 @@ impl By {
             Self::Account => "account",
             Self::Key => "key",
             Self::Model => "model",
+            Self::Session => "session",
             Self::Day => "day",
         }
     }
@@ -141,6 +151,7 @@ impl By {
             Self::Account => Cell::text("account", "/account"),
             Self::Key => Cell::text("key", "/key"),
             Self::Model => Cell::text("model", "/model"),
+            Self::Session => Cell::text("session", "/session"),
             Self::Day => Cell::text("day (UTC)", "/day"),
         };
         // Empty in the row of the total.
@@ -167,6 +178,12 @@ fn text(by: &[By], answer: &Value) -> String {
     if rows.is_empty() {
         return "no call was charged there and then; --since and --until are in UTC unless they name a zone\n"
             .into();
+    }
+    // Not as empty as the row of the total: calls that named none.
+    for row in &mut rows {
+        if let Some(session) = row.get_mut("session").filter(|session| session.is_null()) {
+            *session = "-".into();
+        }
     }
     let mut total = answer.get("total").cloned().unwrap_or_default();
     if let (Some(first), Some(total)) = (by.first(), total.as_object_mut()) {
@@ -242,6 +259,30 @@ mod tests {
     }
 
     #[test]
+    fn calls_without_a_session_have_a_row_of_their_own() {
+        let row = |session: Value, calls: u64| json!({"session": session, "calls": calls});
+        let answer = json!({
+            "rows": [row(Value::Null, 2), row("s-1".into(), 3)], "total": {"calls": 5},
+        });
+        let begins = |text: &str| {
+            let lines = text.lines().map(|line| line[..14].trim_end().to_owned());
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            begins(&text(&[By::Session], &answer)),
+            [
+                "SESSION  CALLS",
+                "-            2",
+                "s-1          3",
+                "total        5"
+            ]
+        );
+        let csv = csv(&[By::Session], &answer);
+        let lines: Vec<_> = csv.lines().skip(1).collect();
+        assert_eq!(lines, [",2,,,,,,,", "s-1,3,,,,,,,"]);
+    }
+
+    #[test]
     fn nothing_is_said_to_be_nothing() {
         let text = text(&[By::Model], &json!({"rows": [], "total": {"calls": 0}}));
         assert!(text.starts_with("no call was charged"), "{text}");
@@ -249,10 +290,11 @@ mod tests {
 
     #[test]
     fn a_wish_becomes_parameters() {
-        let wish = Wish {
+        let wish = UsageQuery {
             account: Some("acme".parse().unwrap()),
             key: None,
             model: Some("m 1&2".into()),
+            session: Some("s-1".parse().unwrap()),
             since: Some("2026-01-31T00:00:00+03:00".into()),
             until: None,
             by: vec![By::Day, By::Key],
@@ -260,7 +302,7 @@ mod tests {
         };
         assert_eq!(
             wish.path(),
-            "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&since=2026-01-31T00%3A00%3A00%2B03%3A00"
+            "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&session=s-1&since=2026-01-31T00%3A00%3A00%2B03%3A00"
         );
     }
 }

@@ -25,10 +25,13 @@ use super::{
     secret::{Env, referred, secret},
     vendor::{Vendors, connections_of},
 };
-use crate::files::Shares;
+use crate::node::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
 const TOKENS_MAX: u64 = 1_000_000_000;
+const DISPLAY_NAME_CHARS_MAX: usize = 60;
+/// Claude Code shows 100 of what a model says of itself: the price stands behind this, and is not to be cut.
+const DESCRIPTION_CHARS_MAX: usize = 40;
 /// The longest that a call may take, unless the file says otherwise.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
@@ -119,7 +122,19 @@ impl Check<'_> {
                 "is absent: models are sold at cost, the base price × the exchange rate; if that is meant, write \"1\"",
             );
         }
-        self.decimal(given.unwrap_or("1"), PATH, 6, 1_000)
+        let multiplier = self.decimal(given.unwrap_or("1"), PATH, 6, 1_000)?;
+        if multiplier < Decimal::ONE {
+            self.warnings.add(
+                PATH,
+                "is below 1: models are sold for less than their base prices",
+            );
+        } else if multiplier > Decimal::TEN {
+            self.warnings.add(
+                PATH,
+                "is above 10: models are sold for more than ten times their base prices",
+            );
+        }
+        Some(multiplier)
     }
 
     /// Notes vendors to which no model has a route.
@@ -332,6 +347,12 @@ impl Check<'_> {
             &at("family"),
             "the catalog shows it, like \"GPT-5\"",
         );
+        let display_name = self.line(
+            raw.display_name,
+            &at("display_name"),
+            DISPLAY_NAME_CHARS_MAX,
+        );
+        let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
         let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
         if raw.output_tokens_max.is_none() {
             self.errors.missing(
@@ -352,21 +373,35 @@ impl Check<'_> {
             256_u64.min(*min_range.end()),
             min_range,
         );
-        let input_tokens_max = match raw.input_tokens_max {
-            None => Some(None),
-            some => self
-                .whole(some, &at("input_tokens_max"), 1, 1..=TOKENS_MAX)
-                .map(Some),
-        };
+        let default = self.optional(
+            raw.output_tokens_default,
+            &at("output_tokens_default"),
+            min.unwrap_or(1)..=max.unwrap_or(TOKENS_MAX),
+        );
+        let input_tokens_max = self.optional(
+            raw.input_tokens_max,
+            &at("input_tokens_max"),
+            1..=TOKENS_MAX,
+        );
+        let window = input_tokens_max.flatten().unwrap_or(TOKENS_MAX);
+        let input_tokens_priced_max = self.optional(
+            raw.input_tokens_priced_max,
+            &at("input_tokens_priced_max"),
+            1..=window,
+        );
         let usual = dialect.unwrap_or_default();
         let routes = self.routes(raw.routes, &at("routes"), id.as_deref(), usual, vendors);
         Some(ModelConfig {
             id: id?,
             family: family?,
+            display_name: display_name?,
+            description: description?,
             usdt_mtok: usdt_mtok?,
             output_tokens_max: max?,
             output_tokens_min: min?,
+            output_tokens_default: default?,
             input_tokens_max: input_tokens_max?,
+            input_tokens_priced_max: input_tokens_priced_max?,
             sticky: raw.sticky.unwrap_or(false),
             routes: dialect.and(routes)?,
         })
@@ -392,11 +427,36 @@ impl Check<'_> {
             let text = self.required(given, &path, advice)?;
             self.decimal(&text, &path, 9, 1_000_000)
         });
+        let cache_write_1h = match raw.cache_write_1h {
+            None => Some(None),
+            Some(text) => {
+                let path = format!("{path}.cache_write_1h");
+                let rate = self.decimal(&text, &path, 9, 1_000_000);
+                if rate
+                    .zip(cache_write)
+                    .is_some_and(|(long, short)| long < short)
+                {
+                    let problem = "is below cache_write: what is kept for longer costs more";
+                    self.warnings.add(path, problem);
+                }
+                rate.map(Some)
+            }
+        };
+        if cached_input
+            .zip(input)
+            .is_some_and(|(cached, input)| cached > input)
+        {
+            self.warnings.add(
+                format!("{path}.cached_input"),
+                "is above input: what is read from a cache costs less",
+            );
+        }
         Some(UsdtRates {
             input: input?,
             cached_input: cached_input?,
             output: output?,
             cache_write: cache_write?,
+            cache_write_1h: cache_write_1h?,
         })
     }
 
@@ -418,6 +478,29 @@ impl Check<'_> {
             self.errors.missing(path, advice);
         }
         given
+    }
+
+    /// A short text for people, if there is one.
+    fn line(
+        &mut self,
+        given: Option<String>,
+        path: &str,
+        chars_max: usize,
+    ) -> Option<Option<String>> {
+        let fits = given.as_ref().is_none_or(|text| {
+            (1..=chars_max).contains(&text.chars().count())
+                && text.trim() == text
+                && !text.contains(char::is_control)
+        });
+        if !fits {
+            self.errors.add(
+                path,
+                format!(
+                    "must be 1 to {chars_max} characters in one line, without blanks around them"
+                ),
+            );
+        }
+        fits.then_some(given)
     }
 
     pub(super) fn secret(
@@ -472,6 +555,19 @@ impl Check<'_> {
             return None;
         }
         T::try_from(number).ok()
+    }
+
+    /// The same where there may be none.
+    fn optional(
+        &mut self,
+        given: Option<u64>,
+        path: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<Option<u64>> {
+        match given {
+            None => Some(None),
+            Some(number) => self.whole(given, path, number, range).map(Some),
+        }
     }
 
     pub(super) fn seconds(

@@ -7,7 +7,7 @@ use super::{
     check::{CALL_TIME_MAX, Check, DAY_SECONDS},
     raw::RawLimits,
 };
-use crate::server::{ConnectionLimits, H2Limits};
+use crate::edge::server::{ConnectionLimits, H2Limits};
 
 /// Asks for a field of `[limits]`, which is named once: in the file as in the table.
 macro_rules! field {

@@ -16,7 +16,10 @@ use sha2::{Digest, Sha256};
 use tollgate_layers::{model::Route, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
 
 use self::secret::Env;
-use crate::{select_json::Selector, server::ConnectionLimits, tls::Identity};
+use crate::{
+    catalog::select_json::Selector,
+    edge::{server::ConnectionLimits, tls::Identity},
+};
 
 mod changes;
 mod check;
@@ -384,14 +387,22 @@ pub struct ModelConfig {
     pub id: String,
     /// Family name, for people.
     pub family: String,
+    /// Its own name, for people who choose from a client's list.
+    pub display_name: Option<String>,
+    /// What it is for, in front of its price there.
+    pub description: Option<String>,
     /// Base prices.
     pub usdt_mtok: UsdtRates,
     /// Most output tokens that it can be asked for.
     pub output_tokens_max: u64,
     /// Fewest output tokens worth a call when funds are short.
     pub output_tokens_min: u64,
+    /// Output tokens of a call without a ceiling; `None`: the most.
+    pub output_tokens_default: Option<u64>,
     /// Its context window, if known.
     pub input_tokens_max: Option<u64>,
+    /// Input tokens up to which the prices hold; `None`: all.
+    pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on its route.
     pub sticky: bool,
     /// Ways to a vendor, by priority. Never empty; no two lead to the same model of the same vendor.
@@ -405,13 +416,19 @@ impl ModelConfig {
             cached_input,
             output,
             cache_write,
+            cache_write_1h,
         } = self.usdt_mtok;
         let [input, cached_input, output, cache_write] =
             [input, cached_input, output, cache_write].map(|rate| rate.normalize());
-        format!(
+        let mut line = format!(
             "{:?} {input} {cached_input} {output} {cache_write}",
             self.id
-        )
+        );
+        // With its name: a model without it has the line of a version that knew four rates.
+        if let Some(rate) = cache_write_1h {
+            line += &format!(" cache_write_1h {}", rate.normalize());
+        }
+        line
     }
 }
 
@@ -426,6 +443,8 @@ pub struct UsdtRates {
     pub output: Decimal,
     /// Input written to the vendor's cache.
     pub cache_write: Decimal,
+    /// The same where it is kept for an hour; `None`: not sold.
+    pub cache_write_1h: Option<Decimal>,
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{
     raw::{RawRate, RawSource},
     secret::referred,
 };
-use crate::select_json::Selector;
+use crate::catalog::select_json::Selector;
 
 impl Check<'_> {
     pub(super) fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {

@@ -17,7 +17,7 @@ use toml::{
 };
 
 use super::error::Errors;
-use crate::similar::nearest;
+use crate::text::similar::nearest;
 
 /// Tollgate's configuration. Secrets are "${NAME}" of the environment or "file:/path"; decimal numbers stand in quotes.
 #[derive(Default, Deserialize, JsonSchema)]
@@ -175,7 +175,7 @@ pub(super) struct RawLimits {
     pub(super) h2_ping_seconds: Option<u64>,
     /// Time for the answer to a ping; 20.
     pub(super) h2_ping_timeout_seconds: Option<u64>,
-    /// Time for running calls after SIGTERM; 30.
+    /// Time for running calls and their charges after SIGTERM; 30.
     pub(super) drain_seconds: Option<u64>,
 }
 
@@ -269,14 +269,22 @@ pub(super) struct RawModel {
     pub(super) id: Option<String>,
     /// Its family, for people.
     pub(super) family: Option<String>,
+    /// Its own name, for people, where clients let them choose; the id.
+    pub(super) display_name: Option<String>,
+    /// What it is for, in front of its price there; absent: the price alone.
+    pub(super) description: Option<String>,
     /// Base prices.
     pub(super) usdt_mtok: Option<RawUsdt>,
     /// Most output tokens that it can be asked for.
     pub(super) output_tokens_max: Option<u64>,
     /// Fewest output tokens worth a call when funds are short; 256.
     pub(super) output_tokens_min: Option<u64>,
+    /// Output of a call that names no ceiling; absent: output_tokens_max.
+    pub(super) output_tokens_default: Option<u64>,
     /// Its context window; absent: not known.
     pub(super) input_tokens_max: Option<u64>,
+    /// Input up to which usdt_mtok holds: a call that may have more is a 400; absent: all.
+    pub(super) input_tokens_priced_max: Option<u64>,
     /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
     pub(super) output_field: Option<String>,
     /// Who speaks instructions: "system" or "developer".
@@ -307,6 +315,8 @@ pub(super) struct RawUsdt {
     pub(super) output: Option<String>,
     /// Input that was written to the vendor's cache.
     pub(super) cache_write: Option<String>,
+    /// The same where it is kept for an hour (cache_control.ttl "1h"); absent: a call that asks for it is a 400.
+    pub(super) cache_write_1h: Option<String>,
 }
 
 /// `model.routes[]`

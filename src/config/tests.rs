@@ -5,7 +5,7 @@ use tollgate_layers::{
 };
 
 use super::*;
-use crate::files::Shares;
+use crate::node::files::Shares;
 
 const EXAMPLE: &str = include_str!("../../deploy/tollgate.toml");
 
@@ -561,6 +561,24 @@ fn every_mistake_is_named_with_its_field() {
         ("id = \"m\"", "id = \"\"", "model[0].id", "missing"),
         ("family = \"M\"", "", "model[0].family", "missing"),
         (
+            "family = \"M\"",
+            "family = \"M\"\ndisplay_name = \" \"",
+            "model[0].display_name",
+            "1 to 60 characters in one line",
+        ),
+        (
+            "family = \"M\"",
+            "family = \"M\"\ndescription = \"two\\nlines\"",
+            "model[0].description",
+            "1 to 40 characters in one line",
+        ),
+        (
+            "family = \"M\"",
+            "family = \"M\"\ndescription = \"ровно сорок один знак, а можно лишь сорок\"",
+            "model[0].description",
+            "1 to 40 characters in one line",
+        ),
+        (
             ", cache_write = \"0.25\"",
             "",
             "model[0].usdt_mtok.cache_write",
@@ -595,6 +613,30 @@ fn every_mistake_is_named_with_its_field() {
             "family = \"M\"\noutput_tokens_min = 200000",
             "model[0].output_tokens_min",
             "128000",
+        ),
+        (
+            "family = \"M\"",
+            "family = \"M\"\noutput_tokens_default = 128001",
+            "model[0].output_tokens_default",
+            "256 to 128000",
+        ),
+        (
+            "family = \"M\"",
+            "family = \"M\"\noutput_tokens_min = 500\noutput_tokens_default = 499",
+            "model[0].output_tokens_default",
+            "500 to 128000",
+        ),
+        (
+            "family = \"M\"",
+            "family = \"M\"\ninput_tokens_max = 1000\ninput_tokens_priced_max = 1001",
+            "model[0].input_tokens_priced_max",
+            "1 to 1000",
+        ),
+        (
+            "cache_write = \"0.25\"",
+            "cache_write = \"0.25\", cache_write_1h = \"0\"",
+            "model[0].usdt_mtok.cache_write_1h",
+            "above 0",
         ),
         (
             "vendor = \"v\"",
@@ -853,17 +895,27 @@ fn debug_shows_no_secret() {
 fn the_fingerprint_follows_prices_and_nothing_else() {
     let fingerprint = |text: &str| parse(text).unwrap().live.fingerprint();
     let first = fingerprint(SMALL);
-    assert_eq!(first.len(), 64);
+    // Of a version that knew four rates: an upgrade is no new tariff.
+    let four = "21ed2289c364728c369072a5b703e08d6251a10c985c67e65a34b7f85e98c3fe";
+    assert_eq!(first, four);
     for (from, to) in [
         ("output = \"2.00\"", "output = \"2\""),
         ("fixed = \"90.50\"", "fixed = \"91\""),
         ("family = \"M\"", "family = \"N\""),
         ("model = \"m-1\"", "model = \"m-2\""),
+        (
+            "family = \"M\"",
+            "family = \"M\"\noutput_tokens_default = 512\ninput_tokens_priced_max = 7",
+        ),
     ] {
         assert_eq!(fingerprint(&changed(from, to)), first, "{to}");
     }
     for (from, to) in [
         ("output = \"2.00\"", "output = \"2.01\""),
+        (
+            "cache_write = \"0.25\"",
+            "cache_write = \"0.25\", cache_write_1h = \"0.4\"",
+        ),
         ("id = \"m\"", "id = \"m2\""),
         (
             "[admin]",
@@ -890,6 +942,11 @@ fn what_is_allowed_and_probably_not_meant_is_warned_of() {
     assert_eq!(
         paths(&format!("listen = \"0.0.0.0:80\"\n{priced}")),
         ["base_url"]
+    );
+    let cheap = "cache_write = \"0.25\", cache_write_1h = \"0.24\"";
+    assert_eq!(
+        paths(&priced.replace("cache_write = \"0.25\"", cheap)),
+        ["model[0].usdt_mtok.cache_write_1h"]
     );
     let idle = "[[vendor]]\nname = \"idle\"\nformat = \"messages\"\n\
                 url = \"https://h/v1\"\nkey = \"${VENDOR_KEY}\"\n";

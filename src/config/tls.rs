@@ -7,8 +7,8 @@ use super::{
     raw::RawTls,
 };
 use crate::{
-    time_text::rfc3339,
-    tls::{Flaw, Identity},
+    edge::tls::{Flaw, Identity},
+    text::time::rfc3339,
 };
 
 /// How long before its end a certificate is warned of.

@@ -23,7 +23,7 @@ use super::{
     raw::{RawDialect, RawRoute, RawVendor},
     secret::{Env, referred},
 };
-use crate::similar::nearest;
+use crate::text::similar::nearest;
 
 /// Vendors by name; `None` for one that has mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;

@@ -15,15 +15,15 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         Event,
-        ledger::{Bookkeeping, Entry, Settled, Settlement},
+        ledger::{Entry, LedgerAdmin, Settled, Settlement},
     },
 };
 
 use self::vendor::ScriptedVendor;
 use crate::{
     config::Config,
-    runtime::{Gateway, log_event, until_told_to_stop},
-    store::Store,
+    ledger::AnyLedger,
+    node::{Gateway, log_event, until_told_to_stop},
 };
 
 const ACCOUNT: &str = "demo";
@@ -161,7 +161,7 @@ fn free_port(listen: SocketAddr) -> anyhow::Result<SocketAddr> {
     Ok(listener.local_addr()?)
 }
 
-async fn funded_key(store: &Store) -> anyhow::Result<SecretKey> {
+async fn funded_key(store: &AnyLedger) -> anyhow::Result<SecretKey> {
     let account: AccountId = ACCOUNT.parse()?;
     let secret = SecretKey::generate();
     store.create_account(&account, "Demo").await?;
@@ -225,7 +225,7 @@ and (estimated) where the vendor did not count. Ctrl-C stops.
     );
 }
 
-async fn print_calls(store: Store, mut lines: mpsc::Receiver<(Settlement, Settled)>) {
+async fn print_calls(store: AnyLedger, mut lines: mpsc::Receiver<(Settlement, Settled)>) {
     while let Some((settlement, settled)) = lines.recv().await {
         let balance = match store.account(&settlement.account).await {
             Ok(account) => account.balance_rub.to_string(),
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_key_says_when_it_was_made() {
-        let store = Store::Memory(MemoryLedger::new());
+        let store = AnyLedger::Memory(MemoryLedger::new());
         funded_key(&store).await.unwrap();
         let key = store.key(&"demo-key".parse().unwrap()).await.unwrap();
         assert!(key.record.created_at_ms > 1_700_000_000_000);

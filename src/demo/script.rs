@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use super::vendor::{Received, Reply};
 
 /// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
-/// that tool is offered or the tool that the text names (`run-tool NAME {…}`), and repeats a tool's
-/// result. It ends before a stop sequence, and repeats its instructions when asked to (`say-system`).
+/// that tool is offered or the tools that the text names, one after the other (`run-tool NAME {…} run-tool NAME {…}`),
+/// and repeats a tool's result. It ends before a stop sequence, and repeats its instructions when asked to
+/// (`say-system`).
 ///
 /// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]
@@ -32,10 +33,11 @@ pub fn polite(received: &Received) -> Reply {
         return Reply::json(200, &json!({ "input_tokens": input }));
     }
     let model = req["model"].as_str().unwrap_or_default();
-    let calls = if is_result {
-        Vec::new()
-    } else {
-        tool_calls(&req, &said)
+    let asked = is_result || said.contains(RUN_TOOL);
+    let calls = match asked.then(|| next_tool(&req)).flatten() {
+        Some(call) => vec![call],
+        None if is_result => vec![],
+        None => weather_calls(&req, &said),
     };
     let mut text = if is_result {
         format!("Результат: {said}")
@@ -142,50 +144,66 @@ fn stop_sequences(req: &Value) -> Vec<&str> {
 
 /// A call of a tool: id, name, and the arguments in the pieces that a stream brings them in.
 struct ToolCall {
-    id: &'static str,
+    id: String,
     name: String,
     pieces: [String; 2],
 }
 
 impl ToolCall {
-    fn new(id: &'static str, name: &str, arguments: &str) -> Self {
+    fn new(number: usize, name: &str, arguments: &str) -> Self {
         let middle = (arguments.len() / 2..=arguments.len())
             .find(|at| arguments.is_char_boundary(*at))
             .unwrap_or_default();
         let (first, second) = arguments.split_at(middle);
         Self {
-            id,
+            id: format!("call_{number}"),
             name: name.to_owned(),
             pieces: [first.to_owned(), second.to_owned()],
         }
     }
 }
 
-/// Calls of `get_weather` if it is offered (two for `parallel`), or of the tool that the text asks for
-/// as `run-tool NAME {"its": "arguments"}`.
-fn tool_calls(req: &Value, said: &str) -> Vec<ToolCall> {
-    let tools = req["tools"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let offered = |name: &str| {
-        tools
-            .iter()
-            .any(|tool| tool["name"] == name || tool["function"]["name"] == name)
+/// Asks for a tool: its name and its arguments stand behind it.
+const RUN_TOOL: &str = "run-tool ";
+
+fn is_offered(req: &Value, name: &str) -> bool {
+    let mut tools = req["tools"].as_array().into_iter().flatten();
+    tools.any(|tool| tool["name"] == name || tool["function"]["name"] == name)
+}
+
+/// The first of the tools that the last text with `run-tool NAME {"its": "arguments"}` in it asks for and that has no
+/// result yet.
+fn next_tool(req: &Value) -> Option<ToolCall> {
+    let mut results = 0;
+    let messages = req["messages"].as_array()?;
+    let asked = messages.iter().rev().find_map(|message| {
+        let content = &message["content"];
+        let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
+        let (of_user, of_tool) = (message["role"] == "user", message["role"] == "tool");
+        let texts = parts.iter().filter_map(|part| part["text"].as_str());
+        let mut texts = content.as_str().into_iter().chain(texts);
+        let asked = texts.find(|text| of_user && text.contains(RUN_TOOL));
+        if asked.is_none() {
+            let is_result = |part: &&Value| part["type"] == "tool_result";
+            results += usize::from(of_tool) + parts.iter().filter(is_result).count();
+        }
+        asked
+    })?;
+    let call = asked.split(RUN_TOOL).nth(1 + results)?;
+    let (name, arguments) = call.trim().split_once(' ')?;
+    is_offered(req, name).then(|| ToolCall::new(results + 1, name, arguments))
+}
+
+/// Calls of `get_weather` if it is offered, two for `parallel`.
+fn weather_calls(req: &Value, said: &str) -> Vec<ToolCall> {
+    const WEATHER: &str = "get_weather";
+    let count = match (is_offered(req, WEATHER), said.contains("parallel")) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
     };
-    let asked = said
-        .split_once("run-tool ")
-        .and_then(|(_, rest)| rest.trim().split_once(' '));
-    if let Some((name, arguments)) = asked.filter(|(name, _)| offered(name)) {
-        return vec![ToolCall::new("call_1", name, arguments)];
-    }
-    let ids: &[&'static str] = match (offered("get_weather"), said.contains("parallel")) {
-        (false, _) => &[],
-        (true, false) => &["call_1"],
-        (true, true) => &["call_1", "call_2"],
-    };
-    ids.iter()
-        .map(|id| ToolCall::new(id, "get_weather", "{\"city\":\"Москва\"}"))
+    (1..=count)
+        .map(|number| ToolCall::new(number, WEATHER, "{\"city\":\"Москва\"}"))
         .collect()
 }
 

@@ -19,8 +19,8 @@ NAME = re.compile(r"\b(?:tollgate|process)_[a-z0-9_]+")
 SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 # Labels that Prometheus adds, and those of its ALERTS.
 ADDED = {"job", "instance", "alertname", "alertstate"}
-# Time that a gateway needs after limits.drain_seconds: 5 s for cut calls, 30 s for the last charges.
-AFTER_DRAIN = 35
+# Time that a gateway needs after limits.drain_seconds: 5 s for cut calls, 5 s for their charges.
+AFTER_DRAIN = 10
 
 
 class Mistakes(list):

@@ -168,8 +168,7 @@ async fn half_closes(ledger: LedgerKind) -> Verdict {
         let mut read = Vec::new();
         let ended = timeout(Duration::from_secs(10), socket.read_to_end(&mut read)).await;
         assert!(ended.is_ok(), "the connection stays open");
-        // Whether that is a leave is the server's choice.
-        world.expect(&call, Charge::Any);
+        world.expect(&call, Charge::Full);
         world.round();
     }
     world.verdict().await

@@ -91,7 +91,7 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
 
 /// A script of the Redis ledger, as it is sent to servers of 7.0.
 pub fn script_text(name: &str) -> String {
-    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/src/reserve/lua");
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/redis/scripts");
     let read = |name: &str| std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
     let text = read(name);
     let parts: String = text

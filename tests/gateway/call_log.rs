@@ -11,6 +11,10 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
+const SESSION: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
+/// Text that nobody may write into a log.
+const NO_SESSION: &str = "<script>forged</script>";
+
 /// Posts to an operation with this key.
 async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     let bearer = format!("Bearer {key}");
@@ -18,6 +22,8 @@ async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
         ("authorization", bearer.as_str()),
         ("content-type", "application/json"),
         ("anthropic-version", "2026-10-21"),
+        ("x-claude-code-session-id", NO_SESSION),
+        ("x-session-id", SESSION),
     ];
     let url = format!("http://{}{}", edge.address, op.path());
     let req = request(Method::POST, &url, &headers, body.to_string().into());
@@ -77,6 +83,7 @@ async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
                 ("account", json!("acme")),
                 ("path", json!(op.path())),
                 ("status", json!(200)),
+                ("session", json!(SESSION)),
                 ("model", json!(op.model())),
                 ("vendor", json!(format!("{}-vendor", op.model()))),
                 ("streamed", json!(stream)),
@@ -122,6 +129,7 @@ async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
     for answer in answers {
         assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
     }
+    assert!(!edge.log().contains("script"), "{}", edge.log());
 }
 
 #[tokio::test]
@@ -190,7 +198,7 @@ async fn a_call_that_its_vendor_fails_says_who_and_why_and_that_it_cost_nothing(
     );
 }
 
-/// As when its name is mistyped in a route.
+/// As when its name is mistyped in a route: it is not to look like an outage.
 #[tokio::test]
 async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_to_the_caller() {
     let edge = Edge::start("").await;
@@ -203,9 +211,12 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     let number = answer.number();
     let told = eventually("the operator is told", async || {
         let mut found = lines(&edge, &number).into_iter();
-        found.find(|line| line["level"] == "WARN" && line["target"] != "call")
+        found.find(|line| line["level"] == "ERROR" && line["target"] != "call")
     })
     .await;
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("knows no such model"), "{told}");
+    assert!(message.contains("routes[].model"), "{told}");
     for (field, expected) in [
         ("vendor", json!("chat-vendor")),
         ("model", json!("vendor-chat-1")),
@@ -222,8 +233,11 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     let route = &vendors["vendors"][0]["routes"][0];
     assert_eq!(route["model"], "vendor-chat-1", "{vendors}");
     assert_eq!(route["last_error"]["status"], 404, "{vendors}");
+    let text = &route["last_error"]["text"];
+    assert_eq!(text, "model not found (404)", "{vendors}");
     assert!(route["last_error"]["at"].is_string(), "{vendors}");
-    assert_eq!(route["state"], "answering", "{vendors}");
+    assert_eq!(route["state"], "resting", "{vendors}");
+    assert_eq!(route["failures"], 0, "{vendors}");
 }
 
 /// A 403 is about a model, or about what one request says: the key serves others.

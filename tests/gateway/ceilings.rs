@@ -9,7 +9,7 @@ use tollgate_layers::{
     ceiling::{Ceiling, Ceilings},
     reserve::{
         book::{Book, Command, Outcome, apply},
-        ledger::{Booked, Bookkeeping, KeyChange, Ledger, LedgerError, Refusal},
+        ledger::{Booked, KeyChange, Ledger, LedgerAdmin, LedgerError, Refusal},
         memory::MemoryLedger,
     },
 };

@@ -46,7 +46,12 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
     let body = answer.json();
     assert_eq!(names(&body), ["error"], "{what}");
     let error = &body["error"];
-    assert_eq!(names(error), ["code", "message", "type"], "{what}");
+    let of_a_vendor = error.get("vendor").is_some();
+    let fields: &[_] = match of_a_vendor {
+        true => &["code", "message", "type", "vendor"],
+        false => &["code", "message", "type"],
+    };
+    assert_eq!(names(error), fields, "{what}");
     assert_eq!(error["type"], kind, "{what}");
     assert_eq!(error["code"], code, "{what}");
 

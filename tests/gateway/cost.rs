@@ -1,5 +1,5 @@
-//! What the caller is told of a call's cost with the answer: a header of a plain one, a comment behind the
-//! last event of a stream.
+//! What the caller is told of a call's cost with the answer: a header of a plain one, a comment in front of
+//! the last event of a stream.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ async fn a_plain_answer_says_what_it_cost() {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_it_cost_behind_its_last_event() {
+async fn a_stream_says_what_it_cost_and_then_ends_with_its_last_event() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in WAYS {
@@ -65,12 +65,14 @@ async fn a_stream_says_what_it_cost_behind_its_last_event() {
         let answer = op.call(&world, &key, &streamed(op, vendor)).await;
         assert!(!answer.headers.contains_key("x-cost-rub"));
         let text = answer.text();
-        let (before, cost) = told_cost(&text);
+        let (told, cost) = told_cost(&text);
         let last = match op {
             Op::Chat => "data: [DONE]\n\n",
-            Op::Messages => "\"message_stop\"}\n\n",
+            Op::Messages => "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
         };
-        assert!(before.ends_with(last), "{op:?} {vendor:?}: {text}");
+        let end = format!("\n\n: cost_rub {cost}\n\n{last}");
+        assert!(text.ends_with(&end), "{op:?} {vendor:?}: {text}");
+        assert!(!told.contains("cost_rub"), "once: {text}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["charged_rub"], cost, "{op:?} {vendor:?}");
     }
@@ -96,7 +98,7 @@ async fn the_comment_is_a_line_of_its_own_whatever_the_vendor_left_out() {
     let world = World::start().await;
     let key = world.key().await;
     let whole = events(Op::Chat, &["раз"], 9, 2).concat();
-    for (end, gap) in [("", "\n\n"), ("\n", "\n\n"), ("\n\n", "")] {
+    for (end, gap) in [("", "\n\n"), ("\n", "\n"), ("\n\n", "")] {
         for size in [1, whole.len()] {
             let said = format!("{}{end}", whole.trim_end());
             let steps: Vec<Step> = said
@@ -109,8 +111,8 @@ async fn the_comment_is_a_line_of_its_own_whatever_the_vendor_left_out() {
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
             let body = streamed(Op::Chat, Op::Chat);
             let text = world.chat(&key, &body).await.text();
-            let (before, _) = told_cost(&text);
-            assert_eq!(before, format!("{said}{gap}"), "in pieces of {size}");
+            let (events, _) = told_cost(&text);
+            assert_eq!(events, format!("{said}{gap}"), "in pieces of {size}");
         }
     }
 }

@@ -11,7 +11,7 @@ use tollgate::demo::{
     script::polite,
     vendor::{Reply, Step},
 };
-use tollgate_layers::reserve::ledger::Bookkeeping;
+use tollgate_layers::reserve::ledger::LedgerAdmin;
 
 use crate::harness::{Setup, World, chat_body, next_text, with};
 

@@ -51,6 +51,11 @@ impl Edge {
         Self::run(Some(ledger), "debug", |text| text).await
     }
 
+    /// The same with its configuration edited.
+    pub async fn over_with(ledger: &str, edit: impl FnOnce(String) -> String) -> Self {
+        Self::run(Some(ledger), "debug", edit).await
+    }
+
     /// Without what would fill a disk in a million requests.
     pub async fn quiet() -> Self {
         Self::run(None, "info", |text| text).await
@@ -170,6 +175,12 @@ impl Edge {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status();
         assert!(sent.unwrap().success(), "{name}");
+    }
+
+    /// Once it has ended: its exit status, where no signal ended it.
+    pub fn exit_code(&mut self) -> Option<Option<i32>> {
+        let ended = self.child.try_wait().unwrap();
+        ended.map(|status| status.code())
     }
 
     pub fn is_alive(&mut self) -> bool {

@@ -450,6 +450,96 @@ async fn two_lengths_are_refused_in_the_shape_of_all_refusals_and_the_connection
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
+/// What stands for the host in a request, and whether it may.
+const HOSTS: &[(&str, &str, bool)] = &[
+    ("none", "", false),
+    ("two equal", "host: a\r\nhost: a\r\n", false),
+    ("two different", "host: a\r\nHost: b\r\n", false),
+    ("a blank within", "host: a b\r\n", false),
+    ("two in a list", "host: a, b\r\n", false),
+    ("a user", "host: user@a\r\n", false),
+    ("a path", "host: a/b\r\n", false),
+    ("a whole address", "host: http://a\r\n", false),
+    ("a port of letters", "host: a:b\r\n", false),
+    ("a port beyond all", "host: a:65536\r\n", false),
+    ("a port alone", "host: :80\r\n", false),
+    ("IPv6 without brackets", "host: ::1\r\n", false),
+    ("IPv6 that is none", "host: [::g]:80\r\n", false),
+    ("other letters", "host: п.example\r\n", false),
+    ("empty", "host:\r\n", true),
+    ("a name", "host: gateway.example\r\n", true),
+    ("a name with a port", "HOST: Gateway.example:8080\r\n", true),
+    ("IPv4", "host: 127.0.0.1:80\r\n", true),
+    ("IPv6", "host: [2001:db8::1]:8443\r\n", true),
+];
+
+/// RFC 9112, section 3.2: whoever stands before us decides by it, and must not have read another one.
+#[tokio::test]
+async fn a_request_says_its_host_once_and_as_a_host_is_written_or_gets_400() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let body = chat_body("x").to_string();
+    let rest = format!(
+        "connection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        key.secret,
+        body.len()
+    );
+    for (what, host, good) in HOSTS {
+        for target in ["", "http://gateway.example"] {
+            let bytes = format!("POST {target}/v1/chat/completions HTTP/1.1\r\n{host}{rest}");
+            let answer = raw(&world, &bytes).await;
+            if *good {
+                assert_eq!(answer.status, 200, "{what}: {answer:?}");
+            } else {
+                let text = refused(what, &answer, 400, INVALID, "");
+                assert!(text.contains("«host»"), "{what}: {text}");
+            }
+        }
+        // Before any path is looked at. HTTP/1.0 need not say it; what it says is looked at.
+        for (version, good) in [("1.1", *good), ("1.0", *good || host.is_empty())] {
+            let bytes = format!("GET /nowhere HTTP/{version}\r\n{host}connection: close\r\n\r\n");
+            let answer = raw(&world, &bytes).await;
+            let status = if good { 404 } else { 400 };
+            assert_eq!(answer.status, status, "{what}, HTTP/{version}");
+        }
+    }
+    let bytes = format!("POST http://user@a/v1/chat/completions HTTP/1.1\r\nhost: a\r\n{rest}");
+    let text = refused("a user", &raw(&world, &bytes).await, 400, INVALID, "");
+    assert!(text.contains("«host»"), "{text}");
+    let good = HOSTS.iter().filter(|(_, _, good)| *good).count();
+    assert_eq!(world.vendor.received().len(), 2 * good);
+    world.settled(&key).await;
+}
+
+/// Framing is not in doubt: the next request of the connection is served.
+#[tokio::test]
+async fn a_request_without_a_host_spoils_none_behind_it() {
+    let world = World::start().await;
+    let bytes = "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let answer = talk(world.gateway.address(), bytes.as_bytes(), PATIENCE).await;
+    assert_eq!(statuses(&answer.unwrap()), [400, 200]);
+}
+
+#[tokio::test]
+async fn the_operators_listener_wants_a_host_as_well() {
+    let world = World::start().await;
+    let to = world.gateway.admin_address().unwrap();
+    for (what, host, good) in HOSTS {
+        for path in ["/livez", "/metrics", "/admin/v1/accounts"] {
+            let bytes = format!(
+                "GET {path} HTTP/1.1\r\n{host}connection: close\r\n\
+                 authorization: Bearer {ADMIN_KEY}\r\n\r\n"
+            );
+            let answer = talk(to, bytes.as_bytes(), PATIENCE).await.unwrap();
+            let status = if *good { 200 } else { 400 };
+            let text = String::from_utf8_lossy(&answer);
+            assert_eq!(statuses(&answer), [status], "{what}: {text}");
+            assert!(*good || text.contains("host: "), "{what}: {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_waits_for_continue_is_told_to_and_only_once_its_key_is_good() {
     let world = World::start().await;

@@ -7,7 +7,11 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use hyper::client::conn::http2;
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo},
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -625,6 +629,52 @@ async fn heads_that_are_too_large_are_refused_on_h2_in_the_shape_of_all_refusals
     let req = world.chat_request(&key, &chat_body("x"));
     let answer = whole(client.request(req).await.unwrap()).await;
     assert_eq!(answer.status, 200);
+}
+
+/// RFC 9113, section 8.3.1: `:authority` says the host, and a `host` beside it says no other one.
+#[tokio::test]
+async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+        .await
+        .unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    for (authority, host, refused_field) in [
+        ("gateway.example", &[][..], None),
+        ("gateway.example", &["GATEWAY.example"], None),
+        ("gateway.example:80", &["gateway.example"], None),
+        ("[::1]:8080", &["[::1]:8080"], None),
+        ("gateway.example", &["other.example"], Some("host")),
+        ("gateway.example", &["gateway.example:8080"], Some("host")),
+        ("gateway.example", &[""], Some("host")),
+        ("gateway.example", &["user@gateway.example"], Some("host")),
+        (
+            "gateway.example",
+            &["gateway.example", "gateway.example"],
+            Some("host"),
+        ),
+        ("user@gateway.example", &[], Some(":authority")),
+    ] {
+        let what = format!("{authority} {host:?}");
+        let mut req = world.chat_request(&key, &chat_body("x"));
+        *req.uri_mut() = format!("http://{authority}{}", Op::Chat.path())
+            .parse()
+            .unwrap();
+        for host in host {
+            req.headers_mut().append("host", host.parse().unwrap());
+        }
+        let answer = whole(sender.send_request(req).await.unwrap()).await;
+        let Some(field) = refused_field else {
+            assert_eq!(answer.status, 200, "{what}: {answer:?}");
+            continue;
+        };
+        let text = refused(&what, &answer, 400, INVALID, "");
+        assert!(text.contains(&format!("«{field}»")), "{what}: {text}");
+    }
+    world.settled(&key).await;
 }
 
 /// What comes back is frames, and the last of a connection that we end says so.

@@ -32,9 +32,11 @@ use tokio::{
 };
 use tollgate::{
     config::{Config, Loaded},
-    panics::PanicsLayer,
-    reload::Reload,
-    server::{RequestBody, ServerSettings, serve},
+    edge::{
+        panics::PanicsLayer,
+        server::{RequestBody, ServerSettings, serve},
+    },
+    node::reload::Reload,
 };
 use tollgate_layers::{
     Error,
@@ -42,7 +44,7 @@ use tollgate_layers::{
     call::Format,
     facts::EventStream,
     request_number::RequestNumberLayer,
-    reserve::{ReserveLayer, Settler, SettlerSettings, ledger::Bookkeeping, memory::MemoryLedger},
+    reserve::{ReserveLayer, Settler, SettlerSettings, ledger::LedgerAdmin, memory::MemoryLedger},
     respond::{Language, RespondLayer},
     usage::Meter,
 };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::{HeaderValue, header::HOST};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::Notify};
@@ -80,6 +81,8 @@ async fn fields_that_change_the_price_or_the_model_unseen_are_refused_by_name() 
     let key = world.key().await;
     for (name, value) in [
         ("models", json!(["dearer"])),
+        ("provider", json!({ "order": ["dearest"] })),
+        ("fallbacks", json!(["dearer"])),
         ("route", json!("fallback")),
         ("plugins", json!([{ "id": "web" }])),
         ("search_parameters", json!({ "mode": "on" })),
@@ -109,7 +112,7 @@ async fn betas_that_change_the_price_do_not_cross() {
     let world = World::start().await;
     let key = world.key().await;
     let mut req = world.messages_request(&key, &messages_body("x"));
-    let betas = "effort-2025-11-24, context-1m-2025-08-07,x-1";
+    let betas = "effort-2025-11-24, context-1m-2025-08-07,Context-1M-2025-08-07,x-1";
     req.headers_mut()
         .insert("anthropic-beta", betas.parse().unwrap());
     assert_eq!(world.ask(req).await.status, 200);
@@ -176,10 +179,10 @@ async fn leave_after_first_frame(world: &World, key: &Key) -> String {
     let mut connections = tokio::task::JoinSet::new();
     connections.spawn(connection);
     let body = with(chat_body("x"), json!({ "stream": true }));
-    let res = sender
-        .send_request(world.chat_request(key, &body))
-        .await
-        .unwrap();
+    let mut req = world.chat_request(key, &body);
+    let host = HeaderValue::from_static("gateway.example");
+    req.headers_mut().insert(HOST, host);
+    let res = sender.send_request(req).await.unwrap();
     let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
     let mut body = res.into_body();
     assert!(next_text(&mut body).await.unwrap().contains("42"));

@@ -12,8 +12,8 @@ use tollgate_layers::{
     reserve::{
         audit::{AccountAudit, Snapshot},
         ledger::{
-            AccountBooks, BookError, Booked, Bookkeeping, Entry, Hold, JournalLine, JournalPart,
-            KeyChange, Ledger, Settlement,
+            AccountBooks, BookError, Booked, Entry, Hold, JournalLine, JournalPart, KeyChange,
+            Ledger, LedgerAdmin, Settlement,
         },
         memory::MemoryLedger,
     },

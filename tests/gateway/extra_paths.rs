@@ -1,7 +1,7 @@
 //! Decisions, "Extra paths": what users expect beside the three operations.
 
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate::demo::script::polite;
 
 use crate::{
@@ -14,12 +14,16 @@ use crate::{
 #[tokio::test]
 async fn the_root_answers_whoever_looks_whether_somebody_is_there() {
     let world = World::start().await;
-    for method in [Method::GET, Method::HEAD] {
-        let answer = world
-            .ask(request(method.clone(), &world.url("/"), &[], "".into()))
-            .await;
-        assert_eq!(answer.status, 200, "{method}");
-        assert!(answer.headers.contains_key("x-request-id"), "{method}");
+    for path in ["/", "/api/hello", "/api/hello?from=cli"] {
+        for method in [Method::GET, Method::HEAD] {
+            let answer = world
+                .ask(request(method.clone(), &world.url(path), &[], "".into()))
+                .await;
+            assert_eq!(answer.status, 200, "{method} {path}");
+            assert!(answer.text().is_empty(), "{method} {path}");
+            let numbered = answer.headers.contains_key("x-request-id");
+            assert!(numbered, "{method} {path}");
+        }
     }
 }
 
@@ -39,7 +43,17 @@ async fn the_models_of_a_key_are_listed_in_the_chat_format() {
     let ids: Vec<_> = data.iter().map(|model| &model["id"]).collect();
     assert_eq!(ids, ["chat", "messages"]);
     for model in data {
-        assert_eq!(names(model), ["created", "id", "object", "owned_by"]);
+        assert_eq!(
+            names(model),
+            [
+                "created",
+                "description",
+                "display_name",
+                "id",
+                "object",
+                "owned_by"
+            ]
+        );
         assert_eq!(model["object"], "model");
         assert!(model["created"].is_u64(), "{model}");
         assert!(model["owned_by"].is_string(), "{model}");
@@ -71,6 +85,116 @@ async fn the_models_of_a_key_are_listed_in_the_messages_format_where_its_version
         );
         let moment = model["created_at"].as_str().unwrap();
         assert!(moment.contains('T') && moment.ends_with('Z'), "{moment}");
+    }
+}
+
+/// What a client shows of a model where one is chosen, in either format's list and alone.
+async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
+    let mut seen = Vec::new();
+    for headers in [
+        &[("x-api-key", secret)][..],
+        &[("x-api-key", secret), ("anthropic-version", "2023-06-01")],
+    ] {
+        let list = world.get("/v1/models?limit=1000", headers).await;
+        assert_eq!(list.status, 200);
+        let list = list.json();
+        let models = list["data"].as_array().unwrap();
+        let model = models.iter().find(|model| model["id"] == id).unwrap();
+        seen.push((model["display_name"].clone(), model["description"].clone()));
+    }
+    assert_eq!(seen[0], seen[1]);
+    seen.remove(0)
+}
+
+#[tokio::test]
+async fn models_are_listed_with_their_prices_and_what_the_operator_says_of_them() {
+    let world = Setup::default()
+        .edit(
+            "id = \"messages\"\n",
+            "id = \"messages\"\ndisplay_name = \"Большая\"\ndescription = \"Для кода\"\n",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    assert_eq!(
+        shown(&world, &key.secret, "chat").await,
+        (
+            json!("chat"),
+            json!("Вход 100,00\u{a0}₽, выход 200,00\u{a0}₽ за 1 млн токенов")
+        )
+    );
+    assert_eq!(
+        shown(&world, &key.secret, "messages").await,
+        (
+            json!("Большая"),
+            json!(
+                "Для кода. Вход 1\u{202f}000,00\u{a0}₽, выход 2\u{202f}000,00\u{a0}₽ за 1 млн токенов"
+            )
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_models_price_is_said_in_the_gateways_language() {
+    let world = Setup::default()
+        .edit("base_url = ", "language = \"en\"\nbase_url = ")
+        .edit(
+            "id = \"messages\"\n",
+            "id = \"messages\"\ndescription = \"Good at code!\"\n",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    assert_eq!(
+        shown(&world, &key.secret, "messages").await,
+        (
+            json!("messages"),
+            json!("Good at code! Input 1,000.00\u{a0}₽, output 2,000.00\u{a0}₽ per 1M tokens")
+        )
+    );
+}
+
+#[tokio::test]
+async fn models_are_listed_without_prices_while_there_are_none() {
+    let world = Setup::default()
+        .edit(
+            "id = \"messages\"\n",
+            "id = \"messages\"\ndescription = \"Для кода\"\n",
+        )
+        .edit(
+            "fixed = \"100\"",
+            "url = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    let none = Value::Null;
+    assert_eq!(
+        shown(&world, &key.secret, "chat").await,
+        (json!("chat"), none)
+    );
+    assert_eq!(
+        shown(&world, &key.secret, "messages").await,
+        (json!("messages"), json!("Для кода"))
+    );
+}
+
+#[tokio::test]
+async fn a_key_is_taken_from_both_headers_where_it_is_the_same_in_both() {
+    let world = World::start().await;
+    let (key, other) = (
+        world.key().await,
+        world.another_key("acme", json!({})).await,
+    );
+    let bearer = bearer(&key);
+    for (second, status) in [(&key, 200), (&other, 401)] {
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("x-api-key", second.secret.as_str()),
+            ("anthropic-version", "2023-06-01"),
+        ];
+        let answer = world.get("/v1/models?limit=1000", &headers).await;
+        assert_eq!(answer.status, status);
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
 use tollgate_layers::reserve::{
     Event,
-    ledger::{Bookkeeping, KeyChange},
+    ledger::{KeyChange, LedgerAdmin},
 };
 
 use crate::secrets::{self, Folder};
@@ -74,7 +74,7 @@ impl Setup {
 }
 
 fn note(event: &Event<'_>) {
-    tollgate::runtime::log_event(event);
+    tollgate::node::log_event(event);
 }
 
 /// Rates that are easy to reckon with: the exchange rate is 100 and the multiplier 1, so `chat` costs

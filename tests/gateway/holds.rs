@@ -286,6 +286,66 @@ async fn our_ceiling_is_never_below_output_tokens_min_but_a_403() {
 }
 
 #[tokio::test]
+async fn a_call_without_a_ceiling_gets_and_holds_what_the_model_says() {
+    let setup = Setup::default().edit(
+        "output_tokens_max = 4000",
+        "output_tokens_max = 4000\noutput_tokens_default = 300",
+    );
+    let world = setup.start().await;
+    let rich = world.key().await;
+    let named = held(&world, Op::Chat, &rich, &chat_body("x")).await;
+    let need = named + 200 * 200;
+    assert_eq!(held(&world, Op::Chat, &rich, &open("x")).await, need);
+    assert_eq!(written(&world, "max_completion_tokens"), 300);
+    // Whoever names a ceiling may have more, up to the model's own.
+    let more = with(open("x"), json!({ "max_tokens": 4000 }));
+    assert_eq!(
+        held(&world, Op::Chat, &rich, &more).await,
+        named + 3900 * 200
+    );
+    // A vendor of the other format is told, too.
+    let other = with(open("x"), json!({ "model": "messages" }));
+    held(&world, Op::Chat, &rich, &other).await;
+    assert_eq!(written(&world, "max_tokens"), 300);
+    // Where funds are short, it gives way as the model's own ceiling does.
+    let short = world
+        .key_with("short", &rubles(need - 10 * 200), json!({}))
+        .await;
+    held(&world, Op::Chat, &short, &open("x")).await;
+    assert_eq!(written(&world, "max_completion_tokens"), 290);
+}
+
+#[tokio::test]
+async fn a_balance_for_ten_calls_without_a_ceiling_carries_ten_at_a_time() {
+    for (limits, at_a_time) in [
+        ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
+        // Without a default the first one takes it all.
+        ("output_tokens_max = 40000", 1),
+    ] {
+        let setup = Setup::default().edit("output_tokens_max = 4000", limits);
+        let world = setup.start().await;
+        let rich = world.key().await;
+        let need = held(&world, Op::Chat, &rich, &chat_body("x")).await + 200 * 200;
+        let key = world.key_with("ten", &rubles(10 * need), json!({})).await;
+        let mut running = Vec::new();
+        for _ in 0..at_a_time {
+            running.push(Running::start(&world, Op::Chat, &key, &open("x")).await);
+        }
+        let account = world.account(&key).await;
+        assert_eq!(account["free_rub"], "0.00", "{account}");
+        let answer = world.chat(&key, &open("x")).await;
+        refused("one more", &answer, 403, PERMISSION, "insufficient_balance");
+        for call in running {
+            call.finish().await;
+        }
+        // What they did not use is free for the next one.
+        world.settled(&key).await;
+        let next = Running::start(&world, Op::Chat, &key, &open("x")).await;
+        next.finish().await;
+    }
+}
+
+#[tokio::test]
 async fn a_ceiling_that_the_client_named_is_held_in_full_or_refused() {
     let world = World::start().await;
     let rich = world.key().await;

@@ -42,7 +42,7 @@ use tollgate_layers::{
     reserve::{
         Bill, Quote, ReserveLayer, Settler, SettlerSettings, Tariff,
         ledger::{
-            BookError, Bookkeeping, Hold, Item, Ledger, LedgerError, Refusal, Reserved, Settled,
+            BookError, Hold, Item, Ledger, LedgerAdmin, LedgerError, Refusal, Reserved, Settled,
             Settlement,
         },
         memory::MemoryLedger,

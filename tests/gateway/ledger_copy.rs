@@ -11,7 +11,7 @@ use tollgate_layers::{
     ceiling::Ceilings,
     reserve::{
         copy::{self, Source, Target},
-        ledger::{BookError, Bookkeeping, JournalLine, JournalPart, KeyChange, Ledger},
+        ledger::{BookError, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin},
         memory::MemoryLedger,
         redis::{RedisCopy, RedisLedger, RedisSettings},
         sqlite::{SqliteCopy, SqliteLedger},
@@ -385,4 +385,42 @@ async fn receipts_keep_their_age_in_redis() {
     let place = format!("tg:{{acme}}:r:{}", number(1));
     let left_ms: u64 = server.ask(&["PTTL", &place]).await.unwrap();
     assert!((99 * DAY_MS..=100 * DAY_MS).contains(&left_ms), "{left_ms}");
+}
+
+#[tokio::test]
+async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
+    const KEYS: usize = 60_000;
+    let (server, folder) = (RedisServer::start().await, folder());
+    let first = folder.path().join("a.db");
+    let ledger = SqliteLedger::open(&first).unwrap();
+    ledger.create_account(&acme(), "Acme").await.unwrap();
+    let ceilings = Ceilings {
+        total: Some(micro(500)),
+        month: Some(micro(400)),
+        day: Some(micro(300)),
+    };
+    let keys: Vec<_> = (0..KEYS)
+        .map(|index| {
+            let mut key = record(&acme(), &format!("k{index}"), 1);
+            let digest = format!("{index:064x}");
+            key.digest = digest.parse().unwrap();
+            key
+        })
+        .collect();
+    // Together, so that they share their commits.
+    for some in keys.chunks(2000) {
+        let made = some.iter().map(|key| ledger.create_key(key, ceilings));
+        for made in futures_util::future::join_all(made).await {
+            made.unwrap();
+        }
+    }
+    ledger.close().await;
+
+    let report = said(
+        &ledger_copy(&file(&first), &server.url(), &["--json"]).await,
+        0,
+    );
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["from"], report["to"]);
+    assert_eq!(report["to"]["keys"], KEYS, "{report}");
 }

@@ -32,6 +32,7 @@ mod random;
 mod call_log; // the line that each call leaves
 mod ceilings; // what a key may spend in a day and in a month
 mod commands; // exit codes, and what commands say when something is wrong
+mod connect; // ready-made set-up of clients
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below
@@ -48,6 +49,8 @@ mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
+mod fragments; // streams in whatever pieces a vendor cuts them
+mod half_closed; // clients that send no more, and read on
 mod holds; // what a call holds while it runs
 mod import; // accounts and keys from a CSV file
 mod leaving; // when the client leaves, and how the call ends then
@@ -83,6 +86,7 @@ mod tls; // TLS for callers, and its certificate
 mod traces; // spans, as a collector gets them
 mod translation; // formats put into each other, through the whole gateway
 mod translation_golden; // requests and what they become, file by file
+mod unpriced; // what has no price, and what has one of its own
 mod upgrade; // a new process takes over from an old one
 mod usage; // usage that is not to be trusted
 mod usage_report; // usage, exports, audits: by the API and by the commands

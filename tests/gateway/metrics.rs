@@ -16,7 +16,10 @@ use tokio::{sync::Notify, time::Instant};
 use tollgate::{
     Gateway,
     config::Config,
-    demo::vendor::{Reply, ScriptedVendor, Step},
+    demo::{
+        script,
+        vendor::{Reply, ScriptedVendor, Step},
+    },
 };
 use tollgate_layers::reserve::Event;
 
@@ -389,6 +392,25 @@ async fn overruns_losses_and_estimates_are_counted() {
 }
 
 #[tokio::test]
+async fn calls_with_more_input_than_is_priced_are_counted() {
+    let setup = Setup::default().edit(
+        "output_tokens_max = 4000",
+        "output_tokens_max = 4000\ninput_tokens_priced_max = 2600",
+    );
+    let world = setup.start().await;
+    let key = world.key().await;
+    // 3000 bytes are held as 2000 tokens and 520 around them, and may be 3000.
+    let dense = Op::Chat.body(&"x".repeat(3000));
+    for input in [2600, 2601] {
+        says(&world, Op::Chat, input, 100);
+        let answer = world.chat(&key, &dense).await;
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["usage"]["input"], input, "charged as it is told");
+    }
+    shows(&world, &[("tollgate_unpriced_input_calls_total", 1.0)]).await;
+}
+
+#[tokio::test]
 async fn a_vendor_that_fails_is_counted_and_shut() {
     let world = World::start().await;
     let key = world.key().await;
@@ -449,6 +471,39 @@ async fn a_vendor_that_fails_is_counted_and_shut() {
         ],
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_model_that_its_vendor_does_not_have_is_shown_and_no_failure() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let unknown = |vendor: &str, model: &str| {
+        format!("tollgate_vendor_model_unknown{{vendor=\"{vendor}\",model=\"{model}\"}}")
+    };
+    let chat = unknown("chat-vendor", "vendor-chat-1");
+    world.vendor.script(|_| refusal(404, "no such model"));
+    for _ in 0..5 {
+        assert_eq!(world.chat(&key, &chat_body("x")).await.status, 503);
+    }
+    shows(
+        &world,
+        &[
+            (&chat, 1.0),
+            (&unknown("messages-vendor", "vendor-messages-1"), 0.0),
+            (
+                "tollgate_vendor_failures_total{vendor=\"chat-vendor\"}",
+                0.0,
+            ),
+            (
+                "tollgate_vendor_breaker_open{vendor=\"chat-vendor\",model=\"vendor-chat-1\"}",
+                0.0,
+            ),
+        ],
+    )
+    .await;
+    world.vendor.script(script::polite);
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
+    shows(&world, &[(&chat, 0.0)]).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde_json::{Value, json};
-use tollgate::{demo::vendor::Reply, live::RateReading};
+use tollgate::{catalog::snapshot::RateReading, demo::vendor::Reply};
 
 use crate::{
     checks::{cost_nothing, decimal, micro},

@@ -2,7 +2,7 @@
 
 use http::{Method, StatusCode};
 use rust_decimal::Decimal;
-use tollgate::live::RateReading;
+use tollgate::catalog::snapshot::RateReading;
 
 use crate::{
     checks::is_russian,
@@ -10,7 +10,7 @@ use crate::{
     ops::{limits, top},
 };
 
-const BROWSER: (&str, &str) = (
+pub const BROWSER: (&str, &str) = (
     "accept",
     "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8",
 );
@@ -22,7 +22,7 @@ async fn page(world: &World) -> String {
 }
 
 /// Every tag of a document, in order, after checking that they nest.
-fn tags(html: &str) -> Vec<String> {
+pub fn tags(html: &str) -> Vec<String> {
     const VOID: [&str; 3] = ["!doctype", "meta", "link"];
     let (mut tags, mut open) = (Vec::new(), Vec::new());
     let mut rest = html;

@@ -28,6 +28,13 @@ fn talkative(key: &str) -> Vec<(&'static str, &str)> {
         ("idempotency-key", "mine"),
         ("te", "trailers"),
         ("x-api-version", "7"),
+        ("x-claude-code-session-id", "s-1"),
+        ("x-claude-code-agent-id", "a-1"),
+        ("x-claude-code-parent-agent-id", "a-0"),
+        ("x-claude-code-request-class", "main"),
+        ("x-claude-code-prompt-id", "p-1"),
+        ("x-session-id", "s-2"),
+        ("x-session-affinity", "s-3"),
     ]
 }
 
@@ -75,6 +82,9 @@ async fn headers_to_vendors_are_built_from_scratch() {
             assert!(agent.starts_with("tollgate/"), "{agent}");
             let host = world.vendor.address().to_string();
             assert_eq!(headers["host"], host.as_str());
+            // It was understood here.
+            let receipt = world.receipt(&answer.number()).await;
+            assert_eq!(receipt["session"], "s-1");
         }
     }
 }

@@ -5,7 +5,7 @@ use tollgate::demo::vendor::Reply;
 
 use crate::{
     checks::{AUTHENTICATION, INVALID, NOT_FOUND, names, refused},
-    harness::{Answer, Key, RedisServer, Setup, World, eventually},
+    harness::{Answer, Key, RedisServer, Setup, World, eventually, with},
     ops::{BOTH, Op, bearer, top},
     replies::{Running, answer},
 };
@@ -96,6 +96,40 @@ async fn a_receipt_says_how_a_call_ended_and_that_its_usage_was_bounded() {
     );
     // What `max_tokens` allowed is what was held for.
     assert_eq!(own["usage"]["output"], 100, "{own}");
+}
+
+#[tokio::test]
+async fn a_receipt_names_the_session_that_its_caller_named() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let uuid = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
+    for op in BOTH {
+        for (header, said, session) in [
+            ("x-claude-code-session-id", uuid, Some(uuid)),
+            ("x-session-id", "nightly_7", Some("nightly_7")),
+            ("x-session-affinity", "ses_2f", Some("ses_2f")),
+            ("x-claude-code-agent-id", "a-1", None),
+            // What is no id is a hint that is not taken, and no mistake.
+            ("x-session-id", "two words", None),
+            ("x-session-id", "=cmd()", None),
+            ("x-session-id", "сессия", None),
+            ("x-session-id", &"s".repeat(65), None),
+        ] {
+            for stream in [false, true] {
+                let headers = [("authorization", bearer.as_str()), (header, said)];
+                let body = with(op.body("x"), json!({ "stream": stream })).to_string();
+                let answer = op.post(&world, &headers, body).await;
+                assert_eq!(answer.status, 200, "{header}: {said}: {answer:?}");
+                let own = receipt(&world, &key, &answer.number()).await;
+                let operators = world.receipt(&answer.number()).await;
+                for receipt in [own, operators] {
+                    let found = receipt.get("session").map(|found| found.as_str().unwrap());
+                    assert_eq!(found, session, "{header}: {said}: {receipt}");
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 use tollgate::demo::{script::polite, vendor::Step};
-use tollgate_layers::reserve::ledger::{Bookkeeping, Ledger};
+use tollgate_layers::reserve::ledger::{Ledger, LedgerAdmin};
 
 use crate::{
+    edge::Edge,
     harness::{
         Answer, Key, RedisServer, Setup, World, chat_body, eventually, messages_body, next_text,
         whole, with,
@@ -247,6 +248,69 @@ async fn a_stop_while_redis_is_dead_takes_no_longer_than_it_may_and_the_next_sta
         .await;
     assert_eq!(next.receipt(&number).await["charged_rub"], COST);
     assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
+}
+
+/// `limits.drain_seconds` is for all of it, the charges too; what is left is said and told by the next start.
+#[tokio::test]
+async fn a_stop_with_charges_that_cannot_be_told_takes_the_drains_time_and_says_what_it_keeps() {
+    const DRAIN: Duration = Duration::from_secs(2);
+    let server = RedisServer::start_durable().await;
+    let limits = format!("[limits]\ndrain_seconds = {}\n[tariff]", DRAIN.as_secs());
+    let edited = |text: String| text.replace("[tariff]", &limits);
+    let mut edge = Edge::over_with(&server.url(), edited).await;
+    edge.vendor.script(polite);
+    let secret = edge.key().await;
+    let body = chat_body("Привет");
+    // It has the key by heart from here on.
+    assert_eq!(edge.chat(&secret, &body).await.status, 200);
+    edge.nothing_is_held().await;
+    let go_on = Arc::new(Notify::new());
+    let held = Arc::clone(&go_on);
+    edge.vendor
+        .script(move |received| polite(received).with_step(0, Step::Hold(Arc::clone(&held))));
+    let dying = async {
+        eventually("the vendor is asked", async || {
+            (edge.vendor.received().len() == 2).then_some(())
+        })
+        .await;
+        server.kill();
+        go_on.notify_one();
+    };
+    let (answer, ()) = tokio::join!(edge.chat(&secret, &body), dying);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    edge.says("not settled yet", 1).await;
+
+    let told = Instant::now();
+    edge.signal("-TERM");
+    let code = loop {
+        if let Some(code) = edge.exit_code() {
+            break code;
+        }
+        assert!(told.elapsed() < Duration::from_secs(20), "{}", edge.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let took = told.elapsed();
+    assert_eq!(code, Some(0), "{}", edge.log());
+    assert!(took >= DRAIN, "{took:?}");
+    // And some for a busy machine.
+    assert!(took < DRAIN + Duration::from_secs(2), "{took:?}");
+    let log = edge.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("could not be told"))
+        .unwrap_or_else(|| panic!("{log}"));
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["calls"], 1, "{line}");
+    let outbox = line["outbox"].as_str().unwrap();
+    assert!(edge.config().contains(outbox), "{line}");
+
+    server.restart().await;
+    let next = Setup::default()
+        .ledger(&server.url())
+        .edit("outbox = \"", &format!("outbox = \"{outbox}\" # \""))
+        .start()
+        .await;
+    assert_eq!(next.receipt(&answer.number()).await["charged_rub"], COST);
 }
 
 #[tokio::test]

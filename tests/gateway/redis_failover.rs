@@ -10,7 +10,7 @@ use tollgate_layers::{
     key::{AccountId, KeyDigest, KeyStore},
     reserve::{
         ledger::{
-            BookError, Booked, Bookkeeping, Hold, KeyChange, Ledger, LedgerError, Settlement,
+            BookError, Booked, Hold, KeyChange, Ledger, LedgerAdmin, LedgerError, Settlement,
         },
         redis::{RedisLedger, RedisSettings, Watch},
     },

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tollgate::demo::vendor::{Reply, Step};
+use tollgate_layers::{call::Format, facts::EventStream, sse::Splitter};
 
 use crate::{
     harness::{Key, World, next_text, with},
@@ -197,16 +199,32 @@ pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     seen
 }
 
-/// A stream without the comment behind its last event, and what that says the call cost.
-pub fn told_cost(text: &str) -> (&str, &str) {
-    let (events, comment) = text
-        .rsplit_once(": cost_rub ")
-        .unwrap_or_else(|| panic!("no cost behind the stream: {text}"));
-    let cost = comment
-        .strip_suffix("\n\n")
-        .unwrap_or_else(|| panic!("the cost is not the end of the stream: {text}"));
+/// A stream without the comment in front of its last event, and what that says the call cost.
+pub fn told_cost(text: &str) -> (String, &str) {
+    let (before, comment) = text
+        .split_once(": cost_rub ")
+        .unwrap_or_else(|| panic!("no cost in the stream: {text}"));
+    let (cost, last) = comment
+        .split_once("\n\n")
+        .unwrap_or_else(|| panic!("the cost is the end of the stream: {text}"));
     assert!(cost.parse::<Decimal>().is_ok(), "{cost} is no amount");
-    (events, cost)
+    assert!(before.is_empty() || before.ends_with('\n'), "{text}");
+    let last_event = Bytes::copy_from_slice(last.trim_end().as_bytes());
+    let mut events = Vec::new();
+    let mut splitter = Splitter::default();
+    let blank = Bytes::from_static(b"\n\n");
+    for piece in [last_event, blank] {
+        let split = splitter.push(&piece, |event| events.push(event));
+        split.expect("it is short");
+    }
+    assert!(
+        events.len() == 1
+            && [Format::Chat, Format::Messages]
+                .iter()
+                .any(|format| EventStream(*format).last_event_at(events[0].raw()) == Some(0)),
+        "no last event behind the cost, or more than that: {text}"
+    );
+    ([before, last].concat(), cost)
 }
 
 /// Reads to the end.

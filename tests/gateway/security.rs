@@ -25,7 +25,7 @@ fn is_test(name: &str) -> bool {
     (1..=segments.len()).any(|split| {
         let (modules, function) = segments.split_at(split);
         let module = modules.join("/");
-        let mut files = ["tests/gateway", "src", "layers/src"]
+        let mut files = ["tests/gateway", "src", "layers/src", "layers/ledger/src"]
             .into_iter()
             .flat_map(|root| {
                 [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("{root}/{module}{end}"))

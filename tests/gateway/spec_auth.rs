@@ -1,4 +1,4 @@
-//! Specification 5; decisions, "Names" and the rows 401 and 403: who is let in, and what a key that
+//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: who is let in, and what a key that
 //! is not let in is told.
 
 use http::Method;
@@ -7,7 +7,7 @@ use tollgate_layers::{
     auth::SecretKey,
     ceiling::Ceilings,
     key::{KeyRecord, KeyStatus},
-    reserve::ledger::Bookkeeping,
+    reserve::ledger::LedgerAdmin,
 };
 
 use crate::{

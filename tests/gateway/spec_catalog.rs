@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use rust_decimal::{Decimal, RoundingStrategy};
 use serde_json::{Value, json};
-use tollgate::live::RateReading;
+use tollgate::catalog::snapshot::RateReading;
 
 use crate::{
     checks::{INVALID, NOT_FOUND, decimal, refused},

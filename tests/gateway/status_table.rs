@@ -253,6 +253,10 @@ async fn no_such_model_is_503_that_need_not_be_tried_again() {
             let text = refused(model, &answer, 503, NOT_FOUND, "model_not_found");
             assert!(text.contains(&format!("«{model}»")), "{text}");
         }
+        let body = with(op.body("x"), json!({ "model": "chta" }));
+        let answer = op.call(&world, &key, &body).await;
+        let text = refused("chta", &answer, 503, NOT_FOUND, "model_not_found");
+        assert!(text.contains("Похожая: «chat»"), "{text}");
     }
     assert!(world.vendor.received().is_empty());
 }

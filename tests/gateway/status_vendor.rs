@@ -46,6 +46,77 @@ async fn a_vendors_400_413_and_422_are_passed_on_with_its_text_so_that_the_reque
     }
 }
 
+/// What Claude Code 2.1.330 finds in a refusal, and asks again without; some of it only where the text begins.
+const ACTED_ON: [&str; 40] = [
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "Input is too long.",
+    "Input is too long for requested model.",
+    "This model's maximum context length is 128000 tokens. However, you requested 130000 tokens.",
+    "input length and `max_tokens` exceed context limit: 190000 + 32000 > 200000, decrease input length or `max_tokens` and try again",
+    "max_tokens: 64000 > 32000, which is the maximum allowed number of output tokens for this model",
+    "Unexpected value(s) `context-management-2025-06-27` for the `anthropic-beta` header. Please consult our documentation.",
+    "Unexpected value(s) `mid-conversation-system-clear-at-2026-08-21`, `interleaved-thinking-2025-05-14` for the `anthropic-beta` header.",
+    "Unexpected value(s) `advanced-tool-use-2025-11-20` for the `anthropic_beta` field",
+    "invalid beta flag",
+    "The long context beta is not yet available for this subscription.",
+    "context_management: Extra inputs are not permitted",
+    "context_management.edits.0: Input tag 'clear_tool_uses_20250919' found using 'type' does not match any of the expected tags",
+    "messages.3.content.1: Input tag 'tool_reference' found using 'type' does not match any of the expected tags: 'text', 'image'",
+    "`clear_thinking_20251015` strategy requires `thinking` to be enabled or adaptive",
+    "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "messages.5.content.0: Invalid `data` in `redacted_thinking` block",
+    "messages.1.content.0.thinking.signature: Field required",
+    "messages.7.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+    "\"thinking.type.enabled\" is not supported for this model. Use \"thinking.type.adaptive\" and \"output_config.effort\".",
+    "adaptive thinking is not supported on this model",
+    "thinking.adaptive.display: Input should be 'summarized' or 'omitted'",
+    "thinking.adaptive.block_binding.prefix_mismatch_behavior: Extra inputs are not permitted",
+    "effort 'max' is not supported when thinking is disabled",
+    "This model does not support the effort parameter.",
+    "output_config.effort: Extra inputs are not permitted",
+    "output_config.format: Extra inputs are not permitted",
+    "messages.4: output_config.effort requires a model that supports per-turn effort",
+    "messages.2.content.0: `tool_addition` is not supported on this model",
+    "'claude-opus-4-5-20251101' does not support the `speed` parameter",
+    "tools.0.custom.ownership_metadata: Extra inputs are not permitted",
+    "messages.2: Unexpected role \"system\". Allowed input message roles are: user, assistant",
+    "messages.6: role 'system' must follow a user message",
+    "messages.0.content.2.cache_control.evict_on_complete: Extra inputs are not permitted without the beta",
+    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes",
+    "messages.9.content.0.image.source.base64.data: At least one of the image dimensions exceed max allowed size for many-image requests: 2000 pixels",
+    "A maximum of 100 PDF pages may be provided.",
+    "messages.0.content.0.document.source: The PDF specified is password protected.",
+    "Too much media: 90 document pages + 20 images > 100",
+    "messages.3: `tool_use` ids were found without `tool_result` blocks immediately after: `tool_use` blocks must come first",
+];
+
+#[tokio::test]
+async fn what_clients_act_on_in_a_vendors_refusal_reaches_them_word_for_word() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for text in ACTED_ON {
+        world.vendor.script(move |_| refusal(400, text));
+        for op in BOTH {
+            for stream in [false, true] {
+                let body = with(op.body("x"), json!({ "stream": stream }));
+                let answer = op.call(&world, &key, &body).await;
+                let error = &answer.json()["error"];
+                let (message, number) = (
+                    error["message"].as_str().unwrap(),
+                    answer.headers["x-request-id"].to_str().unwrap(),
+                );
+                // Before anything of ours, in one line, with the number at the end.
+                assert!(message.starts_with(&format!("{text} — ")), "{message}");
+                assert!(message.ends_with(&format!(" ({number})")), "{message}");
+                assert!(!message.contains('\n'), "{message}");
+                // And the whole of it, for who looks for that.
+                assert_eq!(error["vendor"], json!({ "message": text }));
+                assert_eq!(error["type"], INVALID);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_vendors_text_is_scrubbed_of_keys_addresses_and_organisations() {
     let secrets = [

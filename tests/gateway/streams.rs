@@ -26,6 +26,13 @@ fn with_usage(body: Value) -> Value {
     )
 }
 
+fn in_pieces(said: &str, size: usize) -> Vec<Step> {
+    let pieces = said.as_bytes().chunks(size);
+    pieces
+        .map(|piece| Step::Send(Bytes::copy_from_slice(piece)))
+        .collect()
+}
+
 #[tokio::test]
 async fn a_stream_reaches_the_client_byte_for_byte() {
     let world = World::start().await;
@@ -33,20 +40,16 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
     let chat = "\u{feff}: hello\n\ndata:{\"choices\" : [ {\"index\":0,\"delta\":{\"content\":\"a\\u0416\"}} ],\
                 \"x\":1.0000000000000000001}   \n\nid: 7\r\nretry: 10\r\ndata: {\"choices\":[],\r\ndata: \"y\":null}\r\n\r\n\
                 data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
-                data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n: bye\n\n";
+                data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n";
     let messages = "event: message_start\r\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":1,\
                 \"output_tokens\":1}},\"new\":1e400}\r\n\r\nevent: ping\ndata: {\"type\": \"ping\"}\n\n: a comment\n\n\
                 event: of_tomorrow\ndata: {\"type\":\"of_tomorrow\"}\n\n\
                 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                 \"usage\":{\"output_tokens\":2}}  \n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     for (op, said) in [(Op::Chat, chat), (Op::Messages, messages)] {
-        // In frames that cut events, lines and characters.
-        for size in [1, 7, 64, 10_000] {
-            let steps: Vec<Step> = said
-                .as_bytes()
-                .chunks(size)
-                .map(|piece| Step::Send(Bytes::copy_from_slice(piece)))
-                .collect();
+        // In frames that cut events, lines and characters. What stands behind the last event is no part of it.
+        for (size, behind) in [(1, ": bye\n\n"), (7, ""), (64, ""), (10_000, ": bye\n\n")] {
+            let steps = in_pieces(&[said, behind].concat(), size);
             world
                 .vendor
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
@@ -89,13 +92,15 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
                 go.notify_one();
             }
             let mut seen = String::new();
-            while seen.len() < event.len() {
+            while !seen.ends_with(event) {
                 seen.push_str(&next_text(&mut body).await.expect("another event"));
+            }
+            if number + 1 == said.len() {
+                seen = told_cost(&seen).0;
             }
             assert_eq!(&seen, event, "{op:?}");
         }
-        let end = rest(&mut body).await;
-        assert_eq!(told_cost(&end).0, "", "{op:?}");
+        assert_eq!(rest(&mut body).await, "", "{op:?}");
     }
 }
 
@@ -252,15 +257,25 @@ async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_w
         let mut said = events(op, &["раз ", "два"], 9, 2);
         let before = said[..begun(op)].concat();
         said.insert(begun(op), error.to_owned());
-        world.vendor.script(move |_| Reply::stream(said.clone()));
-        let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
-        let text = answer.text();
-        assert_eq!(answer.status, 200, "{op:?}");
-        assert!(text.starts_with(&before), "{text}");
-        assert!(!text.contains("два") && !text.contains("Secret"), "{text}");
-        let error = error_event(op, &text, &answer.number());
-        assert_eq!(error["type"], "api_error", "{error}");
-        assert!(!answer.failed, "the event is the end: {op:?}");
+        let said = said.concat();
+        for size in [1, 50, said.len()] {
+            let steps = in_pieces(&said, size);
+            world
+                .vendor
+                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
+            let text = answer.text();
+            assert_eq!(answer.status, 200, "{op:?}");
+            // Not one byte of it, however it is cut.
+            let ours = text
+                .strip_prefix(&before)
+                .unwrap_or_else(|| panic!("{text}"));
+            let error = error_event(op, ours.trim_start(), &answer.number());
+            assert_eq!(error["type"], "api_error", "{error}");
+            assert_eq!(ours.matches("data:").count(), 1, "{ours}");
+            assert!(!text.contains("два") && !text.contains("Secret"), "{text}");
+            assert!(!answer.failed, "the event is the end: {op:?}");
+        }
     }
 }
 

@@ -19,14 +19,19 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tollgate::config::Config;
+use tollgate::{
+    config::Config,
+    demo::{script::polite, vendor::Step},
+};
 
 use crate::{
     edge::{Edge, read_to_close},
+    half_closed::{call, understood},
     harness::{Answer, Setup, VENDOR_KEY, World, chat_body, whole, with},
+    ops::Op,
     proxies::Authority,
 };
 
@@ -145,6 +150,35 @@ async fn both_versions_of_http_are_spoken_over_both_versions_of_tls() {
     }
     // Without a protocol in common there is no connection.
     assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
+}
+
+/// It says so with `close_notify`; without that, what came may have been cut by somebody else.
+#[tokio::test]
+async fn a_client_that_closes_its_sending_side_gets_its_answer() {
+    let authority = Authority::new();
+    let world = over_tls(Setup::default(), &authority).start().await;
+    world
+        .vendor
+        .script(|received| polite(received).with_step(0, Step::Wait(Duration::from_millis(500))));
+    let (key, to) = (world.key().await, world.gateway.address());
+    for version in BOTH {
+        for stream in [false, true] {
+            let mut socket = connect(to, &authority, &["http/1.1"], &[version])
+                .await
+                .unwrap();
+            let bytes = call(Op::Chat, &key, stream);
+            socket.write_all(bytes.as_bytes()).await.unwrap();
+            socket.shutdown().await.unwrap();
+            let mut read = Vec::new();
+            let ended = timeout(SOON, socket.read_to_end(&mut read)).await;
+            ended.expect("the connection ends").unwrap();
+            let answer = understood(&read).await;
+            assert_eq!(answer.status, 200, "{version:?} {answer:?}");
+            assert!(!answer.failed, "{version:?} {answer:?}");
+            assert!(!stream || answer.text().contains("[DONE]"), "{answer:?}");
+        }
+    }
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.006");
 }
 
 #[tokio::test]

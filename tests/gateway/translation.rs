@@ -322,6 +322,97 @@ async fn case_91_usage_that_comes_again_and_again_is_not_added_up() {
 }
 
 #[tokio::test]
+async fn a_call_is_charged_by_its_usage_whatever_stands_where_choices_belong() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let unpaid = world.key_with("unpaid", "1000", json!({})).await;
+    let tokens = Tokens {
+        input: 9,
+        output: 3,
+        ..Tokens::default()
+    };
+    let used = tokens.usage(Op::Chat);
+    let word = chunk(delta(json!({ "content": "да" }), Value::Null), Value::Null);
+    let finish = chunk(delta(json!({}), json!("length")), Value::Null);
+    for odd in [
+        Value::Null,
+        json!({}),
+        json!("x"),
+        json!(7),
+        json!([null]),
+        json!(["x", 7]),
+        json!([[]]),
+        json!([{}]),
+        json!([{ "index": "0", "delta": {} }]),
+        json!([{ "index": 0, "delta": null }]),
+        json!([{ "index": 0, "delta": "x" }]),
+        json!([{ "index": 0, "delta": [] }]),
+    ] {
+        for caller in BOTH {
+            let what = format!("{caller:?}: {odd}");
+            let said = [
+                word.clone(),
+                finish.clone(),
+                chunk(odd.clone(), used.clone()),
+                "data: [DONE]\n\n".to_owned(),
+            ];
+            let reply = Reply::stream(said);
+            let answer = told(&world, &key, (caller, Op::Chat), true, reply).await;
+            let heard = heard(caller, &answer.text());
+            assert_eq!((heard.text.as_str(), heard.whole), ("да", true), "{what}");
+            let stop = match caller {
+                Op::Chat => "length",
+                Op::Messages => "max_tokens",
+            };
+            assert_eq!(heard.stop, stop, "{what}");
+            counts(&what, &heard.usage, &tokens.usage(caller));
+            let receipt = world.receipt(&answer.number()).await;
+            assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200, "{what}");
+            assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
+
+            let said = json!({ "id": "chatcmpl-1", "model": "m", "choices": odd, "usage": used });
+            let reply = Reply::json(200, &said);
+            if caller == Op::Messages {
+                // No answer can be made of it.
+                let answer = told(&world, &unpaid, (caller, Op::Chat), false, reply).await;
+                refused(&what, &answer, 502, API, "vendor_broken");
+                cost_nothing(&what, &world, &unpaid, &answer).await;
+                continue;
+            }
+            let answer = told(&world, &key, (caller, Op::Chat), false, reply).await;
+            assert_eq!(answer.json(), said, "{what}");
+            let receipt = world.receipt(&answer.number()).await;
+            assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200, "{what}");
+            assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
+        }
+    }
+
+    // The other format has a delta there.
+    for odd in [
+        json!({ "delta": "x" }),
+        json!({ "delta": [] }),
+        json!({ "delta": { "stop_reason": 7 } }),
+        json!({ "delta": { "stop_reason": null }, "index": "x" }),
+        json!({ "message": 7 }),
+    ] {
+        let mut said = events(Op::Messages, &["да"], 9, 2);
+        let last = json!({ "type": "message_delta", "usage": { "output_tokens": 3 } });
+        said.insert(said.len() - 1, event(with(last, odd.clone())));
+        for caller in BOTH {
+            let what = format!("{caller:?}: {odd}");
+            let reply = Reply::stream(said.clone());
+            let answer = told(&world, &key, (caller, Op::Messages), true, reply).await;
+            let heard = heard(caller, &answer.text());
+            assert_eq!((heard.text.as_str(), heard.whole), ("да", true), "{what}");
+            let receipt = world.receipt(&answer.number()).await;
+            let charged = 10 * (9 * 100 + 3 * 200);
+            assert_eq!(micro(&receipt["charged_rub"]), charged, "{what}");
+            assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn case_96_however_a_vendor_frames_its_events() {
     let world = World::start().await;
     let key = world.key().await;
@@ -600,14 +691,15 @@ async fn case_101_each_event_goes_on_before_the_next_one_is_made() {
         assert_eq!(header("x-accel-buffering"), "no");
         assert!(header("content-type").starts_with("text/event-stream"));
         let mut body = res.into_body();
+        let mut seen = String::new();
         for (hold, shown) in holds.iter().zip(shown) {
             hold.notify_one();
             if let Some(shown) = shown {
-                read_until(&mut body, shown).await;
+                seen.push_str(&read_until(&mut body, shown).await);
             }
         }
-        let end = rest(&mut body).await;
-        assert_eq!(told_cost(&end).0, "", "{caller:?}");
+        told_cost(&seen);
+        assert_eq!(rest(&mut body).await, "", "{caller:?}");
     }
 }
 
@@ -804,7 +896,9 @@ async fn case_104_recorded_answers_pass_between_equals_byte_for_byte() {
         for (name, said) in recorded(op, ".json") {
             let step = Step::Send(said.clone().into());
             let reply = Reply::raw(200, "application/json", vec![step]);
-            let answer = told(&world, &key, (op, op), false, reply).await;
+            world.vendor.script(move |_| reply.clone());
+            // Long enough for what was counted when it was recorded.
+            let answer = op.call(&world, &key, &op.body(&"x".repeat(5000))).await;
             assert_eq!(answer.text(), said, "{name}");
         }
         for (name, said) in recorded(op, ".sse") {
@@ -824,10 +918,10 @@ async fn case_104_recorded_answers_pass_between_equals_byte_for_byte() {
             let text = op.call(&world, &key, &body).await.text();
             // A chat client that asks for no usage is told of no cost.
             let events = match op {
-                Op::Chat => text.as_str(),
+                Op::Chat => text,
                 Op::Messages => told_cost(&text).0,
             };
-            assert!(events == expected, "{name}: {text}");
+            assert!(events == expected, "{name}: {events}");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     checks::{AUTHENTICATION, micro, refused, rubles},
     harness::{World, with},
     ops::{BOTH, Op},
-    replies::{answer, events, usage},
+    replies::{Tokens, answer, events, usage},
 };
 
 const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
@@ -47,6 +47,17 @@ fn nonsense(op: Op) -> Vec<Value> {
     all
 }
 
+/// The tokens of a receipt.
+fn charged(receipt: &Value) -> Tokens {
+    let count = |class: &str| receipt["usage"][class].as_u64().expect("a count");
+    Tokens {
+        input: count("input"),
+        cached_input: count("cached_input"),
+        cache_write: count("cache_write"),
+        output: count("output"),
+    }
+}
+
 #[tokio::test]
 async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged() {
     let world = World::start().await;
@@ -54,12 +65,15 @@ async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged
     for op in BOTH {
         for nonsense in nonsense(op) {
             let said = answer(op, TEXT, &nonsense);
-            let expected = said.clone();
+            let mut expected = said.clone();
             world.vendor.script(move |_| Reply::json(200, &said));
             let answer = op.call(&world, &key, &op.body("вопрос")).await;
-            assert_eq!(answer.json(), expected, "the client sees what was said");
             let receipt = world.receipt(&answer.number()).await;
             let what = format!("{op:?}: {nonsense}: {receipt}");
+            expected["usage"] = charged(&receipt).usage(op);
+            assert_eq!(answer.json(), expected, "{what}");
+            let length = answer.headers["content-length"].to_str().unwrap();
+            assert_eq!(length, answer.body.len().to_string(), "{what}");
             assert_eq!(receipt["estimated"], true, "{what}");
             let huge = |field: &str| nonsense[field].as_u64().is_some_and(|it| it > 100_000);
             let (input, output) = counts(op);
@@ -70,6 +84,47 @@ async fn usage_that_makes_no_sense_is_held_to_the_bound_or_estimated_and_flagged
             // A usual hold counts 1.5 bytes for a token, and no token has less than one.
             assert!(2 * charged <= 3 * held, "{what}");
             assert_eq!(receipt["loss_rub"], "0.00", "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_says_the_usage_that_it_is_charged_for_whoever_counted_it() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, vendor) in [
+        (Op::Chat, Op::Chat),
+        (Op::Chat, Op::Messages),
+        (Op::Messages, Op::Messages),
+        (Op::Messages, Op::Chat),
+    ] {
+        let good = usage(vendor, 9, 5);
+        for (said, estimated) in nonsense(vendor)
+            .into_iter()
+            .map(|nonsense| (nonsense, true))
+            .chain([(good, false)])
+        {
+            let what = format!("{op:?} {vendor:?}: {said}");
+            let without = said.is_null();
+            for null in [false, true] {
+                let mut said = answer(vendor, TEXT, &said);
+                if null && without {
+                    said["usage"] = Value::Null;
+                }
+                world.vendor.script(move |_| Reply::json(200, &said));
+                let body = with(op.body("x"), json!({ "model": vendor.model() }));
+                let answer = op.call(&world, &key, &body).await;
+                let receipt = world.receipt(&answer.number()).await;
+                assert_eq!(receipt["estimated"], estimated, "{what}: {receipt}");
+                let (told, charged) = (&answer.json()["usage"], charged(&receipt));
+                let (input, output) = counts(op);
+                let expected = charged.usage(op);
+                for name in [input, output, "total_tokens"] {
+                    assert_eq!(told[name], expected[name], "{what}: {told}");
+                }
+                let cost = answer.headers["x-cost-rub"].to_str().unwrap();
+                assert_eq!(receipt["charged_rub"], cost, "{what}");
+            }
         }
     }
 }

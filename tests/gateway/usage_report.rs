@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::micro,
-    harness::{ADMIN_KEY, Key, Setup, World},
+    harness::{ADMIN_KEY, Key, RedisServer, Setup, World},
     ledger::folder,
     ops::{BOTH, Op},
     replies::Running,
@@ -194,6 +194,7 @@ async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
             "acount: unknown parameter; this call takes account, key, model,",
         ),
         ("group=week", 400, "group: must be words"),
+        ("session=a%20b", 400, "session: an id is"),
         ("since=yesterday", 400, "since: must be a date"),
         (
             "since=2026-01-31&until=2026-01-31",
@@ -228,6 +229,88 @@ async fn calls_that_take_no_parameters_refuse_them() {
             text.contains("unknown parameter; this call takes "),
             "{path}: {text}"
         );
+    }
+}
+
+/// In each ledger: where the session is kept is the ledger's own affair.
+#[tokio::test]
+async fn usage_is_added_up_by_session() {
+    let (server, folder) = (RedisServer::start().await, folder());
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &file, &server.url()] {
+        let world = Setup::default().ledger(ledger).start().await;
+        let keys = [
+            world.key_with("acme", "1000", json!({})).await,
+            world.key_with("beta", "1000", json!({})).await,
+        ];
+        let mut receipts = Vec::new();
+        for (session, key, calls) in [
+            (Some("s-2"), 0, 2),
+            (Some("s-1"), 0, 1),
+            // Whose session it is, its account says.
+            (Some("s-1"), 1, 3),
+            (None, 1, 2),
+        ] {
+            let bearer = format!("Bearer {}", keys[key].secret);
+            let mut headers = vec![("authorization", bearer.as_str())];
+            headers.extend(session.map(|session| ("x-claude-code-session-id", session)));
+            for op in BOTH {
+                for _ in 0..calls {
+                    let body = op.body("Привет").to_string();
+                    let answer = op.post(&world, &headers, body).await;
+                    let mut receipt = world.receipt(&answer.number()).await;
+                    assert_eq!(receipt["session"].as_str(), session, "{ledger}");
+                    // As the sums have it.
+                    receipt["session"] = session.unwrap_or_default().into();
+                    receipts.push(receipt);
+                }
+            }
+        }
+        for group in [
+            vec!["session"],
+            vec!["account", "session"],
+            vec!["session", "model", "day"],
+        ] {
+            let mut answer = usage(&world, &format!("?group={}", group.join(","))).await;
+            for row in answer["rows"].as_array_mut().unwrap() {
+                assert!(row["session"] != "", "{ledger}: {row}");
+                if row["session"].is_null() {
+                    row["session"] = "".into();
+                }
+            }
+            let expected: Vec<_> = sums(&receipts, &group).into_iter().collect();
+            assert_eq!(rows(&answer, &group), expected, "{ledger} {group:?}");
+        }
+        let of_one = usage(&world, "?session=s-1&group=account").await;
+        let of_it = |receipt: &&Value| receipt["session"] == "s-1";
+        let receipts_of_it: Vec<Value> = receipts.iter().filter(of_it).cloned().collect();
+        let expected: Vec<_> = sums(&receipts_of_it, &["account"]).into_iter().collect();
+        assert_eq!(rows(&of_one, &["account"]), expected, "{ledger}");
+
+        let args = ["usage", "--by", "session", "--format", "csv"];
+        let csv = said(&tollgate(&world, &args, "").await, 0);
+        let begins: Vec<_> = csv
+            .lines()
+            .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(","))
+            .collect();
+        assert_eq!(
+            begins,
+            ["session,calls", ",4", "s-1,8", "s-2,4"],
+            "{ledger}"
+        );
+        let args = ["usage", "--session", "s-2", "--by", "session"];
+        let table = said(&tollgate(&world, &args, "").await, 0);
+        assert_eq!(table.lines().count(), 3, "{ledger}: {table}");
+
+        let sessions: Vec<Value> = exported(&world, "?account=acme")
+            .await
+            .iter()
+            .filter_map(|line| line.get("session").cloned())
+            .collect();
+        assert_eq!(sessions.len(), 6, "{ledger}");
+        let export = said(&tollgate(&world, &["export"], "").await, 0);
+        let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
+        assert!(said(&audited, 0).starts_with("ok: 2 accounts"), "{ledger}");
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use serde_json::json;
 use tokio::{
     sync::Notify,
@@ -11,15 +12,16 @@ use tokio::{
 };
 use tollgate::demo::{
     script,
-    vendor::{Received, Reply, Step},
+    vendor::{Received, Reply, ScriptedVendor, Step},
 };
 
 use crate::{
     checks::{API, INVALID, LIMIT, cost_nothing, micro, refused},
     fleet::Fleet,
     harness::{Answer, Key, Setup, World, eventually, next_text, whole, with},
-    ops::{BOTH, Op},
+    ops::{BOTH, Op, vendors_at},
     proxies::secret_file,
+    redis_servers::free_port,
     replies::{answer, begun, events, read_until, refusal, usage},
 };
 
@@ -39,7 +41,8 @@ fn media_type(stream: bool) -> &'static str {
     }
 }
 
-const FAILURES: [Failure; 18] = [
+const FAILURES: [Failure; 19] = [
+    ("404", |_, _| Some(refusal(404, "x"))),
     ("408", |_, _| Some(refusal(408, "x"))),
     ("429", |_, _| {
         Some(refusal(429, "x").header("retry-after", "9"))
@@ -286,6 +289,95 @@ async fn when_all_fail_the_most_telling_error_is_told_and_nothing_is_paid() {
             cost_nothing(&what, &fleet.world, &key, &answer).await;
             assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 1), "{what}");
         }
+    }
+}
+
+/// Of a hundred callers one asks for what the vendor cannot bear, as often as it likes.
+#[tokio::test]
+async fn what_one_callers_requests_do_to_a_lone_vendor_is_not_noticed_by_the_others() {
+    const CALLERS: usize = 100;
+    type Poison = fn(Op) -> Reply;
+    let poisons: [(&str, Poison); 4] = [
+        ("500", |_| refusal(500, "x")),
+        ("404", |_| refusal(404, "x")),
+        ("cut before an answer", |_| {
+            Reply::raw(200, media_type(true), vec![Step::Cut])
+        }),
+        ("cut within an answer", |op| {
+            Reply::stream(events(op, &["раз ", "два"], 9, 2)).with_step(begun(op), Step::Cut)
+        }),
+    ];
+    for (what, poison) in poisons {
+        let op = Op::Chat;
+        let world = World::start().await;
+        let mut keys = vec![world.key().await];
+        while keys.len() < CALLERS {
+            keys.push(world.another_key("acme", json!({})).await);
+        }
+        world.vendor.script(move |received| {
+            let body = String::from_utf8_lossy(&received.body);
+            if body.contains("poison") {
+                poison(op)
+            } else {
+                script::polite(received)
+            }
+        });
+        let (poisonous, others) = keys.split_first().unwrap();
+        let poisoned = with(op.body("poison"), json!({ "stream": true }));
+        let (poisoned, well) = (&poisoned, &op.body("x"));
+        for _ in 0..3 {
+            // More than enough in a row.
+            for _ in 0..12 {
+                let answer = op.call(&world, poisonous, poisoned).await;
+                assert!(answer.status != 200 || answer.text().contains("\"error\""));
+            }
+            // And beside the others.
+            let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
+            let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
+            let (_, answers) = tokio::join!(poisoning, calling);
+            for answer in answers {
+                assert_eq!(answer.status, 200, "{what}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_vendor_that_comes_back_is_found_at_once() {
+    const CALLERS: usize = 4;
+    /// A quarter of a second, and what a busy machine takes.
+    const FOUND_WITHIN: Duration = Duration::from_millis(900);
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let world = vendors_at(&address.to_string(), "").start().await;
+    let key = world.key().await;
+    let body = Op::Chat.body("x");
+    let back = tokio::sync::OnceCell::new();
+    let caller = async || {
+        let (mut refused, mut wait_max) = (0, 0);
+        loop {
+            let answer = Op::Chat.call(&world, &key, &body).await;
+            if answer.status == 200 {
+                return (refused, wait_max, Instant::now());
+            }
+            assert_eq!(answer.status, 503, "{answer:?}");
+            let wait = answer.headers["retry-after"].to_str().unwrap();
+            wait_max = wait_max.max(wait.parse::<u64>().unwrap());
+            refused += 1;
+        }
+    };
+    let revival = async {
+        // By then a breaker that doubles its wait would wait for two seconds and more.
+        tokio::time::sleep(Duration::from_millis(3_500)).await;
+        let vendor = ScriptedVendor::start_at(address).await.unwrap();
+        back.set(Instant::now()).unwrap();
+        vendor
+    };
+    let (answered, _vendor) = tokio::join!(join_all((0..CALLERS).map(|_| caller())), revival);
+    for (refused, wait_max, at) in answered {
+        let after = at.duration_since(*back.get().unwrap());
+        assert!(refused > 10, "it was dead");
+        assert!(wait_max <= 1, "{wait_max} s");
+        assert!(after <= FOUND_WITHIN, "{after:?}");
     }
 }
 

@@ -8,6 +8,7 @@ MODELS = ["demo-chat", "demo-messages"]
 # What the demo has, by the names of parameters in paths.
 KNOWN = {
     "account": "demo",
+    "client": "opencode",
     "key": "demo-key",
     "model": "demo-chat",
     "number": os.environ["RECEIPT_NUMBER"],

@@ -1,4 +1,4 @@
-"""The price page in Chromium, as a phone and as a desk show it: driven over WebDriver with what Python brings along.
+"""The price page and the page of ready-made set-up in Chromium, as a phone and as a desk show it: driven over WebDriver with what Python brings along.
 
 TOLLGATE_URL names the gateway. Screenshots are left beside its binary, in target/page."""
 
@@ -154,10 +154,10 @@ class Browser:
         self.driver.send("DELETE", self.path)
         shutil.rmtree(self.profile, ignore_errors=True)
 
-    def open(self, scheme):
+    def open(self, scheme, path="/"):
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self._post("/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": media})
-        self._post("/url", {"url": URL + "/"})
+        self._post("/url", {"url": URL + path})
 
     def run(self, script):
         return self._post("/execute/sync", {"script": script, "args": []})
@@ -242,8 +242,42 @@ class PricePage(unittest.TestCase):
             self.assertIn(f"ANTHROPIC_BASE_URL={root}", text)
 
 
+class ConnectPage(unittest.TestCase):
+    PATH = "/v1/tollgate/connect"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.driver = Driver()
+        cls.addClassCleanup(cls.driver.stop)
+
+    def test_every_file_fits_its_screen_is_legible_and_comes_with_the_page(self):
+        with urllib.request.urlopen(URL + self.PATH, timeout=10) as response:
+            clients = [entry["client"] for entry in json.load(response)["clients"]]
+        for screen in SCREENS:
+            for scheme in SCHEMES:
+                with self.subTest(screen=screen, scheme=scheme), Browser(self.driver, screen) as browser:
+                    browser.open(scheme, self.PATH)
+                    for opened in ("false", "true"):
+                        browser.run(f"document.querySelectorAll('details').forEach((it) => {{ it.open = {opened}; }})")
+                        scrolled, wide, out = browser.run(OVERFLOW)
+                        self.assertEqual(out, [])
+                        self.assertLessEqual(scrolled, wide)
+                    browser.shoot(f"connect-{screen}-{scheme}")
+                    contrast, where, smallest, paper = browser.run(LEGIBILITY)
+                    self.assertGreaterEqual(contrast, 4.5, where)
+                    self.assertGreaterEqual(smallest, 12)
+                    self.assertEqual(paper > 0.5, scheme == "light")
+                    links = "return [...document.querySelectorAll('section a')].map((it) => it.href)"
+                    self.assertEqual(browser.run(links), [f"{URL}{self.PATH}/{client}" for client in clients])
+                    self.assertEqual(browser.run("return document.querySelector('header a').href"), URL + "/")
+                    self.assertEqual(browser.run("return document.scripts.length"), 0)
+                    self.assertEqual(browser.requests(), [URL + self.PATH])
+                    self.assertEqual(browser.complaints(), [])
+
+
 if __name__ == "__main__":
-    suite = unittest.defaultTestLoader.loadTestsFromTestCase(PricePage)
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    suite = unittest.TestSuite([load(PricePage), load(ConnectPage)])
     outcome = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     failed = len({test.id() for test, _ in outcome.failures + outcome.errors})
     print(f"screenshots: {SHOTS}")

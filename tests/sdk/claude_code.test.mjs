@@ -1,68 +1,84 @@
-// Claude Code, headless, in a home of its own: `claude -p` through the gateway, to a vendor of either format.
+// Claude Code through the demo, to a vendor of either format.
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { test } from "node:test";
-import { fileURLToPath } from "node:url";
-import { Key, NUMBER, URL, cost, forEachModel } from "./gateway.mjs";
+import { after, test } from "node:test";
+import { ask, classes, Front } from "./claude.mjs";
+import { Key, NUMBER, URL, account, cost, forEachModel, micro } from "./gateway.mjs";
 
-const CLAUDE = fileURLToPath(new globalThis.URL("node_modules/.bin/claude", import.meta.url));
-const TIMEOUT_MS = 90_000;
+const front = await Front.start(URL);
+after(() => front.stop());
 
-/** Asks `model`; answers the report that `--output-format json` prints, of a failure too. */
-async function ask(model, text, credentials, ...options) {
-  const home = await mkdtemp(join(tmpdir(), "tollgate-claude-"));
-  // Nothing of the outer shell but PATH: its own model variables would lead the tool elsewhere.
-  const env = {
-    PATH: process.env.PATH,
-    HOME: home,
-    LANG: "C.UTF-8",
-    ANTHROPIC_BASE_URL: URL,
-    ANTHROPIC_DEFAULT_HAIKU_MODEL: model,
-    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
-    DISABLE_AUTOUPDATER: "1",
-    DISABLE_ERROR_REPORTING: "1",
-    DISABLE_TELEMETRY: "1",
-    ...credentials,
-  };
-  const child = { cwd: home, env, timeout: TIMEOUT_MS, killSignal: "SIGKILL" };
-  const args = ["-p", text, "--model", model, "--output-format", "json", ...options];
-  try {
-    return await new Promise((resolve, reject) => {
-      const claude = execFile(CLAUDE, args, child, (error, stdout, stderr) => {
-        try {
-          resolve(JSON.parse(stdout));
-        } catch {
-          reject(new Error(`claude printed no report: ${error ?? ""}\n${stdout}\n${stderr}`));
-        }
-      });
-      claude.stdin.end();
-    });
-  } finally {
-    await rm(home, { recursive: true, force: true });
-  }
+/** What a key may be refused for before a call: `[what, status, text, make]`; `make` answers `{ secret, key }`. */
+const REFUSED = [
+  ["a key that is not known", 401, /Неизвестный ключ API/, async () => ({ secret: `sk-${"0".repeat(40)}` })],
+  [
+    "a ceiling that is used up",
+    401,
+    /Лимит расходов ключа API исчерпан/,
+    async (model) => {
+      const key = await Key.create();
+      const body = { model, max_tokens: 8, messages: [{ role: "user", content: "Привет" }] };
+      const headers = { "x-api-key": key.secret, "anthropic-version": "2023-06-01", "content-type": "application/json" };
+      const answer = await fetch(`${URL}/v1/messages`, { method: "POST", headers, body: JSON.stringify(body) });
+      assert.equal(answer.status, 200, await answer.text());
+      await key.spent();
+      const { spent_rub } = await key.view();
+      await key.change({ ceiling_rub: spent_rub });
+      return { secret: key.secret, key };
+    },
+  ],
+  [
+    "an account without funds",
+    401,
+    /На балансе компании нет средств/,
+    async () => {
+      const key = await Key.create({ account: await account() });
+      return { secret: key.secret, key };
+    },
+  ],
+  [
+    "a call that does not fit into what is left",
+    403,
+    /Запрос не помещается в остаток/,
+    async () => {
+      const key = await Key.create({ ceiling_rub: "0.01" });
+      return { secret: key.secret, key };
+    },
+  ],
+];
+
+/** Asks by way of the front, which has seen nothing else then. */
+function claude(model, text, env, more = {}) {
+  front.seen.length = 0;
+  return ask({ url: front.url, model, text, env, ...more });
 }
 
-/** Tokens by rate class, of all the calls together. */
-const classes = ({ usage }) => ({
-  input: usage.input_tokens,
-  cached_input: usage.cache_read_input_tokens,
-  cache_write: usage.cache_creation_input_tokens,
-  output: usage.output_tokens,
-});
+/** The key paid for the calls just made, each what the catalog says, and for nothing else. */
+async function assertCharged(key, model, report, calls) {
+  assert.equal(front.calls.length, calls);
+  const numbers = front.calls.map(({ number }) => number);
+  const receipts = await Promise.all(numbers.map((number) => key.receipt(number)));
+  for (const { usage, charged_rub, estimated } of receipts) {
+    assert.equal(micro(charged_rub), await cost(model, usage));
+    assert.equal(estimated, false);
+  }
+  const sum = (name) => receipts.reduce((sum, { usage }) => sum + usage[name], 0);
+  const reported = classes(report);
+  assert.deepEqual(Object.fromEntries(Object.keys(reported).map((name) => [name, sum(name)])), reported);
+  await key.assertSpent(...receipts.map(({ charged_rub }) => micro(charged_rub)));
+}
 
 forEachModel("messages", ({ model }) => {
   for (const variable of ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"]) {
     test(`a key in ${variable} gets its answer and is charged by the catalog`, async () => {
       const key = await Key.create();
-      const report = await ask(model, "Пароль: зимородок", { [variable]: key.secret });
+      const report = await claude(model, "Пароль: зимородок", { [variable]: key.secret });
       assert.equal(report.is_error, false, report.result);
       assert.match(report.result, /Вы написали:[^]*Пароль: зимородок/);
       assert.equal(report.num_turns, 1);
-      await key.assertSpent(await cost(model, classes(report)));
+      await assertCharged(key, model, report, 1);
     });
   }
 
@@ -70,21 +86,48 @@ forEachModel("messages", ({ model }) => {
     const key = await Key.create();
     // The words that the shell puts together stand in the answer only if it ran.
     const text = `run-tool Bash ${JSON.stringify({ command: "echo зимо''родок; expr 6 '*' 7" })}`;
-    const report = await ask(model, text, { ANTHROPIC_AUTH_TOKEN: key.secret }, "--allowedTools", "Bash");
+    const options = ["--allowedTools", "Bash"];
+    const report = await claude(model, text, { ANTHROPIC_AUTH_TOKEN: key.secret }, { options });
     assert.equal(report.is_error, false, report.result);
     assert.match(report.result, /^Результат: [^]*зимородок[^]*42/);
     assert.deepEqual([report.num_turns, report.permission_denials], [2, []]);
-    // Two calls, each rounded up by itself.
-    const together = await cost(model, classes(report));
-    const spent = await key.spent();
-    assert.ok(spent === together || spent === together + 1n, `${spent} for what costs ${together}`);
+    await assertCharged(key, model, report, 2);
   });
 
-  test("a key that cannot pay is told so, with the number to ask about", async () => {
-    const key = await Key.create({ ceiling_rub: "0.01" });
-    const report = await ask(model, "Привет", { ANTHROPIC_AUTH_TOKEN: key.secret });
-    assert.equal(report.is_error, true);
-    assert.match(report.result, new RegExp(`403[^]*\\(${NUMBER.source}\\)`));
-    await key.assertSpent();
+  test("files are read, edited, written and run, one call after the other, each streamed and charged", async () => {
+    const key = await Key.create();
+    const file = "птицы.txt";
+    const call = (tool, input) => `run-tool ${tool} ${JSON.stringify(input)}`;
+    const text = (home) =>
+      [
+        call("Read", { file_path: join(home, file) }),
+        call("Edit", { file_path: join(home, file), old_string: "сойка", new_string: "зимородок" }),
+        call("Write", { file_path: join(home, "run.sh"), content: `wc -l < ${file}; cat ${file}` }),
+        call("Bash", { command: "sh run.sh" }),
+      ].join(" ");
+    const report = await claude(model, text, { ANTHROPIC_AUTH_TOKEN: key.secret }, {
+      options: ["--allowedTools", "Read,Edit,Write,Bash"],
+      before: (home) => writeFile(join(home, file), "дрозд\nсойка\n"),
+      after: async (home) => assert.equal(await readFile(join(home, file), "utf8"), "дрозд\nзимородок\n"),
+    });
+    assert.equal(report.is_error, false, report.result);
+    assert.match(report.result, /^Результат: 2\nдрозд\nзимородок/);
+    assert.deepEqual([report.num_turns, report.permission_denials], [5, []]);
+    assert.ok(front.calls.every(({ body }) => body.stream));
+    await assertCharged(key, model, report, 5);
   });
+
+  for (const [what, status, says, make] of REFUSED) {
+    test(`${what} ends it at once, with ${status} and the number to ask about`, async () => {
+      const { secret, key } = await make(model);
+      const spent = await key?.spent();
+      const report = await claude(model, "Привет", { ANTHROPIC_AUTH_TOKEN: secret });
+      assert.deepEqual([report.is_error, report.api_error_status], [true, status], report.result);
+      const [call, ...more] = front.calls;
+      assert.deepEqual([call.status, more], [status, []]);
+      const shown = new RegExp(`^Failed to authenticate\\. API Error: ${status} ${says.source}[^]* \\((${NUMBER.source})\\)$`);
+      assert.equal(report.result.match(shown)?.[1], call.number, report.result);
+      assert.equal(await key?.spent(), spent);
+    });
+  }
 });

@@ -91,7 +91,10 @@ function* pieces(bytes, seed) {
   }
 }
 
-/** Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. */
+/**
+ * Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. A recording's `fields`
+ * are put into its model's configuration.
+ */
 export async function startGateway(vendor, all) {
   const folder = await mkdtemp(join(tmpdir(), "tollgate-recordings-"));
   const file = join(folder, "tollgate.toml");
@@ -130,10 +133,11 @@ export async function startGateway(vendor, all) {
 
 function config(vendor, all) {
   const models = all.map(
-    ({ name, format }) => `
+    ({ name, format, fields = "" }) => `
 [[model]]
 id = "${name}"
 family = "Recordings"
+${fields}
 usdt_mtok = { input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }
 output_tokens_max = 64000
 routes = [ { vendor = "${format}", model = "${name}" } ]

@@ -154,17 +154,12 @@ impl Bill for TokenBill {
             return None;
         }
         let item = Item {
-            model: "model".into(),
-            vendor: "vendor".into(),
             usage: Usage {
                 input: self.input_tokens,
                 output,
                 ..Usage::default()
             },
-            price: None,
-            estimated: false,
-            bounded: false,
-            end,
+            ..Item::new("model", "vendor", end)
         };
         Some((cost(self.input_tokens + output), item))
     }

@@ -1,4 +1,4 @@
-//! Finds out who calls: `Authorization: Bearer <key>` or `x-api-key` (decisions, "Names").
+//! Finds out who calls: `Authorization: Bearer <key>` or `x-api-key` (docs/decisions.md, "Names").
 //!
 //! ```
 //! use http::{Request, Response};
@@ -61,7 +61,7 @@
 //! # }
 //! ```
 
-mod foreign;
+mod external_keys;
 mod list;
 mod secret;
 
@@ -245,7 +245,7 @@ fn let_in<B>(
 }
 
 fn take_key(headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
-    let digest = foreign::digest_of(shown(headers)?)?;
+    let digest = external_keys::digest_of(shown(headers)?)?;
     headers.remove(AUTHORIZATION);
     headers.remove(X_API_KEY);
     Ok(digest)
@@ -256,6 +256,10 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         None => None,
         Some(value) => {
+            // An empty variable leaves the scheme alone, without the blank behind it.
+            if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
+                return Err(Error::KeyMissing);
+            }
             let (scheme, key) = value
                 .split_at_checked(BEARER.len())
                 .ok_or(Error::KeyMalformed)?;
@@ -400,7 +404,7 @@ mod tests {
         ));
         assert!(matches!(
             refusal(&[("authorization", "Bearer")]),
-            Error::KeyMalformed
+            Error::KeyMissing
         ));
         assert!(matches!(
             refusal(&[("authorization", "Bearer sk-123")]),

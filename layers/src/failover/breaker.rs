@@ -2,14 +2,28 @@
 //!
 //! ```text
 //! closed ──FAILURES_MAX in a row──► open ──its time is over──► half-open: one probe is out
-//!    ▲                               ▲                              │
-//!    └───────── first byte ──────────│────────── failed ────────────┤
-//!                                    └──────────────────────────────┘
+//!    ▲                               ▲ │                            │
+//!    ├── first byte of a last resort │─┘                            │
+//!    └── first byte of the probe ────│──────────────────────────────┤
+//!                                    └─────────── failed ───────────┘
 //! ```
 //!
 //! A probe closes it with the first byte: a stream may run for minutes, and nobody else would be let in.
 //! Until a call has come to its end the breaker stays on probation: one more failure opens it again, for
-//! twice as long. Pure: the time and the randomness are given.
+//! twice as long.
+//!
+//! **For whom it is shut.** A caller can make a vendor fail, again and again. Where all failures of the row
+//! are one caller's it is shut for that caller alone; where two callers have met them, or no connection came
+//! about, which is no request's doing, for all. One caller's name is all that this takes.
+//!
+//! **The last resort.** A route that is shut is passed by, which helps as long as another one can answer. A
+//! call that has no other is let through all the same: at once where the vendor answered, whatever it said;
+//! where it could not be reached or kept silent, one call each [`PROBE_EVERY`], so that callers do not wait
+//! for what will not come, and an outage lasts hardly longer for them than it does.
+//!
+//! A vendor that has no such model (404) is not sick, and one word of it is enough: see [`Breaker::lacks`].
+//!
+//! Pure: the time and the randomness are given.
 
 use std::time::Duration;
 
@@ -18,21 +32,33 @@ use tokio::time::Instant;
 /// So many failures in a row open it. Answers that do come reset the count, so a vendor that fails now
 /// and then is left to the choice by load and to the next attempt.
 pub(super) const FAILURES_MAX: u32 = 5;
+/// How often a route that is shut may be tried by calls that have no other.
+pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// The first time that it stays open; doubled each time that the probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
 /// What is said while a probe is out: nobody knows when it will be answered.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
+/// How long a vendor is not asked again for a model that it does not have.
+const LACKING_REST: Duration = Duration::from_secs(30);
 
 /// Lets calls through, or not.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: State,
     failures: u32,
+    /// Who has met them.
+    whose: Whose,
+    /// What the newest of them was.
+    trouble: Trouble,
     /// How often it was opened since a call came to its end.
     opened: u32,
+    /// How often it went from closed to open: tells calls from before that apart.
+    turn: u32,
     /// Probes so far: the last one's number is its own.
-    probes: u64,
+    probes: u32,
+    /// When a call was let through last although it was shut.
+    tried: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +68,34 @@ enum State {
     Probing,
 }
 
+/// What was wrong with a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// No connection: the vendor was sent nothing.
+    Away,
+    /// It took the request, and said nothing in time.
+    Silent,
+    /// It answered something that is no answer, or broke off.
+    Answered,
+    /// It has no such model.
+    Lacking,
+}
+
+/// Whose calls have met the failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Nobodys,
+    One(u64),
+    All,
+}
+
 /// A call that was let through; told back with how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
-    probe: Option<u64>,
+    caller: u64,
+    turn: u32,
+    /// Its number; 0 where it is none.
+    probe: u32,
 }
 
 /// What a breaker shows.
@@ -66,11 +116,16 @@ impl Breaker {
         Self {
             state: State::Closed,
             failures: 0,
+            whose: Whose::Nobodys,
+            trouble: Trouble::Answered,
             opened: 0,
+            turn: 0,
             probes: 0,
+            tried: None,
         }
     }
 
+    /// What it shows to those that it is shut for.
     pub(super) fn shown(&self, now: Instant) -> Shown {
         match self.state {
             State::Closed => Shown::Closed,
@@ -80,57 +135,147 @@ impl Breaker {
         }
     }
 
+    /// What it shows to this caller.
+    pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
+        if self.whose.covers(caller) {
+            self.shown(now)
+        } else {
+            Shown::Closed
+        }
+    }
+
     /// Failures in a row.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
+    /// Whether the newest that its vendor has said is that it has no such model.
+    pub(super) fn is_lacking(&self) -> bool {
+        self.state != State::Closed && self.trouble == Trouble::Lacking
+    }
+
     /// Lets a call through, if it does.
-    pub(super) fn pass(&mut self, now: Instant) -> Option<Pass> {
-        match self.shown(now) {
-            Shown::Closed => Some(Pass { probe: None }),
+    pub(super) fn pass(&mut self, caller: u64, now: Instant) -> Option<Pass> {
+        match self.shown_to(caller, now) {
+            Shown::Closed => Some(self.let_through(caller)),
             Shown::Due => {
                 self.probes += 1;
                 self.state = State::Probing;
+                self.tried = Some(now);
                 Some(Pass {
-                    probe: Some(self.probes),
+                    probe: self.probes,
+                    ..self.let_through(caller)
                 })
             }
             Shown::Open(_) | Shown::Probing(_) => None,
         }
     }
 
+    /// Lets a call through that has no other route; with the attempt that is not its `first` it has asked
+    /// somebody already, and a call is not to become many.
+    pub(super) fn last_resort(&mut self, caller: u64, first: bool, now: Instant) -> Option<Pass> {
+        let wait = if first {
+            self.last_resort_in(now)
+        } else {
+            self.probe_in(now)
+        };
+        if self.state != State::Closed {
+            if !wait.is_zero() {
+                return None;
+            }
+            self.tried = Some(now);
+        }
+        Some(self.let_through(caller))
+    }
+
+    /// In how long a call is let through that has no other route.
+    pub(super) fn last_resort_in(&self, now: Instant) -> Duration {
+        match self.trouble {
+            Trouble::Answered | Trouble::Lacking => Duration::ZERO,
+            Trouble::Away | Trouble::Silent => self.probe_in(now),
+        }
+    }
+
     /// The first byte came.
     pub(super) fn began(&mut self, pass: Pass) {
-        if self.is_out(pass) {
-            self.state = State::Closed;
-            self.failures = FAILURES_MAX - 1;
+        if self.state == State::Closed || !self.counts(pass) || !self.whose.covers(pass.caller) {
+            return;
+        }
+        self.failures = match self.trouble {
+            Trouble::Lacking => 0,
+            _ => FAILURES_MAX - 1,
+        };
+        (self.state, self.whose) = (State::Closed, Whose::Nobodys);
+    }
+
+    /// A connection has come about.
+    pub(super) fn reached(&mut self) {
+        if self.trouble == Trouble::Away {
+            self.trouble = Trouble::Answered;
         }
     }
 
     /// The call came to its end.
     pub(super) fn succeeded(&mut self, pass: Pass) {
-        // Calls that began before it opened say nothing about now.
-        if self.state == State::Closed || self.is_out(pass) {
-            self.state = State::Closed;
-            (self.failures, self.opened) = (0, 0);
+        if self.counts(pass) {
+            self.close();
         }
     }
 
     /// The vendor failed the call; `random` spreads the time of the next probe.
-    pub(super) fn failed(&mut self, pass: Pass, now: Instant, random: u8) {
-        let probe = self.is_out(pass);
-        if self.state != State::Closed && !probe {
+    pub(super) fn failed(&mut self, pass: Pass, trouble: Trouble, now: Instant, random: u8) {
+        if !self.counts(pass) {
             return;
         }
-        self.failures = self.failures.saturating_add(1);
-        if probe || self.failures >= FAILURES_MAX {
-            let wait = OPEN_MAX.min(OPEN_MIN * (1_u32 << self.opened.min(6)));
-            self.opened = self.opened.saturating_add(1);
-            self.state = State::Open {
-                until: now + jittered(wait, random),
-            };
+        let probe = self.is_out(pass);
+        if self.is_lacking() {
+            // It has the model, and something else to say.
+            self.close();
         }
+        // No request is to blame for a connection.
+        let caller = (trouble != Trouble::Away).then_some(pass.caller);
+        self.whose = self.whose.and(caller);
+        self.trouble = trouble;
+        self.failures = self.failures.saturating_add(1);
+        match self.state {
+            State::Closed if self.failures >= FAILURES_MAX => {
+                self.turn += 1;
+                self.tried = Some(now);
+                self.opened = self.opened.saturating_add(1);
+            }
+            State::Probing if probe => self.opened = self.opened.saturating_add(1),
+            // Of several routes that are shut another one is tried next.
+            State::Open { .. } => {}
+            State::Closed | State::Probing => return,
+        }
+        let doublings = self.opened.saturating_sub(1).min(6);
+        let wait = OPEN_MAX.min(OPEN_MIN * (1_u32 << doublings));
+        self.state = State::Open {
+            until: now + jittered(wait, random),
+        };
+    }
+
+    /// The vendor says that it has no such model. That is asked for with each call, so the route rests, and for
+    /// all as soon as two callers have heard it: it may have been about something that the one asked for.
+    pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
+        if !self.counts(pass) {
+            return;
+        }
+        let whose = if self.is_lacking() {
+            self.whose
+        } else {
+            Whose::Nobodys
+        };
+        if self.state == State::Closed {
+            self.turn += 1;
+        }
+        (self.failures, self.opened) = (0, 0);
+        self.whose = whose.and(Some(pass.caller));
+        self.trouble = Trouble::Lacking;
+        self.tried = Some(now);
+        self.state = State::Open {
+            until: now + LACKING_REST,
+        };
     }
 
     /// The call ended without a word about the vendor: its client left, say. A probe's place is free again.
@@ -140,8 +285,49 @@ impl Breaker {
         }
     }
 
+    const fn let_through(&self, caller: u64) -> Pass {
+        Pass {
+            caller,
+            turn: self.turn,
+            probe: 0,
+        }
+    }
+
+    fn close(&mut self) {
+        (self.state, self.whose) = (State::Closed, Whose::Nobodys);
+        (self.failures, self.opened) = (0, 0);
+    }
+
+    fn probe_in(&self, now: Instant) -> Duration {
+        let due = self.tried.map(|tried| tried + PROBE_EVERY);
+        due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
+    }
+
+    /// Calls that began before it opened say nothing about now.
+    fn counts(&self, pass: Pass) -> bool {
+        pass.turn == self.turn
+    }
+
     fn is_out(&self, pass: Pass) -> bool {
-        self.state == State::Probing && pass.probe == Some(self.probes)
+        self.state == State::Probing && pass.probe == self.probes
+    }
+}
+
+impl Whose {
+    /// One more of this caller's; `None`: of anybody's.
+    fn and(self, caller: Option<u64>) -> Self {
+        match (self, caller) {
+            (Self::Nobodys, Some(caller)) => Self::One(caller),
+            (Self::One(one), Some(caller)) if one == caller => self,
+            _ => Self::All,
+        }
+    }
+
+    fn covers(self, caller: u64) -> bool {
+        match self {
+            Self::One(one) => one == caller,
+            Self::Nobodys | Self::All => true,
+        }
     }
 }
 
@@ -154,11 +340,22 @@ fn jittered(wait: Duration, random: u8) -> Duration {
 mod tests {
     use super::*;
 
+    use Trouble::{Answered, Away, Silent};
+
+    /// Two callers.
+    const ANN: u64 = 1;
+    const BOB: u64 = 2;
+
     fn opened(now: Instant) -> Breaker {
+        opened_by(Away, &[ANN], now)
+    }
+
+    /// Shut by failures of these callers in turn.
+    fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
         let mut breaker = Breaker::new();
-        for _ in 0..FAILURES_MAX {
-            let pass = breaker.pass(now).unwrap();
-            breaker.failed(pass, now, 255);
+        for caller in callers.iter().cycle().take(FAILURES_MAX as usize) {
+            let pass = breaker.pass(*caller, now).unwrap();
+            breaker.failed(pass, trouble, now, 255);
         }
         breaker
     }
@@ -169,10 +366,10 @@ mod tests {
         let mut breaker = Breaker::new();
         for _ in 0..3 {
             for _ in 1..FAILURES_MAX {
-                let pass = breaker.pass(now).unwrap();
-                breaker.failed(pass, now, 0);
+                let pass = breaker.pass(ANN, now).unwrap();
+                breaker.failed(pass, Away, now, 0);
             }
-            let pass = breaker.pass(now).unwrap();
+            let pass = breaker.pass(ANN, now).unwrap();
             breaker.began(pass);
             assert_eq!(
                 breaker.failures(),
@@ -193,18 +390,18 @@ mod tests {
     async fn one_probe_is_let_through_when_its_time_is_over() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        assert_eq!(breaker.pass(now), None);
+        assert_eq!(breaker.pass(ANN, now), None);
         let later = now + OPEN_MIN;
         assert_eq!(breaker.shown(later), Shown::Due);
-        let probe = breaker.pass(later).unwrap();
-        assert_eq!(breaker.pass(later), None, "exactly one");
+        let probe = breaker.pass(ANN, later).unwrap();
+        assert_eq!(breaker.pass(ANN, later), None, "exactly one");
         assert!(matches!(breaker.shown(later), Shown::Probing(_)));
         breaker.abandoned(probe, later);
-        let probe = breaker.pass(later).expect("the place is free again");
+        let probe = breaker.pass(ANN, later).expect("the place is free again");
         breaker.began(probe);
         assert_eq!(breaker.shown(later), Shown::Closed);
         // A stream that is cut behind the first byte of a probe: no second chance.
-        breaker.failed(probe, later, 255);
+        breaker.failed(probe, Away, later, 255);
         assert_eq!(breaker.shown(later), Shown::Open(2 * OPEN_MIN));
     }
 
@@ -216,20 +413,20 @@ mod tests {
             let wait = Duration::from_secs(seconds);
             assert_eq!(breaker.shown(now), Shown::Open(wait));
             now += wait;
-            let probe = breaker.pass(now).unwrap();
-            breaker.failed(probe, now, 255);
+            let probe = breaker.pass(ANN, now).unwrap();
+            breaker.failed(probe, Away, now, 255);
         }
         now += OPEN_MAX;
-        let probe = breaker.pass(now).unwrap();
-        breaker.failed(probe, now, 0);
+        let probe = breaker.pass(ANN, now).unwrap();
+        breaker.failed(probe, Away, now, 0);
         assert_eq!(breaker.shown(now), Shown::Open(OPEN_MAX / 2));
         now += OPEN_MAX;
-        let probe = breaker.pass(now).unwrap();
+        let probe = breaker.pass(ANN, now).unwrap();
         breaker.succeeded(probe);
         assert_eq!((breaker.shown(now), breaker.failures()), (Shown::Closed, 0));
         for _ in 0..FAILURES_MAX {
-            let pass = breaker.pass(now).unwrap();
-            breaker.failed(pass, now, 255);
+            let pass = breaker.pass(ANN, now).unwrap();
+            breaker.failed(pass, Away, now, 255);
         }
         assert_eq!(
             breaker.shown(now),
@@ -242,26 +439,159 @@ mod tests {
     async fn calls_from_before_it_opened_say_nothing() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
-        let old = breaker.pass(now).unwrap();
+        let old = breaker.pass(ANN, now).unwrap();
         for _ in 0..FAILURES_MAX {
-            let pass = breaker.pass(now).unwrap();
-            breaker.failed(pass, now, 255);
+            let pass = breaker.pass(ANN, now).unwrap();
+            breaker.failed(pass, Away, now, 255);
         }
         breaker.succeeded(old);
-        breaker.failed(old, now, 255);
+        breaker.failed(old, Away, now, 255);
         breaker.abandoned(old, now);
         assert_eq!(breaker.shown(now), Shown::Open(OPEN_MIN));
 
-        let first = breaker.pass(now + OPEN_MIN).unwrap();
+        let first = breaker.pass(ANN, now + OPEN_MIN).unwrap();
         breaker.began(first);
-        breaker.failed(first, now + OPEN_MIN, 255);
+        breaker.failed(first, Away, now + OPEN_MIN, 255);
         let later = now + 3 * OPEN_MIN;
-        let second = breaker.pass(later).unwrap();
+        let second = breaker.pass(ANN, later).unwrap();
         // An earlier probe's word is not the second one's.
-        breaker.failed(first, later, 255);
+        breaker.failed(first, Away, later, 255);
         breaker.succeeded(first);
         assert!(matches!(breaker.shown(later), Shown::Probing(_)));
         breaker.succeeded(second);
         assert_eq!(breaker.shown(later), Shown::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_one_callers_requests_do_shuts_it_for_that_caller_alone() {
+        let now = Instant::now();
+        for trouble in [Answered, Silent] {
+            let mut breaker = opened_by(trouble, &[ANN], now);
+            assert_eq!(breaker.shown_to(ANN, now), Shown::Open(OPEN_MIN));
+            assert_eq!(breaker.shown_to(BOB, now), Shown::Closed);
+            let pass = breaker.pass(BOB, now).unwrap();
+            // Of two callers', it is the route.
+            breaker.failed(pass, trouble, now, 255);
+            assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
+
+            let mut breaker = opened_by(trouble, &[ANN], now);
+            let pass = breaker.pass(BOB, now).unwrap();
+            breaker.began(pass);
+            assert_eq!(breaker.shown_to(ANN, now), Shown::Open(OPEN_MIN));
+            breaker.succeeded(pass);
+            assert_eq!(breaker.shown_to(ANN, now), Shown::Closed);
+            assert_eq!(breaker.failures(), 0);
+
+            let breaker = opened_by(trouble, &[ANN, BOB], now);
+            assert_eq!(breaker.shown_to(3, now), Shown::Open(OPEN_MIN));
+        }
+        // No request is to blame for a connection.
+        let breaker = opened_by(Away, &[ANN], now);
+        assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_caller_does_not_end_the_probation_for_all() {
+        let now = Instant::now();
+        let mut breaker = opened_by(Answered, &[ANN, BOB], now);
+        let later = now + OPEN_MIN;
+        let probe = breaker.pass(BOB, later).unwrap();
+        breaker.began(probe);
+        let pass = breaker.pass(ANN, later).unwrap();
+        breaker.failed(pass, Answered, later, 255);
+        assert_eq!(breaker.shown_to(ANN, later), Shown::Open(2 * OPEN_MIN));
+        assert_eq!(breaker.shown_to(BOB, later), Shown::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_a_last_resort_whoever_answers_is_always_asked() {
+        let now = Instant::now();
+        let mut breaker = opened_by(Answered, &[ANN, BOB], now);
+        for _ in 0..1000 {
+            assert_eq!(breaker.pass(ANN, now), None);
+            let pass = breaker.last_resort(ANN, true, now).unwrap();
+            breaker.failed(pass, Answered, now, 255);
+        }
+        assert_eq!(breaker.shown(now), Shown::Open(OPEN_MIN), "no longer");
+        assert_eq!(
+            breaker.last_resort(ANN, false, now),
+            None,
+            "a call does not become many"
+        );
+        let pass = breaker.last_resort(BOB, true, now).unwrap();
+        breaker.began(pass);
+        assert_eq!(breaker.shown(now), Shown::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_a_last_resort_whoever_cannot_be_reached_is_asked_four_times_a_second() {
+        for trouble in [Away, Silent] {
+            let mut now = Instant::now();
+            let mut breaker = opened_by(trouble, &[ANN, BOB], now);
+            for wait in [1, 2, 4] {
+                // However long it would be shut by itself, and whether the tries before were answered.
+                for _ in 0..wait * 4 {
+                    assert_eq!(breaker.last_resort(ANN, true, now), None);
+                    assert!(breaker.last_resort_in(now) <= PROBE_EVERY);
+                    now += PROBE_EVERY;
+                    assert!(breaker.last_resort(ANN, true, now).is_some());
+                }
+                now += OPEN_MAX;
+                let probe = breaker.pass(ANN, now).unwrap();
+                breaker.failed(probe, trouble, now, 255);
+            }
+            now += PROBE_EVERY;
+            let pass = breaker.last_resort(BOB, true, now).unwrap();
+            breaker.began(pass);
+            assert_eq!(breaker.shown(now), Shown::Closed, "all are let in");
+        }
+        // A connection is there: nobody has to wait for its answer.
+        let now = Instant::now();
+        let mut breaker = opened_by(Away, &[ANN], now);
+        breaker.reached();
+        assert!(breaker.last_resort(BOB, true, now).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_model_that_is_not_there_rests_and_is_no_failure() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new();
+        let pass = breaker.pass(ANN, now).unwrap();
+        breaker.lacks(pass, now);
+        assert!(breaker.is_lacking());
+        assert_eq!(breaker.failures(), 0);
+        assert_eq!(breaker.shown_to(ANN, now), Shown::Open(LACKING_REST));
+        assert_eq!(
+            breaker.shown_to(BOB, now),
+            Shown::Closed,
+            "it may be the one's request"
+        );
+        let pass = breaker.pass(BOB, now).unwrap();
+        breaker.lacks(pass, now);
+        assert_eq!(breaker.shown_to(3, now), Shown::Open(LACKING_REST));
+        assert!(breaker.last_resort(3, true, now).is_some());
+        // Not each call, and not for longer and longer.
+        let later = now + LACKING_REST;
+        let probe = breaker.pass(3, later).unwrap();
+        breaker.lacks(probe, later);
+        assert_eq!(breaker.shown_to(ANN, later), Shown::Open(LACKING_REST));
+
+        let pass = breaker.last_resort(ANN, true, later).unwrap();
+        breaker.began(pass);
+        assert!(!breaker.is_lacking());
+        assert_eq!(
+            (breaker.shown(later), breaker.failures()),
+            (Shown::Closed, 0)
+        );
+
+        let pass = breaker.pass(ANN, later).unwrap();
+        breaker.lacks(pass, later);
+        let pass = breaker.pass(BOB, later).unwrap();
+        breaker.failed(pass, Answered, later, 255);
+        assert_eq!(
+            (breaker.shown_to(ANN, later), breaker.failures()),
+            (Shown::Closed, 1),
+            "it has the model, and fails once"
+        );
     }
 }

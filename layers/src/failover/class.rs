@@ -4,7 +4,8 @@ use std::{cmp::Ordering, time::Duration};
 
 use http::StatusCode;
 
-use crate::error::{Error, VendorAnswered};
+use super::breaker::Trouble;
+use crate::error::{Error, VendorAnswered, VendorUnreached};
 
 /// What to do about an attempt that failed before its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,9 @@ pub(super) enum Class {
     /// The route cannot carry this request, and nobody was asked; another one may.
     Unfit,
     /// The vendor failed. It may have said for how long.
-    Failed(Option<Duration>),
+    Failed(Trouble, Option<Duration>),
+    /// The vendor has no such model, or its address is another.
+    ModelUnknown,
     /// The vendor is at its limit for so long.
     Limited(Duration),
     /// The vendor refused our key or our account.
@@ -35,11 +38,18 @@ impl Class {
                 status: StatusCode::FORBIDDEN,
             } => Self::Forbidden,
             Error::VendorKeyRefused { status } => Self::KeyRefused(*status),
+            error if error.is_model_unknown_to_vendor() => Self::ModelUnknown,
             Error::VendorUnavailable(cause) => match cause.downcast_ref::<VendorAnswered>() {
                 Some(answered) if is_requests_own(answered.status) => Self::Request,
-                answered => Self::Failed(answered.and_then(|answered| answered.retry_after)),
+                Some(answered) => Self::Failed(Trouble::Answered, answered.retry_after),
+                None if cause.is::<VendorUnreached>() => Self::Failed(Trouble::Away, None),
+                None => Self::Failed(Trouble::Answered, None),
             },
-            Error::VendorBroken(_) | Error::VendorTimeout { .. } => Self::Failed(None),
+            Error::VendorTimeout {
+                awaited: "connection",
+            } => Self::Failed(Trouble::Away, None),
+            Error::VendorTimeout { .. } => Self::Failed(Trouble::Silent, None),
+            Error::VendorBroken(_) => Self::Failed(Trouble::Answered, None),
             _ => Self::Own,
         }
     }
@@ -66,8 +76,8 @@ fn is_requests_own(status: StatusCode) -> bool {
 /// The more telling of two errors of one call; the first where neither is.
 ///
 /// First come those that name a time to come back: of two limits the one that is over sooner, since
-/// then the call would be answered. Then what is likeliest to pass by itself. A refusal of our key says
-/// nothing to a caller, and that one route could not carry the request is no reason while another that
+/// then the call would be answered. Then what is likeliest to pass by itself. A refusal of our key and a
+/// model that a vendor does not have say nothing to a caller, and that one route could not carry the request is no reason while another that
 /// could was only down.
 pub(super) fn more_telling(first: Error, second: Error) -> Error {
     match rank(&second).cmp(&rank(&first)) {
@@ -79,6 +89,7 @@ pub(super) fn more_telling(first: Error, second: Error) -> Error {
 fn rank(error: &Error) -> (u8, Duration) {
     match error {
         Error::VendorLimit { retry_after } => (0, *retry_after),
+        error if error.is_model_unknown_to_vendor() => (4, Duration::ZERO),
         Error::VendorUnavailable(_) => (1, Duration::ZERO),
         Error::VendorTimeout { .. } => (2, Duration::ZERO),
         Error::VendorBroken(_) => (3, Duration::ZERO),
@@ -89,6 +100,8 @@ fn rank(error: &Error) -> (u8, Duration) {
 
 #[cfg(test)]
 mod tests {
+    use Trouble::{Answered, Away, Silent};
+
     use super::*;
     use crate::error::Problem;
 
@@ -130,20 +143,33 @@ mod tests {
         };
         for (error, class) in [
             (refused, Class::Request),
-            (answered(404, None), Class::Request),
+            (answered(404, Some(7)), Class::ModelUnknown),
             (answered(409, None), Class::Request),
-            (answered(408, None), Class::Failed(None)),
-            (answered(500, None), Class::Failed(None)),
+            (answered(408, None), Class::Failed(Answered, None)),
+            (answered(500, None), Class::Failed(Answered, None)),
             (
                 answered(529, Some(7)),
-                Class::Failed(Some(Duration::from_secs(7))),
+                Class::Failed(Answered, Some(Duration::from_secs(7))),
             ),
             (
-                Error::VendorUnavailable("connection refused".into()),
-                Class::Failed(None),
+                Error::VendorUnavailable(VendorUnreached("connection refused".into()).into()),
+                Class::Failed(Away, None),
             ),
-            (Error::VendorBroken("html".into()), Class::Failed(None)),
-            (silent(), Class::Failed(None)),
+            (
+                Error::VendorTimeout {
+                    awaited: "connection",
+                },
+                Class::Failed(Away, None),
+            ),
+            (
+                Error::VendorUnavailable("connection closed before message completed".into()),
+                Class::Failed(Answered, None),
+            ),
+            (
+                Error::VendorBroken("html".into()),
+                Class::Failed(Answered, None),
+            ),
+            (silent(), Class::Failed(Silent, None)),
             (limit(3), Class::Limited(Duration::from_secs(3))),
             (key(), Class::KeyRefused(StatusCode::PAYMENT_REQUIRED)),
             (
@@ -174,6 +200,7 @@ mod tests {
             ((broken(), silent()), silent()),
             ((key(), broken()), broken()),
             ((unfit(), key()), key()),
+            ((answered(404, None), broken()), broken()),
         ] {
             let expected = format!("{expected:?}");
             let (one, other) = errors;

@@ -20,11 +20,15 @@ use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 
 use super::{
-    breaker::{Breaker, Pass, Shown},
+    breaker::{Breaker, Pass, Shown, Trouble},
     choice::Draw,
     load::PeakEwma,
 };
-use crate::model::{Route, Vendor};
+use crate::{
+    key::KeyId,
+    model::{Route, Vendor},
+    usage::Meter,
+};
 
 /// A key that a vendor refused is left out for so long: the operator has to act, and may have.
 const KEY_PARKED: Duration = Duration::from_secs(300);
@@ -43,6 +47,8 @@ struct Shared {
     vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>, fast::RandomState>>,
     /// Keys are told apart by a digest that means nothing outside this process.
     digests: RandomState,
+    /// So are callers. Their ids are ours, so a hash that is quick will do.
+    callers: fast::RandomState,
     draw: Draw,
 }
 
@@ -59,6 +65,7 @@ impl Health {
             shared: Arc::new(Shared {
                 vendors: RwLock::default(),
                 digests: RandomState::new(),
+                callers: fast::RandomState::default(),
                 draw: Draw::new(seed),
             }),
         }
@@ -113,7 +120,7 @@ impl Health {
     }
 
     /// The records of a route, made when they are not there.
-    pub(super) fn place(&self, route: &Route) -> Place {
+    pub(super) fn place(&self, route: &Route) -> RouteHandle {
         let name = &*route.vendor.name;
         let found = read(&self.shared.vendors).get(name).map(Arc::clone);
         let vendor = found.unwrap_or_else(|| {
@@ -131,7 +138,7 @@ impl Health {
             let made = || Arc::new(RouteRecord::new(route));
             Arc::clone(routes.entry(route.model.clone()).or_insert_with(made))
         });
-        Place {
+        RouteHandle {
             vendor,
             route: record,
         }
@@ -139,6 +146,11 @@ impl Health {
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {
         self.shared.digests.hash_one(credential.as_bytes())
+    }
+
+    /// What a caller is told apart from others by.
+    pub(super) fn caller(&self, key: &KeyId) -> u64 {
+        self.shared.callers.hash_one(&**key)
     }
 }
 
@@ -172,8 +184,10 @@ pub struct VendorState {
 pub struct RouteState {
     /// The vendor's name of the model.
     pub model: String,
-    /// Whether calls are let through.
+    /// Whether calls are let through that have another route.
     pub breaker: BreakerState,
+    /// The newest that the vendor has said of it is that it has no such model (404).
+    pub model_unknown: bool,
     /// Failures in a row.
     pub failures: u32,
     /// Calls on it now, streams to their ends.
@@ -182,7 +196,7 @@ pub struct RouteState {
     pub first_byte: Option<Duration>,
     /// Time until it is tried again; `None` while it is.
     pub open_for: Option<Duration>,
-    /// Time that it rests, with all its keys, by the vendor's wish.
+    /// Time that it rests: with all its keys, by the vendor's wish, or as the vendor has no such model.
     pub rests_for: Option<Duration>,
     /// The newest error of the vendor's; answers since then leave it.
     pub last_error: Option<LastError>,
@@ -205,7 +219,8 @@ pub struct LastError {
 pub enum BreakerState {
     /// It does.
     Closed,
-    /// It does not.
+    /// It does not, unless they have no other: for all calls, or for those of the one caller who has met all
+    /// failures.
     Open,
     /// One call at a time, to see.
     HalfOpen,
@@ -213,14 +228,14 @@ pub enum BreakerState {
 
 /// The records that a call on a route needs.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct RouteHandle {
     pub(super) vendor: Arc<VendorRecord>,
     pub(super) route: Arc<RouteRecord>,
 }
 
 /// Whether a route can be tried now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Availability {
     /// It can.
     Ready {
         /// The time to its first byte, where that was measured.
@@ -232,8 +247,11 @@ pub(super) enum Look {
     Resting { wait: Duration, why: Why },
     /// As many calls run at the vendor as may.
     Full,
-    /// It failed too often; it is tried again after so long.
-    Shut { wait: Duration },
+    /// It failed too often; it is tried again after so long, by a call that has no other route after so long.
+    Shut {
+        wait: Duration,
+        last_resort: Duration,
+    },
     /// The operator has taken its vendor out.
     Disabled,
 }
@@ -249,21 +267,30 @@ pub(super) enum Why {
     Refused,
 }
 
-impl Place {
-    pub(super) fn look(&self, health: &Health, vendor: &Vendor, now: Instant) -> Look {
+impl RouteHandle {
+    pub(super) fn look(
+        &self,
+        health: &Health,
+        vendor: &Vendor,
+        caller: u64,
+        now: Instant,
+    ) -> Availability {
         if self.vendor.is_disabled() {
-            return Look::Disabled;
+            return Availability::Disabled;
         }
         let resting = self.key(health, vendor, now).1;
-        let inner = self.route.lock();
-        match inner.breaker.shown(now) {
-            Shown::Open(wait) | Shown::Probing(wait) => Look::Shut { wait },
-            _ if self.vendor.in_flight.load(Ordering::Relaxed) >= vendor.connections_max => {
-                Look::Full
-            }
+        if self.vendor.in_flight.load(Ordering::Relaxed) >= vendor.connections_max {
+            return Availability::Full;
+        }
+        let mut inner = self.route.lock();
+        match inner.breaker.shown_to(caller, now) {
+            Shown::Open(wait) | Shown::Probing(wait) => Availability::Shut {
+                wait,
+                last_resort: inner.last_resort_in(now),
+            },
             Shown::Closed | Shown::Due => match resting {
-                Some((wait, why)) => Look::Resting { wait, why },
-                None => Look::Ready {
+                Some((wait, why)) => Availability::Resting { wait, why },
+                None => Availability::Ready {
                     expected: inner.load.expected(now),
                     in_flight: self.route.in_flight(),
                 },
@@ -410,9 +437,37 @@ pub(super) struct RouteRecord {
 pub(super) struct Inner {
     pub(super) breaker: Breaker,
     pub(super) load: PeakEwma,
+    /// Of the call that tries it last although it is shut.
+    pub(super) tried: Option<Meter>,
     /// Keys that the vendor wants to be left alone with on this model.
     rests: Vec<Mark>,
     pub(super) last_error: Option<(Instant, Option<StatusCode>)>,
+}
+
+/// A call has no other route.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastResort {
+    /// It has asked nobody yet.
+    pub(super) first: bool,
+}
+
+impl Inner {
+    /// In how long a call is let through that has no other route.
+    fn last_resort_in(&mut self, now: Instant) -> Duration {
+        // Whoever has a connection may wait for the answer for long, and the others need not.
+        let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);
+        if self.tried.as_ref().is_some_and(reached) {
+            self.breaker.reached();
+        }
+        self.breaker.last_resort_in(now)
+    }
+
+    /// The vendor failed a call.
+    pub(super) fn failed(&mut self, pass: Pass, trouble: Trouble, now: Instant, random: u8) {
+        // Its meter will be another vendor's.
+        self.tried = None;
+        self.breaker.failed(pass, trouble, now, random);
+    }
 }
 
 impl RouteRecord {
@@ -428,14 +483,32 @@ impl RouteRecord {
             inner: Mutex::new(Inner {
                 breaker: Breaker::new(),
                 load: PeakEwma::default(),
+                tried: None,
                 rests: Vec::new(),
                 last_error: None,
             }),
         }
     }
 
-    pub(super) fn pass(&self, now: Instant) -> Option<Pass> {
-        let pass = self.lock().breaker.pass(now)?;
+    /// Lets a call of this caller through, if it does: as its `last_resort` also where it is shut.
+    pub(super) fn pass(
+        &self,
+        caller: u64,
+        last_resort: Option<LastResort>,
+        meter: &Meter,
+        now: Instant,
+    ) -> Option<Pass> {
+        let mut inner = self.lock();
+        let pass = match last_resort {
+            None => inner.breaker.pass(caller, now),
+            Some(LastResort { first }) => {
+                inner.last_resort_in(now);
+                inner.breaker.last_resort(caller, first, now)
+            }
+        }?;
+        if inner.breaker.shown_to(caller, now) != Shown::Closed {
+            inner.tried = Some(meter.clone());
+        }
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(pass)
     }
@@ -476,10 +549,13 @@ impl RouteRecord {
 
     fn state(&self, keys: usize, now: Instant) -> RouteState {
         let inner = self.lock();
-        let (breaker, open_for) = match inner.breaker.shown(now) {
-            Shown::Closed => (BreakerState::Closed, None),
-            Shown::Open(wait) => (BreakerState::Open, Some(wait)),
-            Shown::Due | Shown::Probing(_) => (BreakerState::HalfOpen, None),
+        let model_unknown = inner.breaker.is_lacking();
+        let (breaker, open_for, lacks_for) = match inner.breaker.shown(now) {
+            Shown::Open(wait) if model_unknown => (BreakerState::Closed, None, Some(wait)),
+            Shown::Due | Shown::Probing(_) if model_unknown => (BreakerState::Closed, None, None),
+            Shown::Closed => (BreakerState::Closed, None, None),
+            Shown::Open(wait) => (BreakerState::Open, Some(wait), None),
+            Shown::Due | Shown::Probing(_) => (BreakerState::HalfOpen, None, None),
         };
         let waits = inner.rests.iter().filter(|mark| mark.until > now);
         let rests = waits.clone().count() >= keys.max(1);
@@ -487,11 +563,12 @@ impl RouteRecord {
         RouteState {
             model: self.model.clone(),
             breaker,
+            model_unknown,
             failures: inner.breaker.failures(),
             in_flight: self.in_flight(),
             first_byte: inner.load.expected(now),
             open_for,
-            rests_for: soonest.filter(|_| rests),
+            rests_for: soonest.filter(|_| rests).max(lacks_for),
             last_error: inner.last_error.map(|(at, status)| LastError {
                 ago: now.saturating_duration_since(at),
                 status,

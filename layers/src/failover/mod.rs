@@ -6,22 +6,26 @@
 //! `load`, `conversation`.
 //!
 //! **When another.** On connections that are refused, fail or time out, on silence before the first byte,
-//! on 408, 429, 5xx, on answers that are none, on a stream whose first event is an error, and on refusals
-//! of our key, which also is an alert. Never once the answer has begun, never on a 4xx that is the
+//! on 404, 408, 429, 5xx, on answers that are none, on a stream whose first event is an error, and on
+//! refusals of our key, which also is an alert. Never once the answer has begun, never on a 4xx that is the
 //! request's own, never for a client that has left, and not beyond a number, a time and a budget: then
 //! the most telling of the errors is the answer. A route whose format cannot carry a request is passed
 //! by. Layers below must answer only when they know that an answer has begun. See `class`, `budget`.
 //!
 //! **Who is asked at all.** Five failures in a row, cut streams included, shut a route for a second, then
-//! for two, up to a minute; a single call looks whether it is back. A limit (429) lets the key rest on
+//! for two, up to a minute; a single call looks whether it is back. Where all five are one caller's and a
+//! connection was there, it is shut for that caller alone: others do not lose a route by what one asks for.
+//! A vendor that has no such model (404) is asked again after 30 seconds. A limit (429) lets the key rest on
 //! that route for as long as the vendor says, a refused key is parked for all of them. A vendor that is
 //! full (`connections_max`, streams counted to their ends) or taken out by hand is passed by. See
 //! `breaker`, `health`.
 //!
 //! **When none is left.** A route that only rests is still tried, by one call at a time: limits often
-//! depend on a request's size, and one large request of one caller must not shut out all others. A route
-//! that is shut is not: it failed whoever asked, and each further call would wait for its failure. The
-//! caller is told when the first route is open again, as 429 or 503.
+//! depend on a request's size, and one large request of one caller must not shut out all others. So is a
+//! route that is shut, the one that is due the soonest: by each call where the vendor answered, whatever it
+//! said; where it could not be reached or kept silent, four times a second and by all once a connection is
+//! there, since others would only wait for the failure. A caller whom nobody was asked for is told when to
+//! come back, as 429 or 503.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -100,10 +104,10 @@ mod class;
 mod conversation;
 mod health;
 mod load;
+mod route_plan;
 mod running;
 #[cfg(test)]
 mod tests;
-mod tour;
 
 use std::{
     fmt,
@@ -123,7 +127,7 @@ use tower::{Layer, Service};
 use self::{
     budget::Budget,
     class::{Class, more_telling},
-    tour::{Chosen, Tour},
+    route_plan::{Chosen, RoutePlan},
 };
 pub use self::{
     budget::BudgetSettings,
@@ -234,42 +238,42 @@ where
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
         let began = Instant::now();
         self.shared.budget().deposit();
-        let tour = Tour::new(&self.shared.health, &req);
-        let Some(chosen) = tour.first(began) else {
-            let error = tour.refusal(began);
+        let plan = RoutePlan::new(&self.shared.health, &req);
+        let Some(chosen) = plan.first(began) else {
+            let error = plan.refusal(began);
             return Box::pin(async { Err(error) });
         };
         let number = req.extensions().get::<RequestNumber>().copied();
-        let again = tour.may_go_on().then(|| {
-            Box::new(Again {
+        let again = plan.may_go_on().then(|| {
+            Box::new(RetryRequest {
                 inner: self.inner.clone(),
                 req: req.clone(),
             })
         });
         // Begun at once, so that a request that is sent only once is not kept.
         let attempt = self.inner.call(chosen.attempt(req));
-        let trip = Trip {
+        let dispatch = Dispatch {
             shared: Arc::clone(&self.shared),
             number,
             began,
-            tour,
+            plan,
             again,
         };
-        Box::pin(answered(trip, chosen, attempt))
+        Box::pin(answered(dispatch, chosen, attempt))
     }
 }
 
 /// A call on its way over its routes.
-struct Trip<S> {
+struct Dispatch<S> {
     shared: Arc<Shared>,
     number: Option<RequestNumber>,
     began: Instant,
-    tour: Tour,
-    again: Option<Box<Again<S>>>,
+    plan: RoutePlan,
+    again: Option<Box<RetryRequest<S>>>,
 }
 
 /// What a call needs that may be sent to another route, or with another key.
-struct Again<S> {
+struct RetryRequest<S> {
     inner: S,
     req: Request<Priced>,
 }
@@ -278,7 +282,7 @@ struct Again<S> {
 ///
 /// No `async fn`: its future would have room for each argument twice.
 fn answered<S, A>(
-    trip: Trip<S>,
+    dispatch: Dispatch<S>,
     mut chosen: Chosen,
     mut attempt: S::Future,
 ) -> impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send
@@ -287,13 +291,13 @@ where
     S::Future: Send,
     A: Send,
 {
-    let Trip {
+    let Dispatch {
         shared,
         number,
         began,
-        mut tour,
+        mut plan,
         mut again,
-    } = trip;
+    } = dispatch;
     async move {
         let (mut asked, mut told) = (0, None::<Error>);
         loop {
@@ -321,13 +325,11 @@ where
             );
             // What was wrong with one key need not be with the next.
             if !is_of_key || route.vendor.credentials.len() < 2 {
-                tour.done(index);
+                plan.done(index);
             }
             match class {
                 Class::Request | Class::Own => {
-                    if let Error::VendorUnavailable(cause) = &error
-                        && let Some(VendorAnswered { status, text, .. }) = cause.downcast_ref()
-                    {
+                    if let Some(VendorAnswered { status, text, .. }) = words_of(&error) {
                         let status = status.as_u16();
                         tracing::warn!(
                             number,
@@ -335,14 +337,25 @@ where
                             model,
                             status,
                             error = text.as_str(),
-                            "vendor refused a call, and its caller is not told why: look whether it has this model, \
-                             and at its url"
+                            "vendor refused a call, and its caller is not told why"
                         );
                     }
                     return Err(error);
                 }
                 Class::Unfit => {}
-                Class::Failed(_) | Class::Limited(_) => asked += 1,
+                Class::Failed(..) | Class::Limited(_) => asked += 1,
+                Class::ModelUnknown => {
+                    asked += 1;
+                    let status = StatusCode::NOT_FOUND.as_u16();
+                    tracing::error!(
+                        number,
+                        vendor,
+                        model,
+                        status,
+                        error = words_of(&error).map(|answered| answered.text.as_str()),
+                        "vendor knows no such model, and its route rests: check routes[].model, and the vendor's url"
+                    );
+                }
                 Class::KeyRefused(status) => {
                     asked += 1;
                     let status = status.as_u16();
@@ -387,7 +400,7 @@ where
             {
                 return Err(error);
             }
-            let Some(next) = tour.next(now) else {
+            let Some(next) = plan.next(now) else {
                 return Err(error);
             };
             if !is_unfit && !shared.withdraw(now) {
@@ -401,6 +414,14 @@ where
             chosen = next;
             told = Some(error);
         }
+    }
+}
+
+/// What a vendor said with a status that is no answer.
+fn words_of(error: &Error) -> Option<&VendorAnswered> {
+    match error {
+        Error::VendorUnavailable(cause) => cause.downcast_ref(),
+        _ => None,
     }
 }
 

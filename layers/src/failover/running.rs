@@ -14,9 +14,9 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use super::{
-    breaker::Pass,
+    breaker::{Pass, Trouble},
     class::{Class, status_of},
-    health::{Health, Place, Why},
+    health::{Health, LastResort, RouteHandle, Why},
 };
 use crate::{
     error::Error,
@@ -32,7 +32,7 @@ const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 /// The places that an attempt holds.
 #[derive(Debug)]
 pub(super) struct Running {
-    place: Place,
+    place: RouteHandle,
     pass: Pass,
     health: Health,
     route: Arc<Route>,
@@ -43,6 +43,17 @@ pub(super) struct Running {
     stage: Stage,
     /// It tries a route that rests, and holds the one place of those that do.
     trying: bool,
+}
+
+/// What a call is content with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// A route that is open.
+    Open,
+    /// One that rests, too.
+    Resting,
+    /// Any.
+    LastResort(LastResort),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,18 +67,25 @@ enum Stage {
 }
 
 impl Running {
-    /// Takes a route's places, if it is open and they are free: somebody may have been faster than who looked. A
-    /// route that `rests` is taken by one call at a time.
+    /// Takes a route's places, if they are free and the `entry` will do: somebody may have been faster than who
+    /// looked. A route that rests is taken by one call at a time.
     pub(super) fn start(
         health: &Health,
-        place: &Place,
+        place: &RouteHandle,
         route: &Arc<Route>,
-        rests: bool,
+        entry: Entry,
+        caller: u64,
         meter: &Meter,
         now: Instant,
     ) -> Option<Self> {
         let (credential, resting) = place.key(health, &route.vendor, now);
-        if place.vendor.is_disabled() || (resting.is_some() && !rests) {
+        let (rests, last_resort) = match entry {
+            Entry::Open if resting.is_some() => return None,
+            Entry::Open => (false, None),
+            Entry::Resting => (true, None),
+            Entry::LastResort(how) => (resting.is_some(), Some(how)),
+        };
+        if place.vendor.is_disabled() {
             return None;
         }
         if !place.vendor.enter(route.vendor.connections_max) {
@@ -77,7 +95,7 @@ impl Running {
             place.vendor.leave();
             return None;
         }
-        let Some(pass) = place.route.pass(now) else {
+        let Some(pass) = place.route.pass(caller, last_resort, meter, now) else {
             if rests {
                 place.route.stop_trying();
             }
@@ -138,9 +156,9 @@ impl Running {
         match class {
             Class::Request => self.tell(Outcome::Succeeded),
             Class::Unfit | Class::Own => self.tell(Outcome::Unknown),
-            Class::Failed(wish) => {
+            Class::Failed(trouble, wish) => {
                 self.waited(now);
-                self.tell(Outcome::Failed);
+                self.tell(Outcome::Failed(trouble));
                 if let Some(wish) = wish {
                     self.rest(wish, Why::Down, now);
                 }
@@ -150,13 +168,14 @@ impl Running {
                 self.tell(Outcome::Unknown);
                 self.rest(wish, Why::Limited, now);
             }
+            Class::ModelUnknown => self.tell(Outcome::Lacking),
             // This route alone rests a little.
             Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
             }
             Class::KeyRefused(_) => {
-                self.tell(Outcome::Failed);
+                self.tell(Outcome::Failed(Trouble::Answered));
                 self.place.vendor.park(self.key(), now);
             }
         }
@@ -189,11 +208,14 @@ impl Running {
         }
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
-        let breaker = &mut inner.breaker;
+        let now = Instant::now();
+        // Its meter may be another vendor's next.
+        inner.tried = None;
         match outcome {
-            Outcome::Succeeded => breaker.succeeded(self.pass),
-            Outcome::Failed => breaker.failed(self.pass, Instant::now(), self.random),
-            Outcome::Unknown => breaker.abandoned(self.pass, Instant::now()),
+            Outcome::Succeeded => inner.breaker.succeeded(self.pass),
+            Outcome::Failed(trouble) => inner.failed(self.pass, trouble, now, self.random),
+            Outcome::Lacking => inner.breaker.lacks(self.pass, now),
+            Outcome::Unknown => inner.breaker.abandoned(self.pass, now),
         }
     }
 
@@ -215,7 +237,7 @@ impl Drop for Running {
             Stage::Answering => {
                 let outcome = match self.meter.look(|reading| reading.end) {
                     Some(End::Finished) => Outcome::Succeeded,
-                    Some(End::VendorCut) => Outcome::Failed,
+                    Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
                     // What it says in the middle is as often about the request: one caller must not
                     // shut a route for the others by asking for too much.
                     Some(End::VendorError | End::ClientLeft | End::GatewayStopped) | None => {
@@ -235,7 +257,8 @@ impl Drop for Running {
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Succeeded,
-    Failed,
+    Failed(Trouble),
+    Lacking,
     Unknown,
 }
 

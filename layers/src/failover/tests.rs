@@ -12,8 +12,10 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{
-    call::{Call, Format, InputSize, Spans},
-    error::{Problem, VendorAnswered},
+    call::{CacheWrite, Call, Format, InputSize, Spans},
+    error::{Problem, VendorAnswered, VendorUnreached},
+    facts::Caller,
+    key::{KeyDigest, KeyRecord, KeyStatus},
     model::{Dialect, Egress, Model, OnDisconnect, Protocol, Route, Vendor},
     price::{Price, Rate},
     usage::{End, Meter},
@@ -169,7 +171,9 @@ impl World {
             family: "f".into(),
             output_tokens_max: 10,
             output_tokens_min: 1,
+            output_tokens_default: None,
             input_tokens_max: None,
+            input_tokens_priced_max: None,
             sticky: self.sticky,
             routes: self.routes.clone(),
         };
@@ -182,7 +186,9 @@ impl World {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
+            cache_write: CacheWrite::default(),
             spans: Spans::default(),
+            session: None,
         };
         Request::new(Priced {
             call: Arc::new(call),
@@ -202,6 +208,13 @@ impl World {
 
     fn call(&self) -> Calling {
         Box::pin(self.service.clone().oneshot(self.request("x")))
+    }
+
+    /// A call with this key.
+    fn call_of(&self, key: &str) -> Calling {
+        let mut req = self.request(key);
+        req.extensions_mut().insert(caller(key));
+        Box::pin(self.service.clone().oneshot(req))
     }
 
     /// A call whose client has left before its future was polled. Its first attempt was begun.
@@ -229,6 +242,31 @@ impl World {
             vendor.in_flight == 0 && vendor.routes.iter().all(|route| route.in_flight == 0)
         })
     }
+}
+
+fn caller(key: &str) -> Caller {
+    Caller(Arc::new(KeyRecord {
+        id: key.parse().unwrap(),
+        account: "acme".parse().unwrap(),
+        digest: KeyDigest::new([0; 32]),
+        prefix: "tg-x…".into(),
+        name: String::new(),
+        status: KeyStatus::Active,
+        models: vec![],
+        addresses: vec![],
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        created_at_ms: 0,
+        changed_at_ms: 0,
+    }))
+}
+
+/// Whether it is a call of this key: [`World::call_of`] says so in its text.
+fn is_of(attempt: &Attempt, key: &str) -> bool {
+    let body = String::from_utf8_lossy(&attempt.priced.call.body);
+    body.contains(&format!("\"{key}\""))
 }
 
 type Answered = Result<Response<ResponseBody<Scripted>>, Error>;
@@ -313,7 +351,7 @@ fn silent() -> Error {
 }
 
 fn down() -> Error {
-    Error::VendorUnavailable("connection refused".into())
+    Error::VendorUnavailable(VendorUnreached("connection refused".into()).into())
 }
 
 fn limit(seconds: u64) -> Error {
@@ -345,10 +383,11 @@ fn unfit() -> Error {
 #[tokio::test(start_paused = true)]
 async fn a_vendor_that_fails_before_the_first_byte_is_not_noticed() {
     type Fails = fn() -> Error;
-    let failures: [(&str, Fails); 8] = [
+    let failures: [(&str, Fails); 9] = [
         ("refused", down),
         ("silent", silent),
         ("limited", || limit(5)),
+        ("404", || answered(404)),
         ("500", || answered(500)),
         ("529", || answered(529)),
         ("broken", || Error::VendorBroken("html".into())),
@@ -377,7 +416,7 @@ async fn the_requests_own_fault_is_told_at_once_and_counts_against_nobody() {
         ("400", refused(StatusCode::BAD_REQUEST)),
         ("413", refused(StatusCode::PAYLOAD_TOO_LARGE)),
         ("422", refused(StatusCode::UNPROCESSABLE_ENTITY)),
-        ("404", answered(404)),
+        ("409", answered(409)),
         ("ours", Error::Internal("bug".into())),
     ] {
         let error = Mutex::new(Some(error));
@@ -394,12 +433,13 @@ async fn the_requests_own_fault_is_told_at_once_and_counts_against_nobody() {
 #[tokio::test(start_paused = true)]
 async fn when_all_fail_the_most_telling_error_is_told_once() {
     type Make = fn() -> Error;
-    let cases: [(Make, Make, Make); 7] = [
+    let cases: [(Make, Make, Make); 8] = [
         (down, silent, down),
         (silent, down, down),
         (|| limit(9), || limit(3), || limit(3)),
         (down, || limit(60), || limit(60)),
         (key_refused, silent, silent),
+        (|| answered(404), silent, silent),
         (unfit, down, down),
         (unfit, unfit, unfit),
     ];
@@ -615,22 +655,185 @@ async fn a_probe_that_is_answered_lets_everybody_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_all_are_shut_nobody_is_asked_and_the_caller_is_told_how_long() {
+async fn when_none_can_be_reached_each_is_tried_four_times_a_second_and_others_are_told_when() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
     }
     world.asked();
-    let Err(Error::RoutesOut { retry_after }) = world.call().await else {
-        panic!("somebody was asked");
-    };
-    assert!(retry_after <= Duration::from_secs(1), "{retry_after:?}");
-    assert!(world.asked().is_empty());
-    advance(retry_after).await;
-    assert!(matches!(
-        world.call().await,
-        Err(Error::VendorUnavailable(_))
-    ));
+    for _ in 0..100 {
+        let Err(Error::RoutesOut { retry_after }) = world.call().await else {
+            panic!("somebody was asked");
+        };
+        assert!(world.asked().is_empty());
+        assert!(retry_after <= Duration::from_millis(250), "{retry_after:?}");
+        advance(retry_after).await;
+        let refused = world.call().await;
+        assert!(matches!(refused, Err(Error::VendorUnavailable(_))));
+        assert_eq!(world.asked().len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_route_is_never_shut_by_what_its_vendor_answers() {
+    type Make = fn() -> Does;
+    let cases: [Make; 4] = [
+        || Fails(answered(500)),
+        || Fails(Error::VendorBroken("html".into())),
+        || Fails(answered(404)),
+        || Streams(Some(End::VendorCut)),
+    ];
+    for does in cases {
+        let world = World::new(vec![route("a")], move |attempt| {
+            if is_of(attempt, "well") {
+                Answers
+            } else {
+                does()
+            }
+        });
+        for number in 0..20 {
+            let call = world.call_of(["one", "two", "three"][number % 3]).await;
+            assert!(read(call).await.is_err());
+            assert_eq!(world.asked(), ["a"], "{:?}: each call is asked", does());
+        }
+        assert!(world.call_of("well").await.is_ok(), "{:?}", does());
+        assert!(world.is_idle());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_callers_requests_take_no_route_from_another() {
+    type Make = fn() -> Does;
+    let cases: [Make; 5] = [
+        || Fails(answered(500)),
+        || Fails(silent()),
+        || Fails(Error::VendorBroken("html".into())),
+        || Fails(answered(404)),
+        || Streams(Some(End::VendorCut)),
+    ];
+    for does in cases {
+        let world = World::new(in_order(), move |attempt| {
+            if is_of(attempt, "poison") && &*attempt.route.vendor.name == "a" {
+                does()
+            } else {
+                Answers
+            }
+        });
+        for _ in 0..20 {
+            let _ = read(world.call_of("poison").await).await;
+        }
+        world.asked();
+        assert!(world.call_of("poison").await.is_ok());
+        assert_eq!(world.asked(), ["b"], "{:?}: it fails over at once", does());
+        for key in ["one", "two"] {
+            assert!(world.call_of(key).await.is_ok());
+            assert_eq!(world.asked(), ["a"], "{:?}, {key}", does());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_two_callers_meet_shuts_a_route_for_all_that_have_another() {
+    let world = World::new(in_order(), a_fails(|| answered(500)));
+    for key in ["one", "two", "one", "two", "one"] {
+        assert!(world.call_of(key).await.is_ok());
+    }
+    world.asked();
+    assert!(world.call_of("three").await.is_ok());
+    assert_eq!(world.asked(), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_that_are_shut_the_one_that_answers_is_found() {
+    let well = Arc::new(Mutex::new(""));
+    let which = Arc::clone(&well);
+    let world = World::new(in_order(), move |attempt| {
+        if *attempt.route.vendor.name == **which.lock().unwrap() {
+            Answers
+        } else {
+            Fails(answered(500))
+        }
+    });
+    for _ in 0..20 {
+        assert!(world.call().await.is_err());
+    }
+    for name in ["b", "a"] {
+        *well.lock().unwrap() = name;
+        world.asked();
+        let mut calls = 1_usize;
+        while world.call().await.is_err() {
+            calls += 1;
+            advance(Duration::from_millis(100)).await;
+            assert!(calls < 20, "{name} is asked at last");
+        }
+        // Sick vendors are not sent a multiple of the calls.
+        assert!(world.asked().len() <= calls + calls.div_ceil(2));
+        assert_eq!(world.breaker(name), BreakerState::Closed);
+        // Back to where both are shut.
+        *well.lock().unwrap() = "";
+        for _ in 0..20 {
+            assert!(world.call().await.is_err());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_a_vendor_is_reached_again_nobody_waits_for_its_first_answer() {
+    let sick = Arc::new(Mutex::new(true));
+    let is_sick = Arc::clone(&sick);
+    let world = World::new(vec![route("a")], move |attempt| {
+        if *is_sick.lock().unwrap() {
+            return Fails(down());
+        }
+        // It thinks.
+        attempt.priced.meter.dispatched();
+        Nothing
+    });
+    for _ in 0..5 {
+        assert!(world.call().await.is_err());
+    }
+    *sick.lock().unwrap() = false;
+    assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
+    advance(Duration::from_millis(250)).await;
+    world.asked();
+    let mut calls = [world.call(), world.call(), world.call()];
+    for call in &mut calls {
+        assert!(call.now_or_never().is_none());
+    }
+    assert_eq!(world.asked(), ["a", "a", "a"]);
+    drop(calls);
+    assert!(world.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vendor_without_the_model_rests_and_is_no_outage() {
+    let world = World::new(in_order(), a_fails(|| answered(404)));
+    for _ in 0..3 {
+        assert!(world.call().await.is_ok());
+    }
+    assert_eq!(world.asked(), ["a", "b", "b", "b"]);
+    let route = &world.vendor("a").routes[0];
+    assert!(route.model_unknown);
+    assert_eq!((route.breaker, route.failures), (BreakerState::Closed, 0));
+    assert_eq!(route.rests_for, Some(Duration::from_secs(30)));
+    advance(Duration::from_secs(30)).await;
+    for _ in 0..2 {
+        assert!(world.call().await.is_ok());
+    }
+    assert_eq!(world.asked(), ["a", "b", "b"], "now and then");
+    assert!(world.vendor("a").routes[0].model_unknown);
+
+    // The operator has mended it, or the vendor has.
+    let first = Mutex::new(Some(Fails(answered(404))));
+    let world = World::new(vec![self::route("a")], move |_| {
+        first.lock().unwrap().take().unwrap_or(Answers)
+    });
+    assert!(world.call().await.is_err());
+    assert!(world.vendor("a").routes[0].model_unknown);
+    assert!(world.call().await.is_ok());
+    let route = &world.vendor("a").routes[0];
+    assert!(!route.model_unknown);
+    assert_eq!(route.rests_for, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,8 +5,9 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{
+    cache::{MARK, Mark, Marked, Options},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Place, Text},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -33,12 +34,17 @@ const NAMES: &[&str] = &[
     "audio",
     "modalities",
     "models",
+    "provider",
+    "fallbacks",
     "route",
     "plugins",
     "search_parameters",
     "enable_search",
     "best_of",
     "background",
+    "cache_control_injection_points",
+    "prompt_cache_options",
+    MARK,
 ];
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -47,7 +53,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body;
 
-impl Place for Body {
+impl Shape for Body {
     type Value = Call;
     const EXPECTED: &'static str = "object";
 
@@ -113,14 +119,19 @@ impl Place for Body {
                 | "audio"
                 // Other vendors' names for another model, more answers, or what is paid by other rates.
                 | "models"
+                | "provider"
+                | "fallbacks"
                 | "route"
                 | "plugins"
                 | "search_parameters"
                 | "enable_search"
                 | "best_of"
-                | "background" => {
+                | "background"
+                | "cache_control_injection_points" => {
                     at.field(&key, &mut object, OnlyDefault::of(&[]))?;
                 }
+                "prompt_cache_options" => at.weigh_and_read(&key, &mut object, Options)?,
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 // What the format may still carry goes to the vendor as it is, and weighs.
                 _ => at.weigh_field(&key, &mut object)?,
             }
@@ -148,7 +159,9 @@ impl Place for Body {
             choices: choices.unwrap_or(1),
             usage_asked: options.include_usage,
             input: at.cx.size(),
+            cache_write: at.cx.cache_write(),
             spans,
+            session: None,
         })
     }
 }
@@ -159,7 +172,7 @@ struct StreamOptions {
     span: Option<Range<usize>>,
 }
 
-impl Place for StreamOptions {
+impl Shape for StreamOptions {
     type Value = Self;
     const EXPECTED: &'static str = "object";
 
@@ -191,12 +204,12 @@ enum Role {
     Unknown,
 }
 
-impl Place for Message {
+impl Shape for Message {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = const { Once::new(&["role", "content", "tool_calls", "audio"]) };
+        let mut once = const { Once::new(&["role", "content", "tool_calls", "audio", MARK]) };
         let (mut role, mut content) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
@@ -211,6 +224,11 @@ impl Place for Message {
                 }
                 "content" => content = Some(at.field(&key, &mut object, Content)?),
                 "audio" => at.field(&key, &mut object, OnlyDefault::of(&[]))?,
+                // Some vendors that speak this format pass such marks on to one that speaks the other.
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                "tool_calls" => {
+                    at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?;
+                }
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }

@@ -1,6 +1,9 @@
 //! What both formats write alike enough to read in one way: contents, their parts, and tools.
 
-use super::json::{At, Object, Once, Place, Text, elements};
+use super::{
+    cache::{MARK, Mark, Marked},
+    json::{At, Object, Once, Shape, Text, elements},
+};
 use crate::{
     error::{Error, Problem},
     json::{Reader, Str},
@@ -10,7 +13,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Turns<M>(pub(super) fn() -> M);
 
-impl<M: Place> Place for Turns<M> {
+impl<M: Shape> Shape for Turns<M> {
     type Value = ();
     const EXPECTED: &'static str = "array";
 
@@ -32,7 +35,7 @@ impl<M: Place> Place for Turns<M> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content;
 
-impl Place for Content {
+impl Shape for Content {
     type Value = bool;
     const EXPECTED: &'static str = "string or array";
 
@@ -93,7 +96,7 @@ enum Kind {
     Other,
 }
 
-impl Place for Part {
+impl Shape for Part {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
@@ -107,6 +110,7 @@ impl Place for Part {
                 "source",
                 "content",
                 "input_audio",
+                MARK,
             ])
         };
         let (mut kind, mut image, mut document) = (None, false, false);
@@ -131,6 +135,7 @@ impl Place for Part {
                     // Of a tool result or a document: text or parts; of a search result: anything.
                     at.field(&key, &mut object, Content)?;
                 }
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 // Audio has no rate in the catalog.
                 "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
                 _ => at.weigh_field(&key, &mut object)?,
@@ -156,7 +161,7 @@ impl Place for Part {
 #[derive(Clone, Copy, Debug)]
 struct Binary;
 
-impl Place for Binary {
+impl Shape for Binary {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
@@ -200,7 +205,7 @@ impl Place for Binary {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tools;
 
-impl Place for Tools {
+impl Shape for Tools {
     type Value = ();
     const EXPECTED: &'static str = "array";
 
@@ -236,21 +241,22 @@ impl Tool {
     }
 }
 
-impl Place for Tool {
+impl Shape for Tool {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = const { Once::new(&["type"]) };
+        let mut once = const { Once::new(&["type", "function", MARK]) };
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
-            if &*key != "type" {
-                at.weigh_field(&key, &mut object)?;
-            } else {
-                match at.field(&key, &mut object, Text(Self::instructions_of))? {
+            match &*key {
+                "type" => match at.field(&key, &mut object, Text(Self::instructions_of))? {
                     None => return Err(at.refuse_field(&key, Problem::Unsupported)),
                     Some(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
-                }
+                },
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                "function" => at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?,
+                _ => at.weigh_field(&key, &mut object)?,
             }
         }
         Ok(())

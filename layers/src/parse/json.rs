@@ -1,13 +1,19 @@
 //! One pass over a body: checks what we read, weighs what we do not, and names what is wrong.
 //!
-//! A [`Reader`] does the JSON. A [`Place`] says what may stand somewhere; [`At`] knows where that is, so
+//! A [`Reader`] does the JSON. A [`Shape`] says what may stand somewhere; [`At`] knows where that is, so
 //! that an error names its field, and how deep, so that nothing nests further than it may.
 
-use std::{borrow::Cow, cell::Cell, ops::Range};
+use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
+    ops::Range,
+};
+
+use memchr::memmem;
 
 use super::DEPTH_MAX;
 use crate::{
-    call::InputSize,
+    call::{CacheWrite, InputSize},
     error::{Error, Problem},
     json::{NotJson, Reader, Str, Value},
     path::Path,
@@ -18,6 +24,7 @@ use crate::{
 pub(super) struct Cx {
     pub(super) messages_max: u64,
     size: Cell<InputSize>,
+    cache_write: RefCell<CacheWrite>,
 }
 
 impl Cx {
@@ -25,11 +32,12 @@ impl Cx {
         Self {
             messages_max,
             size: Cell::default(),
+            cache_write: RefCell::default(),
         }
     }
 
     /// Reads the whole body as `place`.
-    pub(super) fn read<P: Place>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
+    pub(super) fn read<P: Shape>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
         let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| not_json(NotJson::at(body, error.valid_up_to())))?;
         let mut json = Reader::new(text);
@@ -49,6 +57,11 @@ impl Cx {
 
     pub(super) fn size(&self) -> InputSize {
         self.size.get()
+    }
+
+    /// What the marks ask for that were read.
+    pub(super) fn cache_write(&self) -> CacheWrite {
+        self.cache_write.take()
     }
 
     pub(super) fn weigh(&self, change: impl FnOnce(&mut InputSize)) {
@@ -86,7 +99,7 @@ impl At<'_> {
     }
 
     /// Reads the value of the field whose name was just read.
-    pub(super) fn field<P: Place>(
+    pub(super) fn field<P: Shape>(
         self,
         key: &str,
         object: &mut Object<'_, '_>,
@@ -101,7 +114,7 @@ impl At<'_> {
     }
 
     /// Reads it, and says where in the body it stands.
-    pub(super) fn field_span<P: Place>(
+    pub(super) fn field_span<P: Shape>(
         self,
         key: &str,
         object: &mut Object<'_, '_>,
@@ -125,7 +138,61 @@ impl At<'_> {
         }
     }
 
-    fn value<P: Place>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
+    /// Weighs the field's value so, and then reads it too. As `place` it weighs nothing.
+    pub(super) fn weigh_and_read<P: Shape<Value = ()>>(
+        self,
+        key: &str,
+        object: &mut Object<'_, '_>,
+        place: P,
+    ) -> Result<(), Error> {
+        self.weigh_and_read_if(|_| true, key, object, place)
+    }
+
+    /// The same, where it is only worth reading if it has this name in it, however that is escaped: few values do, and
+    /// the others, which may be large, are not read twice.
+    pub(super) fn weigh_and_read_if_it_names<P: Shape<Value = ()>>(
+        self,
+        name: &str,
+        key: &str,
+        object: &mut Object<'_, '_>,
+        place: P,
+    ) -> Result<(), Error> {
+        let may_name = |value: &str| {
+            has_in_any_case(value, name) || memmem::find(value.as_bytes(), b"\\u").is_some()
+        };
+        self.weigh_and_read_if(may_name, key, object, place)
+    }
+
+    fn weigh_and_read_if<P: Shape<Value = ()>>(
+        self,
+        worth: impl FnOnce(&str) -> bool,
+        key: &str,
+        object: &mut Object<'_, '_>,
+        place: P,
+    ) -> Result<(), Error> {
+        let mut json = object.json.clone();
+        self.weigh_field(key, object)?;
+        if !worth(object.json.since(json.at())) {
+            return Ok(());
+        }
+        let size = self.cx.size();
+        let again = &mut Object {
+            json: &mut json,
+            first: false,
+        };
+        self.field(key, again, place)?;
+        self.cx.weigh(|weighed| *weighed = size);
+        Ok(())
+    }
+
+    /// Notes for how long a mark asks the vendor's cache to keep what is written to it; `life` makes it of the
+    /// name of this place.
+    pub(super) fn note(self, life: impl FnOnce(&Path<'_>) -> CacheWrite) {
+        let noted = self.cx.cache_write.take();
+        self.cx.cache_write.replace(noted.and(life(self.path)));
+    }
+
+    fn value<P: Shape>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
         // Looked at where it is: each move of it would be a copy of all its words.
         match &json.begin() {
             Ok(Value::Null) => place.null(self),
@@ -144,7 +211,7 @@ impl At<'_> {
 }
 
 /// What may stand at a place. What is not overridden is of the wrong type.
-pub(super) trait Place: Sized {
+pub(super) trait Shape: Sized {
     type Value;
     const EXPECTED: &'static str;
 
@@ -171,7 +238,7 @@ pub(super) trait Place: Sized {
 }
 
 /// Reads every element of an array as the place that `each` makes; says how many there were.
-pub(super) fn elements<P: Place>(
+pub(super) fn elements<P: Shape>(
     at: At<'_>,
     json: &mut Reader<'_>,
     mut each: impl FnMut() -> P,
@@ -281,6 +348,17 @@ fn folds(key: &str) -> bool {
         .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
 }
 
+/// Whether this name, which has an underscore, stands in a text. Some vendors match names without their case.
+fn has_in_any_case(text: &str, name: &str) -> bool {
+    // An underscore has no case, so the search is for that.
+    let at = name.find('_').unwrap_or_default();
+    memchr::memchr_iter(b'_', text.as_bytes()).any(|found| {
+        let start = found.checked_sub(at);
+        let word = start.and_then(|start| text.as_bytes().get(start..start + name.len()));
+        word.is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+    })
+}
+
 /// Whether a name is another but for the case of its letters. Two letters beyond ASCII fold into it.
 fn folds_to(key: &str, name: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
@@ -295,7 +373,7 @@ fn folds_to(key: &str, name: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Text<F>(pub(super) F);
 
-impl<T, F: FnOnce(&str) -> T> Place for Text<F> {
+impl<T, F: FnOnce(&str) -> T> Shape for Text<F> {
     type Value = T;
     const EXPECTED: &'static str = "string";
 
@@ -317,7 +395,7 @@ impl Count {
     };
 }
 
-impl Place for Count {
+impl Shape for Count {
     type Value = Option<u64>;
     const EXPECTED: &'static str = "integer";
 
@@ -338,7 +416,7 @@ impl Place for Count {
 #[derive(Debug)]
 pub(super) struct Flag;
 
-impl Place for Flag {
+impl Shape for Flag {
     type Value = bool;
     const EXPECTED: &'static str = "boolean";
 
@@ -368,7 +446,7 @@ impl OnlyDefault {
     }
 }
 
-impl Place for OnlyDefault {
+impl Shape for OnlyDefault {
     type Value = ();
     const EXPECTED: &'static str = "nothing";
 

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 
 use super::{
+    cache::{MARK, Mark},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Place, Text},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text},
 };
 use crate::{
     call::{Call, Format, Spans},
@@ -27,6 +28,7 @@ const NAMES: &[&str] = &[
     "mcp_servers",
     "fallbacks",
     "previous_message_id",
+    MARK,
 ];
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -44,7 +46,7 @@ pub(super) fn count(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body;
 
-impl Place for Body {
+impl Shape for Body {
     type Value = Call;
     const EXPECTED: &'static str = "object";
 
@@ -101,6 +103,7 @@ impl Place for Body {
                 "container" | "mcp_servers" | "fallbacks" | "previous_message_id" => {
                     at.field(&key, &mut object, OnlyDefault::of(&[]))?;
                 }
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 // What the format may still carry goes to the vendor as it is, and weighs.
                 _ => at.weigh_field(&key, &mut object)?,
             }
@@ -120,19 +123,21 @@ impl Place for Body {
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
+            cache_write: at.cx.cache_write(),
             spans,
+            session: None,
         })
     }
 }
 
 struct Message;
 
-impl Place for Message {
+impl Shape for Message {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = const { Once::new(&["role", "content"]) };
+        let mut once = const { Once::new(&["role", "content", MARK]) };
         let (mut role_known, mut content) = (None, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
@@ -143,6 +148,7 @@ impl Place for Message {
                     role_known = Some(at.field(&key, &mut object, Text(known))?);
                 }
                 "content" => content = Some(at.field(&key, &mut object, Content)?),
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }

@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+mod cache;
 mod chat;
 mod content;
 mod json;
@@ -66,6 +67,7 @@ use self::room::{Room, Taken};
 use crate::{
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
+    session,
     setting::Setting,
 };
 
@@ -187,13 +189,14 @@ where
             )?;
             room.could_hold(declared.unwrap_or(0))?;
             let body = read(body, declared, &limits, room).await?;
-            let call = call(operation, &body, limits.messages_max)?;
+            let mut call = call(operation, &body, limits.messages_max)?;
+            call.session = session::from_headers(&parts.headers);
             inner.call(Request::from_parts(parts, call)).await
         })
     }
 }
 
-/// Reads the request of an operation from its bytes.
+/// Reads the request of an operation from its bytes; what its headers say is not known.
 ///
 /// # Errors
 /// [`Error::Invalid`] that names the field.

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::{
@@ -16,9 +17,8 @@ use super::{
     usage::{Reader, Seen},
 };
 use crate::{
-    call::Format,
     error::Error,
-    sse::Splitter,
+    sse::{Event, Splitter},
     usage::{End, Meter},
 };
 
@@ -26,9 +26,6 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Comments that come before the first event are kept up to this.
 const HELD_BYTES_MAX: usize = 64 * 1024;
-/// A chunk with usage and nothing else is never longer: what is longer is not held back, nor searched again
-/// with each piece that comes.
-const USAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// A vendor's answer on its way through: an event stream, or a plain answer that was read whole.
 #[derive(Debug)]
@@ -54,13 +51,12 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    pub(super) fn stream(inner: A, format: Format, strip_usage: bool, meter: Meter) -> Self {
+    pub(super) fn stream(inner: A, reader: Reader, strip_usage: bool, meter: Meter) -> Self {
         let tap = Tap {
             splitter: Splitter::default(),
-            reader: Reader::new(format),
+            reader,
             meter,
             strip_usage,
-            passed: 0,
             failure: None,
             ended: false,
             quiet: None,
@@ -100,7 +96,7 @@ impl<A> ResponseBody<A> {
         if let Inner::Stream(stream) = &mut self.0 {
             let stream = stream.as_mut().project();
             let (tap, mut held) = (stream.tap, held.joined());
-            if held.is_empty() && !tap.ended && tap.splitter.unfinished().is_empty() {
+            if held.is_empty() && !tap.ended {
                 held = tap.reader.keep_alive();
             }
             *stream.first = held;
@@ -157,7 +153,8 @@ where
                 return Poll::Ready(tap.failure.take().map(Err));
             }
             let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
-                if tap.held {
+                // Nothing comes behind the last event.
+                if tap.held || tap.reader.finished() {
                     return Poll::Pending;
                 }
                 return tap
@@ -166,7 +163,7 @@ where
             };
             let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(chunk) => tap.pass(chunk),
+                    Ok(chunk) => tap.pass(&chunk),
                     // Trailers are the vendor's own business.
                     Err(_) => continue,
                 },
@@ -203,8 +200,6 @@ struct Tap {
     reader: Reader,
     meter: Meter,
     strip_usage: bool,
-    /// Bytes of the unfinished event that have been passed on already.
-    passed: usize,
     failure: Option<Error>,
     ended: bool,
     /// Since when nothing goes on; `None` until it was asked for.
@@ -216,103 +211,96 @@ struct Tap {
 }
 
 impl Tap {
-    /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Never
-    /// inside an event.
+    /// What is sent while the vendor thinks, so that nobody on the way takes the stream for dead. Only whole
+    /// events have gone on, so it never stands inside one.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let due = *self.quiet.get_or_insert_with(Instant::now) + KEEP_ALIVE;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            if now >= due && self.splitter.unfinished().is_empty() {
-                self.quiet = Some(now);
-                alarm.as_mut().reset(now + KEEP_ALIVE);
-                // The alarm's next time must be known to the task.
-                let _ = alarm.as_mut().poll(cx);
-                return Poll::Ready(self.reader.keep_alive());
+            if now < due {
+                // Something went on since.
+                alarm.as_mut().reset(due);
+                continue;
             }
-            // Something came since, or an event is half sent.
-            alarm
-                .as_mut()
-                .reset(if now < due { due } else { now + KEEP_ALIVE });
+            self.quiet = Some(now);
+            alarm.as_mut().reset(now + KEEP_ALIVE);
+            // The alarm's next time must be known to the task.
+            let _ = alarm.as_mut().poll(cx);
+            return Poll::Ready(self.reader.keep_alive());
         }
         Poll::Pending
     }
 
-    /// What goes on now: the chunk itself, unless something in it must not.
-    fn pass(&mut self, chunk: Bytes) -> Bytes {
-        self.quiet = None;
+    /// What goes on now: the events that the chunk completes, but for those that must not. An event that is not
+    /// whole waits: its end may say that it is an error, of which the caller must not see the beginning.
+    fn pass(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,
             reader,
             strip_usage,
-            passed,
             failure,
             ..
         } = self;
-        let (begun, already) = (splitter.unfinished().len(), *passed);
-        let mut pieces = Pieces::default();
-        // Up to where the chunk has gone on, and where in it the last complete event ends.
-        let (mut from, mut end, mut first) = (0, 0, true);
-        let split = splitter.push(&chunk, |event| {
-            if failure.is_some() {
+        // How far the events go on, and where those are that do not.
+        let (mut end, mut taken_out) = (0, Vec::new());
+        let split = splitter.push(chunk, |event| {
+            // What stands behind the last event is no part of the answer.
+            if failure.is_some() || reader.finished() {
                 return;
             }
             let start = end;
-            end += event.raw().len() - if first { begun } else { 0 };
             match reader.event(&event) {
                 Seen::Failure(error) => {
-                    pieces.push(chunk.slice(from..start));
-                    from = chunk.len();
                     *failure = Some(error);
+                    return;
                 }
-                // What has begun to go on goes on.
-                Seen::UsageAlone if *strip_usage && !(first && already > 0) => {
-                    pieces.push(chunk.slice(from..start));
-                    from = end;
+                Seen::UsageAlone if *strip_usage => {
+                    taken_out.push(start..start + event.raw().len())
                 }
-                _ if first => pieces.push(event.raw().slice(already..begun)),
+                Seen::CostComment => taken_out.push(start..start + event.raw().len()),
                 _ => {}
             }
-            first = false;
+            end += event.raw().len();
         });
-        if split.is_err() {
-            *failure = Some(broken("an endless event"));
-        }
-        let already = if first { already } else { 0 };
-        if failure.is_some() {
-            self.ended = true;
-        } else if *strip_usage && already == 0 && may_be_usage_alone(splitter.unfinished()) {
-            // Only what may have to be taken out waits for its end.
-            pieces.push(chunk.slice(from..end));
-            *passed = 0;
-        } else {
-            if first {
-                pieces.push(Bytes::copy_from_slice(
-                    &splitter.unfinished()[already..begun],
-                ));
+        let mut rest = match split {
+            Ok(whole) => whole,
+            Err(error) => {
+                failure.get_or_insert_with(|| broken(error));
+                taken_out.clear();
+                Bytes::new()
             }
-            // The usual chunk goes on as it is.
-            pieces.push(match from {
-                0 => chunk,
-                from => chunk.slice(from..),
-            });
-            *passed = splitter.unfinished().len();
+        };
+        rest.truncate(end);
+        let mut pieces = Pieces::default();
+        let mut at = 0;
+        for usage in taken_out {
+            pieces.push(rest.split_to(usage.start - at));
+            rest.advance(usage.len());
+            at = usage.end;
         }
+        pieces.push(rest);
+        let passed = pieces.joined();
+        if !passed.is_empty() {
+            self.quiet = None;
+        }
+        self.ended = self.failure.is_some();
         self.record();
-        pieces.joined()
+        passed
     }
 
-    /// The vendor's stream has ended, or failed; what was held back goes on.
+    /// The vendor's stream has ended, or failed.
     fn end(&mut self, error: Option<Error>) -> Bytes {
         self.ended = true;
         let mut rest = Bytes::new();
-        if let Some(event) = self.splitter.finish() {
+        // Some vendors leave out the blank line behind the last event.
+        if let Some(event) = self.splitter.finish().filter(is_whole)
+            && !self.reader.finished()
+        {
             match self.reader.event(&event) {
                 Seen::Failure(error) => self.failure = Some(error),
-                Seen::UsageAlone if self.strip_usage && self.passed == 0 => {}
-                // An event that was cut is no event: it would look like one.
-                _ if self.reader.finished() => rest = event.raw().slice(self.passed..),
-                _ => {}
+                Seen::UsageAlone if self.strip_usage => {}
+                _ => rest = closed(event.raw()),
             }
         }
         // An error behind the last event is the vendor's way to hang up.
@@ -345,18 +333,22 @@ impl Tap {
     }
 }
 
-/// Whether the beginning of an event could be that of a chunk with usage and without choices.
-fn may_be_usage_alone(begun: &[u8]) -> bool {
-    if begun.is_empty() || begun.len() > USAGE_BYTES_MAX {
-        return false;
-    }
-    let Some(at) = memchr::memmem::find(begun, b"\"choices\"") else {
-        return true;
+/// Whether the last event of a stream, without its blank line, is all there: one that was cut is no event.
+fn is_whole(event: &Event) -> bool {
+    event.data().is_some_and(|data| {
+        let data = data.trim_ascii();
+        data == b"[DONE]" || serde_json::from_slice::<IgnoredAny>(data).is_ok()
+    })
+}
+
+/// An event with the blank line that was left out.
+fn closed(event: &Bytes) -> Bytes {
+    let blank: &[u8] = if event.ends_with(b"\n") {
+        b"\n"
+    } else {
+        b"\n\n"
     };
-    let mut rest = begun[at + b"\"choices\"".len()..]
-        .iter()
-        .filter(|byte| !byte.is_ascii_whitespace());
-    !matches!((rest.next(), rest.next(), rest.next()), (_, _, Some(byte)) if *byte != b']')
+    [event, blank].concat().into()
 }
 
 /// Slices that go on as one frame.
@@ -393,6 +385,7 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
+    use crate::call::Format;
     use crate::usage::{Reading, Usage};
 
     fn chat(text: &str) -> String {
@@ -410,13 +403,24 @@ mod tests {
         format: Format,
         strip: bool,
     ) -> (Vec<Bytes>, Option<Error>, Reading) {
-        let frames: Vec<_> = chunks
-            .iter()
-            .map(|chunk| Ok(Frame::data(Bytes::copy_from_slice(chunk))))
-            .collect();
+        let chunks = chunks.iter().map(|chunk| Bytes::copy_from_slice(chunk));
+        through_as_they_are(chunks.collect(), format, strip).await
+    }
+
+    async fn through_as_they_are(
+        chunks: Vec<Bytes>,
+        format: Format,
+        strip: bool,
+    ) -> (Vec<Bytes>, Option<Error>, Reading) {
+        let frames = chunks.into_iter().map(|chunk| Ok(Frame::data(chunk)));
         let meter = Meter::default();
         let inner = StreamBody::new(futures_util::stream::iter(frames));
-        let mut body = std::pin::pin!(ResponseBody::stream(inner, format, strip, meter.clone()));
+        let mut body = std::pin::pin!(ResponseBody::stream(
+            inner,
+            Reader::new(format),
+            strip,
+            meter.clone()
+        ));
         let (mut out, mut failure) = (Vec::new(), None);
         while let Some(frame) = body.frame().await {
             match frame {
@@ -428,20 +432,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_pass_as_they_come() {
-        let (one, two) = (chat("привет"), chat("мир"));
+    async fn frames_of_whole_events_pass_as_they_come_and_are_not_copied() {
         let chunks = [
-            one.as_bytes(),
-            &two.as_bytes()[..7],
-            &two.as_bytes()[7..],
-            USAGE.as_bytes(),
-            DONE.as_bytes(),
+            chat("привет"),
+            [chat("мир"), FINISH.into()].concat(),
+            USAGE.into(),
+            DONE.into(),
         ];
-        let (out, failure, reading) = through(&chunks, Format::Chat, false).await;
-        assert_eq!(
-            out, chunks,
-            "each frame by itself, cut where the vendor cut it"
-        );
+        let chunks = chunks.map(Bytes::from);
+        let (out, failure, reading) =
+            through_as_they_are(chunks.to_vec(), Format::Chat, false).await;
+        assert_eq!(out, chunks);
+        for (out, chunk) in out.iter().zip(&chunks) {
+            assert_eq!(out.as_ptr(), chunk.as_ptr(), "the very same bytes");
+        }
         assert!(failure.is_none());
         assert_eq!(reading.end, Some(End::Finished));
         assert_eq!(
@@ -453,6 +457,44 @@ mod tests {
             })
         );
         assert_eq!(reading.text_bytes, 18);
+    }
+
+    #[tokio::test]
+    async fn an_unfinished_event_waits_for_its_end_and_what_is_whole_does_not() {
+        let (one, two) = (chat("раз"), chat("два"));
+        let (begun, rest) = two.split_at(40);
+        for strip in [false, true] {
+            let chunks = [
+                [&one, begun].concat(),
+                rest[..9].to_owned(),
+                [&rest[9..], FINISH].concat(),
+                DONE.to_owned(),
+            ];
+            let chunks = chunks.map(Bytes::from);
+            let at = chunks[0].as_ptr();
+            let (out, failure, reading) =
+                through_as_they_are(chunks.to_vec(), Format::Chat, strip).await;
+            assert_eq!(out, [one.clone(), [&two, FINISH].concat(), DONE.into()]);
+            assert_eq!(out[0].as_ptr(), at, "what is whole is not copied");
+            assert!(failure.is_none());
+            assert_eq!(reading.text_bytes, 12);
+        }
+    }
+
+    #[tokio::test]
+    async fn text_is_counted_when_it_goes_on_and_not_before() {
+        let (one, two) = (chat("раз"), chat("два"));
+        let (begun, rest) = two.split_at(two.len() - 1);
+        let frames = [[&one, begun].concat(), rest.to_owned()];
+        let frames = frames.map(|frame| Ok(Frame::data(Bytes::from(frame))));
+        let meter = Meter::default();
+        let inner = StreamBody::new(futures_util::stream::iter(frames));
+        let body = ResponseBody::stream(inner, Reader::new(Format::Chat), true, meter.clone());
+        let mut body = std::pin::pin!(body);
+        for (event, bytes) in [(one, 6), (two, 12)] {
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!((frame, meter.read().text_bytes), (event.into(), bytes));
+        }
     }
 
     #[tokio::test]
@@ -521,18 +563,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn text_is_not_held_back_for_the_usage_chunk() {
-        let one = chat("a long text that is cut here and there");
-        let (out, ..) = through(
-            &[&one.as_bytes()[..60], &one.as_bytes()[60..]],
-            Format::Chat,
-            true,
-        )
-        .await;
-        assert_eq!(out.first().map(Bytes::len), Some(60));
-    }
-
-    #[tokio::test]
     async fn a_stream_that_breaks_off_fails_and_keeps_what_was_seen() {
         let one = chat("abcd");
         for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
@@ -544,36 +574,145 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_finish_without_the_last_line_is_an_end() {
-        let (_, failure, reading) = through(
-            &[chat("a").as_bytes(), FINISH.as_bytes()],
-            Format::Chat,
-            true,
-        )
-        .await;
-        assert!(failure.is_none() && reading.end == Some(End::Finished));
+    async fn a_chat_stream_ends_with_done_whatever_its_vendor_leaves_out_or_adds() {
+        let text = chat("a");
+        let expected = [&text, FINISH, DONE].concat();
+        for end in [
+            "",
+            "data: [DONE]",
+            "data: [DONE]\n",
+            "data: [DONE]\r\n",
+            "data: [DONE]\n\n",
+            "data: [DO",
+            "data: {\"choices\":[",
+            ": bye",
+            "data: [DONE]\n\n: bye\n\n",
+            "data: [DONE]\n\ndata: {\"error\":{\"message\":\"x\"}}\n\n",
+            "data: [DONE]\n\ndata: [DONE]\n\ndata: {\"x\":1}",
+        ] {
+            let stream = [&text, FINISH, end].concat();
+            for cut in 0..=stream.len() {
+                let (a, b) = stream.as_bytes().split_at(cut);
+                let (out, failure, reading) = through(&[a, b], Format::Chat, true).await;
+                let out = String::from_utf8(out.concat()).unwrap();
+                assert_eq!(out.replace('\r', ""), expected, "{end:?} cut at {cut}");
+                assert!(failure.is_none(), "{end:?} cut at {cut}: {failure:?}");
+                assert_eq!(reading.end, Some(End::Finished));
+                assert_eq!(reading.text_bytes, 1);
+            }
+        }
     }
 
     #[tokio::test]
-    async fn an_error_event_ends_the_stream_and_does_not_pass() {
-        let one = chat("a");
-        let error = "data: {\"error\":{\"message\":\"org-secret overloaded\",\"code\":503}}\n\n";
-        let (out, failure, reading) = through(
-            &[format!("{one}{error}").as_bytes(), DONE.as_bytes()],
-            Format::Chat,
-            true,
-        )
-        .await;
-        assert_eq!(out, [one.as_bytes()]);
-        assert!(
-            matches!(failure, Some(Error::VendorUnavailable(_))),
-            "{failure:?}"
-        );
-        assert_eq!(reading.end, Some(End::VendorError));
+    async fn a_last_event_without_its_blank_line_goes_on_if_it_is_whole() {
+        let text = chat("a");
+        let stream = [&text, FINISH.trim_end()].concat();
+        let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, true).await;
+        assert_eq!(out.concat(), [&text, FINISH, DONE].concat().as_bytes());
+        assert!(failure.is_none());
+
+        let cut = &stream[..stream.len() - 3];
+        let (out, failure, reading) = through(&[cut.as_bytes()], Format::Chat, true).await;
+        assert_eq!(out.concat(), text.as_bytes());
+        assert!(matches!(failure, Some(Error::VendorBroken(_))));
+        assert_eq!(reading.end, Some(End::VendorCut));
+
+        let start = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
+        let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}";
+        let stream = [start, stop].concat();
+        let (out, failure, _) = through(&[stream.as_bytes()], Format::Messages, false).await;
+        assert_eq!(out.concat(), [start, stop, "\n\n"].concat().as_bytes());
+        assert!(failure.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_two_choices_ends_when_both_have_finished() {
+        let finish = |index: u8| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n"
+            )
+        };
+        let stream = [chat("a"), finish(0), chat("b")].concat();
+        for (stream, end) in [
+            (stream.clone(), End::VendorCut),
+            (stream + &finish(1), End::Finished),
+        ] {
+            let frames = [Ok(Frame::data(Bytes::from(stream)))];
+            let inner = StreamBody::new(futures_util::stream::iter(frames));
+            let (reader, meter) = (Reader::new(Format::Chat).choices(2), Meter::default());
+            let body = ResponseBody::stream(inner, reader, false, meter.clone());
+            let mut body = std::pin::pin!(body);
+            while let Some(Ok(_)) = body.frame().await {}
+            assert_eq!(meter.read().end, Some(end));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_call_cost_another_gateway_is_not_passed_on() {
+        let stream = [
+            &chat("a"),
+            ": cost_rub 7.00\n\n",
+            ": a comment\n\n",
+            FINISH,
+            DONE,
+        ]
+        .concat();
+        let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, false).await;
+        let out = String::from_utf8(out.concat()).unwrap();
+        assert_eq!(out, stream.replace(": cost_rub 7.00\n\n", ""));
+        assert!(failure.is_none(), "{failure:?}");
+    }
+
+    #[tokio::test]
+    async fn not_one_byte_of_a_vendors_error_goes_on_however_it_is_cut() {
+        let (text, behind) = (chat("a"), chat("b"));
+        let delta = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\
+                     \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
+        let chat_error = "data: {\"error\":{\"message\":\"org-secret overloaded\",\"code\":503}}";
+        let error =
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"org-secret\"}}";
+        let untyped = "event: error\ndata: {\"error\":{\"message\":\"org-secret\"}}";
+        let no_json = "event: error\ndata: org-secret: connection reset";
+        for (format, text, error, behind) in [
+            (Format::Chat, &*text, chat_error, &*behind),
+            (Format::Messages, delta, error, delta),
+            (Format::Messages, delta, untyped, delta),
+            (Format::Messages, delta, no_json, delta),
+        ] {
+            // Some vendors hang up behind the error's last byte.
+            for end in ["\n\n", "\r\n\r\n", ""] {
+                if end.is_empty() && error == no_json {
+                    // Half an event, for all that anybody knows.
+                    continue;
+                }
+                let behind = if end.is_empty() { "" } else { behind };
+                let stream = [text, error, end, behind].concat();
+                let bytes = stream.as_bytes();
+                let whole_and_one_by_one = [bytes.chunks(bytes.len()), bytes.chunks(1)];
+                let mut ways: Vec<Vec<&[u8]>> =
+                    whole_and_one_by_one.map(Iterator::collect).to_vec();
+                for a in 0..=bytes.len() {
+                    let b = (a + 9).min(bytes.len());
+                    ways.push(vec![&bytes[..a], &bytes[a..]]);
+                    ways.push(vec![&bytes[..a], &bytes[a..b], &bytes[b..]]);
+                }
+                for (way, strip) in ways.iter().zip([false, true].into_iter().cycle()) {
+                    let (out, failure, reading) = through(way, format, strip).await;
+                    let out = String::from_utf8(out.concat()).unwrap();
+                    assert_eq!(out, text, "{way:?}");
+                    assert!(
+                        matches!(failure, Some(Error::VendorUnavailable(_))),
+                        "{failure:?}"
+                    );
+                    assert_eq!(reading.end, Some(End::VendorError));
+                    assert_eq!(reading.text_bytes, 1, "what did not go on is not charged");
+                }
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ten_seconds_of_silence_are_broken_between_events_only() {
+    async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
         use futures_util::StreamExt;
         for (format, comment) in [
             (Format::Chat, ": keep-alive\n\n"),
@@ -588,16 +727,39 @@ mod tests {
                 Ok::<_, Error>(Frame::data(Bytes::from_static(piece.as_bytes())))
             });
             let inner = StreamBody::new(Box::pin(frames));
-            let mut body =
-                std::pin::pin!(ResponseBody::stream(inner, format, false, Meter::default()));
+            let mut body = std::pin::pin!(ResponseBody::stream(
+                inner,
+                Reader::new(format),
+                false,
+                Meter::default()
+            ));
             let mut out = String::new();
             while let Some(Ok(frame)) = body.frame().await {
                 out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
             }
+            // While an event is not whole, nothing of it has gone on.
             let two = comment.repeat(2);
-            let expected = [&two, pieces[0], &two, pieces[1], pieces[2], &two, pieces[3]].concat();
+            let four = comment.repeat(4);
+            let expected = [
+                &two, pieces[0], &four, pieces[1], pieces[2], &two, pieces[3],
+            ]
+            .concat();
             assert_eq!(out, expected);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_behind_the_last_event_is_not_broken() {
+        use futures_util::StreamExt;
+        let last = format!("{FINISH}{DONE}");
+        let frames = futures_util::stream::iter([(0, last.clone()), (25, ": bye\n\n".to_owned())]);
+        let frames = frames.then(async |(wait, piece)| {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            Ok::<_, Error>(Frame::data(Bytes::from(piece)))
+        });
+        let inner = StreamBody::new(Box::pin(frames));
+        let body = ResponseBody::stream(inner, Reader::new(Format::Chat), false, Meter::default());
+        assert_eq!(body.collect().await.unwrap().to_bytes(), last);
     }
 
     /// The stream from its head on, where each piece comes after so many seconds.
@@ -616,7 +778,7 @@ mod tests {
             });
         let inner = StreamBody::new(Box::pin(frames));
         let began = Instant::now();
-        let body = ResponseBody::stream(inner, format, true, Meter::default());
+        let body = ResponseBody::stream(inner, Reader::new(format), true, Meter::default());
         let body = body.begun(Duration::from_secs(30)).await;
         (began.elapsed().as_secs(), body)
     }

@@ -1,10 +1,14 @@
 //! Lets a vendor's answer through as it is, and reads the usage off the bytes on their way.
 //!
-//! A stream passes frame by frame: no frame waits for another and none is copied, except where an
-//! event that must be taken out again is cut over frames. The head of the answer waits a while for the
-//! first event, so that an error that comes first still has its status; comments and pings before it
-//! are no event. A plain answer is read whole first: only
-//! then is it known that it is one.
+//! A stream passes event by event: each goes on with the frame that ends it, and frames of whole events are
+//! not copied. An event that is not whole waits, since its end may say that it is the vendor's error, in
+//! words that are not for the caller. Nothing goes on behind the last event. The head of the answer waits
+//! a while for the first event, so that an error that comes first still has its status; comments and pings
+//! before it are no event.
+//!
+//! A plain answer is read whole first: only then is it known that it is one. Where its usage is missing or makes
+//! no sense, and the meter knows by what the call is charged, that stands in it; every other byte stays.
+//! In a stream it stays as the vendor said it.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -26,6 +30,7 @@
 //! #         credential: 0,
 //! #         body: body.into(),
 //! #         stream: true,
+//! #         choices: 1,
 //! #         strip_usage: false,
 //! #         meter: Meter::default(),
 //! #     }
@@ -151,12 +156,14 @@ where
         let Outbound {
             route,
             stream,
+            choices,
             strip_usage,
             meter,
             ..
         } = req.body();
         let (format, stream, strip_usage, meter) =
             (route.vendor.format, *stream, *strip_usage, meter.clone());
+        let choices = *choices;
         let head_timeout = route.vendor.head_timeout;
         let bytes_max = self.answer_bytes_max.get();
         let call = self.inner.call(req);
@@ -181,7 +188,12 @@ where
             }
             let headers = emptied(headers);
             if stream {
-                let body = ResponseBody::stream(body, format, strip_usage, meter.clone());
+                let body = ResponseBody::stream(
+                    body,
+                    usage::Reader::new(format).choices(choices),
+                    strip_usage,
+                    meter.clone(),
+                );
                 // Boxed: a plain answer, too, has room for this future. What never began for the client is not
                 // paid for.
                 let begun = Box::pin(body.begun(head_timeout)).await;
@@ -192,8 +204,8 @@ where
                 return Ok(res);
             }
             let bytes = match whole(&mut body, bytes_max).await.and_then(|bytes| {
-                usage::plain(format, &bytes, &meter)?;
-                Ok(bytes)
+                let charged = usage::plain(format, &bytes, &meter)?;
+                Ok(charged.unwrap_or(bytes))
             }) {
                 Ok(bytes) => bytes,
                 Err(error) => {

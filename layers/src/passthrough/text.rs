@@ -35,6 +35,8 @@ impl Chunks {
         if text.name < HEAD_BYTES_MAX {
             self.head.extend_from_slice(&json[..=text.name]);
             self.in_head = found;
+            // Of the text behind the head.
+            self.in_head.reasoned = false;
         }
         found.text_bytes = text.bytes;
         found.and_from(text.end, format, json)
@@ -46,12 +48,16 @@ impl Chunks {
 pub(super) struct Strings {
     /// UTF-8 bytes of text, reasoning and tool arguments.
     pub(super) text_bytes: u64,
-    /// There is a `finish_reason`.
-    pub(super) finish_reason: bool,
+    /// How many choices have a `finish_reason`.
+    pub(super) finish_reasons: u32,
     /// There is, somewhere, a `usage` that is not null, or a name that may stand for it.
     pub(super) usage: bool,
     /// The same of `error`.
     pub(super) error: bool,
+    /// The message that is looked at has reasoning that was counted: some vendors say it again in other fields.
+    reasoned: bool,
+    /// Its `reasoning_details` have begun.
+    details: bool,
 }
 
 /// Where a text was found.
@@ -96,8 +102,11 @@ impl Strings {
                 b"usage" => self.usage = true,
                 b"error" => self.error = true,
                 b"finish_reason" => {
-                    self.finish_reason |= rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
+                    let finished = rest.starts_with(b"\"") && !rest.starts_with(b"\"\"");
+                    self.finish_reasons += u32::from(finished);
                 }
+                b"delta" | b"message" => (self.reasoned, self.details) = (false, false),
+                b"reasoning_details" => self.details = true,
                 // Whoever reads them for good decodes it.
                 _ if name.escaped => {
                     self.usage = true;
@@ -109,7 +118,7 @@ impl Strings {
                 continue;
             }
             let Found { text, escaped, end } = string(json, value)?;
-            if is_text(format, name.text) {
+            if is_text(format, name.text) && !self.is_repeated(name.text, text) {
                 return Some(Text {
                     name: name.end - name.text.len() - 2,
                     bytes: if escaped {
@@ -121,6 +130,21 @@ impl Strings {
                 });
             }
             at = end;
+        }
+    }
+}
+
+impl Strings {
+    /// Whether a text is reasoning that another field of its message has said already.
+    fn is_repeated(&mut self, name: &[u8], text: &[u8]) -> bool {
+        match name {
+            b"reasoning" | b"reasoning_content" => {
+                let repeated = self.reasoned;
+                self.reasoned |= !text.is_empty();
+                repeated
+            }
+            b"text" | b"summary" => self.reasoned && self.details,
+            _ => false,
         }
     }
 }
@@ -200,6 +224,27 @@ mod tests {
                 r#"{"type":"text","partial_json":"{\"ci"}"#,
                 4,
             ),
+            // Reasoning that is said in two fields is made once, in each message anew.
+            (
+                Format::Chat,
+                r#"{"delta":{"content":"","reasoning":"abc","reasoning_details":[{"type":"reasoning.text","text":"abc"}]}}"#,
+                3,
+            ),
+            (
+                Format::Chat,
+                r#"{"delta":{"reasoning_content":"abc","reasoning":"abc"}}"#,
+                3,
+            ),
+            (
+                Format::Chat,
+                r#"{"delta":{"reasoning":"","reasoning_details":[{"text":"abc"}]}}"#,
+                3,
+            ),
+            (
+                Format::Chat,
+                r#"[{"message":{"reasoning":"abc","content":[{"text":"d"}]}},{"message":{"reasoning":"ef"}}]"#,
+                6,
+            ),
             (Format::Chat, r#"{"content":"cut off"#, 0),
             (Format::Chat, "", 0),
             (Format::Chat, "\"content\":\"\\", 0),
@@ -241,7 +286,7 @@ mod tests {
         ] {
             let found = Strings::of(Format::Chat, json.as_bytes());
             assert_eq!(
-                (found.finish_reason, found.usage, found.error),
+                (found.finish_reasons > 0, found.usage, found.error),
                 (finish_reason, usage, error),
                 "{json}"
             );

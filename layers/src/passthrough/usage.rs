@@ -1,8 +1,8 @@
 //! Reads usage, the end and errors off a vendor's bytes (specification 2.2 and 2.4; the classes as in
-//! decisions, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
+//! docs/decisions.md, "Money": cached tokens stand inside the chat format's prompt, and beside the messages
 //! format's input).
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
@@ -33,9 +33,13 @@ pub struct Reader {
     suspect: bool,
     text_bytes: u64,
     spoke: bool,
-    finish_seen: bool,
+    /// Choices that were asked for and have not finished.
+    choices_left: u64,
     finished: bool,
 }
+
+/// How the comment begins that says what a stream cost.
+const COST_COMMENT: &[u8] = b": cost_rub";
 
 /// What an event was.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub enum Seen {
     Other,
     /// A chat chunk with usage and without choices.
     UsageAlone,
+    /// What the call cost another gateway of our kind: callers are told what it costs them.
+    CostComment,
     /// The vendor's error inside a stream.
     Failure(Error),
 }
@@ -61,15 +67,25 @@ impl Reader {
             suspect: false,
             text_bytes: 0,
             spoke: false,
-            finish_seen: false,
+            choices_left: 1,
             finished: false,
         }
+    }
+
+    /// For an answer with so many choices: it may end once all of them have finished.
+    #[must_use]
+    pub const fn choices(mut self, choices: u64) -> Self {
+        self.choices_left = choices;
+        self
     }
 
     /// Takes note of the next event.
     pub fn event(&mut self, event: &Event) -> Seen {
         let Some(data) = event.data() else {
-            return Seen::Other;
+            return match event.raw().trim_ascii_start().starts_with(COST_COMMENT) {
+                true => Seen::CostComment,
+                false => Seen::Other,
+            };
         };
         let seen = match self.format {
             Format::Chat => self.chat_event(&data),
@@ -95,7 +111,7 @@ impl Reader {
     /// Nothing is missing if the stream ends now: some chat vendors leave out `[DONE]`.
     #[must_use]
     pub const fn may_end(&self) -> bool {
-        self.finished || self.finish_seen
+        self.finished || self.choices_left == 0
     }
 
     /// The newest usage.
@@ -147,7 +163,8 @@ impl Reader {
         }
         let strings = self.chunks.strings(Format::Chat, data);
         self.text_bytes += strings.text_bytes;
-        self.finish_seen |= strings.finish_reason;
+        let finished = u64::from(strings.finish_reasons);
+        self.choices_left = self.choices_left.saturating_sub(finished);
         // Most chunks have neither, or only null, and need no second look.
         let usage_here = strings.usage;
         if !usage_here && !strings.error {
@@ -195,6 +212,10 @@ impl Reader {
         }
         let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
             self.suspect |= strings.usage;
+            // Whatever its shape, an error's words are the vendor's own.
+            if name == b"error" || (name.is_empty() && strings.error) {
+                return Seen::Failure(vendor_error(&String::from_utf8_lossy(data)));
+            }
             return Seen::Other;
         };
         match event.kind {
@@ -226,25 +247,23 @@ impl Reader {
     }
 }
 
-/// Reads a plain answer into the meter.
+/// Reads a plain answer into the meter. Gives back the answer with the usage that is charged, where that is not
+/// what stands in it.
 ///
 /// # Errors
 /// It is no JSON object, or an error in the clothes of an answer.
-pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
-    // A text that its vendor has cut within a character is the caller's to see, and no reason to refuse.
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => Cow::Borrowed(text),
-        Err(_) => String::from_utf8_lossy(bytes),
-    };
-    let [usage, error] = members(&text, &["usage", "error"]).map_err(broken)?;
+pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
+    let json = as_text(bytes);
+    let [usage, error] = members(&json, &["usage", "error"]).map_err(broken)?;
     if let Some(error) = error.filter(|error| is_error(error)) {
         return Err(vendor_error(error));
     }
-    let usage = usage.filter(|usage| *usage != "null");
-    let counts = usage.and_then(|usage| match format {
-        Format::Chat => chat_usage(usage),
-        Format::Messages => MessagesUsage::of(usage)?.counts(),
-    });
+    let counts = usage
+        .filter(|usage| *usage != "null")
+        .and_then(|usage| match format {
+            Format::Chat => chat_usage(usage),
+            Format::Messages => MessagesUsage::of(usage)?.counts(),
+        });
     // Text is only charged by where the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output == 0);
     let text = if uncounted {
@@ -259,7 +278,74 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<(), Error> {
         reading.text_bytes = text;
         reading.end = Some(End::Finished);
     });
-    Ok(())
+    // An answer has its usage (specification 2.2, 2.4), and spending is computed from it.
+    let charged = meter.counted().filter(|counted| counted.estimated);
+    Ok(charged
+        .map(|charged| with_usage(format, bytes, within(&json, usage).as_ref(), &charged.usage)))
+}
+
+/// JSON as text that is as long: one that its vendor has cut within a character is the caller's to see, and no
+/// reason to refuse.
+fn as_text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    text.into()
+}
+
+/// Where a part of a text stands in it.
+fn within(text: &str, part: Option<&str>) -> Option<Range<usize>> {
+    let part = part?;
+    let start = part.as_ptr().addr() - text.as_ptr().addr();
+    Some(start..start + part.len())
+}
+
+/// An answer, a JSON object, with this usage: at `old`, or as its last member.
+fn with_usage(format: Format, answer: &[u8], old: Option<&Range<usize>>, usage: &Usage) -> Bytes {
+    let Usage {
+        input,
+        cached_input,
+        cache_write,
+        output,
+    } = *usage;
+    let usage = match format {
+        Format::Chat => {
+            let prompt = usage.input_total();
+            let total = prompt.saturating_add(output);
+            format!(
+                "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{output},\"total_tokens\":{total},\
+                 \"prompt_tokens_details\":{{\"cached_tokens\":{cached_input},\
+                 \"cache_write_tokens\":{cache_write}}}}}"
+            )
+        }
+        Format::Messages => format!(
+            "{{\"input_tokens\":{input},\"cache_creation_input_tokens\":{cache_write},\
+             \"cache_read_input_tokens\":{cached_input},\"output_tokens\":{output}}}"
+        ),
+    };
+    if let Some(&Range { start, end }) = old {
+        return [&answer[..start], usage.as_bytes(), &answer[end..]]
+            .concat()
+            .into();
+    }
+    let object = answer.trim_ascii_end();
+    let brace = object.len().saturating_sub(1);
+    let members = object[..brace].trim_ascii_end();
+    let comma: &[u8] = if members.ends_with(b"{") { b"" } else { b"," };
+    [
+        members,
+        comma,
+        b"\"usage\":",
+        usage.as_bytes(),
+        &answer[members.len()..],
+    ]
+    .concat()
+    .into()
 }
 
 /// A vendor's own words about an error go to the log, not to the caller.
@@ -391,6 +477,7 @@ impl MessagesUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::Bounds;
 
     fn read(format: Format, usage: &str) -> (Option<Usage>, bool) {
         let meter = Meter::default();
@@ -488,6 +575,146 @@ mod tests {
             output: 9,
         };
         assert_eq!(read(Format::Messages, usage), (Some(expected), false));
+    }
+
+    const BOUNDS: Bounds = Bounds {
+        input_bound: 100,
+        input_limit: 150,
+        input_estimate: 20,
+        output_bound: 50,
+        output_limit: 60,
+    };
+
+    #[test]
+    fn an_answer_without_usable_usage_says_what_is_charged_and_keeps_every_other_byte() {
+        const CHAT: &str = r#""choices":[{"message":{"content":"abcdefgh\u0436"}}]"#;
+        const MESSAGES: &str = r#""content":[{"type":"text","text":"abcdefgh\u0436"}]"#;
+        for (format, text) in [(Format::Chat, CHAT), (Format::Messages, MESSAGES)] {
+            // What stands in front of the usage and behind it, where there is none, and where there is.
+            let without = [
+                (format!("{{{text}"), "}".to_owned()),
+                (format!(" {{\"id\" : 1.000 ,{text}"), " }\r\n".to_owned()),
+            ];
+            let with = [
+                (format!("{{{text},\"usage\":"), "}".to_owned()),
+                (
+                    "{\"x\":{\"usage\":null}, \"us\\u0061ge\" : ".to_owned(),
+                    format!(" ,{text}}}\n"),
+                ),
+            ];
+            let mut answers: Vec<_> = without
+                .iter()
+                .map(|(before, after)| ([before, after.as_str()].concat(), before, after, true))
+                .collect();
+            for nonsense in [
+                "null",
+                "{}",
+                "[]",
+                "\"x\"",
+                r#"{"prompt_tokens":null}"#,
+                r#"{"prompt_tokens":"9","completion_tokens":"5","input_tokens":-1}"#,
+            ] {
+                let answer =
+                    |(before, after)| (format!("{before}{nonsense}{after}"), before, after);
+                let with = with.iter().map(|(before, after)| answer((before, after)));
+                answers.extend(with.map(|(answer, before, after)| (answer, before, after, false)));
+            }
+            for (answer, before, after, is_new) in answers {
+                let meter = Meter::default();
+                meter.charge_within(BOUNDS);
+                let said = plain(format, answer.as_bytes(), &meter).unwrap().unwrap();
+                let said = String::from_utf8(said.to_vec()).unwrap();
+                let usage = said.strip_prefix(before.as_str()).unwrap();
+                let usage = usage.strip_suffix(after.as_str()).unwrap();
+                let usage = match is_new {
+                    true => usage.strip_prefix(",\"usage\":").unwrap(),
+                    false => usage,
+                };
+                let expected = match format {
+                    Format::Chat => {
+                        r#"{"prompt_tokens":20,"completion_tokens":3,"total_tokens":23,"prompt_tokens_details":{"cached_tokens":0,"cache_write_tokens":0}}"#
+                    }
+                    Format::Messages => {
+                        r#"{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":3}"#
+                    }
+                };
+                assert_eq!(usage, expected, "{answer}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_put_in_reads_as_what_is_charged() {
+        const COUNTS: [u64; 4] = [0, 7, 120, u64::MAX];
+        let usages = COUNTS.iter().flat_map(|input| {
+            let rest = COUNTS
+                .iter()
+                .flat_map(|cached| COUNTS.map(|output| (*cached, output)));
+            rest.map(|(cached, output)| (*input, cached, output))
+        });
+        for (input, cached, output) in usages {
+            for (format, usage) in [
+                (
+                    Format::Chat,
+                    format!(
+                        r#"{{"prompt_tokens":{input},"completion_tokens":{output},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#
+                    ),
+                ),
+                (
+                    Format::Messages,
+                    format!(
+                        r#"{{"input_tokens":{input},"cache_creation_input_tokens":{cached},"output_tokens":{output}}}"#
+                    ),
+                ),
+            ] {
+                let answer = format!(r#"{{"choices":[],"content":"abcde","usage":{usage}}}"#);
+                let meter = Meter::default();
+                meter.charge_within(BOUNDS);
+                let said = plain(format, answer.as_bytes(), &meter).unwrap();
+                let charged = meter.counted().unwrap();
+                assert_eq!(said.is_some(), charged.estimated, "{answer}");
+                let again = Meter::default();
+                let said = said.unwrap_or(answer.into());
+                plain(format, &said, &again).unwrap();
+                assert_eq!(again.read().usage, Some(charged.usage), "{said:?}");
+                assert!(!again.read().suspect, "{said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn usage_is_put_where_it_stood_beside_half_a_character() {
+        for (before, after) in [
+            (&b"{\"content\":\"a\xD0\",\"usage\":"[..], &b"}"[..]),
+            (b"{\"usage\":", b",\"content\":\"\xF0\x9F\"}"),
+        ] {
+            let meter = Meter::default();
+            meter.charge_within(BOUNDS);
+            let answer = [before, b"null", after].concat();
+            let said = plain(Format::Chat, &answer, &meter).unwrap().unwrap();
+            assert!(
+                said.starts_with(before) && said.ends_with(after),
+                "{said:?}"
+            );
+            assert!(
+                said[before.len()..].starts_with(b"{\"prompt_tokens\":20,"),
+                "{said:?}"
+            );
+        }
+        let meter = Meter::default();
+        meter.charge_within(BOUNDS);
+        let said = plain(Format::Messages, b" { } ", &meter).unwrap().unwrap();
+        assert!(
+            said.starts_with(b" {\"usage\":{\"input_tokens\":20,"),
+            "{said:?}"
+        );
+        assert!(said.ends_with(b"\"output_tokens\":0} } "), "{said:?}");
+    }
+
+    #[test]
+    fn an_answer_goes_on_as_it_is_where_nobody_said_by_what_it_is_charged() {
+        let plain = |answer: &str| plain(Format::Chat, answer.as_bytes(), &Meter::default());
+        assert_eq!(plain(r#"{"choices":[]}"#).unwrap(), None);
     }
 
     #[test]

@@ -33,13 +33,11 @@ impl RedisLimiter {
     /// # Errors
     /// Redis is out of reach: the caller decides whether to count by itself.
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
-        let interval = (quota.per.as_micros() / u128::from(quota.count.max(1))).max(1);
+        let interval = quota.per.as_micros() / u128::from(quota.count.max(1));
+        let interval = u64::try_from(interval).unwrap_or(u64::MAX).max(1);
         let keys = [format!("tg:rl:{}:{id}", self.name)];
-        let args = (interval, quota.burst.max(1));
-        let wait: i64 = self
-            .conn
-            .eval(&self.script, &keys, args, self.conn.response_timeout())
-            .await?;
+        let args = [interval, quota.burst.max(1).into()];
+        let wait = self.conn.eval_integers(&self.script, &keys, &args).await?;
         Ok(match u64::try_from(wait) {
             Ok(wait @ 1..) => Err(Duration::from_micros(wait)),
             _ => Ok(()),

@@ -1,6 +1,5 @@
 use std::{
     future::poll_fn,
-    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -11,14 +10,12 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::timeout;
 
-use super::{
-    Bill, Ending,
-    ledger::Hold,
-    running::{Cut, Entry, Granted},
-    settler::{Place, Settler},
-};
+use tollgate_ledger::settle::{Cut, Granted, QueuePermit, RunningEntry};
+
+use super::{Bill, Ending, Settler, ledger::Hold};
 use crate::{
     error::Error,
+    facts::EventStream,
     money::MicroRub,
     usage::{End, Meter},
 };
@@ -29,18 +26,18 @@ const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 /// The owner of a hold, from before it is made. Dropped, it settles or releases, once.
 #[derive(Debug)]
 pub(super) struct Guard<T: Bill> {
-    /// The place in the settler's queue; gone when the hold has ended.
-    place: Option<Place>,
+    /// The permit of the settler's queue; gone when the hold has ended.
+    permit: Option<QueuePermit>,
     call: Arc<Granted<T>>,
-    /// The place among the running calls, from the grant on.
-    entry: Option<Entry>,
+    /// The entry among the running calls, from the grant on.
+    entry: Option<RunningEntry>,
 }
 
 impl<T: Bill> Guard<T> {
     /// `None` when the settler's queue is full: no hold may be made that could not be ended.
     pub(super) fn new(settler: &Settler, hold: Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
-            place: Some(settler.place()?),
+            permit: Some(settler.permit()?),
             call: Arc::new(Granted {
                 hold,
                 held: None,
@@ -69,7 +66,7 @@ impl<T: Bill> Guard<T> {
 
     /// The ledger said no: there is nothing to end.
     pub(super) fn refused(&mut self) {
-        self.place = None;
+        self.permit = None;
     }
 
     /// Goes on with `work` until the call is told to end.
@@ -89,7 +86,7 @@ impl<T: Bill> Guard<T> {
 
     /// Whether the call is told to end, which it then has.
     fn is_cut(&mut self, cx: &Context<'_>) -> bool {
-        if self.place.is_none() || !self.call.cut.is_told(cx) {
+        if self.permit.is_none() || !self.call.cut.is_told(cx) {
             return false;
         }
         self.call.meter.update(|reading| {
@@ -102,7 +99,7 @@ impl<T: Bill> Guard<T> {
     /// How far the call is, should its client leave now.
     fn left_now(&self) -> Left {
         self.call.meter.look(|reading| {
-            if self.place.is_none() || reading.end.is_some() {
+            if self.permit.is_none() || reading.end.is_some() {
                 Left::Ended
             } else if reading.usage_due {
                 Left::UsageDue
@@ -110,6 +107,13 @@ impl<T: Bill> Guard<T> {
                 Left::Running
             }
         })
+    }
+
+    /// Whether the answer has come to its end.
+    fn is_finished(&self) -> bool {
+        self.call
+            .meter
+            .look(|reading| reading.end == Some(End::Finished))
     }
 
     /// Ends a call of which everything has come: nobody has to wait for the client to take it. Says what
@@ -126,7 +130,7 @@ impl<T: Bill> Guard<T> {
 
     /// Ends the hold, and says what the call cost; `None` when it has ended before.
     fn end(&mut self) -> Option<MicroRub> {
-        let place = self.place.take()?;
+        let permit = self.permit.take()?;
         self.entry = None;
         let Granted { hold, meter, .. } = &*self.call;
         let (cost, ending) = match self.call.ended(&meter.read()) {
@@ -141,7 +145,7 @@ impl<T: Bill> Guard<T> {
                 },
             ),
         };
-        place.send(ending);
+        permit.send(ending);
         Some(cost)
     }
 }
@@ -161,8 +165,9 @@ impl<T: Bill> Drop for Guard<T> {
 
 /// An answer's body that ends the call's hold when it ends, fails or is dropped.
 ///
-/// Of a call that goes on without its client, the rest is read by the settler. A stream that tells what it
-/// cost does so behind its last event, where it came to its end.
+/// Of a call that goes on without its client, the rest is read by the settler. The hold of a stream that tells
+/// what it cost ends with its last event, and the cost stands in front of that: where a stream is to end with
+/// an event, nothing may come behind it.
 #[derive(Debug)]
 pub struct ResponseBody<A, T>
 where
@@ -173,7 +178,8 @@ where
     inner: Option<A>,
     /// There until the drop, unless the hold had ended before.
     held: Option<Held<T>>,
-    cost: CostComment,
+    /// A stream that has still to tell what it cost; its frames are whole events.
+    tells_cost: Option<EventStream>,
     /// The inner body is being polled; if it panics in that, it must not be polled again.
     polling: bool,
 }
@@ -184,21 +190,6 @@ struct Held<T: Bill> {
     guard: Guard<T>,
     settler: Settler,
     finish_without_client: bool,
-}
-
-/// With so many line feeds an event ends.
-const BETWEEN_EVENTS: usize = 2;
-
-/// The comment at the end of a stream.
-#[derive(Debug, Default)]
-enum CostComment {
-    #[default]
-    None,
-    /// The stream still runs, and what has come of it ends with so many line feeds.
-    Awaited {
-        line_feeds: usize,
-    },
-    Ready(Bytes),
 }
 
 impl<A, T> ResponseBody<A, T>
@@ -221,7 +212,7 @@ where
         Self {
             inner: Some(inner),
             held: None,
-            cost: CostComment::None,
+            tells_cost: None,
             polling: false,
         }
     }
@@ -234,39 +225,23 @@ where
         self
     }
 
-    /// Whether a comment behind the last event says what the call cost.
-    pub(super) fn tell_cost(mut self, tell: bool) -> Self {
-        if tell {
-            self.cost = CostComment::Awaited {
-                line_feeds: BETWEEN_EVENTS,
-            };
-        }
+    /// Of which stream a comment in front of the last event says what the call cost.
+    pub(super) fn tell_cost(mut self, stream: Option<EventStream>) -> Self {
+        self.tells_cost = stream;
         self
     }
 
-    /// The hold has ended, at `cost`: what is to be sent behind the last frame.
-    fn told(&mut self, cost: Option<MicroRub>) -> Option<Bytes> {
-        let CostComment::Awaited { line_feeds } = mem::take(&mut self.cost) else {
+    /// These events with the cost in front of the last one of the stream, if it is among them: the hold ends.
+    fn told(&mut self, events: &Bytes) -> Option<Bytes> {
+        let stream = self.tells_cost?;
+        let held = self.held.as_mut()?;
+        if !held.guard.is_finished() {
             return None;
-        };
-        // Some vendors leave out the blank line behind the last event.
-        let gap = if line_feeds < BETWEEN_EVENTS {
-            "\n\n"
-        } else {
-            ""
-        };
-        cost.map(|cost| format!("{gap}: cost_rub {cost}\n\n").into())
-    }
-}
-
-/// How many line feeds a stream ends with that ended with `before` of them and goes on with `data`.
-fn line_feeds_at_end(before: usize, data: &[u8]) -> usize {
-    let text = data.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
-    let end = &data[text.map_or(0, |at| at + 1)..];
-    let count = end.iter().filter(|byte| **byte == b'\n').count();
-    match text {
-        Some(_) => count,
-        None => before.saturating_add(count),
+        }
+        let (before, last) = events.split_at(stream.last_event_at(events)?);
+        self.tells_cost = None;
+        let comment = format!(": cost_rub {}\n\n", held.guard.end()?);
+        Some([before, comment.as_bytes(), last].concat().into())
     }
 }
 
@@ -283,11 +258,6 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
-        if let CostComment::Ready(comment) = &mut this.cost {
-            let comment = mem::take(comment);
-            this.cost = CostComment::None;
-            return Poll::Ready(Some(Ok(Frame::data(comment))));
-        }
         let Some(inner) = this.inner.as_mut().filter(|_| !this.polling) else {
             return Poll::Ready(None);
         };
@@ -305,37 +275,26 @@ where
         };
         // hyper does not poll again after trailers or once the body says that it has ended.
         let ended = !matches!(frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
-        if let CostComment::Awaited { line_feeds } = &mut this.cost
-            && let Some(Ok(frame)) = frame
-            && let Some(data) = frame.data_ref()
-        {
-            *line_feeds = line_feeds_at_end(*line_feeds, data);
-        }
+        let data = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let told = data.and_then(|data| this.told(data));
         if ended && let Some(held) = &mut this.held {
-            let cost = held.guard.end();
-            match (this.told(cost), frame) {
-                (Some(comment), None) => {
-                    this.inner = None;
-                    return Poll::Ready(Some(Ok(Frame::data(comment))));
-                }
-                (Some(comment), Some(Ok(frame))) if frame.is_data() => {
-                    this.cost = CostComment::Ready(comment);
-                }
-                // Nothing comes behind an error or trailers.
-                _ => {}
-            }
+            held.guard.end();
         }
-        polled
+        match told {
+            Some(events) => Poll::Ready(Some(Ok(Frame::data(events)))),
+            None => polled,
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.cost, CostComment::None)
-            && (self.polling || self.inner.as_ref().is_none_or(Body::is_end_stream))
+        self.polling || self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.cost, &self.inner) {
-            (CostComment::None, Some(inner)) => inner.size_hint(),
+        match (self.tells_cost, &self.inner) {
+            (None, Some(inner)) => inner.size_hint(),
             // The comment comes on top.
             _ => SizeHint::default(),
         }
@@ -385,23 +344,249 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Mutex;
 
-    #[test]
-    fn an_events_end_is_seen_however_it_is_cut() {
-        for (pieces, expected) in [
-            (&["data: [DONE]\n\n"][..], 2),
-            (&["data: [DONE]\r\n\r\n"][..], 2),
-            (&["data: [DONE]\n", "\n"][..], 2),
-            (&["data: [DONE]\r\n", "\r", "\n", ""][..], 2),
-            (&["\n\n", "data: [DONE]"][..], 0),
-            (&["data: [DONE]\n"][..], 1),
-            (&[][..], BETWEEN_EVENTS),
-        ] {
-            let feeds = pieces.iter().fold(BETWEEN_EVENTS, |feeds, piece| {
-                line_feeds_at_end(feeds, piece.as_bytes())
-            });
-            assert_eq!(feeds, expected, "{pieces:?}");
+    use futures_util::StreamExt;
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full, StreamBody};
+    use tower::{Layer, ServiceExt};
+
+    use super::*;
+    use crate::{
+        auth::SecretKey,
+        call::Format,
+        ceiling::Ceilings,
+        key::{AccountId, KeyId},
+        reserve::{
+            Event, Quote, ReserveLayer, SettlerSettings, Tariff,
+            ledger::{Item, LedgerAdmin},
+            memory::MemoryLedger,
+        },
+        usage::{Reading, Usage},
+    };
+
+    const COST: MicroRub = MicroRub::new(859);
+    const TOLD: &str = ": cost_rub 0.000859\n\n";
+
+    /// So much for each answer of which something came.
+    #[derive(Clone)]
+    struct Fee {
+        payer: (AccountId, KeyId),
+        meter: Meter,
+        tells_cost: bool,
+    }
+
+    impl Tariff<()> for Fee {
+        type Bill = Ticket;
+
+        fn quote(&self, _: &Request<()>) -> Result<Quote<Ticket>, Error> {
+            Ok(Quote {
+                account: self.payer.0.clone(),
+                key: self.payer.1.clone(),
+                want: COST,
+                least: COST,
+                meter: self.meter.clone(),
+                finish_without_client: false,
+                tells_cost: self.tells_cost,
+                bill: Ticket,
+            })
         }
+
+        fn granted(&self, _: &mut Request<()>, _: &mut Ticket, _: MicroRub) {}
+    }
+
+    struct Ticket;
+
+    impl Bill for Ticket {
+        fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+            let item = Item {
+                model: "m".into(),
+                vendor: "v".into(),
+                usage: Usage::default(),
+                price: None,
+                estimated: false,
+                bounded: false,
+                session: None,
+                end: reading.end.unwrap_or(End::ClientLeft),
+            };
+            Some((COST, item))
+        }
+    }
+
+    /// How a frame leaves the vendor's answer, which the meter is told before the frame goes on.
+    type Frames = Vec<(&'static str, Option<End>)>;
+
+    /// What came of so many frames of an answer, and how each hold ended.
+    async fn answer(
+        format: Format,
+        tells_cost: bool,
+        frames: Frames,
+        taken: usize,
+    ) -> (Vec<Bytes>, Vec<(MicroRub, End)>) {
+        let ledger = MemoryLedger::new();
+        let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());
+        ledger.create_account(&payer.0, "Acme").await.unwrap();
+        let payment = crate::reserve::ledger::Entry {
+            id: "1".into(),
+            amount: MicroRub::rubles(1),
+            reason: None,
+        };
+        ledger.enter(&payer.0, &payment).await.unwrap();
+        let key = SecretKey::generate().record(payer.1.clone(), payer.0.clone());
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
+
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&ends);
+        let (settler, settling) =
+            Settler::new(ledger.clone(), SettlerSettings::default(), move |event| {
+                let Event::Settled { settlement, .. } = event else {
+                    panic!("{event:?}");
+                };
+                let end = (settlement.cost, settlement.item.end);
+                seen.lock().unwrap().push(end);
+            });
+        let meter = Meter::default();
+        let fee = Fee {
+            payer,
+            meter: meter.clone(),
+            tells_cost,
+        };
+        let layer = ReserveLayer::new(ledger, fee, settler, Duration::from_secs(60));
+        let service = layer.layer(tower::service_fn(move |_| {
+            let (meter, frames) = (meter.clone(), frames.clone());
+            let frames = futures_util::stream::iter(frames).map(move |(frame, end)| {
+                meter.update(|reading| reading.end = end);
+                match end {
+                    None | Some(End::Finished) => Ok(Frame::data(Bytes::from(frame))),
+                    Some(_) => Err(Error::VendorBroken(frame.into())),
+                }
+            });
+            let mut res = Response::new(StreamBody::new(Box::pin(frames)));
+            res.extensions_mut().insert(EventStream(format));
+            async { Ok::<_, Error>(res) }
+        }));
+        let mut body = service.oneshot(Request::new(())).await.unwrap().into_body();
+        let mut out = Vec::new();
+        while out.len() < taken
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            out.push(frame.into_data().unwrap());
+        }
+        // The settler ends with the last way into it.
+        drop((body, layer));
+        settling.run().await;
+        let ends = ends.lock().unwrap().clone();
+        (out, ends)
+    }
+
+    const CHUNK: &str = "data: {}\n\n";
+    const DONE: &str = "data: [DONE]\n\n";
+    const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+    /// Streams that come to their end, with all that stands in front of the last event and what is left.
+    fn finished() -> Vec<(Format, Frames, String, String)> {
+        let over = Some(End::Finished);
+        vec![
+            (
+                Format::Chat,
+                vec![(CHUNK, None), (DONE, over)],
+                CHUNK.to_owned(),
+                DONE.to_owned(),
+            ),
+            (
+                Format::Chat,
+                vec![
+                    (CHUNK, None),
+                    ("data: {\"usage\":{}}\n\ndata: [DONE]\r\n\r\n", over),
+                ],
+                [CHUNK, "data: {\"usage\":{}}\n\n"].concat(),
+                "data: [DONE]\r\n\r\n".to_owned(),
+            ),
+            (
+                Format::Chat,
+                vec![("data: [DONE]\n\n: bye\n\n", over)],
+                String::new(),
+                [DONE, ": bye\n\n"].concat(),
+            ),
+            (
+                Format::Messages,
+                vec![(PING, None), (STOP, over)],
+                PING.to_owned(),
+                STOP.to_owned(),
+            ),
+        ]
+    }
+
+    #[tokio::test]
+    async fn the_cost_stands_in_front_of_the_last_event_and_nothing_behind_it() {
+        for (format, frames, before, last) in finished() {
+            for (tells_cost, told) in [(true, TOLD), (false, "")] {
+                let (out, ends) = answer(format, tells_cost, frames.clone(), usize::MAX).await;
+                assert_eq!(out.concat(), [&before, told, &last].concat().as_bytes());
+                assert_eq!(out.len(), frames.len(), "in no frame of its own");
+                assert_eq!(ends, [(COST, End::Finished)], "once");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_at_the_last_event_was_told_what_it_pays_once() {
+        for (format, frames, ..) in finished() {
+            for taken in 0..=frames.len() {
+                let (out, ends) = answer(format, true, frames.clone(), taken).await;
+                let told = String::from_utf8(out.concat()).unwrap().contains(TOLD);
+                let end = match taken == frames.len() {
+                    true => End::Finished,
+                    false => End::ClientLeft,
+                };
+                assert_eq!((told, ends), (end == End::Finished, vec![(COST, end)]));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_does_not_finish_tells_no_cost() {
+        for frames in [
+            vec![(CHUNK, None), ("cut", Some(End::VendorCut))],
+            // What looks like the last event is none where the meter says that there is more to come.
+            vec![(DONE, None), ("cut", Some(End::VendorCut))],
+            // The end was lost above those that metered it.
+            vec![
+                (CHUNK, Some(End::Finished)),
+                ("cut", Some(End::VendorError)),
+            ],
+        ] {
+            let (out, ends) = answer(Format::Chat, true, frames.clone(), usize::MAX).await;
+            assert_eq!(out.concat(), frames[0].0.as_bytes());
+            assert_eq!(ends, [(COST, frames[1].1.unwrap())]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_with_its_cost_still_to_tell_promises_no_length() {
+        let settings = SettlerSettings::default();
+        let (settler, _settling) = Settler::new(MemoryLedger::new(), settings, |_| {});
+        let hold = Hold {
+            number: crate::facts::RequestNumber::now_v7(),
+            account: "acme".parse().unwrap(),
+            key: "web".parse().unwrap(),
+            want: COST,
+            least: COST,
+            ttl: Duration::from_secs(60),
+        };
+        let meter = Meter::default();
+        let mut guard = Guard::new(&settler, hold, meter.clone(), Ticket).unwrap();
+        guard.granted(&settler, COST, |_| {});
+        meter.update(|reading| reading.end = Some(End::Finished));
+        let whole = Full::new(Bytes::from(DONE)).map_err(|never| match never {});
+        let mut body =
+            ResponseBody::new(whole, guard, settler).tell_cost(Some(EventStream(Format::Chat)));
+        assert_eq!(body.size_hint().exact(), None);
+        assert!(!body.is_end_stream());
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(frame, [TOLD, DONE].concat());
+        assert!(body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), Some(0));
     }
 }

@@ -17,10 +17,10 @@
 //!     money::MicroRub,
 //!     reserve::{
 //!         Bill, Quote, ReserveLayer, Settler, SettlerSettings, Tariff,
-//!         ledger::{Bookkeeping, Entry, Item},
+//!         ledger::{LedgerAdmin, Entry, Item},
 //!         memory::MemoryLedger,
 //!     },
-//!     usage::{End, Meter, Reading, Usage},
+//!     usage::{End, Meter, Reading},
 //! };
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
@@ -53,16 +53,7 @@
 //!
 //! impl Bill for Ticket {
 //!     fn charge(&self, _: &Reading) -> Option<(MicroRub, Item)> {
-//!         let item = Item {
-//!             model: "a page".into(),
-//!             vendor: "us".into(),
-//!             usage: Usage::default(),
-//!             price: None,
-//!             estimated: false,
-//!             bounded: false,
-//!             end: End::Finished,
-//!         };
-//!         Some((FEE, item))
+//!         Some((FEE, Item::new("a page", "us", End::Finished)))
 //!     }
 //! }
 //!
@@ -103,10 +94,13 @@
 //! # What the caller is told
 //!
 //! A plain answer whose use is known with its head says in [`X_COST_RUB`] what it costs, in decimal rubles. An
-//! event stream can say so only behind its last event, in a comment, which clients pass over:
+//! event stream can say so only at its end, in a comment, which clients pass over. It stands in front of the
+//! last event, behind which nothing may come:
 //!
 //! ```text
 //! : cost_rub 0.000859
+//!
+//! data: [DONE]
 //! ```
 //!
 //! It is the cost that the ledger is told. Where that is more than was held and the rest is not there, the ledger
@@ -114,26 +108,7 @@
 
 #![warn(clippy::float_arithmetic)]
 
-pub mod audit;
 mod body;
-pub mod book;
-pub mod copy;
-mod ending;
-pub mod ledger;
-pub mod memory;
-#[cfg(feature = "outbox")]
-pub mod outbox;
-#[cfg(feature = "redis")]
-pub mod redis;
-mod running;
-mod settler;
-#[cfg(feature = "sqlite")]
-pub mod sqlite;
-#[cfg(feature = "sqlite")]
-mod sqlite_file;
-mod state;
-#[cfg(feature = "testing")]
-pub mod testing;
 pub mod tokens;
 
 use std::{
@@ -149,20 +124,29 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
 use tower::{Layer, Service};
 
-use self::ledger::{Hold, Item, Ledger, LedgerError, Refusal};
-pub use self::{
-    body::ResponseBody,
-    ending::Ending,
-    settler::{Event, Settler, SettlerSettings, SettlerTask},
-    tokens::HoldMode,
+#[cfg(feature = "outbox")]
+pub use tollgate_ledger::outbox;
+#[cfg(feature = "redis")]
+pub use tollgate_ledger::redis;
+#[cfg(feature = "sqlite")]
+pub use tollgate_ledger::sqlite;
+#[cfg(feature = "testing")]
+pub use tollgate_ledger::testing;
+pub use tollgate_ledger::{
+    audit, book, contract as ledger, memory,
+    settle::{Bill, Ending, Event, Settler, SettlerSettings, SettlerTask, Untold},
+    transfer as copy,
 };
+
+use self::ledger::{Hold, Ledger, LedgerError, Refusal};
+pub use self::{body::ResponseBody, tokens::HoldMode};
 use crate::{
     error::Error,
     facts::{EventStream, RequestNumber},
     key::{AccountId, KeyId},
     money::MicroRub,
     setting::Setting,
-    usage::{Meter, Reading},
+    usage::Meter,
 };
 
 /// The header of a plain answer that says what it costs, in decimal rubles.
@@ -200,17 +184,11 @@ pub struct Quote<T> {
     /// Whether the call goes on to its end when its client leaves, whoever answers it. The meter may
     /// say so of the vendor that does (`Reading::outlives_client`).
     pub finish_without_client: bool,
-    /// Whether an answer that is an [`EventStream`] says at its end what it cost.
+    /// Whether an answer that is an [`EventStream`], of frames that are whole events, says at its end what it
+    /// cost.
     pub tells_cost: bool,
     /// What is kept to compute the charge.
     pub bill: T,
-}
-
-/// Computes a call's charge.
-pub trait Bill: Send + Sync + 'static {
-    /// What the call cost, and what for; `None` when it costs nothing. Asked now and then while the
-    /// call runs, and once at its end. Must not panic: it runs in a `Drop`.
-    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
 }
 
 /// Puts a hold around each call.
@@ -380,8 +358,10 @@ where
             Err(error) => return Err(refusal(error, least)),
         }
         let mut res = guard.unless_cut(inner.call(req)).await?;
-        let streams = res.extensions().get::<EventStream>().is_some();
-        if !streams && let Some(cost) = guard.end_if_over() {
+        let stream = res.extensions().get::<EventStream>().copied();
+        if stream.is_none()
+            && let Some(cost) = guard.end_if_over()
+        {
             let cost = HeaderValue::from_str(cost.encode(&mut [0; MicroRub::TEXT_BYTES_MAX]));
             let cost = cost.expect("digits and a point");
             res.headers_mut().insert(X_COST_RUB, cost);
@@ -391,7 +371,7 @@ where
         Ok(res.map(|inner| {
             ResponseBody::new(inner, guard, settler)
                 .finish_without_client(finish_without_client)
-                .tell_cost(streams && tells_cost)
+                .tell_cost(stream.filter(|_| tells_cost))
         }))
     }
 }

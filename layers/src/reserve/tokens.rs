@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::{Bill, Quote, Tariff, ledger::Item};
 use crate::{
     call::{InputSize, Priced},
-    error::Error,
+    error::{Error, Problem},
     facts::Caller,
     model::Model,
     money::MicroRub,
     price::Price,
-    usage::{End, Reading, Usage},
+    session::SessionId,
+    usage::{Bounds, Counted, ESTIMATE_BYTES, End, Reading},
 };
 
 /// How a request's text is turned into a bound of its input tokens.
@@ -32,8 +33,6 @@ pub enum HoldMode {
 const MESSAGE_TOKENS: u64 = 8;
 const TOOL_TOKENS: u64 = 64;
 const CALL_TOKENS: u64 = 512;
-/// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
-const ESTIMATE_BYTES: u64 = 4;
 /// Bytes of an inline document, as sent, for one token.
 const DOCUMENT_BYTES: u64 = 7;
 /// No model takes more, where the catalog does not say.
@@ -99,7 +98,7 @@ impl Tariff<Priced> for ByTokens {
     type Bill = TokenBill;
 
     fn quote(&self, req: &Request<Priced>) -> Result<Quote<TokenBill>, Error> {
-        let Caller(key) = req.extensions().get::<Caller>().ok_or(Error::KeyMissing)?;
+        let Caller(key) = Caller::of(req)?;
         let Priced {
             call,
             model,
@@ -108,6 +107,18 @@ impl Tariff<Priced> for ByTokens {
             meter,
         } = req.body();
         let input_bound = self.input_bound(&call.input, model.input_tokens_max);
+        // What is held for is what may come: a call that may be dear is not sold at the cheap price, though it might
+        // turn out to be short enough.
+        if let Some(max) = model
+            .input_tokens_priced_max
+            .filter(|max| input_bound > *max)
+        {
+            let problem = Problem::InputUnpriced {
+                tokens: input_bound,
+                max,
+            };
+            return Err(Error::invalid("messages", problem));
+        }
         let cost = |output: u64| price.cost_bound(input_bound, output.saturating_mul(call.choices));
         let want = cost(*output_tokens);
         // The client's own ceiling is held in full; ours gives way where funds are short.
@@ -126,11 +137,14 @@ impl Tariff<Priced> for ByTokens {
             bill: TokenBill {
                 price: Arc::clone(price),
                 model: Arc::clone(model),
-                input_bound,
-                input_limit: self.input_limit(&call.input, model.input_tokens_max),
-                input_estimate: self.input_estimate(&call.input, input_bound),
-                output_bound: output_tokens.saturating_mul(call.choices),
-                output_limit: model.output_tokens_max.saturating_mul(call.choices),
+                bounds: Bounds {
+                    input_bound,
+                    input_limit: self.input_limit(&call.input, model.input_tokens_max),
+                    input_estimate: self.input_estimate(&call.input, input_bound),
+                    output_bound: output_tokens.saturating_mul(call.choices),
+                    output_limit: model.output_tokens_max.saturating_mul(call.choices),
+                },
+                session: call.session.clone(),
             },
         })
     }
@@ -139,10 +153,13 @@ impl Tariff<Priced> for ByTokens {
         let priced = req.body_mut();
         if priced.call.output_tokens.is_none() {
             let choices = priced.call.choices.max(1);
-            let paid_for = priced.price.output_tokens_for(held, bill.input_bound) / choices;
+            let bounds = &mut bill.bounds;
+            let paid_for = priced.price.output_tokens_for(held, bounds.input_bound) / choices;
             priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
-            bill.output_bound = priced.output_tokens.saturating_mul(choices);
+            bounds.output_bound = priced.output_tokens.saturating_mul(choices);
         }
+        // Whoever reads an answer without usage can put in what will be charged.
+        priced.meter.charge_within(bill.bounds);
     }
 }
 
@@ -151,11 +168,8 @@ impl Tariff<Priced> for ByTokens {
 pub struct TokenBill {
     price: Arc<Price>,
     model: Arc<Model>,
-    input_bound: u64,
-    input_limit: u64,
-    input_estimate: u64,
-    output_bound: u64,
-    output_limit: u64,
+    bounds: Bounds,
+    session: Option<SessionId>,
 }
 
 impl Bill for TokenBill {
@@ -174,9 +188,9 @@ impl Bill for TokenBill {
         }
         let Counted {
             usage,
-            repaired,
+            estimated,
             bounded,
-        } = self.counted(reading);
+        } = self.bounds.count(reading);
         if usage.is_zero() {
             return None;
         }
@@ -185,75 +199,33 @@ impl Bill for TokenBill {
             vendor: reading.vendor.as_deref().unwrap_or_default().to_owned(),
             usage,
             price: Some(Arc::clone(&self.price)),
-            estimated: repaired || reading.suspect,
+            estimated,
             bounded,
             end,
+            session: self.session.clone(),
         };
         Some((self.price.cost(&usage), item))
     }
-}
-
-/// The usage to charge.
-struct Counted {
-    usage: Usage,
-    /// Not all of it is the vendor's own word.
-    repaired: bool,
-    /// The vendor's word was cut to what was held for.
-    bounded: bool,
 }
 
 impl TokenBill {
     /// The input tokens that the hold pays for, whatever their class.
     #[must_use]
     pub const fn input_tokens_max(&self) -> u64 {
-        self.input_bound
+        self.bounds.input_bound
     }
 
     /// The output tokens that the hold pays for, all choices together.
     #[must_use]
     pub const fn output_tokens_max(&self) -> u64 {
-        self.output_bound
-    }
-
-    fn counted(&self, reading: &Reading) -> Counted {
-        let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
-        let reported = reading.usage.unwrap_or_default();
-        // What no answer can have used is held to what was held for; anything less is the vendor's word,
-        // also where it is more than was held: the ledger knows what is loss then.
-        let input_max = match reported.input_total() > self.input_limit {
-            true => self.input_bound,
-            false => u64::MAX,
-        };
-        let output_max = match reported.output > self.output_limit {
-            true => self.output_bound,
-            false => u64::MAX,
-        };
-        let (mut usage, bounded) = reported.clamped(input_max, output_max);
-        let mut repaired = bounded;
-        // No call is without input.
-        if usage.input_total() == 0 {
-            (usage.input, repaired) = (self.input_estimate, true);
-        }
-        // No output reported for text that was there, or no count of it yet.
-        let missing = match reading.end {
-            Some(End::Finished) => usage.output == 0 && seen > 0,
-            _ => !reading.output_counted && usage.output < seen,
-        };
-        if missing {
-            (usage.output, repaired) = (seen.min(self.output_limit), true);
-        }
-        Counted {
-            usage,
-            repaired,
-            bounded,
-        }
+        self.bounds.output_bound
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::price::Rate;
+    use crate::{price::Rate, usage::Usage};
 
     fn bill() -> TokenBill {
         let rate = Rate::new(1_000_000);
@@ -271,15 +243,20 @@ mod tests {
                 family: "f".into(),
                 output_tokens_max: 50,
                 output_tokens_min: 1,
+                output_tokens_default: None,
                 input_tokens_max: None,
+                input_tokens_priced_max: None,
                 sticky: false,
                 routes: vec![],
             }),
-            input_bound: 100,
-            input_limit: 150,
-            input_estimate: 20,
-            output_bound: 50,
-            output_limit: 60,
+            bounds: Bounds {
+                input_bound: 100,
+                input_limit: 150,
+                input_estimate: 20,
+                output_bound: 50,
+                output_limit: 60,
+            },
+            session: Some("s-1".parse().unwrap()),
         }
     }
 
@@ -368,6 +345,7 @@ mod tests {
             let charged = bill().charge(&reading).map(|(cost, item)| {
                 assert_eq!(item.vendor, "answered", "{name}");
                 assert_eq!(item.bounded, name == "finished, absurd usage", "{name}");
+                assert_eq!(item.session.as_deref(), Some("s-1"), "{name}");
                 (cost.micro(), item.estimated)
             });
             assert_eq!(charged, charge, "{name}");

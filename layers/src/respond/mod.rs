@@ -1,5 +1,5 @@
 //! Turns every [`Error`] into an answer of the service, with its request number (specification 2.5
-//! and 7; decisions, "Status table"). Nothing else makes an error's HTTP.
+//! and 7; docs/decisions.md, "Status table"). Nothing else makes an error's HTTP.
 //!
 //! Above it nothing fails: its error is [`Infallible`].
 //!
@@ -91,7 +91,7 @@ use uuid::fmt::Hyphenated;
 
 pub use self::{
     body::ResponseBody,
-    refused::{Gravity, Refused},
+    refused::{Refused, Severity},
 };
 use crate::{
     call::Format,
@@ -333,10 +333,10 @@ fn log(refused: &Refused<'_>) {
     let (error, number) = (refused.error(), refused.number());
     let cause = std::error::Error::source(error).map(ToString::to_string);
     let status = refused.status().as_u16();
-    match refused.gravity() {
-        Gravity::Alarm => tracing::error!(%number, status, cause, "{error}"),
-        Gravity::Trouble => tracing::warn!(%number, status, cause, "{error}"),
-        Gravity::Usual => tracing::info!(%number, status, cause, "{error}"),
+    match refused.severity() {
+        Severity::Error => tracing::error!(%number, status, cause, "{error}"),
+        Severity::Warn => tracing::warn!(%number, status, cause, "{error}"),
+        Severity::Info => tracing::info!(%number, status, cause, "{error}"),
     }
 }
 
@@ -393,6 +393,13 @@ mod tests {
                 },
                 404,
             ),
+            (
+                || Error::ClientUnknown {
+                    client: "emacs".into(),
+                    known: "curl, zed".into(),
+                },
+                404,
+            ),
             (|| Error::invalid("model", Problem::Missing), 400),
             (|| Error::KeyMissing, 401),
             (|| Error::AccountEmpty, 401),
@@ -415,6 +422,7 @@ mod tests {
             (
                 || Error::ModelUnknown {
                     model: "gpt".into(),
+                    similar: Some("gpt-5".into()),
                 },
                 503,
             ),
@@ -443,11 +451,66 @@ mod tests {
         })
         .await;
         assert_eq!(res.headers()[RETRY_AFTER], "2");
-        let (res, ..) = answer(Language::Ru, || Error::ModelUnknown { model: "x".into() }).await;
+        let (res, ..) = answer(Language::Ru, || Error::ModelUnknown {
+            model: "x".into(),
+            similar: None,
+        })
+        .await;
         assert_eq!(res.headers()[X_SHOULD_RETRY], "false");
         assert!(!res.headers().contains_key(RETRY_AFTER));
         let (res, ..) = answer(Language::Ru, || Error::KeyUnknown).await;
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
+    }
+
+    /// There are clients that give up where they are told to wait for longer than a minute.
+    #[tokio::test]
+    async fn a_wait_is_said_in_a_whole_number_of_seconds_from_1_to_60() {
+        fn waits(make: fn(Duration) -> Error) -> Vec<Error> {
+            let waits = [0, 1, 999, 1000, 1001, 59_001, 60_001, 300_000, 3_600_000];
+            let waits = waits.map(Duration::from_millis);
+            waits.into_iter().chain([Duration::MAX]).map(make).collect()
+        }
+        let limit = |limit| move |retry_after| Error::TooManyRequests { limit, retry_after };
+        let mut errors = waits(|retry_after| Error::VendorLimit { retry_after });
+        errors.extend(waits(|retry_after| Error::RoutesOut { retry_after }));
+        for one in [
+            Limit::Requests,
+            Limit::KeyRequestsPerSecond,
+            Limit::KeyRequestsPerMinute,
+            Limit::KeyTokensPerMinute,
+        ] {
+            let waits = [0, 1001, 3_600_000].map(Duration::from_millis);
+            errors.extend(waits.map(limit(one)));
+        }
+        errors.extend([
+            Error::PriceUnavailable,
+            Error::LedgerUnavailable("away".into()),
+            Error::Overloaded,
+            Error::Draining,
+            Error::VendorUnavailable("away".into()),
+            Error::VendorKeyRefused {
+                status: StatusCode::UNAUTHORIZED,
+            },
+        ]);
+        for error in &errors {
+            let refused = Refused::new(error, RequestNumber::now_v7(), Language::En);
+            let res = refused.usual();
+            let said = res.headers()[RETRY_AFTER].to_str().unwrap().to_owned();
+            let seconds: u64 = said.parse().unwrap();
+            assert!((1..=60).contains(&seconds), "{error:?}: {said}");
+            assert_eq!(said, seconds.to_string(), "{error:?}");
+            assert_eq!(refused.retry_after(), Some(Duration::from_secs(seconds)));
+        }
+        let said = |millis| {
+            let retry_after = Duration::from_millis(millis);
+            let error = Error::VendorLimit { retry_after };
+            let refused = Refused::new(&error, RequestNumber::now_v7(), Language::En);
+            refused.usual().headers()[RETRY_AFTER]
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!([0, 1001, 59_001, 300_000].map(said), ["1", "2", "60", "60"]);
     }
 
     #[tokio::test]

@@ -18,6 +18,10 @@ use crate::{
 /// SDKs of both formats retry every 5xx twice unless told not to.
 pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// What is said at most of when to come back: there are clients that give up where they are told to wait for
+/// longer. Whoever comes too soon is told again.
+const RETRY_AFTER_SECONDS_MAX: u64 = 60;
+
 /// An error on its way to the caller: what any shape of it is made from.
 #[derive(Debug)]
 pub struct Refused<'a> {
@@ -65,13 +69,13 @@ impl<'a> Refused<'a> {
 
     /// How much an operator should mind.
     #[must_use]
-    pub fn gravity(&self) -> Gravity {
+    pub fn severity(&self) -> Severity {
         match self.error {
             // Nothing gets better until the operator acts.
-            Error::VendorKeyRefused { .. } | Error::Internal(_) => Gravity::Alarm,
-            Error::ModelUnknown { .. } => Gravity::Usual,
-            _ if self.status().is_server_error() => Gravity::Trouble,
-            _ => Gravity::Usual,
+            Error::VendorKeyRefused { .. } | Error::Internal(_) => Severity::Error,
+            Error::ModelUnknown { .. } => Severity::Info,
+            _ if self.status().is_server_error() => Severity::Warn,
+            _ => Severity::Info,
         }
     }
 
@@ -99,11 +103,15 @@ impl<'a> Refused<'a> {
         format!("{} ({})", self.text(), self.number)
     }
 
-    /// How long to wait before another try; `None` where it is up to the caller, or useless.
+    /// How long to wait before another try, in whole seconds from 1 to 60; `None` where it is up to the caller,
+    /// or useless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
-            Retry::After(wait) => Some(wait),
+            Retry::After(wait) => {
+                let seconds = text::whole_seconds(wait).min(RETRY_AFTER_SECONDS_MAX);
+                Some(Duration::from_secs(seconds))
+            }
             Retry::Never | Retry::AsTheyLike => None,
         }
     }
@@ -122,18 +130,11 @@ impl<'a> Refused<'a> {
         if let Error::MethodNotAllowed { allow } = self.error {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        match retry(self.error) {
-            Retry::After(wait) => {
-                let seconds = text::whole_seconds(wait);
-                headers.insert(
-                    RETRY_AFTER,
-                    HeaderValue::try_from(seconds.to_string()).expect("digits"),
-                );
-            }
-            Retry::Never => {
-                headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
-            }
-            Retry::AsTheyLike => {}
+        if let Some(wait) = self.retry_after() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs()));
+        }
+        if let Retry::Never = retry(self.error) {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         res
     }
@@ -165,19 +166,23 @@ impl<'a> Refused<'a> {
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
+        if let Error::VendorRefused { text, .. } = self.error {
+            // For clients that know a refusal by the whole of its text.
+            object["vendor"] = json!({ "message": text });
+        }
         object
     }
 }
 
 /// How much an operator should mind a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gravity {
+pub enum Severity {
     /// It is the caller's to mend.
-    Usual,
+    Info,
     /// Something is out of order, and may pass by itself.
-    Trouble,
+    Warn,
     /// Nothing gets better until the operator acts.
-    Alarm,
+    Error,
 }
 
 #[derive(Debug)]
@@ -200,6 +205,7 @@ fn class(error: &Error) -> Class {
         Error::PathUnknown => (S::NOT_FOUND, "not_found_error", "path_not_found"),
         Error::ReceiptUnknown => (S::NOT_FOUND, "not_found_error", "receipt_not_found"),
         Error::ModelNotListed { .. } => (S::NOT_FOUND, "not_found_error", "model_not_listed"),
+        Error::ClientUnknown { .. } => (S::NOT_FOUND, "not_found_error", "client_not_found"),
         Error::MethodNotAllowed { .. } => (S::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::UriTooLong { .. } => (S::URI_TOO_LONG, INVALID, "uri_too_long"),
         Error::HeadTooLarge { .. } => (

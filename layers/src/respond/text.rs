@@ -6,6 +6,7 @@ use super::Language;
 use crate::{
     ceiling::Ceiling,
     error::{Error, Limit, Problem},
+    money::MicroRub,
 };
 
 /// The text for people, in their language, without the cause: that is for the log.
@@ -29,16 +30,17 @@ fn russian(error: &Error) -> String {
             "Среди моделей этого ключа API нет «{}». Сверьте имя со списком «GET /v1/models».",
             shown(model)
         ),
+        Error::ClientUnknown { client, known } => format!(
+            "Готовой настройки для «{}» нет. Есть для: {known}.",
+            shown(client)
+        ),
         Error::MethodNotAllowed { allow } => {
             format!("Метод не поддерживается этим адресом. Допустимо: {allow}.")
         }
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Неверное тело запроса: {}.", russian_problem(problem))
         }
-        Error::Invalid {
-            field,
-            problem: problem @ Problem::HeaderMissing,
-        } => format!(
+        Error::Invalid { field, problem } if is_header(field, problem) => format!(
             "Неверный запрос, заголовок «{field}»: {}.",
             russian_problem(problem)
         ),
@@ -97,9 +99,14 @@ fn russian(error: &Error) -> String {
                 let (ceiling, renewed) = russian_ceiling(ceiling);
                 format!("{ceiling} больше не позволяет{renewed}. ")
             });
+            // Where nothing runs, there is nothing to wait for.
+            let other_way = match *held {
+                MicroRub::ZERO => "пополните баланс",
+                _ => "дождитесь завершения текущих запросов",
+            };
             format!(
                 "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
-                 {held} ₽. {bound}Уменьшите max_tokens или дождитесь завершения текущих запросов."
+                 {held} ₽. {bound}Уменьшите max_tokens или {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
@@ -122,8 +129,11 @@ fn russian(error: &Error) -> String {
         Error::VendorLimit { .. } => {
             "Поставщик модели ограничил частоту запросов. Повторите позже, увеличивая паузу.".into()
         }
-        Error::ModelUnknown { model } => {
-            format!("Нет модели «{}». Сверьте имя с каталогом.", shown(model))
+        Error::ModelUnknown { model, similar } => {
+            let similar = similar
+                .as_ref()
+                .map_or_else(String::new, |similar| format!(" Похожая: «{similar}»."));
+            format!("Нет модели «{}».{similar} Сверьте имя с каталогом.", shown(model))
         }
         Error::PriceUnavailable => "Цены сейчас недоступны. Повторите позже.".into(),
         Error::LedgerUnavailable(_) => "Учёт средств временно недоступен. Повторите позже.".into(),
@@ -134,7 +144,8 @@ fn russian(error: &Error) -> String {
         | Error::RoutesOut { .. } => {
             "Поставщик модели сейчас недоступен. Повторите позже.".into()
         }
-        Error::VendorRefused { text, .. } => format!("Поставщик модели отклонил запрос: {text}"),
+        // Clients look for the vendor's words, some where the text begins.
+        Error::VendorRefused { text, .. } => format!("{text} — отказ поставщика модели."),
         Error::VendorBroken(_) => "Поставщик модели ответил с ошибкой.".into(),
         Error::VendorTimeout { .. } => "Поставщик модели не ответил вовремя.".into(),
         Error::Internal(_) => "Внутренняя ошибка сервиса.".into(),
@@ -152,6 +163,12 @@ fn russian_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
         .resets_on()
         .map(|date| format!(", обновится {date} в 00:00 UTC"));
     (name, renewed.unwrap_or_default())
+}
+
+/// Whether it is a header that is wrong, and no field of the body.
+fn is_header(field: &str, problem: &Problem) -> bool {
+    matches!(problem, Problem::HeaderMissing | Problem::NotAHost)
+        || matches!(field, "host" | "content-length")
 }
 
 fn russian_problem(problem: &Problem) -> String {
@@ -188,11 +205,22 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::TooDeep(levels) => format!("вложенность больше {levels} уровней"),
         Problem::Empty => "значение пустое".into(),
         Problem::Contradicts(other) => format!("противоречит полю «{other}»"),
+        Problem::NotAHost => {
+            "это не адрес узла, нужно: имя, IPv4 или [IPv6] и при необходимости :порт".into()
+        }
         Problem::Unsupported => "эта возможность не поддерживается сервисом".into(),
         Problem::ThreadUnsupported => {
             "беседы на стороне сервиса не поддерживаются, передавайте все сообщения целиком".into()
         }
         Problem::NotTranslated => "в формате поставщика этой модели такого нет".into(),
+        Problem::Unpriced => "для этого у модели нет цены".into(),
+        Problem::MixedLifetimes => {
+            "другие метки cache_control запроса живут 5 минут, укажите один срок на весь запрос"
+                .into()
+        }
+        Problem::InputUnpriced { tokens, max } => format!(
+            "вход может занять до {tokens} токенов, а цена этой модели действует до {max}; сократите запрос"
+        ),
     }
 }
 
@@ -209,14 +237,15 @@ fn english(error: &Error) -> String {
             "This API key has no model '{}'. Check the name against 'GET /v1/models'.",
             shown(model)
         ),
+        Error::ClientUnknown { client, known } => format!(
+            "There is no set-up for '{}'. There is for: {known}.",
+            shown(client)
+        ),
         Error::MethodNotAllowed { allow } => format!("Method not allowed here. Allowed: {allow}."),
         Error::Invalid { field, problem } if field.is_empty() => {
             format!("Invalid request body: {}.", english_problem(problem))
         }
-        Error::Invalid {
-            field,
-            problem: problem @ Problem::HeaderMissing,
-        } => format!(
+        Error::Invalid { field, problem } if is_header(field, problem) => format!(
             "Invalid request, header '{field}': {}.",
             english_problem(problem)
         ),
@@ -268,9 +297,13 @@ fn english(error: &Error) -> String {
                 let (ceiling, renewed) = english_ceiling(ceiling);
                 format!("{ceiling} allows no more{renewed}. ")
             });
+            let other_way = match *held {
+                MicroRub::ZERO => "top the balance up",
+                _ => "wait for the running calls",
+            };
             format!(
                 "The request does not fit into what is left: it needs {needs} RUB, {free} RUB are free, the key's \
-                 running calls hold {held} RUB. {bound}Lower max_tokens or wait for the running calls."
+                 running calls hold {held} RUB. {bound}Lower max_tokens or {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
@@ -292,10 +325,12 @@ fn english(error: &Error) -> String {
         Error::VendorLimit { .. } => {
             "The model's vendor limits requests. Try again later, waiting longer.".into()
         }
-        Error::ModelUnknown { model } => format!(
-            "No model '{}'. Check the name against the catalog.",
-            shown(model)
-        ),
+        Error::ModelUnknown { model, similar } => {
+            let similar = similar
+                .as_ref()
+                .map_or_else(String::new, |similar| format!(" Did you mean '{similar}'?"));
+            format!("No model '{}'.{similar} Check the name against the catalog.", shown(model))
+        }
         Error::PriceUnavailable => "Prices are not available now. Try again later.".into(),
         Error::LedgerUnavailable(_) => {
             "Accounting is out of reach for now. Try again later.".into()
@@ -306,7 +341,7 @@ fn english(error: &Error) -> String {
             "The model's vendor is not available now. Try again later.".into()
         }
         Error::VendorRefused { text, .. } => {
-            format!("The model's vendor refused the request: {text}")
+            format!("{text} — refused by the model's vendor.")
         }
         Error::VendorBroken(_) => "The model's vendor answered with an error.".into(),
         Error::VendorTimeout { .. } => "The model's vendor did not answer in time.".into(),
@@ -330,24 +365,34 @@ fn english_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
 fn english_problem(problem: &Problem) -> String {
     match problem {
         Problem::NotJson(why) => format!("it is not JSON ({why})"),
-        Problem::Missing | Problem::HeaderMissing => "it is required".into(),
+        Problem::Missing | Problem::HeaderMissing => "it is missing".into(),
         Problem::WrongType(expected) => format!("wrong type, expected {expected}"),
         Problem::NotOneOf(values) => format!("expected one of {values}"),
         Problem::BelowMin(min) => format!("less than {min}"),
         Problem::AboveMax(max) => format!("more than {max}"),
-        Problem::Duplicate => "it stands there twice".into(),
+        Problem::Duplicate => "it is given twice".into(),
         Problem::TooDeep(levels) => format!("nested deeper than {levels} levels"),
         Problem::Empty => "it is empty".into(),
         Problem::Contradicts(other) => format!("it contradicts '{other}'"),
+        Problem::NotAHost => "expected a name, IPv4 or [IPv6], and :port where needed".into(),
         Problem::Unsupported => "the service does not support this".into(),
         Problem::ThreadUnsupported => "threads are not supported, send all messages".into(),
         Problem::NotTranslated => "the vendor of this model has nothing like it".into(),
+        Problem::Unpriced => "the model has no price for this".into(),
+        Problem::MixedLifetimes => {
+            "other cache_control marks of the request live 5 minutes, use one lifetime per request"
+                .into()
+        }
+        Problem::InputUnpriced { tokens, max } => format!(
+            "the prompt is too long: it may have up to {tokens} tokens, and this model's price covers {max}"
+        ),
     }
 }
 
 /// A wait as callers are told of it: rounded up, at least one second.
-pub(super) fn whole_seconds(wait: Duration) -> u128 {
-    wait.as_millis().div_ceil(1000).max(1)
+pub(super) fn whole_seconds(wait: Duration) -> u64 {
+    let seconds = wait.as_millis().div_ceil(1000).max(1);
+    u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
 /// A client's text inside ours: short, and without control characters.

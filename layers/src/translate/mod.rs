@@ -76,6 +76,7 @@
 //!
 //! Without a gateway around it, `examples/convert_sse.rs` puts a recorded stream into the other format.
 
+mod arguments;
 mod body;
 pub mod chat;
 pub mod messages;
@@ -197,6 +198,7 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         body,
         stream: call.stream,
         // A translated stream has its usage where the caller's format wants it.
+        choices: call.choices,
         strip_usage: same && call.format == Format::Chat && call.stream && !call.usage_asked,
         meter: priced.meter.clone(),
         route,

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    hush::{Hush, hushed},
+    self_wake::{SelfWake, suppress_wakes},
 };
 
 /// It is large, and goes through many hands.
@@ -105,7 +105,7 @@ impl Http1Client {
                         alarm: std::mem::take(&mut line.alarm),
                         line: Some(line),
                         unread: true,
-                        stirred: true,
+                        needs_poll: true,
                     })));
                 }
                 Err(NoHead::Late) => return Ok(None),
@@ -120,7 +120,7 @@ impl Http1Client {
         address: &Uri,
         scheme: &Scheme,
         authority: &Authority,
-    ) -> Result<Box<Line>, BoxError> {
+    ) -> Result<Box<PooledConnection>, BoxError> {
         let origin = Origin::new(scheme, authority).ok_or("an address without a host")?;
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
@@ -130,13 +130,13 @@ impl Http1Client {
             .max_buf_size(BUFFER_BYTES)
             .handshake(stream)
             .await?;
-        Ok(Box::new(Line {
+        Ok(Box::new(PooledConnection {
             requests,
             connection: Some(connection),
-            hush: Hush::default(),
+            self_wake: SelfWake::default(),
             alarm: Alarm::default(),
             retires,
-            home: Arc::downgrade(&self.pool),
+            pool: Arc::downgrade(&self.pool),
             origin,
         }))
     }
@@ -179,16 +179,16 @@ impl Origin {
 }
 
 /// A connection between two calls, or in one. It is large, and goes from hand to hand in its box.
-struct Line {
+struct PooledConnection {
     requests: SendRequest<RequestBody>,
     /// `None` once it is closed.
     connection: Option<Connection<Stream, RequestBody>>,
     /// Of the task of its call, which is at both ends of it.
-    hush: Hush,
+    self_wake: SelfWake,
     alarm: Alarm,
     retires: Instant,
     /// Where it goes when its call is done.
-    home: Weak<Pool>,
+    pool: Weak<Pool>,
     origin: Origin,
 }
 
@@ -200,7 +200,7 @@ enum NoHead {
     Broken(hyper::Error, Option<BoxRequest>),
 }
 
-impl Line {
+impl PooledConnection {
     /// An answer's head, if it comes before `until`. What the peer did while the connection waited is seen before
     /// a byte is written: it is read first.
     async fn exchange(
@@ -209,12 +209,13 @@ impl Line {
         until: Instant,
     ) -> Result<Response<Incoming>, NoHead> {
         // The connection knows the task of its last call, and that has nothing to do with this one.
-        let (answer, _) = hushed(|| self.requests.try_send_request(*req));
+        let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
         // Nobody else brings the answer, so nobody has to wake this task for it.
         let mut answer = pin!(unconstrained(answer));
-        let (connection, hush, alarm) = (&mut self.connection, &mut self.hush, &mut self.alarm);
+        let (connection, self_wake, alarm) =
+            (&mut self.connection, &mut self.self_wake, &mut self.alarm);
         poll_fn(|cx| {
-            drive(connection, hush.waker(cx.waker()));
+            drive(connection, self_wake.waker(cx.waker()));
             let answer = answer
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()));
@@ -256,13 +257,18 @@ struct Pool {
 }
 
 struct Idle {
-    line: Box<Line>,
+    line: Box<PooledConnection>,
     until: Instant,
 }
 
 impl Pool {
     /// The one that was used last: the others may then be closed for want of work. Its peer may have closed it.
-    fn take(&self, scheme: &Scheme, authority: &Authority, now: Instant) -> Option<Box<Line>> {
+    fn take(
+        &self,
+        scheme: &Scheme,
+        authority: &Authority,
+        now: Instant,
+    ) -> Option<Box<PooledConnection>> {
         loop {
             let Idle { line, until } = of(&mut self.lock(), scheme, authority)?.pop()?;
             if until > now {
@@ -271,13 +277,13 @@ impl Pool {
         }
     }
 
-    fn put(&self, mut line: Box<Line>) {
+    fn put(&self, mut line: Box<PooledConnection>) {
         let now = Instant::now();
         // What the peer does to one that waits for work already is seen when it is used.
         if line.retires <= now || !(line.requests.is_ready() || line.is_idle()) {
             return;
         }
-        line.hush = Hush::default();
+        line.self_wake = SelfWake::default();
         let until = line.retires.min(now + self.idle_timeout);
         let mut idle = self.lock();
         match of(&mut idle, &line.origin.scheme, &line.origin.authority) {
@@ -334,12 +340,12 @@ pub(super) struct DrivenBody {
     incoming: Incoming,
     /// The connection's.
     alarm: Alarm,
-    /// `None` once the connection has gone home, or is closed.
-    line: Option<Box<Line>>,
+    /// `None` once the connection has gone back to its pool, or is closed.
+    line: Option<Box<PooledConnection>>,
     /// Nobody has looked yet for what came with the head.
     unread: bool,
     /// The connection has work that nobody wakes it for: a frame was taken, and it may bring the next one.
-    stirred: bool,
+    needs_poll: bool,
 }
 
 impl DrivenBody {
@@ -348,8 +354,8 @@ impl DrivenBody {
     fn take(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
-        let (frame, heard) = hushed(|| incoming.poll_frame(nobody));
-        self.stirred |= frame.is_ready() || heard.is_some();
+        let (frame, heard) = suppress_wakes(|| incoming.poll_frame(nobody));
+        self.needs_poll |= frame.is_ready() || heard.is_some();
         frame
     }
 
@@ -358,10 +364,10 @@ impl DrivenBody {
         &mut self.alarm
     }
 
-    fn go_home(&mut self) {
+    fn return_to_pool(&mut self) {
         // A pool that is gone was left out of the config, and its connections go with it.
         if let Some(mut line) = self.line.take()
-            && let Some(pool) = line.home.upgrade()
+            && let Some(pool) = line.pool.upgrade()
         {
             line.alarm = std::mem::take(&mut self.alarm);
             pool.put(line);
@@ -387,14 +393,14 @@ impl Body for DrivenBody {
         // hyper asks once more behind each write, when nothing can have changed.
         if frame.is_pending()
             && let Some(line) = this.line.as_deref_mut()
-            && (std::mem::take(&mut this.stirred) | line.hush.was_woken(cx.waker()))
+            && (std::mem::take(&mut this.needs_poll) | line.self_wake.was_woken(cx.waker()))
         {
-            drive(&mut line.connection, line.hush.waker(cx.waker()));
+            drive(&mut line.connection, line.self_wake.waker(cx.waker()));
             frame = this.take();
         }
         let frame = ready!(frame);
         if frame.is_none() {
-            this.go_home();
+            this.return_to_pool();
         }
         Poll::Ready(frame)
     }
@@ -412,7 +418,7 @@ impl Drop for DrivenBody {
     fn drop(&mut self) {
         // Readers of a body of known length stop before they are told that it has ended.
         if self.incoming.is_end_stream() {
-            self.go_home();
+            self.return_to_pool();
         }
     }
 }
@@ -496,6 +502,7 @@ mod tests {
             credential: 0,
             body: "ping".into(),
             stream: false,
+            choices: 1,
             strip_usage: false,
             meter: Meter::default(),
         };

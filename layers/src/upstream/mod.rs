@@ -31,6 +31,7 @@
 //!     credential: 0,
 //!     body: r#"{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hello"}]}"#.into(),
 //!     stream: false,
+//!     choices: 1,
 //!     strip_usage: false,
 //!     meter: Meter::default(),
 //! };
@@ -70,7 +71,7 @@ use self::{
 };
 use crate::{
     call::{Format, Outbound},
-    error::{BoxError, Error},
+    error::{BoxError, Error, VendorUnreached},
     heads::emptied,
     model::{Egress, Route, Vendor},
     setting::Setting,
@@ -245,7 +246,10 @@ impl Sending {
                 Ok(None) => Error::VendorTimeout {
                     awaited: "first byte",
                 },
-                Err(error) => no_answer(&error),
+                Err(error) => {
+                    let sent = meter.look(|reading| reading.dispatched);
+                    no_answer(&error, sent)
+                }
             };
             meter.refused();
             Err(failure)
@@ -253,7 +257,7 @@ impl Sending {
     }
 }
 
-fn no_answer(error: &BoxError) -> Error {
+fn no_answer(error: &BoxError, sent: bool) -> Error {
     // In one text: whoever reads the log wants to know that it was the proxy, or the certificate.
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
@@ -267,7 +271,11 @@ fn no_answer(error: &BoxError) -> Error {
         text = format!("{text}{separator}{cause}");
         next = cause.source();
     }
-    Error::VendorUnavailable(text.into())
+    Error::VendorUnavailable(if sent {
+        text.into()
+    } else {
+        VendorUnreached(text).into()
+    })
 }
 
 /// What the vendor is sent, made anew: of the caller's headers only those that are named here cross.
@@ -304,6 +312,12 @@ fn vendor_headers(
 }
 
 /// The betas that the caller asks for, less those that change the price.
+/// In any case of its letters: whether a vendor minds them is not ours to know.
+fn begins_with(beta: &str, prefix: &str) -> bool {
+    let begin = beta.as_bytes().get(..prefix.len());
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
+}
+
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let lines = client
         .get_all(ANTHROPIC_BETA)
@@ -312,7 +326,7 @@ fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let kept: Vec<&str> = lines
         .flat_map(|line| line.split(','))
         .map(str::trim)
-        .filter(|beta| !beta.is_empty() && !removed.iter().any(|prefix| beta.starts_with(prefix)))
+        .filter(|beta| !beta.is_empty() && !removed.iter().any(|prefix| begins_with(beta, prefix)))
         .collect();
     HeaderValue::try_from(kept.join(","))
         .ok()

@@ -1,4 +1,4 @@
-//! What a vendor's refusal is to the caller (decisions, "Status table").
+//! What a vendor's refusal is to the caller (docs/decisions.md, "Status table").
 
 use std::time::Duration;
 
@@ -57,7 +57,8 @@ fn text(body: &[u8], status: StatusCode) -> String {
     let error = &json["error"];
     let found = [&error["message"], error, &json["message"], &json["detail"]]
         .into_iter()
-        .find_map(Value::as_str);
+        .filter_map(Value::as_str)
+        .find(|text| !text.trim().is_empty());
     found.map_or_else(
         || status.to_string(),
         |text| text.chars().take(TEXT_CHARS_MAX).collect(),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 use libfuzzer_sys::fuzz_target;
-use tollgate::server::client_address;
+use tollgate::edge::server::client_address;
 
 fuzz_target!(|data: &[u8]| {
     let mut headers = HeaderMap::new();

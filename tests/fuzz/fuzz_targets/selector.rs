@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::select_json::Selector;
+use tollgate::catalog::select_json::Selector;
 
 fuzz_target!(|data: &[u8]| {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());

@@ -74,8 +74,10 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// A tool's input as the chat format writes it, before it is a string. No input is an empty object.
+/// A tool's input as the chat format writes it, before it is a string. No input is an empty object; some
+/// write `""` for none.
 pub(super) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
+    let input = input.filter(|input| input.get() != "\"\"");
     input.map_or(Cow::Borrowed("{}"), compact)
 }
 
@@ -278,6 +280,28 @@ mod tests {
             r#"{{"id":"m","model":"o","content":[],"usage":{usage}}}"#
         ))["usage"]
             .clone()
+    }
+
+    #[test]
+    fn counts_with_a_point_are_shown_as_they_are_charged() {
+        let usage = usage(r#"{"input_tokens":9.0,"output_tokens":4.0}"#);
+        let shown = ["prompt_tokens", "completion_tokens", "total_tokens"];
+        assert_eq!(shown.map(|name| usage[name].as_u64()), [9, 4, 13].map(Some));
+    }
+
+    #[test]
+    fn a_tool_without_input_has_the_empty_object() {
+        for input in [
+            r#""input":{}"#,
+            r#""input":null"#,
+            r#""input":"""#,
+            r#""x":1"#,
+        ] {
+            let call = format!(r#"[{{"type":"tool_use","id":"t","name":"f",{input}}}]"#);
+            let answer = with(&call, r#""tool_use""#);
+            let call = &answer["choices"][0]["message"]["tool_calls"][0];
+            assert_eq!(call["function"]["arguments"], "{}", "{input}");
+        }
     }
 
     #[test]

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     error::Error,
     sse::Event,
-    translate::wire::{AnswerCx, broken, write_json},
+    translate::{
+        arguments::Lead,
+        wire::{AnswerCx, broken, write_json},
+    },
 };
 
 /// A vendor's id of an answer or name of a model may be this long: both are kept, and stand in every
@@ -50,10 +53,8 @@ pub struct Events {
 enum Open {
     /// None, or one of text or thinking.
     Shown,
-    /// A tool of the client's, no argument seen yet.
-    ToolWithoutArguments,
-    /// A tool of the client's whose arguments come in pieces.
-    ToolInPieces,
+    /// A tool of the client's whose arguments come in pieces, and how they begin.
+    ToolInPieces(Lead),
     /// A tool of the client's whose arguments came with its beginning.
     ToolWhole,
     /// What the chat format has no place for: the vendor's own tools and their results.
@@ -90,9 +91,10 @@ impl Events {
         }
         let wire = match serde_json::from_slice::<Wire<'_>>(&data) {
             Ok(wire) => wire,
-            // What is not known yet may have any shape.
-            Err(error) => match serde_json::from_slice::<Kind<'_>>(&data) {
-                Ok(Kind { kind }) if !KNOWN.contains(&&*kind) => return Ok(()),
+            // What is not known yet may have any shape, and so may what stands beside usage.
+            Err(error) => match serde_json::from_slice::<Odd<'_>>(&data) {
+                Ok(odd) if !KNOWN.contains(&&*odd.kind) => return Ok(()),
+                Ok(odd) if odd.kind == "message_delta" && odd.usage.is_some() => odd.read(),
                 _ => return Err(broken(error)),
             },
         };
@@ -186,7 +188,7 @@ impl Events {
                 let (id, name) = (json_string(block.id)?.get(), json_string(block.name)?.get());
                 self.tool_head = format!("{{\"tool_calls\":[{{\"index\":{},", self.tools);
                 self.tools += 1;
-                self.open = Open::ToolWithoutArguments;
+                self.open = Open::ToolInPieces(Lead::default());
                 let head = self.tool_head.as_str();
                 let function = ",\"type\":\"function\",\"function\":{\"name\":";
                 let delta = [
@@ -204,7 +206,8 @@ impl Events {
                 }
                 // Some vendors send the input with the block, not in pieces.
                 self.open = Open::ToolWhole;
-                self.arguments(&serde_json::Value::from(whole).to_string(), out)
+                let whole = serde_json::Value::from(whole).to_string();
+                self.arguments("", between_quotes(&whole), out)
             }
             _ => {
                 self.open = Open::Dropped;
@@ -229,14 +232,13 @@ impl Events {
             "thinking_delta" => self.text(REASONING, delta.thinking, out),
             "input_json_delta" => {
                 let piece = json_string(delta.partial_json)?.get();
-                match self.open {
+                match &mut self.open {
                     Open::Shown => Err(broken("arguments outside a tool")),
                     Open::ToolWhole | Open::Dropped => Ok(()),
-                    _ if piece == "\"\"" => Ok(()),
-                    Open::ToolWithoutArguments | Open::ToolInPieces => {
-                        self.open = Open::ToolInPieces;
-                        self.arguments(piece, out)
-                    }
+                    Open::ToolInPieces(lead) => match lead.take(between_quotes(piece)) {
+                        (_, "") => Ok(()),
+                        (kept, rest) => self.arguments(kept, rest, out),
+                    },
                 }
             }
             // Signatures, citations, and what is not known yet.
@@ -246,9 +248,11 @@ impl Events {
 
     /// A tool without arguments has the empty object: callers parse what they get (case 70).
     fn close_block(&mut self, out: &mut BytesMut) {
-        if self.open == Open::ToolWithoutArguments {
+        if let Open::ToolInPieces(lead) = self.open
+            && !lead.begun()
+        {
             // A tool was opened, so the answer has begun and the chunk cannot fail.
-            let _ = self.arguments("\"{}\"", out);
+            let _ = self.arguments("", lead.end(), out);
         }
         self.open = Open::Shown;
         self.index = None;
@@ -285,13 +289,10 @@ impl Events {
         }
     }
 
-    fn arguments(&self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
-        let head = self.tool_head.as_str();
-        self.chunk(
-            &[head, "\"function\":{\"arguments\":", piece, "}}]}"],
-            None,
-            out,
-        )
+    /// A piece of the last tool's arguments, in two parts as they stand between quotes.
+    fn arguments(&self, kept: &str, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        let (head, name) = (self.tool_head.as_str(), "\"function\":{\"arguments\":\"");
+        self.chunk(&[head, name, kept, piece, "\"}}]}"], None, out)
     }
 
     /// One chunk. JSON strings go from event to chunk as they are written: no line end can stand in one.
@@ -325,6 +326,11 @@ impl Events {
     }
 }
 
+/// What is between the quotes of a JSON string.
+fn between_quotes(string: &str) -> &str {
+    &string[1..string.len() - 1]
+}
+
 const KNOWN: [&str; 8] = [
     "message_start",
     "content_block_start",
@@ -336,10 +342,30 @@ const KNOWN: [&str; 8] = [
     "error",
 ];
 
+/// An event that cannot be read as one.
 #[derive(Deserialize)]
-struct Kind<'a> {
+struct Odd<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
+    #[serde(borrow)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+impl<'a> Odd<'a> {
+    /// What can be read of it.
+    fn read(self) -> Wire<'a> {
+        let delta = self.delta.map(RawValue::get);
+        Wire {
+            kind: self.kind,
+            index: None,
+            message: None,
+            content_block: None,
+            delta: delta.and_then(|delta| serde_json::from_str(delta).ok()),
+            usage: self.usage,
+        }
+    }
 }
 
 /// Any event.
@@ -577,12 +603,54 @@ mod tests {
         for (name, events) in [
             ("no delta", tool(0, &[])),
             ("empty delta", tool(0, &["", ""])),
+            ("blanks", tool(0, &[" ", "\n"])),
+            ("null", tool(0, &["nu", "ll "])),
             ("no block stop", tool(0, &[])[..1].to_vec()),
         ] {
             let deltas = deltas(&whole(&events, "tool_use"));
             assert_eq!(deltas.len(), 4, "{name}");
             let call = json!({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]});
             assert_eq!(deltas[2], call, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_null_in_arguments_is_one_of_them() {
+        for input in ["{}", "null", r#""""#] {
+            let start = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
+            let pieces = ["{\"a\":[1,", "null", "]}"];
+            let mut events = tool(0, &pieces);
+            events[0] = block(0, &start);
+            let deltas = deltas(&whole(&events, "tool_use"));
+            let said = deltas[2..5]
+                .iter()
+                .map(|delta| &delta["tool_calls"][0]["function"]["arguments"]);
+            assert!(said.eq(&pieces), "{input}: {deltas:?}");
+        }
+    }
+
+    #[test]
+    fn usage_is_taken_whatever_stands_beside_it() {
+        let cx = AnswerCx {
+            usage_asked: true,
+            ..CX
+        };
+        let odd = |delta: &str, usage: &str| {
+            format!(r#"{{"type":"message_delta","delta":{delta},"usage":{usage}}}"#)
+        };
+        for delta in ["7", "[]", r#"{"stop_reason":7}"#] {
+            let mut events = whole(&text(0, "a"), "end_turn");
+            events.insert(events.len() - 1, odd(delta, r#"{"output_tokens":11}"#));
+            let chunks = chunks(cx, &events);
+            assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 11);
+            // Without any it is no event, and a reason that cannot be read is none.
+            let at = events.len() - 2;
+            events[at] = odd(delta, "null");
+            assert!(run(cx, &events).1.is_err(), "{delta}");
+            let mut lost = whole(&text(0, "a"), "end_turn");
+            let at = lost.len() - 2;
+            lost[at] = odd(delta, r#"{"output_tokens":11}"#);
+            assert!(run(cx, &lost).1.is_err(), "{delta}");
         }
     }
 

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::vendor_usage::Count;
+
 /// What a messages answer counts. Cumulative: what a later event repeats replaces what an earlier one
 /// said. What is no count is left out: the meter has called it suspect, and the answer goes on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +31,10 @@ impl Counts {
             (&mut self.output, newer.output_tokens),
             (&mut self.thinking, details.thinking_tokens),
         ] {
-            *old = new.and_then(|count| count.get().parse().ok()).or(*old);
+            // As the meter reads them: some write 5.0.
+            *old = new
+                .and_then(|count| Count::of(count.get())?.tokens)
+                .or(*old);
         }
     }
 

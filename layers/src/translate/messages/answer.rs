@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::Error,
     json::decoded_len,
-    translate::wire::{AnswerCx, broken, write_json},
+    translate::wire::{AnswerCx, broken, compact, write_json},
     vendor_usage::is_error,
 };
 
@@ -186,7 +186,72 @@ pub(super) struct Choice<'a> {
     pub(super) finish_reason: Option<&'a RawValue>,
 }
 
+/// A chunk whose choices cannot be read.
+#[derive(Debug, Deserialize)]
+struct Odd<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    choices: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    x_groq: Option<&'a RawValue>,
+}
+
+impl<'a> Odd<'a> {
+    /// It without them, if it has usage or an error and nothing else that a caller would miss.
+    fn without_choices(self) -> Option<Answer<'a>> {
+        let silent = self.choices.is_none_or(say_nothing);
+        let answer = Answer {
+            id: self.id,
+            model: self.model,
+            choices: None,
+            usage: self.usage,
+            error: self.error,
+            x_groq: self.x_groq,
+        };
+        let tells = answer.check().is_err() || (silent && answer.tally().is_some());
+        tells.then_some(answer)
+    }
+}
+
+/// Whether in these choices, whatever they are, is neither a word nor a reason.
+fn say_nothing(choices: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Any<'a> {
+        #[serde(borrow)]
+        message: Option<&'a RawValue>,
+        #[serde(borrow)]
+        delta: Option<&'a RawValue>,
+        #[serde(borrow)]
+        finish_reason: Option<&'a RawValue>,
+    }
+    let choices: Vec<&RawValue> = serde_json::from_str(choices.get()).unwrap_or_default();
+    let mut choices = choices
+        .iter()
+        .filter_map(|choice| serde_json::from_str::<Any<'_>>(choice.get()).ok());
+    choices.all(|choice| {
+        let mut said = [choice.message, choice.delta].into_iter().flatten();
+        given(choice.finish_reason).is_none()
+            && said.all(|said| !said.get().starts_with('{') || compact(said) == "{}")
+    })
+}
+
 impl<'a> Answer<'a> {
+    /// Reads a chunk. Beside usage or an error, choices may be anything that says nothing.
+    pub(super) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
+        serde_json::from_slice(json).or_else(|error| {
+            let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
+            odd.and_then(Odd::without_choices)
+                .ok_or_else(|| broken(error))
+        })
+    }
+
     /// An error in the clothes of an answer is an error.
     pub(super) fn check(&self) -> Result<(), Error> {
         let Some(error) = self.error.filter(|error| is_error(error.get())) else {

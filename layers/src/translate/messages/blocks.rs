@@ -19,7 +19,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    translate::wire::{broken, compact},
+    translate::{
+        arguments::{Lead, next_byte},
+        wire::{broken, compact},
+    },
 };
 
 /// Bytes that may be kept of one stream: what waits for its turn, and the ids and names of calls.
@@ -27,9 +30,11 @@ pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Tool calls of one answer.
 pub(super) const CALLS_MAX: usize = 1_024;
 
+const NO_OBJECT: &str = "tool arguments that are no object";
+
 /// The block that a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BlockId {
     Thinking,
     Text,
     /// The call of this number, counted from 0 in the order of appearance.
@@ -39,7 +44,7 @@ pub(super) enum Place {
 /// The blocks of one message.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    open: Option<Place>,
+    open: Option<BlockId>,
     /// How many blocks have been opened. The open one is the last of them.
     opened: usize,
     waiting: VecDeque<Waiting>,
@@ -52,7 +57,7 @@ pub(super) struct Blocks {
 /// A block that is not open yet, with all that has come of it, as it stands between quotes.
 #[derive(Debug)]
 struct Waiting {
-    place: Place,
+    place: BlockId,
     json: String,
 }
 
@@ -80,7 +85,7 @@ impl Blocks {
     /// A piece of text or thinking, as it stands between its quotes.
     pub(super) fn text(
         &mut self,
-        place: Place,
+        place: BlockId,
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
@@ -118,15 +123,9 @@ impl Blocks {
                 *known = Some(news.to_owned());
             }
         }
-        call.arguments.take(&arguments)?;
-        // Blanks in front of the object would be arguments of their own where nothing follows.
-        let arguments = if call.arguments.started {
-            &*arguments
-        } else {
-            ""
-        };
+        let arguments = call.arguments.take(&arguments)?;
         let closed = call.closed;
-        let place = Place::Call(number);
+        let place = BlockId::Call(number);
         if self.open == Some(place) {
             self.delta(place, arguments, out);
         } else if !closed {
@@ -168,12 +167,13 @@ impl Blocks {
             (None, None) if name.is_some() => None,
             (None, None) => self.calls.len().checked_sub(1),
         };
-        // One vendor gives every call the same index, whole: another id with a name, or arguments
-        // with a name behind the end of a call's arguments, are of another call. A name alone may
-        // stand in each piece.
-        let another = |call: &Call| match (id, &call.id) {
-            (Some(id), Some(known)) => id != known,
-            _ => call.arguments.complete() && !arguments.is_empty(),
+        // One vendor gives every call the same index, whole: another id with a name, another name, or
+        // arguments with a name behind the end of a call's arguments, are of another call. A name alone
+        // may stand in each piece, and blanks are no arguments.
+        let another = |call: &Call| match (id, &call.id, &call.name) {
+            (Some(id), Some(known), _) => id != known,
+            (_, _, Some(known)) if Some(known.as_str()) != name => true,
+            _ => call.arguments.complete() && !is_blank(arguments),
         };
         let found = found.filter(|number| name.is_none() || !another(&self.calls[*number]));
         if let Some(number) = found {
@@ -189,7 +189,7 @@ impl Blocks {
         Ok(self.calls.len() - 1)
     }
 
-    fn wait(&mut self, place: Place, piece: &str) {
+    fn wait(&mut self, place: BlockId, piece: &str) {
         let json = piece.to_owned();
         self.waiting.push_back(Waiting { place, json });
     }
@@ -213,15 +213,15 @@ impl Blocks {
     /// More of a text may always come, but as well in a block of its own. More of a call may not.
     fn may_close(&self) -> bool {
         match self.open {
-            Some(Place::Call(number)) => self.calls[number].arguments.complete(),
+            Some(BlockId::Call(number)) => self.calls[number].arguments.complete(),
             _ => true,
         }
     }
 
-    fn may_open(&self, place: Place) -> bool {
+    fn may_open(&self, place: BlockId) -> bool {
         match place {
-            Place::Call(number) => self.calls[number].name.is_some(),
-            Place::Thinking | Place::Text => true,
+            BlockId::Call(number) => self.calls[number].name.is_some(),
+            BlockId::Thinking | BlockId::Text => true,
         }
     }
 
@@ -240,14 +240,14 @@ impl Blocks {
             ),
         );
         match place {
-            Place::Thinking => {
+            BlockId::Thinking => {
                 put(
                     out,
                     format_args!(r#"{{"type":"thinking","thinking":"","signature":""}}"#),
                 );
             }
-            Place::Text => put(out, format_args!(r#"{{"type":"text","text":""}}"#)),
-            Place::Call(number) => {
+            BlockId::Text => put(out, format_args!(r#"{{"type":"text","text":""}}"#)),
+            BlockId::Call(number) => {
                 let Call { id, name, .. } = &self.calls[number];
                 let name = name.as_deref().unwrap_or_default();
                 let id = match id {
@@ -267,14 +267,14 @@ impl Blocks {
     }
 
     /// A piece of the open block.
-    fn delta(&self, place: Place, piece: &str, out: &mut BytesMut) {
+    fn delta(&self, place: BlockId, piece: &str, out: &mut BytesMut) {
         if piece.is_empty() {
             return;
         }
         let (kind, field) = match place {
-            Place::Thinking => ("thinking_delta", "thinking"),
-            Place::Text => ("text_delta", "text"),
-            Place::Call(_) => ("input_json_delta", "partial_json"),
+            BlockId::Thinking => ("thinking_delta", "thinking"),
+            BlockId::Text => ("text_delta", "text"),
+            BlockId::Call(_) => ("input_json_delta", "partial_json"),
         };
         let index = self.opened - 1;
         put(
@@ -290,10 +290,11 @@ impl Blocks {
         let Some(place) = self.open else {
             return;
         };
-        if let Place::Call(number) = place {
+        if let BlockId::Call(number) = place {
             self.calls[number].closed = true;
-            if !self.calls[number].arguments.started {
-                self.delta(place, "{}", out);
+            let arguments = &self.calls[number].arguments;
+            if !arguments.lead.begun() {
+                self.delta(place, arguments.lead.end(), out);
             }
         }
         self.open = None;
@@ -312,11 +313,9 @@ pub(super) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
     out.write_fmt(text).expect("memory takes it");
 }
 
-/// Some arguments as they stand between the quotes of a string. Some vendors write null for none, and
-/// some the object itself.
+/// Some arguments as they stand between the quotes of a string. Some vendors write the object itself.
 fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     match inner(arguments) {
-        Some("null") => Ok(Cow::Borrowed("")),
         Some(piece) => Ok(Cow::Borrowed(piece)),
         None if arguments.get().starts_with('{') => {
             let json = string(&compact(arguments));
@@ -326,9 +325,16 @@ fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     }
 }
 
+/// Whether a piece, as it stands between the quotes of a string, is nothing but blanks.
+fn is_blank(piece: &str) -> bool {
+    let mut bytes = piece.bytes();
+    std::iter::from_fn(|| next_byte(&mut bytes)).all(|byte| byte.is_ascii_whitespace())
+}
+
 /// How far a call's arguments have come: as much of JSON as tells where their object ends.
 #[derive(Debug, Default)]
 struct Arguments {
+    lead: Lead,
     started: bool,
     depth: usize,
     in_string: bool,
@@ -340,17 +346,17 @@ impl Arguments {
         self.started && self.depth == 0
     }
 
-    /// Takes the next piece, as it stands between the quotes of a string.
-    fn take(&mut self, piece: &str) -> Result<(), Error> {
-        let mut bytes = piece.bytes();
-        while let Some(byte) = bytes.next() {
-            let byte = match byte {
-                b'\\' => unescaped(&mut bytes),
-                byte => byte,
-            };
+    /// Takes the next piece, as it stands between the quotes of a string. Gives what of it goes on.
+    fn take<'p>(&mut self, piece: &'p str) -> Result<&'p str, Error> {
+        let (kept, rest) = self.lead.take(piece);
+        if !kept.is_empty() {
+            return Err(broken(NO_OBJECT));
+        }
+        let mut bytes = rest.bytes();
+        while let Some(byte) = next_byte(&mut bytes) {
             self.byte(byte)?;
         }
-        Ok(())
+        Ok(rest)
     }
 
     fn byte(&mut self, byte: u8) -> Result<(), Error> {
@@ -370,32 +376,13 @@ impl Arguments {
                 self.started = true;
                 self.depth += 1;
             }
-            _ if !self.started => return Err(broken("tool arguments that are no object")),
+            _ if !self.started => return Err(broken(NO_OBJECT)),
             b'[' => self.depth += 1,
             b'}' | b']' => self.depth -= 1,
             b'"' => self.in_string = true,
             _ => {}
         }
         Ok(())
-    }
-}
-
-/// The byte that an escape stands for, or any that has no meaning to JSON.
-fn unescaped(bytes: &mut std::str::Bytes<'_>) -> u8 {
-    const NO_MEANING: u8 = b'x';
-    match bytes.next() {
-        Some(b'n') => b'\n',
-        Some(b't') => b'\t',
-        Some(b'r') => b'\r',
-        Some(b'u') => {
-            let code = bytes.by_ref().take(4).try_fold(0, |code: u32, digit| {
-                Some(code * 16 + char::from(digit).to_digit(16)?)
-            });
-            code.and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(NO_MEANING)
-        }
-        Some(byte @ (b'"' | b'\\' | b'/')) => byte,
-        _ => NO_MEANING,
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::{
     answer::{Answer, Kind, Stop, message_id, model, stop, stop_reason},
-    blocks::{Blocks, Place, put},
+    blocks::{BlockId, Blocks, put},
     text::{given, hash},
     usage::Tally,
 };
@@ -114,7 +114,7 @@ impl Events {
     }
 
     fn chunk(&mut self, data: &[u8], out: &mut BytesMut) -> Result<(), Error> {
-        let mut chunk: Answer<'_> = serde_json::from_slice(data).map_err(broken)?;
+        let mut chunk = Answer::chunk(data)?;
         chunk.check()?;
         // Cumulative where it comes more than once.
         self.usage = chunk.tally().or(self.usage);
@@ -139,8 +139,8 @@ impl Events {
             *refused |= kind == Kind::Refusal;
             match kind {
                 Kind::Thinking if !*thinking_asked => Ok(()),
-                Kind::Thinking => blocks.text(Place::Thinking, piece, out),
-                Kind::Text | Kind::Refusal => blocks.text(Place::Text, piece, out),
+                Kind::Thinking => blocks.text(BlockId::Thinking, piece, out),
+                Kind::Text | Kind::Refusal => blocks.text(BlockId::Text, piece, out),
             }
         })?;
         for call in said.calls() {

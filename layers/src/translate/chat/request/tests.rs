@@ -851,14 +851,44 @@ fn case_28_who_asks_is_kept_and_what_has_no_counterpart_is_dropped() {
 
 #[test]
 fn case_29_a_conversation_may_begin_with_the_assistant() {
-    let turns = turns(json!([
-        {"role": "assistant", "content": "welcome"},
-        {"role": "user", "content": "a"},
-    ]));
-    assert_eq!(
-        turns[0],
-        json!({"role": "assistant", "content": [text("welcome")]})
-    );
+    let welcome = json!({"role": "assistant", "content": [text("welcome")]});
+    let question = json!({"role": "user", "content": [text("a")]});
+    for (list, expected) in [
+        (
+            json!([
+                {"role": "assistant", "content": "welcome"},
+                {"role": "user", "content": "a"},
+            ]),
+            json!([welcome, question]),
+        ),
+        // Instructions are no turn, and empty words are none.
+        (
+            json!([
+                {"role": "system", "content": "be short"},
+                {"role": "user", "content": " "},
+                {"role": "assistant", "content": "welcome"},
+                {"role": "user", "content": "a"},
+            ]),
+            json!([welcome, question]),
+        ),
+        // A history that was cut within a tool's use.
+        (
+            json!([
+                {"role": "assistant", "tool_calls": [call("c1", "{}")]},
+                {"role": "tool", "tool_call_id": "c1", "content": "one"},
+            ]),
+            json!([
+                {"role": "assistant", "content": [tool_use("c1", json!({}))]},
+                {"role": "user", "content": [result("c1", "one")]},
+            ]),
+        ),
+        (
+            json!([{"role": "assistant", "content": "welcome"}]),
+            json!([welcome]),
+        ),
+    ] {
+        assert_eq!(turns(list), expected);
+    }
 }
 
 #[test]

@@ -376,8 +376,50 @@ fn case_86_a_call_without_arguments_is_an_empty_object() {
 }
 
 #[test]
+fn a_null_is_no_arguments_only_where_it_is_all_of_them() {
+    let pieces = |pieces: &[&str]| {
+        let mut chunks = vec![call(0, "c0", "f", pieces[0])];
+        chunks.extend(pieces[1..].iter().map(|piece| more(0, piece)));
+        chunks.extend([finish("tool_calls"), DONE.into()]);
+        stream(&chunks).content
+    };
+    for (arguments, input) in [
+        (&["{\"a\":[1,", "null", "]}"][..], json!({"a": [1, null]})),
+        (&["", "{", "\"a\":", "nu", "ll", "}"], json!({"a": null})),
+        (&["null"], json!({})),
+        (&["", "nu", "ll"], json!({})),
+        (&["null", "{\"a\":1}"], json!({"a": 1})),
+        // Cut by the ceiling.
+        (&["nu"], json!("nu")),
+    ] {
+        assert_eq!(
+            pieces(arguments),
+            [tool_use("c0", "f", input)],
+            "{arguments:?}"
+        );
+    }
+    // Nor is a call without arguments lost whose index another one has.
+    for none in ["null", "", " "] {
+        let heard = stream(&[
+            call(0, "", "f", none),
+            call(0, "", "g", "{\"a\":1}"),
+            finish("tool_calls"),
+            DONE.into(),
+        ]);
+        let said = heard
+            .content
+            .iter()
+            .map(|block| (&block["name"], &block["input"]));
+        let expected = [(&json!("f"), &json!({})), (&json!("g"), &json!({"a": 1}))];
+        assert!(said.eq(expected), "{heard:?}");
+    }
+}
+
+#[test]
 fn arguments_that_cannot_be_are_a_broken_stream() {
     for chunks in [
+        vec![call(0, "c0", "f", "null"), more(0, "1")],
+        vec![call(0, "c0", "f", "{}"), more(0, "null")],
         vec![call(0, "c0", "f", "[1]")],
         vec![call(0, "c0", "f", "{}"), more(0, "{}")],
         vec![delta(
@@ -449,6 +491,44 @@ fn case_88_89_and_91_usage_wherever_it_comes_comes_out_once() {
         assert_eq!(heard.usage["output_tokens"], 4, "{chunks:#?}");
         let last = &heard.names[heard.names.len() - 2..];
         assert_eq!(last, ["message_delta", "message_stop"]);
+    }
+}
+
+#[test]
+fn choices_that_cannot_be_read_are_passed_over_only_where_they_say_nothing_beside_usage() {
+    let odd = |choices: Value, more: Value| {
+        let mut chunk = json!({"id": "chatcmpl-1", "model": "gpt", "choices": choices});
+        let more = more.as_object().unwrap().clone();
+        chunk.as_object_mut().unwrap().extend(more);
+        data(&chunk)
+    };
+    let used = json!({"usage": {"prompt_tokens": 9, "completion_tokens": 4}});
+    for choices in [
+        json!({}),
+        json!("x"),
+        json!([7]),
+        json!([{"index": "0", "delta": {}}]),
+        json!([{"index": 0, "delta": 7, "finish_reason": null}]),
+    ] {
+        let heard = stream(&[
+            text("x"),
+            finish("stop"),
+            odd(choices.clone(), used.clone()),
+        ]);
+        assert_eq!(heard.usage["output_tokens"], 4, "{choices}");
+        let (_, error) = broken_stream(&[text("x"), odd(choices, json!({"usage": null}))]);
+        assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+    }
+    for choices in [
+        json!([{"index": "0", "delta": {"content": "lost"}}]),
+        json!([7, {"index": 0, "delta": {"tool_calls": "lost"}}]),
+        json!([{"index": 0, "delta": 7, "finish_reason": "length"}]),
+    ] {
+        let (_, error) = broken_stream(&[text("x"), odd(choices.clone(), used.clone())]);
+        assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
+        let failed = odd(choices, json!({"error": {"message": "overloaded"}}));
+        let (_, error) = broken_stream(&[text("x"), failed]);
+        assert!(matches!(error, Error::VendorUnavailable(_)), "{error:?}");
     }
 }
 

@@ -1,0 +1,573 @@
+//! The auditor of one account from outside: its books as a store or an export shows them, then its
+//! journal, line by line. What it keeps does not grow with the number of calls.
+//!
+//! I1 cannot be seen from here: a key that has used more than its ceiling may have had a higher one
+//! then. Whether a number was settled twice is for the caller to tell ([`AccountAudit::settled_twice`]):
+//! a store knows by its own index, an export needs all numbers in memory.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Deserialize;
+
+use super::contract::{AccountBooks, Booked, JournalLine, OpenHold, Receipt};
+use crate::{
+    account::{AccountId, KeyId},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// The money of an account at one moment: of [`AccountBooks`] what an audit needs.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Snapshot {
+    /// Whose it is.
+    pub id: AccountId,
+    /// `b`.
+    pub balance_rub: MicroRub,
+    /// `h`.
+    pub held_rub: MicroRub,
+    /// `Σ u` as the account is shown to have it.
+    pub spent_rub: MicroRub,
+    /// Costs that could not be charged.
+    pub loss_rub: MicroRub,
+    /// The sum of all entries.
+    pub entered_rub: MicroRub,
+    /// Its keys.
+    pub keys: Vec<KeySnapshot>,
+    /// Its open holds.
+    pub holds: Vec<OpenHold>,
+    /// The journal has forgotten nothing.
+    pub journal_complete: bool,
+}
+
+/// The money of a key.
+#[derive(Clone, Debug, Deserialize)]
+pub struct KeySnapshot {
+    /// Which one.
+    pub id: KeyId,
+    /// `u`.
+    pub spent_rub: MicroRub,
+    /// `h_k`.
+    pub held_rub: MicroRub,
+}
+
+impl From<&AccountBooks> for Snapshot {
+    fn from(books: &AccountBooks) -> Self {
+        Self {
+            id: books.view.id.clone(),
+            balance_rub: books.view.balance_rub,
+            held_rub: books.view.held_rub,
+            spent_rub: books.view.spent_rub,
+            loss_rub: books.view.loss_rub,
+            entered_rub: books.entered_rub,
+            keys: books
+                .keys
+                .iter()
+                .map(|key| KeySnapshot {
+                    id: key.record.id.clone(),
+                    spent_rub: key.spent_rub,
+                    held_rub: key.held_rub,
+                })
+                .collect(),
+            holds: books.holds.clone(),
+            journal_complete: books.journal_complete,
+        }
+    }
+}
+
+/// The audit of one account.
+#[derive(Debug)]
+pub struct AccountAudit {
+    books: Snapshot,
+    open: HashSet<RequestNumber>,
+    /// What the journal has charged so far, by key.
+    charged: BTreeMap<KeyId, i128>,
+    lost: i128,
+    entered: i128,
+    entries: HashSet<String>,
+    breaches: Breaches,
+}
+
+impl AccountAudit {
+    /// Checks the books by themselves: I2, I4, I8, and the account against its keys and entries (I3).
+    #[must_use]
+    pub fn new(books: Snapshot) -> Self {
+        let mut audit = Self {
+            open: books.holds.iter().map(|hold| hold.number).collect(),
+            charged: BTreeMap::new(),
+            lost: 0,
+            entered: 0,
+            entries: HashSet::new(),
+            breaches: Breaches::default(),
+            books,
+        };
+        audit.holds();
+        audit.sums();
+        audit
+    }
+
+    /// Checks a line, which must not be later than the books.
+    pub fn line(&mut self, line: &JournalLine) {
+        match line {
+            JournalLine::Entry { id, amount_rub, .. } => self.entry(id, *amount_rub),
+            JournalLine::Call(receipt) => self.call(receipt),
+        }
+    }
+
+    /// A payment or a correction.
+    pub fn entry(&mut self, id: &str, amount: MicroRub) {
+        self.entered += micro(amount);
+        if !self.entries.insert(id.to_owned()) {
+            let breach = format!(
+                "I10 account {}: entry {id:?} was booked twice",
+                self.books.id
+            );
+            self.breaches.push(breach);
+        }
+    }
+
+    /// A call.
+    pub fn call(&mut self, receipt: &Receipt) {
+        let Receipt {
+            number,
+            key,
+            cost_rub,
+            charged_rub,
+            loss_rub,
+            booked,
+            ..
+        } = receipt;
+        let (cost, charged, loss) = (micro(*cost_rub), micro(*charged_rub), micro(*loss_rub));
+        let moved = matches!(booked, Booked::Held | Booked::Late | Booked::Forced);
+        let adds_up = if moved {
+            cost == charged + loss
+        } else {
+            charged == 0 && loss == 0
+        };
+        if !adds_up || charged < 0 || loss < 0 {
+            self.breaches.push(format!(
+                "I3 key {key}: call {number} cost {cost}, was charged {charged} and lost {loss} µ₽"
+            ));
+        }
+        if !moved {
+            return;
+        }
+        if self.open.contains(number) {
+            self.breaches.push(format!(
+                "I5 account {}: hold {number} is both open and ended",
+                self.books.id
+            ));
+        }
+        *self.charged.entry(key.clone()).or_default() += charged;
+        self.lost += loss;
+    }
+
+    /// A number that moved money has done so before.
+    pub fn settled_twice(&mut self, number: RequestNumber) {
+        self.breaches.push(format!(
+            "I5 account {}: call {number} was settled twice",
+            self.books.id
+        ));
+    }
+
+    /// Checks the journal's sums against the books (I3): every breach, in words that begin with the
+    /// invariant's name.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<String> {
+        let Snapshot {
+            id,
+            loss_rub,
+            entered_rub,
+            keys,
+            journal_complete,
+            ..
+        } = &self.books;
+        // A journal that has forgotten its oldest lines bounds the books from below.
+        let agrees = |books: i128, journal: i128| {
+            if *journal_complete {
+                books == journal
+            } else {
+                books >= journal
+            }
+        };
+        for key in keys {
+            let (used, charged) = (
+                micro(key.spent_rub),
+                self.charged.remove(&key.id).unwrap_or_default(),
+            );
+            if !agrees(used, charged) && !is_capped(key.spent_rub) {
+                self.breaches.push(format!(
+                    "I3 key {}: used {used}, but its receipts sum to {charged} µ₽",
+                    key.id
+                ));
+            }
+        }
+        for (key, charged) in &self.charged {
+            self.breaches.push(format!(
+                "I3 key {key}: account {id} has no such key, but its receipts sum to {charged} µ₽"
+            ));
+        }
+        let (loss, lost) = (micro(*loss_rub), self.lost);
+        if !agrees(loss, lost) && !is_capped(*loss_rub) {
+            self.breaches.push(format!(
+                "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
+            ));
+        }
+        // Entries have two signs, so a part of them bounds nothing.
+        let (entered, sum) = (micro(*entered_rub), self.entered);
+        if *journal_complete && entered != sum && !is_capped(*entered_rub) {
+            self.breaches.push(format!(
+                "I3 account {id}: entered {entered}, but its entries sum to {sum} µ₽"
+            ));
+        }
+        self.breaches.listed(id)
+    }
+
+    fn holds(&mut self) {
+        let Snapshot {
+            id,
+            balance_rub,
+            held_rub,
+            keys,
+            holds,
+            ..
+        } = &self.books;
+        let (balance, held) = (micro(*balance_rub), micro(*held_rub));
+        let mut by_key: BTreeMap<&KeyId, i128> = BTreeMap::new();
+        for hold in holds {
+            *by_key.entry(&hold.key).or_default() += micro(hold.held_rub);
+            if hold.due_ms.is_none() {
+                self.breaches.push(format!(
+                    "I8 account {id}: hold {} would never expire",
+                    hold.number
+                ));
+            }
+            if micro(hold.held_rub) < 0 {
+                self.breaches.push(format!(
+                    "I2 account {id}: hold {} is of {} µ₽",
+                    hold.number,
+                    micro(hold.held_rub)
+                ));
+            }
+        }
+        if self.open.len() != holds.len() {
+            self.breaches
+                .push(format!("I5 account {id}: one number holds twice"));
+        }
+        let sum: i128 = by_key.values().sum();
+        if sum != held {
+            self.breaches.push(format!(
+                "I2 account {id}: held {held} but its holds sum to {sum} µ₽"
+            ));
+        }
+        for key in keys {
+            let (held, sum) = (
+                micro(key.held_rub),
+                by_key.remove(&key.id).unwrap_or_default(),
+            );
+            if sum != held {
+                self.breaches.push(format!(
+                    "I2 key {}: held {held} but its holds sum to {sum} µ₽",
+                    key.id
+                ));
+            }
+        }
+        for key in by_key.keys() {
+            self.breaches.push(format!(
+                "I2 account {id}: there are holds on key {key}, which is not there"
+            ));
+        }
+        if held < 0 || held > balance {
+            self.breaches.push(format!(
+                "I4 account {id}: held {held} of a balance of {balance} µ₽"
+            ));
+        }
+    }
+
+    fn sums(&mut self) {
+        let Snapshot {
+            id,
+            balance_rub,
+            spent_rub,
+            loss_rub,
+            entered_rub,
+            keys,
+            ..
+        } = &self.books;
+        let used: i128 = keys.iter().map(|key| micro(key.spent_rub)).sum();
+        let (balance, spent) = (micro(*balance_rub), micro(*spent_rub));
+        let entered = micro(*entered_rub);
+        if balance != entered - used && !is_capped(*entered_rub) {
+            self.breaches.push(format!(
+                "I3 account {id}: balance {balance}, entered {entered} less used {used} µ₽"
+            ));
+        }
+        if spent != used && !is_capped(*spent_rub) {
+            self.breaches.push(format!(
+                "I3 account {id}: spent {spent} but its keys used {used} µ₽"
+            ));
+        }
+        for key in keys.iter().filter(|key| micro(key.spent_rub) < 0) {
+            self.breaches.push(format!(
+                "I4 key {}: used {} µ₽",
+                key.id,
+                micro(key.spent_rub)
+            ));
+        }
+        if micro(*loss_rub) < 0 {
+            self.breaches
+                .push(format!("I4 account {id}: loss {} µ₽", micro(*loss_rub)));
+        }
+    }
+}
+
+/// So many of one account are listed, the rest is counted.
+const BREACHES_MAX: usize = 100;
+
+#[derive(Debug, Default)]
+struct Breaches {
+    listed: Vec<String>,
+    more: usize,
+}
+
+impl Breaches {
+    fn push(&mut self, breach: String) {
+        if self.listed.len() < BREACHES_MAX {
+            self.listed.push(breach);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn listed(self, account: &AccountId) -> Vec<String> {
+        let mut listed = self.listed;
+        if self.more > 0 {
+            listed.push(format!(
+                "I1–I5 account {account}: {} more breaches are not listed",
+                self.more
+            ));
+        }
+        listed
+    }
+}
+
+fn micro(amount: MicroRub) -> i128 {
+    i128::from(amount.micro())
+}
+
+/// A sum that stands at the largest amount may be more: nothing can be said of it.
+fn is_capped(sum: MicroRub) -> bool {
+    sum.micro().abs() >= MicroRub::MAX.micro()
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{contract::Item, usage::End};
+
+    fn number(n: u128) -> RequestNumber {
+        RequestNumber::from_uuid(Uuid::from_u128(n))
+    }
+
+    fn key(id: &str) -> KeyId {
+        id.parse().unwrap()
+    }
+
+    /// 150 were entered, 10 charged, 30 are held.
+    fn books() -> Snapshot {
+        let key = |id: &str, spent: i64, held: i64| KeySnapshot {
+            id: key(id),
+            spent_rub: MicroRub::new(spent),
+            held_rub: MicroRub::new(held),
+        };
+        Snapshot {
+            id: "acme".parse().unwrap(),
+            balance_rub: MicroRub::new(140),
+            held_rub: MicroRub::new(30),
+            spent_rub: MicroRub::new(10),
+            loss_rub: MicroRub::new(2),
+            entered_rub: MicroRub::new(150),
+            keys: vec![key("k1", 10, 30), key("k2", 0, 0)],
+            holds: vec![hold(1, "k1", 20), hold(2, "k1", 10)],
+            journal_complete: true,
+        }
+    }
+
+    fn hold(n: u128, id: &str, held: i64) -> OpenHold {
+        OpenHold {
+            number: number(n),
+            key: key(id),
+            held_rub: MicroRub::new(held),
+            due_ms: Some(1),
+        }
+    }
+
+    fn call(n: u128, cost: i64, charged: i64, loss: i64, booked: Booked) -> JournalLine {
+        JournalLine::Call(Receipt {
+            number: number(n),
+            at_ms: 5,
+            account: "acme".parse().unwrap(),
+            key: key("k1"),
+            held_rub: MicroRub::new(cost),
+            cost_rub: MicroRub::new(cost),
+            charged_rub: MicroRub::new(charged),
+            loss_rub: MicroRub::new(loss),
+            booked,
+            item: Item::new("m", "v", End::Finished),
+        })
+    }
+
+    fn entry(id: &str, amount: i64) -> JournalLine {
+        JournalLine::Entry {
+            id: id.into(),
+            at_ms: 1,
+            account: "acme".parse().unwrap(),
+            amount_rub: MicroRub::new(amount),
+            reason: None,
+        }
+    }
+
+    fn journal() -> Vec<JournalLine> {
+        vec![
+            entry("p1", 200),
+            call(7, 9, 7, 2, Booked::Held),
+            call(8, 3, 0, 0, Booked::Stale),
+            entry("c1", -50),
+            call(8, 3, 3, 0, Booked::Late),
+        ]
+    }
+
+    fn found(books: Snapshot, journal: &[JournalLine]) -> Vec<String> {
+        let mut audit = AccountAudit::new(books);
+        journal.iter().for_each(|line| audit.line(line));
+        audit.finish()
+    }
+
+    #[test]
+    fn sound_books_have_no_breach() {
+        assert_eq!(found(books(), &journal()), Vec::<String>::new());
+        // What was trimmed off the journal is missing in its sums alone.
+        let trimmed = Snapshot {
+            journal_complete: false,
+            ..books()
+        };
+        assert_eq!(found(trimmed, &journal()[2..]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_breach_has_its_name() {
+        type Edit = fn(&mut Snapshot, &mut Vec<JournalLine>);
+        let cases: [(Edit, &str); 18] = [
+            (
+                |books, _| books.held_rub = MicroRub::new(31),
+                "I2 account acme: held 31",
+            ),
+            (
+                |books, _| books.keys[0].held_rub = MicroRub::new(29),
+                "I2 key k1: held 29",
+            ),
+            (
+                |books, _| books.holds[1].key = key("k3"),
+                "I2 account acme: there are holds on key k3",
+            ),
+            (
+                |books, _| books.holds.truncate(1),
+                "I2 account acme: held 30 but its holds sum to 20",
+            ),
+            (
+                |books, _| books.holds[1].number = number(1),
+                "I5 account acme: one number holds twice",
+            ),
+            (
+                |books, _| books.holds[1].due_ms = None,
+                "I8 account acme: hold",
+            ),
+            (
+                |books, _| books.balance_rub = MicroRub::new(141),
+                "I3 account acme: balance 141",
+            ),
+            (
+                |books, _| books.entered_rub = MicroRub::new(149),
+                "I3 account acme: balance 140",
+            ),
+            (
+                |books, _| books.keys[1].spent_rub = MicroRub::new(1),
+                "I3 account acme: balance 140",
+            ),
+            (
+                |books, _| books.spent_rub = MicroRub::new(9),
+                "I3 account acme: spent 9",
+            ),
+            (
+                |books, _| books.loss_rub = MicroRub::new(1),
+                "I3 account acme: loss 1",
+            ),
+            (
+                |books, _| {
+                    books.balance_rub = MicroRub::new(29);
+                    books.entered_rub = MicroRub::new(39);
+                },
+                "I4 account acme: held 30 of a balance of 29",
+            ),
+            (
+                |_, lines| lines[1] = call(7, 10, 7, 2, Booked::Held),
+                "I3 key k1: call",
+            ),
+            (
+                |_, lines| lines[2] = call(8, 3, 1, 2, Booked::Stale),
+                "I3 key k1: call",
+            ),
+            (
+                |_, lines| lines[1] = call(1, 9, 7, 2, Booked::Held),
+                "I5 account acme: hold",
+            ),
+            (
+                |_, lines| drop(lines.remove(4)),
+                "I3 key k1: used 10, but its receipts sum to 7",
+            ),
+            (
+                |_, lines| drop(lines.remove(3)),
+                "I3 account acme: entered 150, but its entries sum to 200",
+            ),
+            (
+                |_, lines| lines.push(entry("c1", -50)),
+                "I10 account acme: entry \"c1\"",
+            ),
+        ];
+        for (index, (edit, says)) in cases.into_iter().enumerate() {
+            let (mut books, mut journal) = (books(), journal());
+            edit(&mut books, &mut journal);
+            let breaches = found(books, &journal);
+            assert!(
+                breaches.iter().any(|breach| breach.starts_with(says)),
+                "{index}: {says}: {breaches:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_export_is_read_whatever_else_it_says() {
+        let json = r#"{"kind":"account","id":"acme","name":"Acme","status":"active","balance_rub":"1.00",
+            "held_rub":"0.00","free_rub":"1.00","spent_rub":"0.00","loss_rub":"0.00","entered_rub":"1.00",
+            "keys":[{"id":"k1","spent_rub":"0.00","held_rub":"0.00","prefix":"tg-"}],"holds":[],
+            "journal_end":"5","journal_complete":true}"#;
+        let books: Snapshot = serde_json::from_str(json).unwrap();
+        assert_eq!(books.balance_rub, MicroRub::rubles(1));
+        assert_eq!(AccountAudit::new(books).finish().len(), 1, "no entry");
+    }
+
+    #[test]
+    fn a_list_of_breaches_has_an_end() {
+        let mut audit = AccountAudit::new(books());
+        for n in 0..500 {
+            audit.settled_twice(number(n));
+        }
+        let breaches = audit.finish();
+        assert_eq!(breaches.len(), BREACHES_MAX + 1);
+        assert!(
+            breaches[BREACHES_MAX].ends_with("more breaches are not listed"),
+            "{breaches:?}"
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! What moves money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
+
+use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{Booked, Entry, Settled},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+impl Book {
+    /// Books a payment or a correction, once for each id.
+    ///
+    /// # Errors
+    /// See [`Rejection`].
+    pub fn enter(&mut self, account: &AccountId, entry: &Entry) -> Result<(), Rejection> {
+        let account = self.accounts.get_mut(account).ok_or(Rejection::NotFound)?;
+        match account.entries.get(&entry.id) {
+            Some(amount) if *amount == entry.amount => return Ok(()),
+            Some(_) => return Err(Rejection::Exists),
+            None => {}
+        }
+        let balance = account
+            .balance
+            .checked_add(entry.amount)
+            .ok_or(Rejection::AboveMax)?;
+        if entry.amount < MicroRub::ZERO && balance < account.held {
+            return Err(Rejection::BelowHeld);
+        }
+        account.remember_entry(&entry.id, entry.amount);
+        account.balance = balance;
+        Ok(())
+    }
+
+    /// Charges a call and ends its hold, once.
+    pub fn settle(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+        cost: MicroRub,
+        fresh: bool,
+        now: Millis,
+    ) -> Settled {
+        let nothing = |booked| Settled {
+            booked,
+            charged: MicroRub::ZERO,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        };
+        let Some(account) = self.accounts.get_mut(account) else {
+            return nothing(Booked::NoAccount);
+        };
+        account.forget_tombstones(now);
+        if let Some(first) = account.tombstones.get(&number) {
+            return Settled {
+                repeated: true,
+                ..*first
+            };
+        }
+        let open = account.open.get(&number).map(|open| &open.key);
+        let expired = account.expired.get(&number).map(|expired| &expired.key);
+        let (held, booked) = match (open, expired) {
+            // A settlement on another key than its hold's is nobody's.
+            (Some(other), _) | (None, Some(other)) if other != key => {
+                return nothing(Booked::Stale);
+            }
+            (Some(_), _) => (
+                account
+                    .close(number)
+                    .map_or(MicroRub::ZERO, |open| open.held),
+                Booked::Held,
+            ),
+            (None, Some(_)) => {
+                account.expired.remove(&number);
+                (MicroRub::ZERO, Booked::Late)
+            }
+            (None, None) if fresh && account.keys.contains_key(key) => {
+                (MicroRub::ZERO, Booked::Forced)
+            }
+            (None, None) => return nothing(Booked::Stale),
+        };
+        let settled = account.charge(key, cost, held, booked, now);
+        account.bury(number, settled, now);
+        settled
+    }
+
+    /// Ends a hold without a charge; a RESERVE that comes later finds it gone.
+    pub fn release(&mut self, number: RequestNumber, account: &AccountId, now: Millis) {
+        let Some(account) = self.accounts.get_mut(account) else {
+            return;
+        };
+        account.forget_tombstones(now);
+        if account.tombstones.contains_key(&number) {
+            return;
+        }
+        account.close(number);
+        account.expired.remove(&number);
+        let released = Settled {
+            booked: Booked::Released,
+            charged: MicroRub::ZERO,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        };
+        account.bury(number, released, now);
+    }
+}
+
+impl Account {
+    /// Charged so far, over all keys.
+    #[must_use]
+    pub fn spent(&self) -> MicroRub {
+        self.keys
+            .values()
+            .fold(MicroRub::ZERO, |sum, key| sum.plus_or_max(key.used))
+    }
+
+    pub(super) fn remember_entry(&mut self, id: &str, amount: MicroRub) {
+        self.entries.insert(id.to_owned(), amount);
+        self.entered += i128::from(amount.micro());
+    }
+
+    /// Takes an open hold off the books.
+    pub(super) fn close(&mut self, number: RequestNumber) -> Option<Open> {
+        let open = self.open.remove(&number)?;
+        self.due.remove(&(open.due, number));
+        self.held = self.held.minus_or_zero(open.held);
+        if let Some(key) = self.keys.get_mut(&open.key) {
+            key.held = key.held.minus_or_zero(open.held);
+        }
+        Some(open)
+    }
+
+    /// Charges what the hold and the free money allow; the rest is loss. The hold itself was
+    /// promised: it pays even where a ceiling has been lowered since.
+    pub(super) fn charge(
+        &mut self,
+        key: &KeyId,
+        cost: MicroRub,
+        held: MicroRub,
+        booked: Booked,
+        now: Millis,
+    ) -> Settled {
+        let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
+        let key = self.keys.get_mut(key);
+        let free_beside_hold = match &key {
+            None => MicroRub::ZERO,
+            Some(key) => key.room(account, held, now).0,
+        };
+        let charged = cost.min(held.plus_or_max(free_beside_hold));
+        let loss = cost.minus_or_zero(charged);
+        self.balance = self.balance.minus_or_zero(charged);
+        self.loss = self.loss.plus_or_max(loss);
+        if let Some(key) = key {
+            (key.month, key.day) = (key.month_at(now), key.day_at(now));
+            key.used = key.used.plus_or_max(charged);
+        }
+        Settled {
+            booked,
+            charged,
+            loss,
+            repeated: false,
+        }
+    }
+
+    pub(super) fn bury(&mut self, number: RequestNumber, result: Settled, now: Millis) {
+        self.tombstones.insert(number, result);
+        self.tombstones_by_age.push_back((now, number));
+    }
+
+    pub(super) fn forget_tombstones(&mut self, now: Millis) {
+        while let Some(&(at, number)) = self.tombstones_by_age.front() {
+            if now.saturating_sub(at) < TOMBSTONE_MS {
+                break;
+            }
+            self.tombstones_by_age.pop_front();
+            self.tombstones.remove(&number);
+        }
+    }
+}

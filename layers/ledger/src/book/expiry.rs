@@ -1,0 +1,166 @@
+//! How a hold ends by itself when its owner does not end it.
+
+use std::mem;
+
+use super::{Account, Book, EXPIRED_MS, Expired, Millis};
+use crate::account::AccountId;
+
+impl Book {
+    /// Ends up to `most` holds of each account that are past their time; says how many.
+    pub fn expire(&mut self, most: usize, now: Millis) -> usize {
+        let (mut count, mut seen) = (0, Vec::new());
+        while let Some((at, id)) = self.watched.pop_first() {
+            if at > now {
+                self.watched.insert((at, id));
+                break;
+            }
+            if let Some(account) = self.accounts.get_mut(&id) {
+                account.watched = None;
+                count += account.expire(most, now);
+            }
+            seen.push(id);
+        }
+        for id in &seen {
+            self.watch(id);
+        }
+        count
+    }
+
+    /// Looks at an account again when its first hold is past its time.
+    pub(super) fn watch(&mut self, id: &AccountId) {
+        let Some(account) = self.accounts.get_mut(id) else {
+            return;
+        };
+        let due = account.due.first().map(|(due, _)| *due);
+        if let Some(at) = mem::replace(&mut account.watched, due) {
+            self.watched.remove(&(at, id.clone()));
+        }
+        if let Some(due) = due {
+            self.watched.insert((due, id.clone()));
+        }
+    }
+}
+
+impl Account {
+    pub(super) fn expire(&mut self, most: usize, now: Millis) -> usize {
+        let mut count = 0;
+        while count < most {
+            let Some(&(due, number)) = self.due.first() else {
+                break;
+            };
+            if due > now {
+                break;
+            }
+            let Some(open) = self.close(number) else {
+                break;
+            };
+            self.expired.insert(
+                number,
+                Expired {
+                    key: open.key,
+                    held: open.held,
+                    at: now,
+                },
+            );
+            count += 1;
+        }
+        if count > 0 {
+            self.expired
+                .retain(|_, expired| now.saturating_sub(expired.at) <= EXPIRED_MS);
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        ceiling::Ceilings,
+        contract::{Entry, Hold},
+        money::MicroRub,
+        number::RequestNumber,
+    };
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn id(index: u64) -> AccountId {
+        format!("a{index}").parse().unwrap()
+    }
+
+    fn hold(account: u64, number: u128, ttl: Duration) -> Hold {
+        Hold {
+            number: RequestNumber::from_uuid(Uuid::from_u128(number)),
+            account: id(account),
+            key: "k".parse().unwrap(),
+            want: MicroRub::new(10),
+            least: MicroRub::new(10),
+            ttl,
+        }
+    }
+
+    fn funded(accounts: u64) -> Book {
+        let mut book = Book::default();
+        for index in 0..accounts {
+            let mut account = Account::default();
+            account.set_key(&"k".parse().unwrap(), Ceilings::NONE, true);
+            book.restore(&id(index), account);
+            let entry = Entry {
+                id: "t".into(),
+                amount: MicroRub::new(1_000),
+                reason: None,
+            };
+            book.enter(&id(index), &entry).unwrap();
+        }
+        book
+    }
+
+    #[test]
+    fn every_hold_ends_by_itself_whatever_came_before_it() {
+        let mut book = funded(4);
+        // Account 0: a late one, then an earlier one. 1: ended at once. 2: prolonged. 3: cut short.
+        book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
+        book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
+        book.reserve(&hold(1, 3, MINUTE), 0).unwrap();
+        book.release(hold(1, 3, MINUTE).number, &id(1), 0);
+        book.reserve(&hold(2, 4, MINUTE), 0).unwrap();
+        assert!(book.extend(hold(2, 4, MINUTE).number, &id(2), 2 * MINUTE, 0));
+        book.reserve(&hold(3, 5, 3 * MINUTE), 0).unwrap();
+        assert!(book.extend(hold(3, 5, MINUTE).number, &id(3), MINUTE, 0));
+        let ended = |now: Millis, book: &mut Book| {
+            let ended = book.expire(256, now);
+            assert_eq!(book.audit().breaches, Vec::<String>::new(), "{now}");
+            ended
+        };
+        assert_eq!(ended(59_999, &mut book), 0);
+        assert_eq!(ended(60_000, &mut book), 2);
+        assert_eq!(ended(120_000, &mut book), 1);
+        // Account 1 is looked at again once it holds something again.
+        book.reserve(&hold(1, 6, MINUTE), 120_000).unwrap();
+        assert_eq!(ended(180_000, &mut book), 2);
+        assert_eq!(ended(u64::MAX, &mut book), 0);
+        assert!(book.watched.is_empty());
+    }
+
+    #[test]
+    fn what_one_round_leaves_of_an_account_the_next_one_ends() {
+        let mut book = funded(1);
+        for number in 0..5 {
+            book.reserve(&hold(0, number, MINUTE), 0).unwrap();
+        }
+        let rounds = [0; 4].map(|_| book.expire(2, 60_000));
+        assert_eq!(rounds, [2, 2, 1, 0]);
+    }
+
+    #[test]
+    fn accounts_without_holds_are_not_looked_at() {
+        let mut book = funded(100);
+        book.reserve(&hold(7, 1, MINUTE), 0).unwrap();
+        book.reserve(&hold(7, 2, 2 * MINUTE), 0).unwrap();
+        assert_eq!(book.watched.iter().collect::<Vec<_>>(), [&(60_000, id(7))]);
+    }
+}

@@ -1,0 +1,566 @@
+//! A connection to Redis that answers or refuses in time: one server, one behind Sentinels, or a Cluster.
+//!
+//! Shared by the Redis ledger and the Redis rate limiter. Each server has its multiplexed connections,
+//! its deadline on each call and its breaker, so that a primary that is gone holds up nobody but the
+//! callers whose slots it has. The crate's own cluster connection is not used: it stops all calls while
+//! it learns the slots anew, which it does whenever one server does not answer.
+//!
+//! ```text
+//! url        which of the three, and where
+//! directory  who the primaries are now: asks Sentinels or nodes, after a failure and once a second
+//! map        slot → primary
+//! node       one server: connections, deadline; breaker
+//! script     EVALSHA, and EVAL as the way back
+//! ```
+//!
+//! Every command may be sent twice, and none is ever sent to a replica.
+
+mod breaker;
+mod directory;
+mod map;
+mod node;
+mod script;
+mod url;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use self::{
+    breaker::PROBE_EVERY,
+    directory::{Directory, Patience},
+    map::Map,
+    node::{CONNECT_TIMEOUT, Failure, Lane, Limit, Node, Parcel},
+    url::Kind,
+};
+use crate::BoxError;
+
+pub(crate) use self::node::ServerInfo;
+pub use self::script::RedisScript;
+pub use self::url::RedisUrl;
+
+/// A reply's shape, and a reply whose shape has yet to be looked at; a script's arguments.
+pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
+
+/// For what no caller waits for: operators' requests, sweeps.
+pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a replica may take to have what an operator wrote.
+const REPLICA_WAIT: Duration = Duration::from_secs(1);
+/// After so many detours of one call it pauses before each further one.
+const DETOURS_MAX: u32 = 4;
+/// That pause, and the one while a slot is moving.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How the gateway talks to Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedisSettings {
+    /// How long a call waits for an answer on the way of a request.
+    pub response_timeout: Duration,
+    /// Connections to each server, used in turn. Scripts run one after the other there in any case.
+    pub connections: usize,
+}
+
+impl Default for RedisSettings {
+    fn default() -> Self {
+        Self {
+            response_timeout: Duration::from_millis(500),
+            // Few, so that commands that come together go out together; two, so that where answers are late
+            // they do not all wait for the same one.
+            connections: 2,
+        }
+    }
+}
+
+/// Why Redis did not do what was asked. Unless it replied, it may have done it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedisFault {
+    /// The address is no Redis URL, and why. The text is not repeated: it may hold a password.
+    #[error("not a Redis URL: {0}")]
+    Url(&'static str),
+    /// No connection, or it broke.
+    #[error("Redis at {address} is out of reach")]
+    OutOfReach {
+        /// Host and port.
+        address: Arc<str>,
+        /// What went wrong.
+        #[source]
+        cause: BoxError,
+    },
+    /// No answer in time.
+    #[error("Redis at {address} gave no answer in {} ms", .limit.as_millis())]
+    TooSlow {
+        /// Host and port.
+        address: Arc<str>,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// It failed a moment ago and was not asked.
+    #[error("Redis at {address} is down; it is asked again every {} ms", PROBE_EVERY.as_millis())]
+    Down {
+        /// Host and port.
+        address: Arc<str>,
+    },
+    /// It answered an error.
+    #[error("Redis at {address} answered an error")]
+    Refused {
+        /// Host and port.
+        address: Arc<str>,
+        /// The error.
+        #[source]
+        cause: BoxError,
+    },
+    /// It is done, but a failover now would lose it.
+    #[error("Redis at {address} did it, but no replica has it yet; ask again with the same id")]
+    NotReplicated {
+        /// Hosts and ports.
+        address: Arc<str>,
+    },
+    /// It is empty, or holds other books than it did.
+    #[error(
+        "the data set is not the one this gateway began with: bring that back, or start the gateway anew"
+    )]
+    OtherData,
+    /// It answered something that we do not understand, or holds data that we did not write.
+    #[error("unexpected from Redis: {0}")]
+    Unexpected(String),
+}
+
+impl RedisFault {
+    /// Whether the server is there and still loads its data: it will serve by itself.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        let Self::OutOfReach { cause, .. } = self else {
+            return false;
+        };
+        let error = cause.downcast_ref::<RedisError>();
+        error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
+    }
+}
+
+/// Connections to one Redis, be it one server or many. Clones share them.
+#[derive(Clone)]
+pub struct RedisConn(Arc<Inner>);
+
+struct Inner {
+    /// The hosts of the URL.
+    address: Arc<str>,
+    directory: Directory,
+    version: (u32, u32),
+    response_timeout: Duration,
+    mark: RedisScript,
+}
+
+impl RedisConn {
+    /// Connects; see [`RedisUrl`] for what the address may be. Gives up within a few seconds when the
+    /// server is out of reach.
+    ///
+    /// # Errors
+    /// See [`RedisFault`].
+    pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, RedisFault> {
+        let url = RedisUrl::parse(url)?;
+        let address: Arc<str> = url.to_string().into();
+        let is_single = url.kind == Kind::Single;
+        let limit = 2 * CONNECT_TIMEOUT;
+        let directory = Directory::begin(url, settings.connections, limit).await?;
+        let version = oldest(&directory, is_single, limit).await?;
+        Ok(Self(Arc::new(Inner {
+            address,
+            directory,
+            version,
+            response_timeout: settings.response_timeout,
+            mark: RedisScript::new("", MARK, version >= FLAGS_SINCE),
+        })))
+    }
+
+    /// Hosts and ports.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// Major and minor version of the oldest primary, as it was at the start.
+    #[must_use]
+    pub fn version(&self) -> (u32, u32) {
+        self.0.version
+    }
+
+    /// Whether keys are spread over servers.
+    #[must_use]
+    pub fn is_cluster(&self) -> bool {
+        self.0.directory.is_cluster()
+    }
+
+    /// Whether servers stand by to take the place of one that is gone.
+    pub(crate) fn is_replicated(&self) -> bool {
+        !self.0.directory.is_single()
+    }
+
+    /// How long a call on the way of a request waits.
+    #[must_use]
+    pub fn response_timeout(&self) -> Duration {
+        self.0.response_timeout
+    }
+
+    /// A script of two parts. Its first line may be `#!lua flags=...`, which goes on top, or away
+    /// for a server that does not know it (before 7.0).
+    #[must_use]
+    pub fn script(&self, prelude: &str, script: &str) -> RedisScript {
+        RedisScript::new(prelude, script, self.0.version >= FLAGS_SINCE)
+    }
+
+    /// Runs a script of integers, and answers the integer that it returns, within the response timeout.
+    ///
+    /// # Errors
+    /// Redis is out of reach, or the script failed.
+    pub async fn eval_integers(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[u64],
+    ) -> Result<i64, RedisFault> {
+        self.eval(script, keys, args, self.response_timeout()).await
+    }
+
+    /// Runs a script on the primary of its first key; the others must be of the same slot. All scripts
+    /// are idempotent or may as well run twice: where the connection broke, the call is sent once more.
+    pub(crate) async fn eval<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: impl Args,
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
+        let slot = self.0.slot(keys.first());
+        let limit = Limit::begin(limit);
+        let by_name = Parcel::one(script.by_name(keys, &args));
+        let values = match self.0.send(slot, &by_name, Lane::Shared, limit).await {
+            Err(Failure::Reply(_, error)) if is(&error, ServerErrorKind::NoScript) => {
+                let by_text = Parcel::one(script.by_text(keys, args));
+                self.0.send(slot, &by_text, Lane::Shared, limit).await?
+            }
+            values => values?,
+        };
+        only(values)
+    }
+
+    /// Runs a script, and answers when a replica has what it wrote, if its primary has replicas.
+    pub(crate) async fn eval_durably<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
+        let key = keys.first().map_or("", String::as_str);
+        let command = script.by_text(keys, args);
+        self.0.durably(key, command, Limit::begin(limit)).await
+    }
+
+    /// Sends one command, whose second word is its key. It must bear to be sent twice.
+    pub(crate) async fn command<T: Reply>(
+        &self,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
+        let slot = self.0.slot(words.get(1));
+        let parcel = Parcel::words(words);
+        let limit = Limit::begin(limit);
+        only(self.0.send(slot, &parcel, Lane::Shared, limit).await?)
+    }
+
+    /// The same, and answers when a replica has what it wrote, if its primary has replicas.
+    pub(crate) async fn command_durably<T: Reply>(
+        &self,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
+        let key = words.get(1).copied().unwrap_or_default();
+        let command = node::command(words);
+        self.0.durably(key, command, Limit::begin(limit)).await
+    }
+
+    /// Looks who the primaries are now, and answers them. Those that cannot be found stay the old ones.
+    pub(crate) async fn look(&self) -> Vec<Primary> {
+        let directory = &self.0.directory;
+        let map = directory.look(&directory.map(), None, Patience::Wait).await;
+        map.primaries().into_iter().map(Primary).collect()
+    }
+}
+
+impl fmt::Debug for RedisConn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConn")
+            .field("address", &self.0.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One of the primaries, for what is asked of each.
+pub(crate) struct Primary(Arc<Node>);
+
+impl Primary {
+    /// Host and port.
+    pub(crate) fn address(&self) -> Arc<str> {
+        Arc::clone(self.0.shown())
+    }
+
+    /// Sends it one command that needs no key.
+    pub(crate) async fn command<T: Reply>(
+        &self,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<T, RedisFault> {
+        let (parcel, limit) = (Parcel::words(words), Limit::begin(limit));
+        only(self.0.send(&parcel, Lane::Shared, limit).await?)
+    }
+
+    /// What it tells about itself; `None` where the host forbids to ask.
+    pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
+        self.0.info(limit).await
+    }
+}
+
+/// Written behind an operator's write, in the same slot, so that there is something to wait for even
+/// where that write changed nothing because it had been made before. Gone at once.
+const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
+/// The first version that knows flags of scripts.
+const FLAGS_SINCE: (u32, u32) = (7, 0);
+
+impl Inner {
+    /// Sends a parcel to whoever has the slot, wherever that leads, until there is an answer or the time
+    /// is up.
+    async fn send(
+        &self,
+        slot: u16,
+        parcel: &Parcel,
+        lane: Lane,
+        limit: Limit,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut map = self.directory.map();
+        let mut target = map.owner(slot).cloned();
+        let (mut asking, mut detours) = (false, 0);
+        loop {
+            let Some(node) = target else {
+                map = self.look(&map, None, Patience::Wait, limit).await;
+                target = map.owner(slot).cloned();
+                if target.is_some() {
+                    continue;
+                }
+                return Err(Failure::Fault(RedisFault::OutOfReach {
+                    address: Arc::clone(&self.address),
+                    cause: format!("no server has slot {slot} now").into(),
+                }));
+            };
+            let answer = if asking {
+                let answers = node.send(&parcel.asking(), lane, limit).await;
+                answers.map(|values| values.into_iter().skip(1).step_by(2).collect())
+            } else {
+                node.send(parcel, lane, limit).await
+            };
+            let failure = match answer {
+                Ok(values) => return Ok(values),
+                Err(failure) => failure,
+            };
+            if Instant::now() >= limit.at || !self.leads_on(&failure) {
+                return Err(failure);
+            }
+            asking = false;
+            let mut pauses = detours >= DETOURS_MAX;
+            target = match &failure {
+                Failure::Reply(_, error) if is(error, ServerErrorKind::Moved) => {
+                    map = self.look(&map, None, Patience::Wait, limit).await;
+                    self.redirected(error, &node)
+                }
+                Failure::Reply(_, error) if is(error, ServerErrorKind::Ask) => {
+                    asking = true;
+                    self.redirected(error, &node)
+                }
+                // TRYAGAIN: some of the account's keys are here and some are there. Both soon will be.
+                Failure::Reply(..) => {
+                    pauses = true;
+                    map.owner(slot).cloned()
+                }
+                Failure::Fault(fault) => {
+                    let patience = match fault {
+                        RedisFault::Down { .. } => Patience::None,
+                        _ => Patience::Wait,
+                    };
+                    map = self.look(&map, Some(&node), patience, limit).await;
+                    let owner = map.owner(slot);
+                    owner.filter(|owner| !Arc::ptr_eq(owner, &node)).cloned()
+                }
+            };
+            if target.is_none() {
+                return Err(failure);
+            }
+            detours += 1;
+            if pauses {
+                sleep_until((Instant::now() + PAUSE).min(limit.at)).await;
+            }
+        }
+    }
+
+    /// Whether somebody else may answer, or the same one a little later.
+    fn leads_on(&self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Reply(_, error) => self.directory.is_cluster() && error.is_cluster_error(),
+            Failure::Fault(_) => true,
+        }
+    }
+
+    /// See [`RedisConn::eval_durably`].
+    async fn durably<T: Reply>(
+        &self,
+        key: &str,
+        command: Cmd,
+        limit: Limit,
+    ) -> Result<T, RedisFault> {
+        let slot = self.slot(Some(key));
+        if !self.has_replicas(slot).await {
+            let parcel = Parcel::one(command);
+            return only(self.send(slot, &parcel, Lane::Shared, limit).await?);
+        }
+        let mark = [format!("tg:w:{{{}}}", map::hash_tag(key))];
+        let patience_ms = REPLICA_WAIT.as_millis().to_string();
+        let wait = node::command(&["WAIT", "1", &patience_ms]);
+        let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
+        let values = self.send(slot, &parcel, Lane::Waiting, limit).await?;
+        let [answer, _, replicas] = <[Value; 3]>::try_from(values)
+            .map_err(|_| RedisFault::Unexpected("not an answer to each of three".into()))?;
+        if read::<u32>(replicas)? == 0 {
+            return Err(RedisFault::NotReplicated {
+                address: Arc::clone(&self.address),
+            });
+        }
+        read(answer)
+    }
+
+    async fn has_replicas(&self, slot: u16) -> bool {
+        let Some(owner) = self.directory.map().owner(slot).cloned() else {
+            return false;
+        };
+        if owner.replicas().is_none() {
+            // It has just become the primary. What keeps it from telling will keep it from writing.
+            let _ = owner.info(self.response_timeout).await;
+        }
+        owner.replicas().is_some_and(|count| count > 0)
+    }
+
+    async fn look(
+        &self,
+        seen: &Arc<Map>,
+        except: Option<&Arc<Node>>,
+        patience: Patience,
+        limit: Limit,
+    ) -> Arc<Map> {
+        timeout_at(limit.at, self.directory.look(seen, except, patience))
+            .await
+            .unwrap_or_else(|_| self.directory.map())
+    }
+
+    fn redirected(&self, error: &RedisError, by: &Node) -> Option<Arc<Node>> {
+        let (address, _) = error.redirect_node()?;
+        self.directory.named(address, by)
+    }
+
+    fn slot(&self, key: Option<impl AsRef<str>>) -> u16 {
+        match key {
+            Some(key) if self.directory.is_cluster() => map::slot_of(key.as_ref()),
+            _ => 0,
+        }
+    }
+}
+
+/// The oldest version among the primaries that answer.
+async fn oldest(
+    directory: &Directory,
+    is_single: bool,
+    limit: Duration,
+) -> Result<(u32, u32), RedisFault> {
+    let primaries = directory.map().primaries();
+    let (mut oldest, mut silent) = (None::<(u32, u32)>, None::<RedisFault>);
+    for answer in join_all(primaries.iter().map(|node| node.info(limit))).await {
+        let version = match answer {
+            Ok(Some(info)) if is_single && info.in_cluster => {
+                return Err(RedisFault::Unexpected(
+                    "the server is a part of a Cluster: write redis-cluster:// in the address"
+                        .into(),
+                ));
+            }
+            Ok(Some(info)) => info.version,
+            // Some hosts forbid INFO. They run something recent.
+            Ok(None) => FLAGS_SINCE,
+            Err(fault) => {
+                silent.get_or_insert(fault);
+                continue;
+            }
+        };
+        oldest = oldest.min(Some(version)).or(Some(version));
+    }
+    oldest.ok_or_else(|| {
+        silent.unwrap_or_else(|| RedisFault::Unexpected("there is no primary".into()))
+    })
+}
+
+fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
+    error.kind() == ErrorKind::Server(kind)
+}
+
+/// Reads the only answer.
+fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
+    read(values.pop().unwrap_or(Value::Nil))
+}
+
+pub(crate) fn read<T: Reply>(value: Value) -> Result<T, RedisFault> {
+    redis::from_redis_value(value).map_err(|error| RedisFault::Unexpected(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_url_that_is_none_is_not_repeated() {
+        let error = RedisConn::connect("postgres://u:secret@h/1", RedisSettings::default())
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, RedisFault::Url(_)) && !error.to_string().contains("secret"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_out_of_reach_is_said_so_at_once() {
+        // Port 1 is nobody's.
+        for (url, said) in [
+            (
+                "redis://:secret@127.0.0.1:1",
+                "Redis at 127.0.0.1:1 is out of reach",
+            ),
+            (
+                "redis-cluster://:secret@127.0.0.1:1,127.0.0.1:2",
+                "Redis at 127.0.0.1:1 is out of reach",
+            ),
+            (
+                "redis-sentinel://:secret@127.0.0.1:1/mymaster",
+                "Redis at 127.0.0.1:1 is out of reach",
+            ),
+        ] {
+            let error = RedisConn::connect(url, RedisSettings::default())
+                .await
+                .unwrap_err();
+            assert_eq!(error.to_string(), said);
+            let cause = error.source().map(ToString::to_string);
+            assert!(
+                !format!("{error:?} {cause:?}").contains("secret"),
+                "{error:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! An account's journal: its lines in their order, page by page.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Booked, Item};
+use crate::{
+    account::{AccountId, KeyId},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// A call's receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The call's number.
+    pub number: RequestNumber,
+    /// Unix time in milliseconds when it was booked.
+    pub at_ms: u64,
+    /// Who paid.
+    pub account: AccountId,
+    /// On which key.
+    pub key: KeyId,
+    /// What was held.
+    pub held_rub: MicroRub,
+    /// What it cost.
+    pub cost_rub: MicroRub,
+    /// What was charged.
+    pub charged_rub: MicroRub,
+    /// Cost beyond the charge.
+    pub loss_rub: MicroRub,
+    /// How it was booked.
+    pub booked: Booked,
+    /// What was bought.
+    #[serde(flatten)]
+    pub item: Item,
+}
+
+/// One line of an account's journal: what moved its money, and what was disputed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum JournalLine {
+    /// A payment or a correction.
+    Entry {
+        /// The operator's id for it.
+        id: String,
+        /// Unix time in milliseconds when it was booked.
+        at_ms: u64,
+        /// Whose it is.
+        account: AccountId,
+        /// How much, signed.
+        amount_rub: MicroRub,
+        /// Why, for a correction.
+        reason: Option<String>,
+    },
+    /// A call.
+    Call(Receipt),
+}
+
+impl JournalLine {
+    /// Unix time in milliseconds when it was booked.
+    #[must_use]
+    pub const fn at_ms(&self) -> u64 {
+        match self {
+            Self::Entry { at_ms, .. } => *at_ms,
+            Self::Call(receipt) => receipt.at_ms,
+        }
+    }
+}
+
+/// How many lines a page of a journal has at most.
+pub const JOURNAL_LINES_MAX: usize = 1000;
+
+/// Which part of an account's journal is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalPart<'a> {
+    /// From this time on, in Unix milliseconds.
+    pub since_ms: u64,
+    /// Before this time.
+    pub until_ms: u64,
+    /// Behind what a page called [`JournalPage::next`].
+    pub after: Option<&'a str>,
+    /// Nothing that came later than these books: their [`journal_end`](super::AccountBooks::journal_end).
+    pub end: Option<&'a str>,
+    /// How many lines at most; no more than [`JOURNAL_LINES_MAX`] come.
+    pub limit: usize,
+}
+
+impl JournalPart<'_> {
+    /// All of it, in pages as large as they get.
+    #[must_use]
+    pub const fn whole() -> Self {
+        Self {
+            since_ms: 0,
+            until_ms: u64::MAX,
+            after: None,
+            end: None,
+            limit: JOURNAL_LINES_MAX,
+        }
+    }
+}
+
+/// Lines of a journal, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalPage {
+    /// The lines.
+    pub lines: Vec<JournalLine>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<String>,
+}

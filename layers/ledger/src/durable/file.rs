@@ -1,0 +1,257 @@
+//! What the SQLite files of this crate share: the lock, what is checked before a file is trusted, and
+//! how columns are read.
+
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Row, types::Type};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::BoxError;
+
+/// How long a statement waits for somebody else's lock, a backup's or a console's.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A kind of file, and what a new one begins with.
+pub(crate) struct Kind {
+    /// What `file(1)` and we know it by.
+    pub(crate) application_id: i64,
+    pub(crate) schema_version: i64,
+    pub(crate) schema: &'static str,
+    /// What is set on the connection that writes.
+    pub(crate) pragmas: &'static str,
+}
+
+/// An open file.
+pub(crate) struct SqliteFile {
+    /// Absolute, links followed.
+    pub(crate) path: PathBuf,
+    pub(crate) conn: Connection,
+    /// To be kept until the connection is closed.
+    pub(crate) lock: File,
+}
+
+/// No SQLite file is shorter than its header and less than a page.
+const HEADER_BYTES: u64 = 512;
+
+/// Why a file was not opened. Each store says it in its own words.
+#[derive(Debug)]
+pub(crate) enum NotOpened {
+    InUse {
+        path: PathBuf,
+    },
+    Io {
+        path: PathBuf,
+        source: io::Error,
+    },
+    Foreign {
+        path: PathBuf,
+    },
+    Version {
+        path: PathBuf,
+        found: i64,
+        known: i64,
+    },
+    ReadOnly {
+        path: PathBuf,
+    },
+    Sqlite {
+        path: PathBuf,
+        source: rusqlite::Error,
+    },
+}
+
+impl Kind {
+    /// Opens a file of this kind for writing, alone, or makes it.
+    pub(crate) fn open(&self, path: &Path) -> Result<SqliteFile, NotOpened> {
+        // An absolute path is never one of SQLite's special names, and a link leads to one lock.
+        let path = std::path::absolute(path).map_err(|source| NotOpened::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let path = path.canonicalize().unwrap_or(path);
+        let lock = lock(&path)?;
+        // SQLite takes the stump of a file for an empty one, and would begin anew over it.
+        let length = std::fs::metadata(&path).map_or(0, |file| file.len());
+        if (1..HEADER_BYTES).contains(&length) {
+            return Err(NotOpened::Foreign { path });
+        }
+
+        let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => NotOpened::Foreign { path: path.clone() },
+            _ => NotOpened::Sqlite {
+                path: path.clone(),
+                source,
+            },
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // SQLite would make it readable for everybody; what it makes beside it takes the file's own mode.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            let made = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path);
+            // Before SQLite makes files beside it that could not be written to either.
+            if let Err(error) = made
+                && path.exists()
+                && matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                )
+            {
+                return Err(NotOpened::ReadOnly { path });
+            }
+        }
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(failed)?;
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+        let fresh = self.is_fresh(&conn, &path, failed)?;
+        // SQLite falls back to reading alone without a word.
+        if conn.is_readonly(MAIN_DB).map_err(failed)? {
+            return Err(NotOpened::ReadOnly { path });
+        }
+        self.prepare(&mut conn, fresh).map_err(failed)?;
+        Ok(SqliteFile { path, conn, lock })
+    }
+
+    /// Whether nothing has been written to the file yet; an error if what was written is not ours.
+    fn is_fresh(
+        &self,
+        conn: &Connection,
+        path: &Path,
+        failed: impl Fn(rusqlite::Error) -> NotOpened + Copy,
+    ) -> Result<bool, NotOpened> {
+        let number = |sql: &str| {
+            conn.query_row(sql, [], |row| row.get::<_, i64>(0))
+                .map_err(failed)
+        };
+        let application = number("PRAGMA application_id")?;
+        let found = number("PRAGMA user_version")?;
+        if application == self.application_id {
+            return if found == self.schema_version {
+                Ok(false)
+            } else {
+                Err(NotOpened::Version {
+                    path: path.to_owned(),
+                    found,
+                    known: self.schema_version,
+                })
+            };
+        }
+        if (application, found) == (0, 0) && number("SELECT count(*) FROM sqlite_schema")? == 0 {
+            return Ok(true);
+        }
+        Err(NotOpened::Foreign {
+            path: path.to_owned(),
+        })
+    }
+
+    fn prepare(&self, conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
+        let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        if mode != "wal" {
+            // What is acknowledged must be in the log; no other mode is tested.
+            let why = format!("the file system allows no write-ahead log (journal mode {mode})");
+            return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
+        }
+        conn.execute_batch(self.pragmas)?;
+        if fresh {
+            let schema = conn.transaction()?;
+            schema.execute_batch(self.schema)?;
+            schema.pragma_update(None, "application_id", self.application_id)?;
+            schema.pragma_update(None, "user_version", self.schema_version)?;
+            schema.commit()?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes in one transaction, all or nothing. Its own two statements are kept like the others;
+/// `Connection::transaction` would have them parsed for each commit.
+pub(crate) fn in_one_commit<T>(
+    conn: &mut Connection,
+    write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let conn = &*conn;
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let written = write(conn).and_then(|written| {
+        conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(written)
+    });
+    // Some errors, a full disk's for one, have rolled it back already.
+    if written.is_err() && !conn.is_autocommit() {
+        // What is told is why it was not written.
+        let _ = conn.execute_batch("ROLLBACK");
+    }
+    written
+}
+
+/// Takes the lock that keeps a second gateway away. It is a file of its own: SQLite's exclusive mode
+/// would keep our reader and the operator's backup away too, and a lock on the file itself would be
+/// let go when any other handle on it is closed.
+fn lock(path: &Path) -> Result<File, NotOpened> {
+    let mut lock_path = OsString::from(path);
+    lock_path.push(".lock");
+    let failed = |source| NotOpened::Io {
+        path: PathBuf::from(&lock_path),
+        source,
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(NotOpened::InUse {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// Counts beyond 2⁶³ cannot be stored and mean nothing more.
+pub(crate) fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let stored: i64 = row.get(index)?;
+    u64::try_from(stored).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, stored))
+}
+
+pub(crate) fn parsed<T>(row: &Row<'_>, index: usize) -> rusqlite::Result<T>
+where
+    T: FromStr,
+    T::Err: Into<BoxError>,
+{
+    row.get::<_, String>(index)?
+        .parse()
+        .map_err(|error: T::Err| unreadable(index, error.into()))
+}
+
+pub(crate) fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+pub(crate) fn from_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
+    let json: String = row.get(index)?;
+    serde_json::from_str(&json).map_err(|error| unreadable(index, error.into()))
+}
+
+pub(crate) fn unreadable(index: usize, why: BoxError) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(index, Type::Text, why)
+}

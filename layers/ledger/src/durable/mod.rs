@@ -1,0 +1,4 @@
+//! What the stores that write files share.
+
+#[cfg(feature = "sqlite")]
+pub(crate) mod file;

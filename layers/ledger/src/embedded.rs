@@ -1,0 +1,546 @@
+//! What the embedded stores keep and do under their lock: the book of the money and the directory of
+//! names and keys. Each step says what a durable store must write down before it is answered.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    book::{Account, Book, Hashing, KeyBook, Millis},
+    contract::{
+        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
+        Settled, Settlement, TariffVersion,
+    },
+};
+use crate::{
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    ceiling::{Ceilings, Period},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// How many due holds of each account one EXPIRE ends, so that the lock is not kept for long.
+pub(super) const EXPIRE_MAX: usize = 256;
+
+/// How far ahead of the clock journals may be.
+#[cfg(feature = "sqlite")]
+const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
+
+/// A panic under the lock may have left half a step in the book: money is not moved on a guess.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the ledger failed in the middle of a step; nothing more is served until a restart")]
+pub(super) struct Torn;
+
+/// The time of the embedded stores.
+pub(super) fn now_ms() -> Millis {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a repeat of a settlement is answered once its tombstone is gone.
+pub(super) fn first_result(receipt: &Receipt) -> Settled {
+    let Receipt {
+        booked,
+        charged_rub: charged,
+        loss_rub: loss,
+        ..
+    } = *receipt;
+    Settled {
+        booked,
+        charged,
+        loss,
+        repeated: true,
+    }
+}
+
+/// An answer, and what a durable store must write down before it is given.
+pub(super) type Journaled<T> = (T, Option<Record>);
+
+/// A change as a durable store writes it down. Amounts are what they came to, not by how much they
+/// moved, so a record written twice, in order, changes nothing.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "read by the durable store")
+)]
+pub(super) enum Record {
+    Account {
+        id: AccountId,
+        name: String,
+        suspended: bool,
+    },
+    Entry {
+        account: AccountId,
+        entry: Entry,
+        at_ms: Millis,
+        balance: MicroRub,
+    },
+    Key {
+        record: Arc<KeyRecord>,
+        ceilings: Ceilings,
+    },
+    Settled {
+        receipt: Receipt,
+        balance: MicroRub,
+        loss: MicroRub,
+        /// Its key's, if that is one of the account's.
+        used: Option<Used>,
+        /// It was noted while it ran.
+        noted: bool,
+    },
+    /// What running calls have cost so far.
+    Noted(Vec<Settlement>),
+    /// A call that was noted ended without a charge.
+    Forgotten(RequestNumber),
+    Tariff {
+        version: TariffVersion,
+        fingerprint: String,
+    },
+}
+
+/// What a key has used, and what of it before its current month and day.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "read by the durable store")
+)]
+pub(super) struct Used {
+    pub(super) in_all: MicroRub,
+    pub(super) month: Period,
+    pub(super) day: Period,
+}
+
+impl Used {
+    const fn of(key: &KeyBook) -> Self {
+        Self {
+            in_all: key.used,
+            month: key.month,
+            day: key.day,
+        }
+    }
+}
+
+/// The book knows nothing of this number now: it never did, or it has forgotten.
+#[derive(Debug)]
+pub(super) struct UnknownNumber;
+
+/// Everything but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// For the commands that leave nothing to write down.
+    pub(super) book: Book,
+    companies: BTreeMap<AccountId, AccountInfo>,
+    keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
+    by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
+    tariff: Option<(TariffVersion, String)>,
+    /// Accounts whose journals were forgotten in part before they came here.
+    forgotten: HashSet<AccountId>,
+    /// Running calls that are noted in the store.
+    noted: HashSet<RequestNumber, Hashing>,
+    /// The latest time that a line of any journal has.
+    newest: Millis,
+}
+
+#[derive(Debug)]
+struct AccountInfo {
+    name: String,
+    keys: BTreeSet<KeyId>,
+}
+
+impl State {
+    /// Charges a call whose number the book knows.
+    pub(super) fn settle(
+        &mut self,
+        call: &Settlement,
+        now: Millis,
+    ) -> Result<Journaled<Settled>, UnknownNumber> {
+        // Asked as if stale, the book moves nothing for a number that it does not know. That leaves
+        // the store time to look for a receipt before the charge is forced.
+        let settled =
+            self.book
+                .settle(call.number, &call.account, &call.key, call.cost, false, now);
+        if settled.booked == Booked::Stale {
+            Err(UnknownNumber)
+        } else {
+            Ok(self.journaled(call, settled, now))
+        }
+    }
+
+    /// Charges a call whose number neither the book nor a receipt knows.
+    pub(super) fn settle_unknown(&mut self, call: &Settlement, now: Millis) -> Journaled<Settled> {
+        let settled = self.book.settle(
+            call.number,
+            &call.account,
+            &call.key,
+            call.cost,
+            call.fresh,
+            now,
+        );
+        self.journaled(call, settled, now)
+    }
+
+    fn journaled(
+        &mut self,
+        call: &Settlement,
+        settled: Settled,
+        now: Millis,
+    ) -> Journaled<Settled> {
+        let at_ms = self.journal_time(now);
+        let account = match self.book.account(&call.account) {
+            Some(account) if !settled.repeated => account,
+            // Nothing has moved.
+            _ => return (settled, None),
+        };
+        let receipt = Receipt {
+            number: call.number,
+            at_ms,
+            account: call.account.clone(),
+            key: call.key.clone(),
+            held_rub: call.held,
+            cost_rub: call.cost,
+            charged_rub: settled.charged,
+            loss_rub: settled.loss,
+            booked: settled.booked,
+            item: call.item.clone(),
+        };
+        let used = account.key(&call.key).map(Used::of);
+        let record = Record::Settled {
+            receipt,
+            balance: account.balance,
+            loss: account.loss,
+            used,
+            noted: self.noted.remove(&call.number),
+        };
+        (settled, Some(record))
+    }
+
+    /// Remembers what running calls have cost.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn note(&mut self, running: &[Settlement]) -> Journaled<()> {
+        self.noted.extend(running.iter().map(|call| call.number));
+        ((), Some(Record::Noted(running.to_vec())))
+    }
+
+    /// Ends a hold without a charge. Most leave nothing to write down.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn release(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        now: Millis,
+    ) -> Option<Record> {
+        self.book.release(number, account, now);
+        self.noted
+            .remove(&number)
+            .then_some(Record::Forgotten(number))
+    }
+
+    /// The time of a call that is written into a journal now. It never falls behind that of an earlier
+    /// line, whatever the clock does: what is later in a journal is later by its time too.
+    fn journal_time(&mut self, now: Millis) -> Millis {
+        self.newest = self.newest.max(now);
+        self.newest
+    }
+
+    /// The same for an entry. Within a millisecond entries stand before calls, and by their ids: so it
+    /// gets one in which there is nothing yet.
+    fn entry_time(&mut self, now: Millis) -> Millis {
+        self.newest = now.max(self.newest.saturating_add(1));
+        self.newest
+    }
+
+    pub(super) fn create_account(
+        &mut self,
+        id: &AccountId,
+        name: &str,
+    ) -> Result<Journaled<AccountView>, BookError> {
+        match self.companies.get(id) {
+            Some(company) if company.name != name => return Err(BookError::Exists),
+            Some(_) => {}
+            None => self.put_account(id.clone(), name.to_owned(), Account::default()),
+        }
+        self.changed_account(id)
+    }
+
+    pub(super) fn change_account(
+        &mut self,
+        id: &AccountId,
+        name: Option<&str>,
+        suspended: Option<bool>,
+    ) -> Result<Journaled<AccountView>, BookError> {
+        let company = self.companies.get_mut(id).ok_or(BookError::NotFound)?;
+        let account = self.book.account_mut(id).ok_or(BookError::NotFound)?;
+        if let Some(name) = name {
+            name.clone_into(&mut company.name);
+        }
+        if let Some(suspended) = suspended {
+            account.suspended = suspended;
+        }
+        self.changed_account(id)
+    }
+
+    fn changed_account(&self, id: &AccountId) -> Result<Journaled<AccountView>, BookError> {
+        let view = self.account(id)?;
+        let record = Record::Account {
+            id: id.clone(),
+            name: view.name.clone(),
+            suspended: view.suspended,
+        };
+        Ok((view, Some(record)))
+    }
+
+    pub(super) fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
+        self.account_view(id).ok_or(BookError::NotFound)
+    }
+
+    pub(super) fn accounts(&self) -> Vec<AccountView> {
+        self.companies
+            .keys()
+            .filter_map(|id| self.account_view(id))
+            .collect()
+    }
+
+    pub(super) fn enter(
+        &mut self,
+        account: &AccountId,
+        entry: &Entry,
+        now: Millis,
+    ) -> Result<Journaled<AccountView>, BookError> {
+        self.book.enter(account, entry)?;
+        let view = self.account(account)?;
+        let (account, entry) = (account.clone(), entry.clone());
+        let record = Record::Entry {
+            account,
+            entry,
+            at_ms: self.entry_time(now),
+            balance: view.balance_rub,
+        };
+        Ok((view, Some(record)))
+    }
+
+    pub(super) fn create_key(
+        &mut self,
+        record: &KeyRecord,
+        ceilings: Ceilings,
+        now: Millis,
+    ) -> Result<Journaled<KeyView>, BookError> {
+        if !self.companies.contains_key(&record.account) {
+            return Err(BookError::NotFound);
+        }
+        match self.keys.get(&record.id) {
+            Some(known) => {
+                let same_ceilings = self
+                    .money_of(known)
+                    .is_some_and(|(_, money)| money.ceilings == ceilings);
+                if **known != *record || !same_ceilings {
+                    return Err(BookError::Exists);
+                }
+            }
+            None if self.by_digest.contains_key(&record.digest) => return Err(BookError::Exists),
+            None => self.put_key(Arc::new(record.clone()), ceilings),
+        }
+        self.changed_key(&record.id, now)
+    }
+
+    pub(super) fn change_key(
+        &mut self,
+        id: &KeyId,
+        change: &KeyChange,
+        now: Millis,
+    ) -> Result<Journaled<KeyView>, BookError> {
+        let known = self.keys.get(id).ok_or(BookError::NotFound)?;
+        let (_, money) = self.money_of(known).ok_or(BookError::NotFound)?;
+        let ceilings = change.ceilings(money.ceilings);
+        let mut record = KeyRecord::clone(known);
+        change.clone().apply(&mut record);
+        self.put_key(Arc::new(record), ceilings);
+        self.changed_key(id, now)
+    }
+
+    fn changed_key(&self, id: &KeyId, now: Millis) -> Result<Journaled<KeyView>, BookError> {
+        let view = self.key(id, now)?;
+        let record = self.keys.get(id).ok_or(BookError::NotFound)?;
+        let (_, money) = self.money_of(record).ok_or(BookError::NotFound)?;
+        let record = Record::Key {
+            record: Arc::clone(record),
+            ceilings: money.ceilings,
+        };
+        Ok((view, Some(record)))
+    }
+
+    pub(super) fn key(&self, id: &KeyId, now: Millis) -> Result<KeyView, BookError> {
+        self.key_view(id, now).ok_or(BookError::NotFound)
+    }
+
+    pub(super) fn keys_of(
+        &self,
+        account: &AccountId,
+        now: Millis,
+    ) -> Result<Vec<KeyView>, BookError> {
+        let company = self.companies.get(account).ok_or(BookError::NotFound)?;
+        Ok(company
+            .keys
+            .iter()
+            .filter_map(|id| self.key_view(id, now))
+            .collect())
+    }
+
+    /// An account with its keys and holds. `journal_end` is the time of its journal's last line at the
+    /// latest; all lines that come will be later.
+    pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
+        let view = self.account(id)?;
+        let keys = self.keys_of(id, now)?;
+        let end = self.journal_time(now);
+        self.newest = end.saturating_add(1);
+        let account = self.book.account(id).ok_or(BookError::NotFound)?;
+        let mut holds: Vec<OpenHold> = account
+            .holds()
+            .map(|(number, key, held_rub, due)| OpenHold {
+                number,
+                key: key.clone(),
+                held_rub,
+                due_ms: Some(due),
+            })
+            .collect();
+        holds.sort_unstable_by_key(|hold| hold.number);
+        Ok(AccountBooks {
+            view,
+            entered_rub: capped(account.entered()),
+            keys,
+            holds,
+            journal_end: end.to_string(),
+            journal_complete: !self.forgotten.contains(id),
+        })
+    }
+
+    /// The tariff's version in force and its fingerprint.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn tariff(&self) -> Option<(TariffVersion, String)> {
+        self.tariff.clone()
+    }
+
+    pub(super) fn find_key(&self, digest: &KeyDigest) -> Option<Arc<KeyRecord>> {
+        self.by_digest.get(digest).cloned()
+    }
+
+    pub(super) fn tariff_version(
+        &mut self,
+        fingerprint: &str,
+        now: Millis,
+    ) -> Journaled<TariffVersion> {
+        let id = match &self.tariff {
+            Some((version, known)) if known == fingerprint => return (*version, None),
+            Some((version, _)) => version.id + 1,
+            None => 1,
+        };
+        let version = TariffVersion {
+            id,
+            effective_from_ms: now,
+        };
+        self.tariff = Some((version, fingerprint.to_owned()));
+        (
+            version,
+            Some(Record::Tariff {
+                version,
+                fingerprint: fingerprint.to_owned(),
+            }),
+        )
+    }
+
+    /// Takes in an account as a store remembers it.
+    pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
+        self.book.restore(&id, account);
+        self.companies.insert(
+            id,
+            AccountInfo {
+                name,
+                keys: BTreeSet::new(),
+            },
+        );
+    }
+
+    /// Takes in a key as a store remembers it; its account must be there.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
+        let money = KeyBook {
+            enabled: record.status == KeyStatus::Active,
+            ..money
+        };
+        let record = Arc::new(record);
+        self.put_key(Arc::clone(&record), money.ceilings);
+        if let Some(account) = self.book.account_mut(&record.account) {
+            account.restore_key(record.id.clone(), money);
+        }
+    }
+
+    /// Takes in the version in force as a store remembers it.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
+        self.tariff = Some((version, fingerprint));
+    }
+
+    /// Takes in that an account's journal has forgotten its oldest lines.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_forgotten(&mut self, id: AccountId) {
+        self.forgotten.insert(id);
+    }
+
+    /// Takes in the time of the newest line as a store remembers it. One that lies far ahead was written
+    /// by a clock that was wrong, and is not followed.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn restore_newest(&mut self, at_ms: Millis, now: Millis) {
+        if at_ms <= now.saturating_add(CLOCK_AHEAD_MAX_MS) {
+            self.newest = at_ms;
+        }
+    }
+
+    /// A deleted key stays in every table, so that whoever shows it is told so.
+    fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
+        if let Some(account) = self.book.account_mut(&record.account) {
+            account.set_key(&record.id, ceilings, record.status == KeyStatus::Active);
+        }
+        if let Some(company) = self.companies.get_mut(&record.account) {
+            company.keys.insert(record.id.clone());
+        }
+        self.by_digest.insert(record.digest, Arc::clone(&record));
+        self.keys.insert(record.id.clone(), record);
+    }
+
+    fn money_of(&self, record: &KeyRecord) -> Option<(&Account, &KeyBook)> {
+        let account = self.book.account(&record.account)?;
+        Some((account, account.key(&record.id)?))
+    }
+
+    fn account_view(&self, id: &AccountId) -> Option<AccountView> {
+        let (company, account) = (self.companies.get(id)?, self.book.account(id)?);
+        Some(AccountView {
+            id: id.clone(),
+            name: company.name.clone(),
+            suspended: account.suspended,
+            balance_rub: account.balance,
+            held_rub: account.held,
+            free_rub: account.balance.minus_or_zero(account.held),
+            spent_rub: account.spent(),
+            loss_rub: account.loss,
+            holds_open: account.holds_open() as u64,
+        })
+    }
+
+    fn key_view(&self, id: &KeyId, now: Millis) -> Option<KeyView> {
+        let record = self.keys.get(id)?;
+        let (account, money) = self.money_of(record)?;
+        let free = account.balance.minus_or_zero(account.held);
+        Some(money.view(KeyRecord::clone(record), free, now))
+    }
+}
+
+/// A sum of amounts, held within ±[`MicroRub::MAX`].
+fn capped(sum: i128) -> MicroRub {
+    let max = i128::from(MicroRub::MAX.micro());
+    let held = i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³");
+    MicroRub::new(held)
+}

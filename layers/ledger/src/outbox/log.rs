@@ -1,0 +1,179 @@
+//! What an outbox writes down, and where.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc};
+
+pub use crate::settle::Ending;
+use crate::{
+    BoxError,
+    account::{AccountId, KeyId},
+    contract::Settlement,
+    number::RequestNumber,
+};
+
+/// Lines on this machine that outlive the process.
+pub trait Log: Send + Sync + 'static {
+    /// Takes a line without waiting; those of one call are written in this order. They outlive the
+    /// process within some milliseconds, a call's intent somewhat later, a power cut after [`Log::sync`].
+    /// What is lost of a call is lost from the end. Called under a lock: it must be quick.
+    fn append(&self, line: Line);
+
+    /// Resolves when all that was appended would survive a power cut.
+    ///
+    /// # Errors
+    /// It cannot be written; see [`Log::fault`].
+    fn sync(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// What an earlier process left, what is done first, each in the order in which it came.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
+
+    /// Why nothing can be written now, if so: then nothing more may be sold.
+    fn fault(&self) -> Option<String>;
+
+    /// What was done until then, in Unix milliseconds, need not be kept any more. Called seldom.
+    fn forget(&self, until_ms: u64) {
+        let _ = until_ms;
+    }
+}
+
+/// A line. Those of one number come in this order: an intent, checkpoints, one settlement or release,
+/// done; some of them may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// The ledger is being asked to hold money for a call.
+    Intent {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who pays.
+        account: AccountId,
+        /// On which key.
+        key: KeyId,
+        /// Unix time in milliseconds.
+        at_ms: u64,
+    },
+    /// What a running call is settled with should the process die now. The log dates it.
+    Checkpoint(Arc<Settlement>),
+    /// A call ended and costs this; since when the ledger is being told, in Unix milliseconds.
+    Settle(Arc<Settlement>, u64),
+    /// A call ended and costs nothing.
+    Release {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who would have paid.
+        account: AccountId,
+        /// On which key.
+        key: KeyId,
+        /// Unix time in milliseconds since when the ledger is being told.
+        at_ms: u64,
+    },
+    /// The ledger has acknowledged the end, or refused the hold: nothing is left to be told. Kept
+    /// until [`Log::forget`].
+    Done {
+        /// The call's number.
+        number: RequestNumber,
+        /// Unix time in milliseconds.
+        at_ms: u64,
+    },
+}
+
+/// A call that an earlier process left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Unix time in milliseconds of the line that says how it ends.
+    pub at_ms: u64,
+    /// What the ledger is to be told: a call of which there is but an intent is released, one that was noted
+    /// while it ran is settled so.
+    pub ending: Ending,
+    /// The ledger acknowledged it, so lately that it may be told again.
+    pub done: bool,
+}
+
+impl Ending {
+    pub(super) fn line(&self, at_ms: u64) -> Line {
+        match self {
+            Self::Settle(settlement) => Line::Settle(Arc::clone(settlement), at_ms),
+            Self::Release {
+                number,
+                account,
+                key,
+            } => Line::Release {
+                number: *number,
+                account: account.clone(),
+                key: key.clone(),
+                at_ms,
+            },
+        }
+    }
+}
+
+/// What lines come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
+/// that of its intent.
+#[must_use]
+pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
+    struct Call {
+        at_ms: u64,
+        ending: Ending,
+        /// Its end was told, or was being told.
+        ended: bool,
+        done_at_ms: Option<u64>,
+    }
+    let mut calls: BTreeMap<RequestNumber, Call> = BTreeMap::new();
+    for line in lines {
+        let ended = matches!(line, Line::Settle(..) | Line::Release { .. });
+        let (at_ms, ending) = match line {
+            Line::Done { number, at_ms } => {
+                if let Some(call) = calls.get_mut(&number) {
+                    call.done_at_ms = Some(at_ms);
+                }
+                continue;
+            }
+            Line::Checkpoint(settlement) => {
+                let known = calls.get(&settlement.number).map_or(0, |call| call.at_ms);
+                (known, Ending::Settle(settlement))
+            }
+            Line::Settle(settlement, at_ms) => (at_ms, Ending::Settle(settlement)),
+            Line::Intent {
+                number,
+                account,
+                key,
+                at_ms,
+            }
+            | Line::Release {
+                number,
+                account,
+                key,
+                at_ms,
+            } => {
+                let release = Ending::Release {
+                    number,
+                    account,
+                    key,
+                };
+                (at_ms, release)
+            }
+        };
+        let call = Call {
+            at_ms,
+            ending,
+            ended,
+            done_at_ms: None,
+        };
+        calls.insert(call.ending.number(), call);
+    }
+    // A hold that was refused left nothing to tell again.
+    let mut calls: Vec<Call> = calls
+        .into_values()
+        .filter(|call| call.ended || call.done_at_ms.is_none())
+        .collect();
+    calls.sort_by_key(|call| (call.done_at_ms.is_none(), call.done_at_ms, call.at_ms));
+    calls
+        .into_iter()
+        .map(|call| Pending {
+            at_ms: call.at_ms,
+            ending: call.ending,
+            done: call.done_at_ms.is_some(),
+        })
+        .collect()
+}

@@ -1,0 +1,193 @@
+//! Lines that wait for the writer: those of one call come to one row, or to nothing.
+
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{Moment, TURN};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::Settlement,
+    embedded::now_ms,
+    number::RequestNumber,
+    outbox::log::Line,
+};
+
+/// An intent says no more than which hold to release should the process die. It waits for as long as a
+/// short call may take, and that call writes nothing at all.
+pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
+/// So long a note waits for others of its call.
+pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
+/// The same once the call has ended: what is said there is money, and the ledger's answer is near.
+pub(super) const END_WAIT: Duration = TURN;
+
+/// What waits, by call.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    calls: BTreeMap<RequestNumber, Waiting>,
+}
+
+/// What the lines of one call that wait come to.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The file has nothing of this call yet.
+    new: bool,
+    /// Until then it waits for what may come.
+    due: Moment,
+    /// What takes the place of what the file has.
+    pub(super) entry: Option<Entry>,
+    /// Nothing more is to be told, since then.
+    pub(super) done_at_ms: Option<u64>,
+}
+
+/// The newest of a call's lines.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Intent {
+        account: AccountId,
+        key: KeyId,
+        at_ms: u64,
+    },
+    Checkpoint(Arc<Settlement>, u64),
+    Settle(Arc<Settlement>, u64),
+    Release {
+        account: AccountId,
+        key: KeyId,
+        at_ms: u64,
+    },
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// When the first of the lines will have waited long enough.
+    pub(super) fn first_due(&self) -> Option<Moment> {
+        self.calls.values().map(|waiting| waiting.due).min()
+    }
+
+    /// Takes the calls whose lines have waited long enough.
+    pub(super) fn take_due(&mut self, now: Moment) -> Self {
+        let due = self
+            .calls
+            .extract_if(.., |_, waiting| waiting.due <= now)
+            .collect();
+        Self { calls: due }
+    }
+
+    /// By number, which is by age.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
+        self.calls
+            .iter()
+            .map(|(number, waiting)| (*number, waiting))
+    }
+
+    /// Takes a line that comes after all others of its call. Says when it is due, if anything is.
+    pub(super) fn add(&mut self, line: Line, now: Moment) -> Option<Moment> {
+        match line {
+            Line::Intent {
+                number,
+                account,
+                key,
+                at_ms,
+            } => {
+                let intent = Entry::Intent {
+                    account,
+                    key,
+                    at_ms,
+                };
+                let waiting = self.calls.entry(number).or_insert(Waiting {
+                    new: true,
+                    due: now + INTENT_WAIT,
+                    entry: Some(intent),
+                    done_at_ms: None,
+                });
+                Some(waiting.due)
+            }
+            Line::Checkpoint(settlement) => {
+                let waiting = self.of(settlement.number, now);
+                if !waiting.ends() {
+                    waiting.due = waiting.due.min(now + NOTE_WAIT);
+                    waiting.entry = Some(Entry::Checkpoint(settlement, now_ms()));
+                }
+                Some(waiting.due)
+            }
+            Line::Settle(settlement, at_ms) => {
+                let waiting = self.of(settlement.number, now);
+                waiting.due = now + END_WAIT;
+                waiting.entry = Some(Entry::Settle(settlement, at_ms));
+                waiting.done_at_ms = None;
+                Some(waiting.due)
+            }
+            Line::Release {
+                number,
+                account,
+                key,
+                at_ms,
+            } => {
+                let waiting = self.of(number, now);
+                waiting.due = now + END_WAIT;
+                waiting.entry = Some(Entry::Release {
+                    account,
+                    key,
+                    at_ms,
+                });
+                waiting.done_at_ms = None;
+                Some(waiting.due)
+            }
+            Line::Done { number, at_ms } => {
+                let waiting = self.of(number, now);
+                if waiting.new {
+                    self.calls.remove(&number);
+                    None
+                } else {
+                    waiting.done_at_ms = Some(at_ms);
+                    Some(waiting.due)
+                }
+            }
+        }
+    }
+
+    /// Puts back what could not be written, below what has come since. It is due.
+    pub(super) fn put_back(&mut self, older: Self, now: Moment) {
+        for (number, mut older) in older.calls {
+            older.due = now;
+            match self.calls.entry(number) {
+                btree_map::Entry::Vacant(place) => {
+                    place.insert(older);
+                }
+                btree_map::Entry::Occupied(mut place) => {
+                    let newer = place.get_mut();
+                    if newer.entry.is_none() {
+                        newer.entry = older.entry;
+                        newer.done_at_ms = newer.done_at_ms.or(older.done_at_ms);
+                    }
+                    newer.new = older.new;
+                    newer.due = older.due;
+                    if newer.new && newer.done_at_ms.is_some() {
+                        place.remove();
+                    }
+                }
+            }
+        }
+    }
+
+    fn of(&mut self, number: RequestNumber, now: Moment) -> &mut Waiting {
+        self.calls.entry(number).or_insert_with(|| Waiting {
+            new: false,
+            due: now + NOTE_WAIT,
+            entry: None,
+            done_at_ms: None,
+        })
+    }
+}
+
+impl Waiting {
+    fn ends(&self) -> bool {
+        let ends = matches!(self.entry, Some(Entry::Settle(..) | Entry::Release { .. }));
+        ends || self.done_at_ms.is_some()
+    }
+}

@@ -1,0 +1,444 @@
+//! The file: what is checked before it is trusted, and its rows.
+//!
+//! ```text
+//! calls   number, account, key, at_ms, kind, settlement (JSON), check_sum, done_at_ms
+//! synced  times: written where a commit needs something to write
+//! ```
+//! Times are Unix milliseconds. Money comes out of this file, so each row carries a sum over what was
+//! written: a flipped bit is an error, not another price.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+
+use super::queue::{Entry, Queue, Waiting};
+use crate::{
+    BoxError,
+    contract::Settlement,
+    durable::file::{
+        Kind, NotOpened, SqliteFile, count, from_json, in_one_commit, integer, parsed, to_json,
+        unreadable,
+    },
+    number::RequestNumber,
+    outbox::log::{Ending, Pending},
+};
+
+/// `tgo1`, version 1. The pragma is for ordinary commits; those that must survive a power cut set it
+/// higher.
+const OUTBOX: Kind = Kind {
+    application_id: 0x7467_6f31,
+    schema_version: 1,
+    schema: "
+CREATE TABLE calls (
+    number TEXT PRIMARY KEY NOT NULL,
+    account TEXT NOT NULL,
+    key TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('intent', 'checkpoint', 'settle', 'release')),
+    settlement TEXT,
+    check_sum INTEGER NOT NULL,
+    done_at_ms INTEGER
+) STRICT;
+CREATE INDEX calls_done ON calls (done_at_ms) WHERE done_at_ms IS NOT NULL;
+CREATE TABLE synced (times INTEGER NOT NULL) STRICT;
+INSERT INTO synced VALUES (0);
+",
+    pragmas: "PRAGMA synchronous = NORMAL;",
+};
+
+/// How many calls one commit forgets: a settlement may be waiting behind it.
+const FORGET_MAX: u16 = 1_000;
+
+/// Why an outbox was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// Another process, or this one, has it open.
+    #[error(
+        "the outbox {} is in use by another gateway: give each gateway a file of its own, or stop the other one first",
+        .path.display()
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file, its folder or its lock could not be opened.
+    #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
+    Io {
+        /// What could not be opened.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not an outbox of this gateway: name another file", .path.display())]
+    NotAnOutbox {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another version of the gateway made it.
+    #[error(
+        "the outbox {} has schema version {found}, this gateway knows {known}: run the version that wrote it until its \
+         calls are settled",
+        .path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// It may not be written to.
+    #[error("the outbox {} may be read but not written to: check its owner and permissions", .path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Charges of another ledger wait in it.
+    #[error(
+        "{} keeps charges for another data set than the one at ledger.url: bring that one back, or move the \
+         file away to give them up",
+        .path.display()
+    )]
+    OtherBooks {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It cannot be trusted.
+    #[error(
+        "the outbox {} is damaged ({found}): move it away together with the files beside it (-wal, -shm) and keep them, \
+         then start again. The calls that it alone knew of will not be charged; their holds expire by themselves",
+        .path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+    },
+    /// SQLite failed.
+    #[error("cannot use the outbox {}", .path.display())]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BoxError,
+    },
+}
+
+impl LogError {
+    fn of(path: &Path, source: rusqlite::Error) -> Self {
+        use rusqlite::Error as E;
+        let path = path.to_owned();
+        // Values, or tables, that are not those that were written.
+        let damaged = matches!(
+            source,
+            E::SqlInputError { .. }
+                | E::FromSqlConversionFailure(..)
+                | E::IntegralValueOutOfRange(..)
+                | E::InvalidColumnType(..)
+                | E::Utf8Error(..)
+        );
+        match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => Self::NotAnOutbox { path },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => Self::Damaged {
+                path,
+                found: source.to_string(),
+            },
+            _ if damaged => Self::Damaged {
+                path,
+                found: source.to_string(),
+            },
+            _ => Self::Sqlite {
+                path,
+                source: source.into(),
+            },
+        }
+    }
+}
+
+impl From<NotOpened> for LogError {
+    fn from(why: NotOpened) -> Self {
+        match why {
+            NotOpened::InUse { path } => Self::InUse { path },
+            NotOpened::Io { path, source } => Self::Io { path, source },
+            NotOpened::Foreign { path } => Self::NotAnOutbox { path },
+            NotOpened::Version { path, found, known } => Self::Version { path, found, known },
+            NotOpened::ReadOnly { path } => Self::ReadOnly { path },
+            NotOpened::Sqlite { path, source } => Self::of(&path, source),
+        }
+    }
+}
+
+/// The file, and what an earlier process left in it.
+pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> {
+    let file = OUTBOX.open(path)?;
+    let damage = damage(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
+    if let Some(found) = damage {
+        return Err(LogError::Damaged {
+            path: file.path,
+            found,
+        });
+    }
+    let left = read(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
+    Ok((file, left))
+}
+
+/// Notes whose charges are kept here, and says whether they were this ledger's all along. A file with
+/// charges that another one has still to be told is refused.
+pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<bool, LogError> {
+    let failed = |source| LogError::of(&file.path, source);
+    let schema = "CREATE TABLE IF NOT EXISTS books (name TEXT NOT NULL) STRICT";
+    file.conn.execute_batch(schema).map_err(failed)?;
+    let known: Option<String> = file
+        .conn
+        .query_row("SELECT name FROM books", [], |row| row.get(0))
+        .optional()
+        .map_err(failed)?;
+    match &known {
+        Some(known) if known == books => return Ok(true),
+        Some(_) if unfinished => {
+            return Err(LogError::OtherBooks {
+                path: file.path.clone(),
+            });
+        }
+        _ => {}
+    }
+    let stale = known.is_some();
+    let sql = if stale {
+        "DELETE FROM calls; DELETE FROM books;"
+    } else {
+        ""
+    };
+    file.conn
+        .execute_batch(sql)
+        .and_then(|()| {
+            let sql = "INSERT INTO books (name) VALUES (?1)";
+            file.conn.execute(sql, [books])
+        })
+        .map_err(failed)?;
+    Ok(!stale)
+}
+
+/// What SQLite itself finds wrong with its pages.
+fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
+    let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    Ok((found != "ok").then_some(found))
+}
+
+fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
+    let sql =
+        "SELECT number, account, key, at_ms, kind, settlement, check_sum, done_at_ms FROM calls
+               ORDER BY done_at_ms IS NULL, done_at_ms, at_ms, number";
+    let mut left = Vec::new();
+    let mut select = conn.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        left.extend(read_call(row)?);
+    }
+    // The row for commits that have nothing else to write.
+    let times = conn.query_row("SELECT times FROM synced", [], |row| row.get::<_, i64>(0));
+    if times.optional()?.is_none() {
+        return Err(unreadable(0, "the table synced is empty".into()));
+    }
+    Ok(left)
+}
+
+/// `None` for a hold that was refused: it left nothing to tell again.
+fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
+    let (number, account, key): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let (at_ms, kind): (u64, String) = (count(row, 3)?, row.get(4)?);
+    let settlement: Option<String> = row.get(5)?;
+    let sum = check_sum(&number, &account, &key, at_ms, &kind, settlement.as_deref());
+    if sum != row.get::<_, i64>(6)? {
+        return Err(unreadable(
+            6,
+            format!("call {number} is not what was written").into(),
+        ));
+    }
+    let done = match row.get::<_, Option<i64>>(7)? {
+        None => false,
+        // One flipped bit makes these two of a missing date.
+        Some(0 | 1) => {
+            return Err(unreadable(7, format!("call {number} has no date").into()));
+        }
+        Some(_) => true,
+    };
+    let number: RequestNumber = parsed(row, 0)?;
+    let ending = if settlement.is_some() {
+        let settlement: Settlement = from_json(row, 5)?;
+        if settlement.number != number || *settlement.account != *account {
+            return Err(unreadable(5, format!("call {number} is another's").into()));
+        }
+        Ending::Settle(Arc::new(settlement))
+    } else {
+        Ending::Release {
+            number,
+            account: parsed(row, 1)?,
+            key: parsed(row, 2)?,
+        }
+    };
+    let ended = kind == "settle" || kind == "release";
+    Ok((ended || !done).then_some(Pending {
+        at_ms,
+        ending,
+        done,
+    }))
+}
+
+/// Writes what waits, all or nothing, and forgets some of what was done until then. Says whether
+/// there is more to forget.
+pub(super) fn commit(
+    conn: &mut Connection,
+    queue: &Queue,
+    forget_until_ms: Option<u64>,
+) -> rusqlite::Result<Option<u64>> {
+    in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
+}
+
+/// The same; what was committed before survives a power cut, too.
+pub(super) fn commit_durably(
+    conn: &mut Connection,
+    queue: &Queue,
+    forget_until_ms: Option<u64>,
+) -> rusqlite::Result<Option<u64>> {
+    conn.execute_batch("PRAGMA synchronous = FULL")?;
+    let committed = touch_and_commit(conn, queue, forget_until_ms);
+    conn.execute_batch("PRAGMA synchronous = NORMAL")?;
+    committed
+}
+
+fn touch_and_commit(
+    conn: &mut Connection,
+    queue: &Queue,
+    forget_until_ms: Option<u64>,
+) -> rusqlite::Result<Option<u64>> {
+    in_one_commit(conn, |batch| {
+        // A commit without a change would write, and so sync, nothing.
+        batch
+            .prepare_cached("UPDATE synced SET times = times + 1")?
+            .execute([])?;
+        write_all(batch, queue, forget_until_ms)
+    })
+}
+
+fn write_all(
+    batch: &Connection,
+    queue: &Queue,
+    forget_until_ms: Option<u64>,
+) -> rusqlite::Result<Option<u64>> {
+    for (number, waiting) in queue.iter() {
+        write(batch, number, waiting)?;
+    }
+    forget(batch, forget_until_ms)
+}
+
+fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqlite::Result<()> {
+    let (number, done_at_ms) = (number.to_string(), waiting.done_at_ms.map(integer));
+    let Some(entry) = &waiting.entry else {
+        let sql = "UPDATE calls SET done_at_ms = ?2 WHERE number = ?1";
+        batch
+            .prepare_cached(sql)?
+            .execute(params![number, done_at_ms])?;
+        return Ok(());
+    };
+    let (kind, account, key, at_ms, settlement) = match entry {
+        Entry::Intent {
+            account,
+            key,
+            at_ms,
+        } => ("intent", account, key, *at_ms, None),
+        Entry::Release {
+            account,
+            key,
+            at_ms,
+        } => ("release", account, key, *at_ms, None),
+        Entry::Checkpoint(settlement, at_ms) => (
+            "checkpoint",
+            &settlement.account,
+            &settlement.key,
+            *at_ms,
+            Some(to_json(settlement)?),
+        ),
+        Entry::Settle(settlement, at_ms) => (
+            "settle",
+            &settlement.account,
+            &settlement.key,
+            *at_ms,
+            Some(to_json(settlement)?),
+        ),
+    };
+    let at_ms = integer(at_ms);
+    let sum = check_sum(
+        &number,
+        account,
+        key,
+        at_ms.unsigned_abs(),
+        kind,
+        settlement.as_deref(),
+    );
+    let sql = "INSERT INTO calls (number, account, key, at_ms, kind, settlement, check_sum, done_at_ms)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+               ON CONFLICT (number) DO UPDATE SET
+                   account = excluded.account, key = excluded.key, at_ms = excluded.at_ms, kind = excluded.kind,
+                   settlement = excluded.settlement, check_sum = excluded.check_sum, done_at_ms = excluded.done_at_ms";
+    let row = params![
+        number,
+        &account[..],
+        &key[..],
+        at_ms,
+        kind,
+        settlement,
+        sum,
+        done_at_ms
+    ];
+    batch.prepare_cached(sql)?.execute(row)?;
+    Ok(())
+}
+
+fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<u64>> {
+    let Some(until_ms) = until_ms else {
+        return Ok(None);
+    };
+    let sql = "DELETE FROM calls WHERE number IN (
+                   SELECT number FROM calls WHERE done_at_ms IS NOT NULL AND done_at_ms <= ?1 LIMIT ?2)";
+    let forgotten = batch
+        .prepare_cached(sql)?
+        .execute(params![integer(until_ms), FORGET_MAX])?;
+    Ok((forgotten == usize::from(FORGET_MAX)).then_some(until_ms))
+}
+
+/// FNV-1a over the columns, 64 bits: any one byte that changes changes it.
+fn check_sum(
+    number: &str,
+    account: &str,
+    key: &str,
+    at_ms: u64,
+    kind: &str,
+    settlement: Option<&str>,
+) -> i64 {
+    let at_ms = at_ms.to_string();
+    let mut sum: u64 = 0xcbf2_9ce4_8422_2325;
+    for column in [
+        number,
+        account,
+        key,
+        &at_ms,
+        kind,
+        settlement.unwrap_or_default(),
+    ] {
+        // No text holds the byte that ends a column.
+        for byte in column.bytes().chain([0xff]) {
+            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    sum.cast_signed()
+}

@@ -1,0 +1,769 @@
+use std::{
+    collections::HashMap,
+    fs::{self, OpenOptions},
+};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::{
+    queue::{END_WAIT, Entry, INTENT_WAIT, NOTE_WAIT},
+    *,
+};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{Item, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+    outbox::log::{self, Ending},
+    usage::{End, Usage},
+};
+
+fn account() -> AccountId {
+    "acme".parse().unwrap()
+}
+
+fn key() -> KeyId {
+    "k1".parse().unwrap()
+}
+
+fn number(index: u16) -> RequestNumber {
+    RequestNumber::from_uuid(Uuid::from_u128(u128::from(index)))
+}
+
+fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
+    Arc::new(Settlement {
+        number: number(index),
+        account: account(),
+        key: key(),
+        held: MicroRub::new(1_000_000),
+        cost: MicroRub::new(cost),
+        fresh: true,
+        item: Item {
+            model: "модель".into(),
+            vendor: "v".into(),
+            usage: Usage {
+                input: 1,
+                cached_input: 2,
+                cache_write: 3,
+                output: 4,
+            },
+            price: None,
+            estimated: true,
+            bounded: false,
+            end: End::GatewayStopped,
+            session: (index != 3).then(|| "s-1".parse().unwrap()),
+        },
+    })
+}
+
+fn intent(index: u16) -> Line {
+    Line::Intent {
+        number: number(index),
+        account: account(),
+        key: key(),
+        at_ms: 1_000 + u64::from(index),
+    }
+}
+
+fn checkpoint(index: u16) -> Line {
+    Line::Checkpoint(settlement(index, 40))
+}
+
+fn settle(index: u16) -> Line {
+    Line::Settle(settlement(index, 70), 2_000 + u64::from(index))
+}
+
+fn release(index: u16) -> Line {
+    Line::Release {
+        number: number(index),
+        account: account(),
+        key: key(),
+        at_ms: 2_000 + u64::from(index),
+    }
+}
+
+fn done(index: u16) -> Line {
+    Line::Done {
+        number: number(index),
+        at_ms: 3_000 + u64::from(index),
+    }
+}
+
+/// Calls in every state, each line in a commit of its own.
+async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    for line in [
+        intent(1),
+        intent(2),
+        checkpoint(2),
+        intent(3),
+        settle(3),
+        intent(4),
+        release(4),
+        intent(5),
+        settle(5),
+        done(5),
+        intent(6),
+        release(6),
+        done(6),
+        // Its hold was refused.
+        intent(7),
+        done(7),
+    ] {
+        log.append(line);
+        log.sync().await.unwrap();
+    }
+    (log, path)
+}
+
+fn released(index: u16) -> Ending {
+    Ending::Release {
+        number: number(index),
+        account: account(),
+        key: key(),
+    }
+}
+
+/// What is left of them, by number.
+fn left_of_used() -> Vec<(Ending, bool)> {
+    vec![
+        (released(1), false),
+        (Ending::Settle(settlement(2, 40)), false),
+        (Ending::Settle(settlement(3, 70)), false),
+        (released(4), false),
+        (Ending::Settle(settlement(5, 70)), true),
+        (released(6), true),
+    ]
+}
+
+fn by_number(left: &[Pending]) -> Vec<(Ending, bool)> {
+    let mut left: Vec<_> = left
+        .iter()
+        .map(|call| (call.ending.clone(), call.done))
+        .collect();
+    left.sort_by_key(|(ending, _)| ending.number());
+    left
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_for_the_next_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    assert_eq!(log.load().await.unwrap(), []);
+    log.close().await;
+
+    let log = SqliteLog::open(&path).unwrap();
+    let left = log.load().await.unwrap();
+    assert_eq!(by_number(&left), left_of_used());
+    // What is done comes first, in the order in which it was done.
+    let numbers: Vec<_> = left.iter().map(|call| call.ending.number()).collect();
+    assert_eq!(numbers[..2], [number(5), number(6)]);
+    let dates: HashMap<_, _> = left
+        .iter()
+        .map(|call| (call.ending.number(), call.at_ms))
+        .collect();
+    assert_eq!((dates[&number(1)], dates[&number(3)]), (1_001, 2_003));
+    // A checkpoint is dated by the log, with the time of today.
+    assert!(dates[&number(2)] > 1_700_000_000_000);
+
+    // The next process ends them, in the same file.
+    for index in 1..=4 {
+        log.append(done(index));
+    }
+    log.close().await;
+    let log = SqliteLog::open(&path).unwrap();
+    // The first and the second never came to their end: they are gone with their `done`.
+    let left: Vec<_> = left_of_used()
+        .into_iter()
+        .skip(2)
+        .map(|(ending, _)| (ending, true))
+        .collect();
+    assert_eq!(by_number(&log.load().await.unwrap()), left);
+}
+
+#[tokio::test]
+async fn what_was_synced_outlives_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_log, path) = used(&dir).await;
+    // What a killed process leaves behind: the file and its log, as they stand.
+    let copy = dir.path().join("copy.db");
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(
+        dir.path().join("outbox.db-wal"),
+        dir.path().join("copy.db-wal"),
+    )
+    .unwrap();
+    let revived = SqliteLog::open(&copy).unwrap();
+    assert_eq!(by_number(&revived.load().await.unwrap()), left_of_used());
+}
+
+#[tokio::test]
+async fn lines_reach_the_file_without_a_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    let looker = Connection::open(&path).unwrap();
+    for (line, kind) in [
+        (intent(1), "intent"),
+        (checkpoint(1), "checkpoint"),
+        (settle(1), "settle"),
+    ] {
+        log.append(line);
+        let written = tokio::time::timeout(Duration::from_secs(5), async {
+            loop {
+                let found =
+                    looker.query_row("SELECT kind FROM calls", [], |row| row.get::<_, String>(0));
+                if found.is_ok_and(|found| found == kind) {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        written.await.unwrap_or_else(|_| panic!("no {kind}"));
+    }
+}
+
+#[tokio::test]
+async fn what_was_done_is_forgotten_in_bulk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    // More than one commit forgets, and one that is not done.
+    for index in 0..2_500 {
+        log.append(settle(index));
+    }
+    log.sync().await.unwrap();
+    for index in 1..2_500 {
+        log.append(done(index));
+    }
+    log.sync().await.unwrap();
+    log.forget(3_000 + 2_400);
+    let looker = Connection::open(&path).unwrap();
+    let forgotten = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            let rows: i64 = looker
+                .query_row("SELECT count(*) FROM calls", [], |row| row.get(0))
+                .unwrap();
+            if rows == 100 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    forgotten.await.unwrap();
+    log.close().await;
+    let left = SqliteLog::open(&path).unwrap().load().await.unwrap();
+    assert_eq!(left.iter().filter(|call| call.done).count(), 99);
+    let first = left.iter().find(|call| !call.done).unwrap();
+    assert_eq!(first.ending.number(), number(0));
+}
+
+#[tokio::test]
+async fn a_file_has_one_gateway_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    let refused = SqliteLog::open(&path).unwrap_err();
+    assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
+    let text = refused.to_string();
+    assert!(
+        text.contains("outbox.db") && text.contains("a file of its own"),
+        "{text}"
+    );
+    log.close().await;
+    SqliteLog::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_closed_outbox_writes_nothing_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    log.close().await;
+    assert_eq!(log.fault().as_deref(), Some("it is closed"));
+    assert!(log.sync().await.is_err());
+    log.append(intent(8));
+    let log = SqliteLog::open(&path).unwrap();
+    assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
+}
+
+#[tokio::test]
+async fn what_is_no_outbox_of_ours_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+
+    fs::write(
+        path("text"),
+        "not a database, but long enough to have a header of its own, which is no header at all",
+    )
+    .unwrap();
+    Connection::open(path("foreign"))
+        .unwrap()
+        .execute_batch("CREATE TABLE t (x)")
+        .unwrap();
+    crate::sqlite::SqliteLedger::open(&path("ledger"))
+        .unwrap()
+        .close()
+        .await;
+    for name in ["text", "foreign", "ledger"] {
+        let refused = SqliteLog::open(&path(name)).unwrap_err();
+        assert!(
+            matches!(refused, LogError::NotAnOutbox { .. }),
+            "{name}: {refused}"
+        );
+    }
+
+    SqliteLog::open(&path("newer")).unwrap().close().await;
+    Connection::open(path("newer"))
+        .unwrap()
+        .execute_batch("PRAGMA user_version = 2")
+        .unwrap();
+    let refused = SqliteLog::open(&path("newer")).unwrap_err();
+    assert!(
+        matches!(refused, LogError::Version { found: 2, .. }),
+        "{refused}"
+    );
+
+    let refused = SqliteLog::open(&path("missing/outbox.db")).unwrap_err();
+    assert!(matches!(refused, LogError::Io { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_file_that_may_only_be_read_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    let read_only = |path: &Path| {
+        let refused = SqliteLog::open(path).unwrap_err();
+        assert!(matches!(refused, LogError::ReadOnly { .. }), "{refused}");
+    };
+
+    // Its header says that only a newer SQLite may write to it.
+    let newer = dir.path().join("newer.db");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[18] = 3;
+    fs::write(&newer, bytes).unwrap();
+    read_only(&newer);
+
+    let mut permissions = fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&path, permissions).unwrap();
+    // Root may write to anything.
+    if OpenOptions::new().write(true).open(&path).is_err() {
+        read_only(&path);
+    }
+}
+
+/// Opens what somebody has tampered with: an error that says where, or what was written.
+fn opens_rightly(dir: &TempDir, bytes: &[u8], what: &str) -> bool {
+    let copy = dir.path().join("tampered.db");
+    fs::write(&copy, bytes).unwrap();
+    for beside in ["tampered.db-wal", "tampered.db-shm"] {
+        let _ = fs::remove_file(dir.path().join(beside));
+    }
+    match rows::open(&copy) {
+        Ok((_file, left)) => {
+            assert_eq!(by_number(&left), left_of_used(), "{what}");
+            true
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("tampered.db"), "{what}: {error}");
+            false
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_call_is_charged_from_a_damaged_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    let bytes = fs::read(&path).unwrap();
+    assert!(opens_rightly(&dir, &bytes, "untouched"));
+
+    for kept in [
+        1,
+        100,
+        4_095,
+        4_096,
+        bytes.len() / 2,
+        bytes.len() - 4_096,
+        bytes.len() - 100,
+    ] {
+        let torn = &bytes[..kept];
+        assert!(!opens_rightly(&dir, torn, &format!("{kept} bytes")) || kept > bytes.len() - 4_096);
+    }
+    let mut found = 0;
+    for offset in (0..bytes.len()).step_by(61) {
+        let mut flipped = bytes.clone();
+        flipped[offset] ^= 1 << (offset % 8);
+        found += u32::from(!opens_rightly(&dir, &flipped, &format!("byte {offset}")));
+    }
+    assert!(found > 0, "no flipped bit was found");
+}
+
+#[tokio::test]
+async fn another_price_in_the_file_is_found_and_the_error_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    for (index, tampering) in [
+        "UPDATE calls SET settlement = replace(settlement, '0.00007', '0.00009')",
+        "UPDATE calls SET account = 'other'",
+        "UPDATE calls SET kind = 'settle' WHERE kind = 'checkpoint'",
+        "UPDATE calls SET at_ms = at_ms + 1",
+        "UPDATE calls SET done_at_ms = 0 WHERE done_at_ms IS NULL",
+        "DROP TABLE calls",
+        "DELETE FROM synced",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let copy = dir.path().join(format!("copy{index}.db"));
+        fs::copy(&path, &copy).unwrap();
+        let raw = Connection::open(&copy).unwrap();
+        raw.execute_batch(tampering).unwrap();
+        drop(raw);
+        let refused = SqliteLog::open(&copy).unwrap_err();
+        assert!(
+            matches!(refused, LogError::Damaged { .. }),
+            "{tampering}: {refused}"
+        );
+        let text = refused.to_string();
+        assert!(
+            text.contains(&format!("copy{index}.db")) && text.contains("move it away"),
+            "{text}"
+        );
+    }
+    SqliteLog::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn of_a_torn_log_what_came_first_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    let calls = 10;
+    for index in 1..=calls {
+        log.append(settle(index));
+        log.sync().await.unwrap();
+    }
+    let (file, wal) = (
+        fs::read(&path).unwrap(),
+        fs::read(dir.path().join("outbox.db-wal")).unwrap(),
+    );
+    let copy = dir.path().join("copy.db");
+    let mut most = 0;
+    for kept in (0..wal.len()).step_by(1_999).chain([wal.len()]) {
+        let _ = fs::remove_file(dir.path().join("copy.db-shm"));
+        fs::write(&copy, &file).unwrap();
+        fs::write(dir.path().join("copy.db-wal"), &wal[..kept]).unwrap();
+        let (opened, left) = rows::open(&copy).unwrap();
+        drop(opened);
+        let numbers: Vec<_> = left.iter().map(|call| call.ending.number()).collect();
+        let first: Vec<_> = (1..=calls).map(number).take(numbers.len()).collect();
+        assert_eq!(numbers, first, "{kept} bytes");
+        assert!(numbers.len() >= most, "{kept} bytes");
+        most = numbers.len();
+    }
+    assert_eq!(most, usize::from(calls));
+}
+
+#[tokio::test]
+async fn a_full_disk_is_a_fault_until_there_is_room_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    let shared = &log.inner.shared;
+    shared.lock().pages_max = Some(1);
+    for index in 100..300 {
+        log.append(settle(index));
+    }
+    let full = log.sync().await.unwrap_err().to_string();
+    assert!(
+        full.contains("full") && full.contains("tried again"),
+        "{full}"
+    );
+    assert_eq!(log.fault(), Some(full));
+    // Lines are taken all the same: they are of calls that run.
+    log.append(done(100));
+
+    shared.lock().pages_max = Some(1_000_000);
+    let healed = tokio::time::timeout(Duration::from_secs(10), async {
+        while log.sync().await.is_err() {}
+    });
+    healed.await.unwrap();
+    assert_eq!(log.fault(), None);
+    log.close().await;
+    let left = SqliteLog::open(&path).unwrap().load().await.unwrap();
+    assert_eq!(left.len(), left_of_used().len() + 200);
+    let done = left.iter().filter(|call| call.done);
+    assert_eq!(done.count(), 2 + 1);
+}
+
+#[tokio::test]
+async fn an_outbox_whose_file_failed_says_so_until_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("DROP TABLE calls")
+        .unwrap();
+    log.append(settle(8));
+    assert!(log.sync().await.is_err());
+    let fault = log.fault().unwrap();
+    assert!(
+        fault.contains("no such table") && fault.contains("restart"),
+        "{fault}"
+    );
+    log.append(settle(9));
+    assert!(log.sync().await.is_err());
+    log.close().await;
+}
+
+/// What waits, in words.
+fn waiting(queue: &Queue) -> Vec<String> {
+    let mut shown = Vec::new();
+    for (number, waiting) in queue.iter() {
+        let word = match &waiting.entry {
+            None => "-",
+            Some(Entry::Intent { .. }) => "intent",
+            Some(Entry::Checkpoint(settlement, _)) if settlement.cost.micro() == 40 => "noted",
+            Some(Entry::Checkpoint(..)) => "noted again",
+            Some(Entry::Settle(..)) => "settle",
+            Some(Entry::Release { .. }) => "release",
+        };
+        let done = if waiting.done_at_ms.is_some() {
+            ", done"
+        } else {
+            ""
+        };
+        shown.push(format!("{} {word}{done}", number.uuid().as_u128()));
+    }
+    shown
+}
+
+fn queue(lines: &[Line], now: Moment) -> Queue {
+    let mut queue = Queue::default();
+    for line in lines {
+        queue.add(line.clone(), now);
+    }
+    queue
+}
+
+#[test]
+fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
+    let again = Line::Checkpoint(settlement(1, 41));
+    for (lines, rows) in [
+        (&[intent(1)][..], &["1 intent"][..]),
+        (
+            &[intent(1), checkpoint(1), again.clone()],
+            &["1 noted again"],
+        ),
+        (&[intent(1), checkpoint(1), settle(1)], &["1 settle"]),
+        (&[intent(1), checkpoint(1), settle(1), done(1)], &[]),
+        (&[intent(1), release(1), done(1), intent(2)], &["2 intent"]),
+        (&[intent(1), done(1)], &[]),
+        // The intent is in the file already.
+        (&[checkpoint(1), again], &["1 noted again"]),
+        (&[settle(1), done(1)], &["1 settle, done"]),
+        (&[done(1)], &["1 -, done"]),
+        // Too late.
+        (&[settle(1), checkpoint(1)], &["1 settle"]),
+        (&[done(1), checkpoint(1)], &["1 -, done"]),
+        (
+            &[intent(2), release(1), settle(2)],
+            &["1 release", "2 settle"],
+        ),
+    ] {
+        assert_eq!(waiting(&queue(lines, Moment::now())), rows, "{lines:?}");
+    }
+}
+
+#[test]
+fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
+    let now = Moment::now();
+    for (lines, wait) in [
+        (&[intent(1)][..], Some(INTENT_WAIT)),
+        (&[checkpoint(1)], Some(NOTE_WAIT)),
+        (&[intent(1), checkpoint(1)], Some(NOTE_WAIT)),
+        (&[intent(1), settle(1), intent(2)], Some(END_WAIT)),
+        (&[intent(1), release(1)], Some(END_WAIT)),
+        (&[done(1)], Some(NOTE_WAIT)),
+        (&[intent(1), settle(1), done(1)], None),
+    ] {
+        let mut queue = queue(lines, now);
+        let due = wait.map(|wait| now + wait);
+        assert_eq!(queue.first_due(), due, "{lines:?}");
+        if let Some(due) = due {
+            let early = due - Duration::from_nanos(1);
+            assert!(queue.take_due(early).is_empty(), "{lines:?}");
+            assert_eq!(waiting(&queue.take_due(due)).len(), 1, "{lines:?}");
+        }
+    }
+
+    // An end that comes late has its time, too.
+    let mut late = queue(&[intent(1)], now);
+    let end = now + INTENT_WAIT;
+    late.add(settle(1), end);
+    assert!(late.take_due(end).is_empty());
+    assert_eq!(late.add(done(1), end), None);
+    assert!(late.is_empty());
+
+    // What could not be written does not wait again.
+    let mut fresh = queue(&[settle(1)], now);
+    fresh.put_back(queue(&[intent(1)], now), now);
+    assert_eq!(waiting(&fresh.take_due(now)), ["1 settle"]);
+}
+
+#[test]
+fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
+    let shared = Shared::default();
+    let soon = Moment::now();
+    let late = soon + Duration::from_secs(3_600);
+    for (line, sleeps_until, woken) in [
+        (intent(1), late, true),
+        (intent(2), soon, false),
+        (settle(1), soon, false),
+        (settle(2), late, true),
+        // Nothing is left of them.
+        (done(1), late, false),
+        (done(2), late, false),
+        // What the file has of it is to be changed.
+        (done(3), late, true),
+    ] {
+        let what = format!("{line:?}");
+        shared.lock().sleeps_until = Some(sleeps_until);
+        shared.append(line);
+        assert_eq!(shared.lock().sleeps_until.is_none(), woken, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_comes_to_nothing_does_not_keep_the_next_from_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    let looker = Connection::open(&path).unwrap();
+    for index in 1..=20 {
+        for line in [intent(index), settle(index), done(index)] {
+            log.append(line);
+        }
+    }
+    log.append(intent(21));
+    let written = tokio::time::timeout(Duration::from_secs(5), async {
+        let sql = "SELECT count(*) FROM calls WHERE kind = 'intent'";
+        while looker
+            .query_row(sql, [], |row| row.get::<_, i64>(0))
+            .unwrap()
+            == 0
+        {
+            tokio::task::yield_now().await;
+        }
+    });
+    written.await.unwrap();
+}
+
+#[test]
+fn what_could_not_be_written_stands_below_what_came_since() {
+    for (older, newer, rows) in [
+        (&[intent(1)][..], &[settle(1)][..], &["1 settle"][..]),
+        (&[intent(1)], &[], &["1 intent"]),
+        (&[intent(1), settle(1)], &[done(1)], &[]),
+        (&[settle(1)], &[done(1)], &["1 settle, done"]),
+        (
+            &[settle(1), done(1)],
+            &[intent(2)],
+            &["1 settle, done", "2 intent"],
+        ),
+        (&[intent(1)], &[settle(1), done(1)], &[]),
+        (&[intent(1)], &[checkpoint(1)], &["1 noted"]),
+    ] {
+        let now = Moment::now();
+        let mut queue_now = queue(newer, now);
+        queue_now.put_back(queue(older, now), now);
+        assert_eq!(waiting(&queue_now), rows, "{older:?}, {newer:?}");
+    }
+}
+
+/// Steps: of which call, what comes next, whether the log is synced after it.
+async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    let log = SqliteLog::open(&path).unwrap();
+    let mut lines = Vec::new();
+    let mut progress = HashMap::new();
+    for &(call, step, sync) in steps {
+        // Intent, checkpoints, an end, done: in this order.
+        let stage = progress.entry(call).or_insert(0);
+        let (line, next) = match (*stage, step) {
+            (0, _) => (intent(call), 1),
+            (1, 0) => (checkpoint(call), 1),
+            (1, 1) => (settle(call), 2),
+            (1, 2) => (release(call), 2),
+            (1 | 2, _) => (done(call), 3),
+            _ => continue,
+        };
+        *stage = next;
+        lines.push(line.clone());
+        log.append(line);
+        if sync {
+            log.sync().await.unwrap();
+        }
+    }
+    log.close().await;
+    let found = by_number(&SqliteLog::open(&path).unwrap().load().await.unwrap());
+    let expected = by_number(&log::pending(lines));
+    // What was over before the writer got to it need not be there.
+    assert!(
+        found.iter().all(|call| expected.contains(call)),
+        "{found:?}"
+    );
+    for call in expected {
+        assert!(call.1 || found.contains(&call), "{call:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn the_file_keeps_what_its_lines_come_to(
+        steps in prop::collection::vec((0..6u16, 0..5u8, any::<bool>()), 1..60)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(file_keeps_what_lines_come_to(&steps));
+    }
+}
+
+#[tokio::test]
+async fn charges_of_one_ledger_are_not_told_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path) = used(&dir).await;
+    log.close().await;
+    // It was made before ledgers had names, and is the first one's now.
+    for books in ["first", "first"] {
+        let log = SqliteLog::open_for(&path, books).unwrap();
+        assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
+        log.close().await;
+    }
+    let error = SqliteLog::open_for(&path, "second").unwrap_err();
+    assert!(
+        matches!(error, LogError::OtherBooks { .. }) && error.to_string().contains("outbox.db"),
+        "{error}"
+    );
+
+    // With nothing left to tell it may change hands.
+    let log = SqliteLog::open_for(&path, "first").unwrap();
+    for number in 1..=4 {
+        log.append(done(number));
+    }
+    log.sync().await.unwrap();
+    log.close().await;
+    for _ in 0..2 {
+        let log = SqliteLog::open_for(&path, "second").unwrap();
+        assert!(log.load().await.unwrap().is_empty());
+        log.close().await;
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether the servers are set up to keep money.
+
+use std::collections::HashMap;
+
+use super::RedisLedger;
+use crate::{
+    conn::{OPERATOR_TIMEOUT, Primary, RedisFault},
+    contract::LedgerError,
+};
+
+impl RedisLedger {
+    /// Looks at the settings of every primary: answers what could lose the newest entries, each time with
+    /// the server's name where there are several.
+    ///
+    /// # Errors
+    /// A server would throw away a part of the books when its memory is full, or none can be reached.
+    pub async fn check_server(&self) -> Result<Vec<String>, LedgerError> {
+        let conn = &self.0.conn;
+        let primaries = conn.look().await;
+        let mut warnings = Vec::new();
+        let (mut silent, mut somebody_answered) = (None, false);
+        for primary in &primaries {
+            let name = if conn.is_replicated() {
+                format!("{}: ", primary.address())
+            } else {
+                String::new()
+            };
+            match check(primary, conn.is_replicated()).await {
+                Ok(found) => {
+                    somebody_answered = true;
+                    warnings.extend(found.into_iter().map(|warning| format!("{name}{warning}")));
+                }
+                Err(RedisFault::Unexpected(text)) => {
+                    return Err(RedisFault::Unexpected(format!("{name}{text}")).into());
+                }
+                Err(fault) => {
+                    warnings.push(format!("{fault}: its settings are not known"));
+                    silent = Some(fault);
+                }
+            }
+        }
+        match silent {
+            Some(fault) if !somebody_answered => Err(fault.into()),
+            _ => Ok(warnings),
+        }
+    }
+}
+
+/// One server's warnings. Where `replicas_expected`, that it has none is one.
+async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
+    let mut warnings = Vec::new();
+    match setting(primary, "maxmemory-policy").await? {
+        Some(policy) if policy != "noeviction" => {
+            return Err(RedisFault::Unexpected(format!(
+                "maxmemory-policy is {policy}: the server would evict balances or results. \
+                 Set it to noeviction"
+            )));
+        }
+        Some(_) => {}
+        None => warnings.push(
+            "the server does not show its settings: see to it that maxmemory-policy is noeviction \
+             and appendonly is yes"
+                .to_owned(),
+        ),
+    }
+    if let Some(value) = setting(primary, "appendonly").await? {
+        if value != "yes" {
+            warnings.push(format!(
+                "appendonly is {value}: a restart of the server loses entries. Set it to yes"
+            ));
+        } else if let Some(value) = setting(primary, "appendfsync").await?
+            && value != "always"
+        {
+            let lost = if value == "everysec" {
+                "up to a second"
+            } else {
+                "an unknown time"
+            };
+            warnings.push(format!(
+                "appendfsync is {value}: a crash of the server loses {lost} of entries"
+            ));
+        }
+    }
+    let replicas = primary.info(OPERATOR_TIMEOUT).await?;
+    match replicas.map(|info| info.replicas) {
+        Some(0) if replicas_expected => warnings.push(
+            "no replica is in touch with it: nobody takes its place when it is gone".to_owned(),
+        ),
+        None | Some(0) => {}
+        Some(_) => {
+            if setting(primary, "min-replicas-to-write").await?.as_deref() == Some("0") {
+                warnings.push(
+                    "min-replicas-to-write is 0: a primary cut off from its replicas goes on taking \
+                     entries that a failover loses. Set it to 1"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    Ok(warnings)
+}
+
+/// A setting; `None` where the host forbids to look.
+async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
+    match primary
+        .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)
+        .await
+    {
+        Ok(mut found) => Ok(found.remove(name)),
+        Err(RedisFault::Refused { .. }) => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}

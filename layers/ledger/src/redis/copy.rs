@@ -1,0 +1,445 @@
+//! A ledger in Redis that is filled from another ledger. Until it is published its schema is a word that
+//! no gateway knows.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::future::try_join_all;
+
+use super::{
+    COPYING, RECEIPT_MS, RedisLedger, SCHEMA, account_key, books::id_key, digest_key, digits,
+    new_enough, other_schema, receipt_key,
+};
+use crate::{
+    account::{AccountId, KeyRecord, KeyStatus},
+    conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
+    contract::{
+        AccountBooks, BookError, JournalLine, KeyView, LedgerAdmin, LedgerError, Receipt,
+        TariffVersion,
+    },
+    money::MicroRub,
+    transfer::{Source, Target, same},
+};
+
+/// How many entries one command takes. A command of over 1 048 576 words is refused, and one that is much
+/// shorter keeps the server from everything else.
+const ENTRIES_AT_ONCE: usize = 500;
+/// How many keys are written at the same time, and how many of them one command takes.
+const KEYS_AT_ONCE: usize = 64;
+/// How often it is looked whether a gateway writes its sign of life (see [`RedisLedger::watch`]), which
+/// it does each second and which stands for a second.
+const SIGN_LOOKS: u32 = 10;
+const SIGN_LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A server or Cluster that is being filled. One that an earlier run had begun to fill is gone on with.
+#[derive(Debug)]
+pub struct RedisCopy {
+    ledger: RedisLedger,
+    now_ms: u64,
+    /// Where the journal is that is being written: its account and its last place.
+    journal: Option<(AccountId, u64, u64)>,
+}
+
+impl RedisCopy {
+    /// Takes an empty server, or the one that an earlier run took.
+    ///
+    /// # Errors
+    /// The server is out of reach, too old, in use, or has accounts.
+    pub async fn begin(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
+        let conn = RedisConn::connect(url, settings).await?;
+        new_enough(&conn)?;
+        let schema: Option<String> = conn
+            .command(&["HGET", "tg:sys", "schema"], OPERATOR_TIMEOUT)
+            .await?;
+        match schema.as_deref() {
+            None | Some(COPYING) => {}
+            Some(SCHEMA) => {
+                let accounts: u64 = conn
+                    .command(&["SCARD", "tg:accounts"], OPERATOR_TIMEOUT)
+                    .await?;
+                if accounts > 0 {
+                    let text =
+                        format!("the server has accounts already ({accounts}): name an empty one");
+                    return Err(LedgerError::Unavailable(text.into()));
+                }
+                if has_sign_of_life(&conn).await? {
+                    let text = "a gateway serves from the server: stop it first";
+                    return Err(LedgerError::Unavailable(text.into()));
+                }
+            }
+            Some(schema) => return Err(other_schema(schema).into()),
+        }
+        let words = ["HSET", "tg:sys", "schema", COPYING];
+        let _: i64 = conn.command(&words, OPERATOR_TIMEOUT).await?;
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Self {
+            ledger: RedisLedger::begin(conn).await?,
+            now_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            journal: None,
+        })
+    }
+
+    fn conn(&self) -> &RedisConn {
+        self.ledger.conn()
+    }
+
+    async fn set(&self, words: &[&str]) -> Result<(), RedisFault> {
+        let _: i64 = self.conn().command(words, OPERATOR_TIMEOUT).await?;
+        Ok(())
+    }
+
+    /// Writes fields and values of one hash.
+    async fn set_fields(&self, hash: &str, fields: &[(String, String)]) -> Result<(), RedisFault> {
+        let mut words = vec!["HSET", hash];
+        words.extend(
+            fields
+                .iter()
+                .flat_map(|(name, value)| [name.as_str(), value.as_str()]),
+        );
+        self.set(&words).await
+    }
+
+    /// Writes a key's record, among those of its account and where it is looked up.
+    async fn key(&self, records: &str, record: &KeyRecord) -> Result<(), BookError> {
+        let json =
+            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
+        self.set(&["HSET", records, &record.id, &json]).await?;
+        let (by_id, by_digest) = (id_key(&record.id), digest_key(&record.digest));
+        let _: String = self
+            .conn()
+            .command(&["SET", &by_id, &record.account], OPERATOR_TIMEOUT)
+            .await?;
+        let fields = [
+            ("id", &*record.id),
+            ("account", &*record.account),
+            ("version", "1"),
+            ("record", &json),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Ok(self.set_fields(&by_digest, &fields).await?)
+    }
+
+    /// The next place for a line of this time: places only grow.
+    fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
+        let (last_ms, last_sequence) = match &self.journal {
+            Some((id, ms, sequence)) if id == account => (*ms, *sequence),
+            // Behind what stands for forgotten lines.
+            _ => (0, 1),
+        };
+        let place = if at_ms > last_ms {
+            (at_ms, 0)
+        } else {
+            (last_ms, last_sequence + 1)
+        };
+        self.journal = Some((account.clone(), place.0, place.1));
+        place
+    }
+}
+
+/// What an account's hash has of a key's money. Nothing is held: who copies has stopped the gateways.
+fn money_fields(key: &KeyView) -> Vec<(String, String)> {
+    let record = &key.record;
+    let enabled = u8::from(record.status == KeyStatus::Active).to_string();
+    let (month, day) = key.periods();
+    let mut fields = vec![
+        ("s", enabled),
+        ("u", digits(key.spent_rub)),
+        ("h", "0".to_owned()),
+        ("v", "1".to_owned()),
+        ("m", month.to_string()),
+        ("d", day.to_string()),
+    ];
+    for (part, ceiling) in [
+        ("l", key.ceiling_rub),
+        ("lm", key.month.ceiling_rub),
+        ("ld", key.day.ceiling_rub),
+    ] {
+        fields.extend(ceiling.map(|ceiling| (part, digits(ceiling))));
+    }
+    let named = |(part, value)| (format!("{}.{part}", record.id), value);
+    fields.into_iter().map(named).collect()
+}
+
+impl Target for RedisCopy {
+    type Ledger = RedisLedger;
+
+    async fn has(&mut self, books: &AccountBooks) -> Result<bool, BookError> {
+        match self.ledger.books(&books.view.id).await {
+            Ok(there) => Ok(same(&there, books)),
+            Err(BookError::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves out what the server would have forgotten by now.
+    async fn lines(
+        &mut self,
+        account: &AccountId,
+        lines: &[JournalLine],
+        forgotten: bool,
+    ) -> Result<(), BookError> {
+        let kept = |line: &&JournalLine| line.at_ms().saturating_add(RECEIPT_MS) > self.now_ms;
+        let kept: Vec<&JournalLine> = lines.iter().filter(kept).collect();
+        let forgotten = forgotten || kept.len() < lines.len();
+        let mut keys = vec![account_key(account, ""), account_key(account, ":j")];
+        let mut args = vec![u8::from(forgotten).to_string()];
+        for line in kept {
+            let (ms, sequence) = self.place(account, line.at_ms());
+            let (keep_ms, fields) = match line {
+                JournalLine::Entry { .. } => (0, entry_fields(line)),
+                JournalLine::Call(receipt) => {
+                    keys.push(receipt_key(account, receipt.number));
+                    self.ledger.note_day(receipt.number, account).await;
+                    let age_ms = self.now_ms.saturating_sub(receipt.at_ms);
+                    ((RECEIPT_MS - age_ms).max(1), call_fields(receipt)?)
+                }
+            };
+            args.extend([ms, sequence, keep_ms, fields.len() as u64].map(|n| n.to_string()));
+            args.extend(fields);
+        }
+        let _: u64 = self
+            .ledger
+            .ask_patiently(&self.ledger.0.scripts.copy_lines, &keys, &args)
+            .await?;
+        Ok(())
+    }
+
+    /// The balance comes last: an account without it is not there yet.
+    async fn account(
+        &mut self,
+        books: &AccountBooks,
+        entries: &HashMap<String, MicroRub>,
+    ) -> Result<(), BookError> {
+        let view = &books.view;
+        self.set(&["SADD", "tg:accounts", &view.id]).await?;
+        let entries: Vec<(String, String)> = entries
+            .iter()
+            .map(|(id, amount)| (id.clone(), digits(*amount)))
+            .collect();
+        let of_account = ["", ":k", ":t"].map(|part| account_key(&view.id, part));
+        let [money, records, entered] = &of_account;
+        for some in entries.chunks(ENTRIES_AT_ONCE) {
+            self.set_fields(entered, some).await?;
+        }
+        for some in books.keys.chunks(KEYS_AT_ONCE) {
+            let mut written = Vec::with_capacity(some.len());
+            for key in some {
+                written.push(self.key(records, &key.record));
+            }
+            try_join_all(written).await?;
+            let fields: Vec<(String, String)> = some.iter().flat_map(money_fields).collect();
+            self.set_fields(money, &fields).await?;
+        }
+        let of_account = [
+            ("name", view.name.clone()),
+            ("s", u8::from(view.suspended).to_string()),
+            ("h", "0".to_owned()),
+            ("loss", digits(view.loss_rub)),
+            ("b", digits(view.balance_rub)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value));
+        Ok(self.set_fields(money, &of_account).await?)
+    }
+
+    async fn tariff(&mut self, version: TariffVersion, fingerprint: &str) -> Result<(), BookError> {
+        let (id, from) = (
+            version.id.to_string(),
+            version.effective_from_ms.to_string(),
+        );
+        let words = [
+            "HSET",
+            "tg:sys",
+            "tariff",
+            fingerprint,
+            "tariff_id",
+            &id,
+            "tariff_from",
+            &from,
+        ];
+        Ok(self.set(&words).await?)
+    }
+
+    async fn filled(&mut self) -> Result<RedisLedger, BookError> {
+        Ok(self.ledger.clone())
+    }
+
+    async fn publish(self, _: RedisLedger) -> Result<(), BookError> {
+        let words = ["HSET", "tg:sys", "schema", SCHEMA];
+        let _: i64 = self
+            .conn()
+            .command_durably(&words, OPERATOR_TIMEOUT)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Source for RedisLedger {
+    async fn entries(&self, account: &AccountId) -> Result<HashMap<String, MicroRub>, BookError> {
+        let key = account_key(account, ":t");
+        let mut entries = HashMap::new();
+        let mut cursor = 0u64;
+        loop {
+            let (next, some): (u64, HashMap<String, i64>) = self
+                .conn()
+                .command(
+                    &["HSCAN", &key, &cursor.to_string(), "COUNT", "1000"],
+                    OPERATOR_TIMEOUT,
+                )
+                .await?;
+            entries.extend(
+                some.into_iter()
+                    .map(|(id, amount)| (id, MicroRub::new(amount))),
+            );
+            cursor = next;
+            if cursor == 0 {
+                return Ok(entries);
+            }
+        }
+    }
+
+    async fn unsettled(&self, account: &AccountId) -> Result<u64, BookError> {
+        let key = account_key(account, ":e");
+        Ok(self
+            .conn()
+            .command(&["HLEN", &key], OPERATOR_TIMEOUT)
+            .await?)
+    }
+
+    async fn tariff(&self) -> Result<Option<(TariffVersion, String)>, BookError> {
+        let words = ["HMGET", "tg:sys", "tariff", "tariff_id", "tariff_from"];
+        let (fingerprint, id, from): (Option<String>, Option<u64>, Option<u64>) =
+            self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+        let (Some(fingerprint), Some(id), Some(effective_from_ms)) = (fingerprint, id, from) else {
+            return Ok(None);
+        };
+        let version = TariffVersion {
+            id,
+            effective_from_ms,
+        };
+        Ok(Some((version, fingerprint)))
+    }
+}
+
+impl RedisLedger {
+    /// Whether some gateway serves from it now. Of a Cluster nobody can tell.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub async fn is_served_from(&self) -> Result<bool, LedgerError> {
+        Ok(has_sign_of_life(self.conn()).await?)
+    }
+}
+
+async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
+    for look in 0..SIGN_LOOKS {
+        if look > 0 {
+            tokio::time::sleep(SIGN_LOOK_EVERY).await;
+        }
+        if conn.command(&["EXISTS", "tg:w"], OPERATOR_TIMEOUT).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The fields as `settle.lua` writes them.
+fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
+    let json = |error: serde_json::Error| BookError::Unavailable(error.into());
+    let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
+    let item = serde_json::to_string(&receipt.item).map_err(json)?;
+    Ok(in_turn([
+        ("kind", "call".to_owned()),
+        ("at", receipt.at_ms.to_string()),
+        ("number", receipt.number.to_string()),
+        ("key", receipt.key.to_string()),
+        ("held", digits(receipt.held_rub)),
+        ("cost", digits(receipt.cost_rub)),
+        ("charged", digits(receipt.charged_rub)),
+        ("loss", digits(receipt.loss_rub)),
+        ("booked", booked.trim_matches('"').to_owned()),
+        ("item", item),
+    ]))
+}
+
+/// The fields as `enter.lua` writes them; none for a call.
+fn entry_fields(line: &JournalLine) -> Vec<String> {
+    let JournalLine::Entry {
+        id,
+        at_ms,
+        amount_rub,
+        reason,
+        ..
+    } = line
+    else {
+        return Vec::new();
+    };
+    in_turn([
+        ("kind", "entry".to_owned()),
+        ("at", at_ms.to_string()),
+        ("id", id.clone()),
+        ("amount", digits(*amount_rub)),
+        ("reason", reason.clone().unwrap_or_default()),
+    ])
+}
+
+fn in_turn<const N: usize>(fields: [(&str, String); N]) -> Vec<String> {
+    fields
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{books::receipt_of, journal::line_of};
+    use super::*;
+    use crate::{
+        contract::{Booked, Item},
+        number::RequestNumber,
+        usage::End,
+    };
+
+    fn pairs(words: &[String]) -> HashMap<String, String> {
+        words
+            .chunks(2)
+            .map(|pair| (pair[0].clone(), pair[1].clone()))
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_read_as_they_were_copied() {
+        let account: AccountId = "acme".parse().unwrap();
+        let receipt = Receipt {
+            number: RequestNumber::now_v7(),
+            at_ms: 5,
+            account: account.clone(),
+            key: "k1".parse().unwrap(),
+            held_rub: MicroRub::new(9),
+            cost_rub: MicroRub::new(5),
+            charged_rub: MicroRub::new(3),
+            loss_rub: MicroRub::new(2),
+            booked: Booked::Late,
+            item: Item::new("m", "v", End::Finished),
+        };
+        let copied = pairs(&call_fields(&receipt).unwrap());
+        assert_eq!(
+            receipt_of(&account, receipt.number, &copied).unwrap(),
+            receipt
+        );
+        let call = JournalLine::Call(receipt);
+        assert_eq!(line_of(&account, "5-0", &copied).unwrap(), call);
+        let entry = JournalLine::Entry {
+            id: "p1".into(),
+            at_ms: 7,
+            account: account.clone(),
+            amount_rub: MicroRub::new(-7),
+            reason: Some("paid twice".into()),
+        };
+        let copied = pairs(&entry_fields(&entry));
+        assert_eq!(line_of(&account, "7-0", &copied).unwrap(), entry);
+    }
+}

@@ -1,0 +1,119 @@
+//! Which accounts settled calls of a day, so that a receipt is not looked for in all of them.
+//!
+//! `tg:day:<YYYYMMDD>` is a SET, written beside the settlement and no part of it: an account that is
+//! missing from it is found by asking all.
+
+use quick_cache::sync::Cache;
+
+use super::{RedisLedger, retention_ms};
+use crate::{
+    account::AccountId,
+    calendar::{self, date_of_day},
+    conn::{OPERATOR_TIMEOUT, RedisFault},
+    number::RequestNumber,
+};
+
+/// How many pairs of day and account this node remembers to have noted.
+const NOTED_MAX: usize = 20_000;
+
+/// What this node has noted already.
+pub(super) struct Days(Cache<(u64, AccountId), ()>);
+
+impl Days {
+    pub(super) fn new() -> Self {
+        Self(Cache::new(NOTED_MAX))
+    }
+}
+
+impl RedisLedger {
+    /// Notes the account under the day of the call. Costs nothing after the first call of a day, and a
+    /// server that does not answer is passed over.
+    pub(super) async fn note_day(&self, number: RequestNumber, account: &AccountId) {
+        let Some(day) = day_of(number) else {
+            return;
+        };
+        let noted = (day, account.clone());
+        if self.0.days.0.get(&noted).is_some() {
+            return;
+        }
+        let args = [account.to_string(), retention_ms()];
+        let answer: Result<i64, RedisFault> = self
+            .ask(&self.0.scripts.note_day, &[key_of(day)], &args)
+            .await;
+        if answer.is_ok() {
+            self.0.days.0.insert(noted, ());
+        }
+    }
+
+    /// The accounts in which the receipt of a call most likely is.
+    pub(super) async fn accounts_of_day(
+        &self,
+        number: RequestNumber,
+    ) -> Result<Vec<AccountId>, RedisFault> {
+        match day_of(number) {
+            Some(day) => self.ids_in(&key_of(day)).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The account ids in a SET, in order.
+    pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>, RedisFault> {
+        let conn = &self.0.conn;
+        let ids: Vec<String> = conn.command(&["SMEMBERS", key], OPERATOR_TIMEOUT).await?;
+        let mut ids = parsed(&ids)?;
+        ids.sort_unstable();
+        Ok(ids)
+    }
+}
+
+/// Account ids as they stand in a SET.
+pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
+    ids.iter()
+        .map(|id| {
+            id.parse::<AccountId>()
+                .map_err(|error| RedisFault::Unexpected(format!("account {id:?}: {error}")))
+        })
+        .collect()
+}
+
+/// The day on which the call began, in days since 1970. Only UUIDv7 tell.
+fn day_of(number: RequestNumber) -> Option<u64> {
+    match number.unix_ms() {
+        0 => None,
+        ms => Some(calendar::day_of(ms)),
+    }
+}
+
+/// With the day as people write it, for those who look into the server.
+fn key_of(day: u64) -> String {
+    let day = i64::try_from(day).expect("the days of 2⁶⁴ ms fit in an i64");
+    let (year, month, day) = date_of_day(day);
+    format!("tg:day:{year:04}{month:02}{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (unix_seconds, key) in [
+            (0, "tg:day:19700101"),
+            (951_782_400, "tg:day:20000229"),
+            (951_868_800, "tg:day:20000301"),
+            (1_709_164_800, "tg:day:20240229"),
+            (1_735_689_599, "tg:day:20241231"),
+            (1_735_689_600, "tg:day:20250101"),
+            (4_107_542_400, "tg:day:21000301"),
+        ] {
+            assert_eq!(key_of(calendar::day_of(unix_seconds * 1000)), key);
+        }
+    }
+
+    #[test]
+    fn only_a_number_with_a_time_has_a_day() {
+        let number = RequestNumber::from_uuid(uuid::Uuid::from_u128(7));
+        assert_eq!(day_of(number), None);
+        assert!(day_of(RequestNumber::now_v7()).unwrap() > 20_000);
+    }
+}

@@ -1,0 +1,613 @@
+//! An account's journal in Redis, read in pages, and its books at one moment.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    str::FromStr,
+};
+
+use super::{
+    RedisLedger, account_key,
+    books::{KEY_PARTS, StoredKey, receipt_of, stored},
+};
+use crate::{
+    account::{AccountId, KeyId},
+    audit::{KeySnapshot, Snapshot},
+    conn::{OPERATOR_TIMEOUT, RedisFault},
+    contract::{
+        AccountBooks, AccountView, BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage,
+        JournalPart, KeyView, OpenHold,
+    },
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// A line's id may tell a later time than the line: by an hour, after a failover to a server whose clock
+/// is so far behind, since ids never go back.
+const ID_LATER_MS_MAX: u64 = 3_600_000;
+
+/// Which lines of a stream, both ends among them; `after` alone is not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JournalRange {
+    pub(super) after: Option<JournalCursor>,
+    pub(super) since_ms: u64,
+    pub(super) end: JournalCursor,
+    pub(super) limit: usize,
+}
+
+/// A line's place: the id that the server gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct JournalCursor {
+    ms: u64,
+    sequence: u64,
+}
+
+/// A line as it stands in the stream.
+pub(super) type RawLine = (String, HashMap<String, String>);
+
+/// What `books.lua` answers: fields, records, due times, entries, the journal's end, whether it is
+/// complete, the time.
+type Reply = (
+    HashMap<String, String>,
+    HashMap<String, String>,
+    HashMap<String, String>,
+    Vec<i64>,
+    String,
+    bool,
+    u64,
+);
+
+/// All that stands in one account, at one moment.
+#[derive(Debug)]
+pub(super) struct StoredBooks {
+    fields: HashMap<String, String>,
+    records: HashMap<String, String>,
+    due: HashMap<String, String>,
+    entered: i128,
+    pub(super) journal_end: String,
+    journal_complete: bool,
+    now: u64,
+}
+
+impl RedisLedger {
+    /// A page of the journal. An account that has no line yet must at least be there.
+    pub(super) async fn journal_page(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        let Some(stretch) = JournalRange::of(part)? else {
+            return Ok(JournalPage::default());
+        };
+        let raw = self.raw_lines(account, &stretch).await?;
+        if raw.is_empty() {
+            self.must_exist(account).await?;
+        }
+        let next = match raw.last() {
+            Some((place, _)) if raw.len() == stretch.limit => Some(place.clone()),
+            _ => None,
+        };
+        let times = part.since_ms..part.until_ms;
+        let mut lines = Vec::with_capacity(raw.len());
+        for (place, fields) in &raw {
+            let line = line_of(account, place, fields)?;
+            if times.contains(&line.at_ms()) {
+                lines.push(line);
+            }
+        }
+        Ok(JournalPage { lines, next })
+    }
+
+    pub(super) async fn raw_lines(
+        &self,
+        account: &AccountId,
+        stretch: &JournalRange,
+    ) -> Result<Vec<RawLine>, RedisFault> {
+        let start = match stretch.after {
+            Some(place) => format!("({place}"),
+            None => stretch.since_ms.to_string(),
+        };
+        let (key, end, count) = (
+            account_key(account, ":j"),
+            stretch.end.to_string(),
+            stretch.limit.to_string(),
+        );
+        self.0
+            .conn
+            .command(
+                &["XRANGE", &key, &start, &end, "COUNT", &count],
+                OPERATOR_TIMEOUT,
+            )
+            .await
+    }
+
+    /// `None` if there is no such account.
+    pub(super) async fn stored_books(
+        &self,
+        account: &AccountId,
+    ) -> Result<Option<StoredBooks>, RedisFault> {
+        let keys = ["", ":k", ":x", ":t", ":j"].map(|part| account_key(account, part));
+        let reply: Option<Reply> = self
+            .ask_patiently(&self.0.scripts.books, &keys, &[])
+            .await?;
+        Ok(reply.map(StoredBooks::from))
+    }
+
+    async fn must_exist(&self, account: &AccountId) -> Result<(), BookError> {
+        let key = account_key(account, "");
+        let there: bool = self
+            .0
+            .conn
+            .command(&["HEXISTS", &key, "b"], OPERATOR_TIMEOUT)
+            .await?;
+        if there {
+            Ok(())
+        } else {
+            Err(BookError::NotFound)
+        }
+    }
+}
+
+impl From<Reply> for StoredBooks {
+    fn from((fields, records, due, entries, journal_end, journal_complete, now): Reply) -> Self {
+        Self {
+            fields,
+            records,
+            due,
+            entered: entries.into_iter().map(i128::from).sum(),
+            journal_end,
+            journal_complete,
+            now,
+        }
+    }
+}
+
+impl StoredBooks {
+    /// What operators see of it.
+    pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
+        let Snapshot {
+            balance_rub,
+            held_rub,
+            spent_rub,
+            loss_rub,
+            entered_rub,
+            holds,
+            journal_complete,
+            ..
+        } = self.snapshot(id)?;
+        let free_rub = balance_rub.minus_or_zero(held_rub);
+        let stored = self.stored_keys(free_rub)?;
+        let mut keys: Vec<KeyView> = stored.into_iter().map(|key| key.view).collect();
+        keys.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
+        Ok(AccountBooks {
+            view: AccountView {
+                id: id.clone(),
+                name: self.fields.get("name").cloned().unwrap_or_default(),
+                suspended: self
+                    .fields
+                    .get("s")
+                    .is_some_and(|suspended| suspended == "1"),
+                balance_rub,
+                held_rub,
+                free_rub,
+                spent_rub,
+                loss_rub,
+                holds_open: holds.len() as u64,
+            },
+            entered_rub,
+            keys,
+            holds,
+            journal_end: self.journal_end.clone(),
+            journal_complete,
+        })
+    }
+
+    /// Its money, as it stands: keys without a record are among them.
+    pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
+        let amount = |name: &str| -> Result<MicroRub, RedisFault> {
+            Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
+        };
+        let mut keys: BTreeMap<KeyId, KeySnapshot> = BTreeMap::new();
+        let mut holds = Vec::new();
+        let mut spent = MicroRub::ZERO;
+        for (name, value) in &self.fields {
+            let unexpected = || unexpected(id, name);
+            if let Some(number) = name.strip_prefix("o:") {
+                let mut parts = value.split(':');
+                let (held, key) = (parts.next(), parts.next());
+                let (Some(held), Some(key)) = (held, key) else {
+                    return Err(unexpected());
+                };
+                holds.push(OpenHold {
+                    number: number.parse().map_err(|_| unexpected())?,
+                    key: key.parse().map_err(|_| unexpected())?,
+                    held_rub: MicroRub::new(held.parse().map_err(|_| unexpected())?),
+                    due_ms: match self.due.get(number) {
+                        None => None,
+                        Some(due) => Some(due.parse().map_err(|_| unexpected())?),
+                    },
+                });
+            } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
+                let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
+                let (used, held) = (
+                    amount(&format!("{key_id}.u"))?,
+                    amount(&format!("{key_id}.h"))?,
+                );
+                let money = KeySnapshot {
+                    id: key.clone(),
+                    spent_rub: used,
+                    held_rub: held,
+                };
+                if keys.insert(key, money).is_none() && self.records.contains_key(key_id) {
+                    spent = spent.plus_or_max(used);
+                }
+            }
+        }
+        holds.sort_unstable_by_key(|hold| hold.number);
+        Ok(Snapshot {
+            id: id.clone(),
+            balance_rub: amount("b")?,
+            held_rub: amount("h")?,
+            spent_rub: spent,
+            loss_rub: amount("loss")?,
+            entered_rub: capped(self.entered),
+            keys: keys.into_values().collect(),
+            holds,
+            journal_complete: self.journal_complete,
+        })
+    }
+
+    /// How many keys there are.
+    pub(super) fn keys(&self) -> usize {
+        self.records.len()
+    }
+
+    /// What the keys show by themselves, in words that begin with the invariant's name.
+    pub(super) fn key_breaches(&self) -> Result<Vec<String>, RedisFault> {
+        let stored = self.stored_keys(MicroRub::ZERO)?;
+        let breaches = stored
+            .iter()
+            .filter_map(|key| key.money.breach(&key.view.record.id));
+        Ok(breaches.collect())
+    }
+
+    fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
+        let keys = self.records.iter().map(|(key, record)| {
+            let field = |part: &str| self.fields.get(&format!("{key}.{part}")).cloned();
+            let row = (record.clone(), KEY_PARTS.map(field).to_vec());
+            stored(row, account_free, self.now)
+        });
+        keys.collect()
+    }
+
+    fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>, RedisFault> {
+        match self.fields.get(name) {
+            None => Ok(None),
+            Some(value) => value.parse().map(Some).map_err(|_| unexpected(id, name)),
+        }
+    }
+}
+
+fn unexpected(id: &AccountId, name: &str) -> RedisFault {
+    RedisFault::Unexpected(format!("account {id}: field {name} is not what we write"))
+}
+
+/// A sum of amounts, held within ±[`MicroRub::MAX`].
+fn capped(sum: i128) -> MicroRub {
+    let max = i128::from(MicroRub::MAX.micro());
+    MicroRub::new(i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³"))
+}
+
+impl JournalRange {
+    /// `None` where nothing can lie.
+    fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
+        if part.since_ms >= part.until_ms {
+            return Ok(None);
+        }
+        let mut end = JournalCursor {
+            ms: part.until_ms.saturating_add(ID_LATER_MS_MAX),
+            sequence: u64::MAX,
+        };
+        if let Some(books) = part.end {
+            end = end.min(books.parse()?);
+        }
+        let after: Option<JournalCursor> = match part.after {
+            None => None,
+            Some(after) => Some(after.parse()?),
+        };
+        let starts_behind = match after {
+            Some(after) => after >= end,
+            None => part.since_ms > end.ms,
+        };
+        Ok((!starts_behind).then(|| Self {
+            after,
+            since_ms: part.since_ms,
+            end,
+            limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
+        }))
+    }
+
+    /// All lines that were there when the books were read, in pages as large as they get.
+    pub(super) fn until(journal_end: &str) -> Result<Self, RedisFault> {
+        Ok(Self {
+            after: None,
+            since_ms: 0,
+            end: journal_end.parse()?,
+            limit: JOURNAL_LINES_MAX,
+        })
+    }
+}
+
+impl fmt::Display for JournalCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.sequence)
+    }
+}
+
+impl FromStr for JournalCursor {
+    type Err = RedisFault;
+
+    fn from_str(text: &str) -> Result<Self, RedisFault> {
+        let no_place = || RedisFault::Unexpected(format!("{text:?} is no place in a journal"));
+        let (ms, sequence) = text.split_once('-').ok_or_else(no_place)?;
+        Ok(Self {
+            ms: ms.parse().map_err(|_| no_place())?,
+            sequence: sequence.parse().map_err(|_| no_place())?,
+        })
+    }
+}
+
+pub(super) fn line_of(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<JournalLine, RedisFault> {
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+    };
+    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
+    match field("kind")?.as_str() {
+        "call" => {
+            let number: RequestNumber =
+                field("number")?.parse().map_err(|_| unexpected("number"))?;
+            receipt_of(account, number, fields).map(JournalLine::Call)
+        }
+        "entry" => Ok(JournalLine::Entry {
+            id: field("id")?.clone(),
+            at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
+            account: account.clone(),
+            amount_rub: field("amount")?
+                .parse()
+                .map(MicroRub::new)
+                .map_err(|_| unexpected("amount"))?,
+            reason: Some(field("reason")?.clone()).filter(|reason| !reason.is_empty()),
+        }),
+        _ => Err(unexpected("kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::audit::AccountAudit;
+
+    fn number(n: u128) -> String {
+        Uuid::from_u128(n).to_string()
+    }
+
+    fn record(id: &str) -> String {
+        let digest = "00".repeat(32);
+        format!(
+            r#"{{"id":"{id}","account":"acme","digest":"{digest}","prefix":"","name":"","status":"active"}}"#
+        )
+    }
+
+    /// 100 entered, 10 used, 30 held.
+    fn reply(changed: &[(&str, &str)], due: &[u128]) -> StoredBooks {
+        let holds = [1, 2].map(|n| format!("o:{}", number(n)));
+        let good = [
+            ("name", "Acme. Ltd"),
+            ("b", "90"),
+            ("h", "30"),
+            ("s", "0"),
+            ("loss", "0"),
+            ("k1.s", "1"),
+            ("k1.u", "10"),
+            ("k1.h", "30"),
+            ("k1.v", "1"),
+            ("k2.s", "0"),
+            (holds[0].as_str(), "20:k1:20:5"),
+            (holds[1].as_str(), "10:k1:10:10"),
+        ];
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let reply: Reply = (
+            good.iter().chain(changed).map(owned).collect(),
+            ["k1", "k2"].map(|id| (id.to_owned(), record(id))).into(),
+            due.iter()
+                .map(|n| (number(*n), "1700000000000".into()))
+                .collect(),
+            vec![150, -50],
+            "0-0".into(),
+            false,
+            20_512 * 86_400_000,
+        );
+        StoredBooks::from(reply)
+    }
+
+    fn breaches(changed: &[(&str, &str)], due: &[u128]) -> Vec<String> {
+        let snapshot = reply(changed, due)
+            .snapshot(&"acme".parse().unwrap())
+            .unwrap();
+        AccountAudit::new(snapshot).finish()
+    }
+
+    #[test]
+    fn sound_books_have_no_breach_and_every_breach_has_a_name() {
+        assert_eq!(breaches(&[], &[1, 2]), Vec::<String>::new());
+        for (changed, due, names) in [
+            (("h", "31"), [1, 2], vec!["I2"]),
+            (("k1.h", "0"), [1, 2], vec!["I2"]),
+            (("b", "91"), [1, 2], vec!["I3"]),
+            (("b", "29"), [1, 2], vec!["I4", "I3"]),
+            (("k3.u", "5"), [1, 2], vec!["I3", "I3"]),
+            (("k2.u", "-5"), [1, 2], vec!["I3", "I4", "I3"]),
+            (("loss", "7"), [1, 3], vec!["I8"]),
+        ] {
+            let breaches = breaches(&[changed], &due);
+            let found: Vec<&str> = breaches.iter().map(|breach| &breach[..2]).collect();
+            assert_eq!(found, names, "{changed:?}: {breaches:?}");
+        }
+    }
+
+    #[test]
+    fn books_show_the_account_its_keys_and_holds() {
+        let id: AccountId = "acme".parse().unwrap();
+        let books = reply(&[("k2.l", "5")], &[1, 2]).books(&id).unwrap();
+        let micro = MicroRub::micro;
+        assert_eq!(books.view.name, "Acme. Ltd");
+        assert_eq!(
+            [
+                books.view.balance_rub,
+                books.view.free_rub,
+                books.view.spent_rub
+            ]
+            .map(micro),
+            [90, 60, 10]
+        );
+        assert_eq!(micro(books.entered_rub), 100);
+        let keys: Vec<_> = books
+            .keys
+            .iter()
+            .map(|key| (&*key.record.id, micro(key.held_rub), micro(key.free_rub)))
+            .collect();
+        assert_eq!(keys, [("k1", 30, 60), ("k2", 0, 5)]);
+        assert_eq!(books.view.holds_open, 2);
+        assert_eq!(books.holds[1].due_ms, Some(1_700_000_000_000));
+        assert!(reply(&[("b", "1e+14")], &[]).books(&id).is_err());
+        assert!(reply(&[("o:7", "1:k1:1:1")], &[]).books(&id).is_err());
+    }
+
+    #[test]
+    fn books_show_what_keys_spent_on_the_day() {
+        let id: AccountId = "acme".parse().unwrap();
+        for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
+            let books = reply(&[("k1.d", day)], &[1, 2]);
+            assert_eq!(books.key_breaches().unwrap(), Vec::<String>::new());
+            let view = &books.books(&id).unwrap().keys[0];
+            assert_eq!(view.day.spent_rub.micro(), spent, "{day}");
+            assert_eq!(view.day.resets_at_ms, 20_513 * 86_400_000);
+        }
+        let torn = reply(&[("k1.m", "673:11")], &[1, 2]);
+        assert_eq!(
+            torn.key_breaches().unwrap(),
+            ["I3 key k1: used 10, but 11 µ₽ before its day or month began"]
+        );
+    }
+
+    #[test]
+    fn a_stretch_ends_with_its_time_or_with_the_books() {
+        let part = JournalPart::whole();
+        for (part, end) in [
+            (part, Some("18446744073709551615-18446744073709551615")),
+            (
+                JournalPart {
+                    until_ms: 0,
+                    ..part
+                },
+                None,
+            ),
+            (
+                JournalPart {
+                    until_ms: 8,
+                    ..part
+                },
+                Some("3600008-18446744073709551615"),
+            ),
+            (
+                JournalPart {
+                    end: Some("7-3"),
+                    ..part
+                },
+                Some("7-3"),
+            ),
+            (
+                JournalPart {
+                    end: Some("7200000-3"),
+                    until_ms: 7,
+                    ..part
+                },
+                Some("3600007-18446744073709551615"),
+            ),
+            (
+                JournalPart {
+                    end: Some("7-3"),
+                    after: Some("7-2"),
+                    ..part
+                },
+                Some("7-3"),
+            ),
+            (
+                JournalPart {
+                    end: Some("7-3"),
+                    after: Some("7-3"),
+                    ..part
+                },
+                None,
+            ),
+            (
+                JournalPart {
+                    since_ms: 9,
+                    until_ms: 9,
+                    ..part
+                },
+                None,
+            ),
+        ] {
+            let found = JournalRange::of(&part).unwrap();
+            assert_eq!(
+                found.map(|found| found.end.to_string()).as_deref(),
+                end,
+                "{part:?}"
+            );
+        }
+        for after in ["", "7", "7-", "x-1"] {
+            let part = JournalPart {
+                after: Some(after),
+                ..part
+            };
+            assert!(JournalRange::of(&part).is_err(), "{after}");
+        }
+    }
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let id: AccountId = "acme".parse().unwrap();
+        let fields = |reason: &str| {
+            [
+                ("kind", "entry"),
+                ("at", "5"),
+                ("id", "p-1"),
+                ("amount", "-7"),
+                ("reason", reason),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+        };
+        for (given, read) in [("", None), ("paid twice", Some("paid twice".to_owned()))] {
+            let line = line_of(&id, "5-0", &fields(given)).unwrap();
+            let JournalLine::Entry {
+                amount_rub, reason, ..
+            } = line
+            else {
+                panic!("{line:?}")
+            };
+            assert_eq!((amount_rub, reason), (MicroRub::new(-7), read));
+        }
+        let mut other: HashMap<String, String> = fields("");
+        other.insert("kind".into(), "loan".into());
+        let error = line_of(&id, "5-0", &other).unwrap_err();
+        assert!(error.to_string().ends_with("at 5-0: field kind"), "{error}");
+    }
+}

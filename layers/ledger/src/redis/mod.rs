@@ -1,0 +1,621 @@
+//! The ledger in Redis: one book for many gateways.
+//!
+//! All keys of an account share one hash tag, so each step of [`crate::book`] is one script in one
+//! slot, atomic over the account, its key and the hold:
+//!
+//! ```text
+//! tg:{A}            HASH    name b h s loss; of each key <key>.s .l .lm .ld .u .h .m .d .v;
+//!                           o:<number> → "<held>:<key>:<want>:<least>"
+//! tg:{A}:k          HASH    key → its record, JSON
+//! tg:{A}:x          ZSET    number → when the hold is due, in ms of the server's clock
+//! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
+//! tg:{A}:d:<number> STRING  the first result of an ended hold, for ten minutes
+//! tg:{A}:t          HASH    entry id → amount, for ever
+//! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
+//! tg:{A}:r:<number> STRING  the receipt's place in the journal
+//! tg:id:<key>       STRING  the key's account
+//! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
+//! tg:accounts       SET     all accounts
+//! tg:day:<day>      SET     accounts that settled a call of that day, to look for its receipt there first
+//! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
+//! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
+//! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
+//! ```
+//!
+//! Of a key: `s` whether it is enabled; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
+//! `h` held; `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`; `v` the
+//! version of its record. Months and days came later: a gateway that does not know them
+//! leaves them alone, and what it charges counts in them all the same, since it counts in `u`.
+//!
+//! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
+
+mod audit;
+mod books;
+mod check;
+mod copy;
+mod days;
+mod journal;
+mod scripts;
+mod watch;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+pub use self::{copy::RedisCopy, watch::Watch};
+use self::{days::Days, scripts::Scripts, watch::DataSet};
+use super::contract::{
+    BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
+};
+use crate::{
+    BoxError,
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    ceiling::Ceiling,
+    conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+pub use crate::conn::{RedisSettings, RedisUrl};
+
+/// The version of the layout of keys and scripts.
+const SCHEMA: &str = "1";
+/// What stands in its place while another ledger is copied in: no gateway opens that.
+const COPYING: &str = "copying";
+/// How long receipts are kept.
+pub const RECEIPT_DAYS: u64 = 400;
+const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
+/// What stands on a receipt mostly takes no more, in bytes.
+const ITEM_SIZE: usize = 512;
+/// How many due holds one EXPIRE ends, so that a script stays short.
+const EXPIRE_MAX: usize = 100;
+/// How many accounts one sweep goes through, so that many are gone through in turn.
+const SWEPT_MAX: usize = 1_000;
+/// How many of them are fetched at a time, more or less.
+const SWEPT_AT_ONCE: &str = "250";
+/// How many accounts are asked at the same time.
+const ACCOUNTS_AT_ONCE: usize = 32;
+/// How long a key that was found is remembered. What it may hold is asked of the server each time.
+const KEY_CACHED: Duration = Duration::from_secs(5);
+/// How long a key is known beyond that while its record is out of reach.
+const KEY_KEPT: Duration = Duration::from_secs(60);
+/// How long it is remembered that a key was not found.
+const NO_KEY_CACHED: Duration = Duration::from_secs(1);
+/// How many keys are remembered.
+const KEYS_CACHED_MAX: usize = 20_000;
+/// No hold lives longer: a year. Keeps due times within 2⁵³.
+const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
+
+/// The ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
+#[derive(Clone)]
+pub struct RedisLedger(Arc<Inner>);
+
+struct Inner {
+    conn: RedisConn,
+    scripts: Scripts,
+    keys: Cache<KeyDigest, CachedKey>,
+    data: DataSet,
+    days: Days,
+    /// Where the next sweep goes on in `tg:accounts`.
+    sweep: tokio::sync::Mutex<u64>,
+}
+
+#[derive(Clone)]
+struct CachedKey {
+    record: Option<Arc<KeyRecord>>,
+    until: Instant,
+}
+
+impl RedisLedger {
+    /// Connects, and marks an empty server as a ledger of this version. The address is a
+    /// [`RedisUrl`]: one server, one behind Sentinels, or a Cluster. Gives up within a few seconds when
+    /// the server is out of reach.
+    ///
+    /// # Errors
+    /// The server is out of reach, too old, or holds a ledger of another version.
+    pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
+        Self::over(RedisConn::connect(url, settings).await?).await
+    }
+
+    /// The ledger on a connection that is there already.
+    ///
+    /// # Errors
+    /// As [`RedisLedger::connect`].
+    pub async fn over(conn: RedisConn) -> Result<Self, LedgerError> {
+        new_enough(&conn)?;
+        let set: i64 = conn
+            .command(&["HSETNX", "tg:sys", "schema", SCHEMA], OPERATOR_TIMEOUT)
+            .await?;
+        if set == 0 {
+            let schema: Option<String> = conn
+                .command(&["HGET", "tg:sys", "schema"], OPERATOR_TIMEOUT)
+                .await?;
+            if schema.as_deref() != Some(SCHEMA) {
+                return Err(other_schema(&schema.unwrap_or_default()).into());
+            }
+        }
+        Self::begin(conn).await
+    }
+
+    /// The ledger, whatever its schema says.
+    async fn begin(conn: RedisConn) -> Result<Self, LedgerError> {
+        let scripts = Scripts::new(&conn);
+        let data = DataSet::begin(&conn).await?;
+        Ok(Self(Arc::new(Inner {
+            conn,
+            scripts,
+            keys: Cache::new(KEYS_CACHED_MAX),
+            data,
+            days: Days::new(),
+            sweep: tokio::sync::Mutex::new(0),
+        })))
+    }
+
+    /// The connection, for others who need one.
+    #[must_use]
+    pub fn conn(&self) -> &RedisConn {
+        &self.0.conn
+    }
+
+    /// A script on the way of a request.
+    async fn ask<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: impl Args,
+    ) -> Result<T, RedisFault> {
+        self.0
+            .conn
+            .eval(script, keys, args, self.0.conn.response_timeout())
+            .await
+    }
+
+    /// A script for an operator or a sweep.
+    async fn ask_patiently<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, RedisFault> {
+        self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
+    }
+
+    /// A script that writes for an operator: answered when a replica has it, where there are replicas.
+    async fn ask_durably<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, RedisFault> {
+        let conn = &self.0.conn;
+        conn.eval_durably(script, keys, args, OPERATOR_TIMEOUT)
+            .await
+    }
+
+    /// All accounts, by id: of a data set that is gone there are none to speak of.
+    async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
+        self.missing_account().await?;
+        self.ids_in("tg:accounts").await
+    }
+
+    async fn expire_in(&self, account: &AccountId) -> Result<usize, RedisFault> {
+        let keys = hold_keys(account);
+        self.ask_patiently(&self.0.scripts.expire, &keys, &[EXPIRE_MAX.to_string()])
+            .await
+    }
+}
+
+impl fmt::Debug for RedisLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLedger")
+            .field("conn", &self.0.conn)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ledger for RedisLedger {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.0.data.present()?;
+        let keys = call_keys(&hold.account, hold.number);
+        let mut buffer = Uuid::encode_buffer();
+        let args = (
+            text_of(hold.number, &mut buffer),
+            &*hold.key,
+            hold.want.micro(),
+            hold.least.micro(),
+            ttl_ms(hold.ttl),
+        );
+        let answer: Value = self.ask(&self.0.scripts.reserve, &keys, args).await?;
+        if let Value::Array(amounts) = &answer
+            && let [Value::Int(held), Value::Int(free)] = amounts.as_slice()
+        {
+            return Ok(Reserved {
+                held: MicroRub::new(*held),
+                free: MicroRub::new(*free),
+            });
+        }
+        let (word, first, second, ceiling, index): (String, i64, i64, String, u64) = read(answer)?;
+        let (first, second) = (MicroRub::new(first), MicroRub::new(second));
+        let ceiling = ceiling_of(&ceiling, index)?;
+        match word.as_str() {
+            "does_not_fit" => Err(LedgerError::Refused(Refusal::DoesNotFit {
+                free: first,
+                held: second,
+                ceiling,
+            })),
+            "unknown" => {
+                self.missing_account().await?;
+                Err(refused("unknown", None))
+            }
+            word => Err(refused(word, ceiling)),
+        }
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.0.data.present()?;
+        let Settlement {
+            number,
+            account,
+            key,
+            held,
+            cost,
+            fresh,
+            item,
+        } = settlement;
+        let mut keys = call_keys(account, *number);
+        keys.extend([account_key(account, ":j"), receipt_key(account, *number)]);
+        let mut json: Vec<u8> = Vec::with_capacity(ITEM_SIZE);
+        serde_json::to_writer(&mut json, item)
+            .map_err(|error| LedgerError::Unavailable(error.into()))?;
+        let mut buffer = Uuid::encode_buffer();
+        let args = (
+            text_of(*number, &mut buffer),
+            &**key,
+            cost.micro(),
+            u8::from(*fresh),
+            held.micro(),
+            json.as_slice(),
+            RECEIPT_MS,
+        );
+        let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
+        let (booked, charged, loss, repeated) = match answer {
+            Value::Int(charged) => (Booked::Held, charged, 0, false),
+            answer => {
+                let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
+                (booked_of(&booked)?, charged, loss, repeated)
+            }
+        };
+        let (charged, loss) = (MicroRub::new(charged), MicroRub::new(loss));
+        if booked == Booked::NoAccount {
+            self.missing_account().await?;
+        } else {
+            self.note_day(*number, account).await;
+        }
+        Ok(Settled {
+            booked,
+            charged,
+            loss,
+            repeated,
+        })
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        _key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        self.0.data.present()?;
+        let keys = call_keys(account, number);
+        let _: i64 = self
+            .ask(&self.0.scripts.release, &keys, number.to_string())
+            .await?;
+        Ok(())
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        self.0.data.present()?;
+        let keys = [account_key(account, ""), account_key(account, ":x")];
+        Ok(self
+            .ask(
+                &self.0.scripts.extend,
+                &keys,
+                (number.to_string(), ttl_ms(ttl)),
+            )
+            .await?)
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.0.data.present()?;
+        let keys = [account_key(account, "")];
+        let (word, ceiling, index): (String, String, u64) =
+            self.ask(&self.0.scripts.probe, &keys, &**key).await?;
+        match word.as_str() {
+            "ok" => Ok(()),
+            "unknown" => {
+                self.missing_account().await?;
+                Err(refused("unknown", None))
+            }
+            word => Err(refused(word, ceiling_of(&ceiling, index)?)),
+        }
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        let mut cursor = self.0.sweep.lock().await;
+        let (mut swept, mut count) = (0, 0);
+        let (mut silent, mut somebody_answered) = (None, false);
+        loop {
+            let (next, ids): (u64, Vec<String>) = self
+                .0
+                .conn
+                .command(
+                    &[
+                        "SSCAN",
+                        "tg:accounts",
+                        &cursor.to_string(),
+                        "COUNT",
+                        SWEPT_AT_ONCE,
+                    ],
+                    OPERATOR_TIMEOUT,
+                )
+                .await?;
+            let ids = days::parsed(&ids)?;
+            for ids in ids.chunks(ACCOUNTS_AT_ONCE) {
+                for ended in join_all(ids.iter().map(|id| self.expire_in(id))).await {
+                    match ended {
+                        Ok(ended) => {
+                            somebody_answered = true;
+                            count += ended;
+                        }
+                        // One primary that is gone keeps no hold of another's alive.
+                        Err(fault) => silent = Some(fault),
+                    }
+                }
+            }
+            *cursor = next;
+            swept += ids.len();
+            if next == 0 || swept >= SWEPT_MAX {
+                break;
+            }
+        }
+        match silent {
+            Some(fault) if !somebody_answered => Err(fault.into()),
+            _ => Ok(count),
+        }
+    }
+}
+
+impl KeyStore for RedisLedger {
+    async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+        if let Some(found) = self.find_key_now(digest) {
+            return found;
+        }
+        // The age counts from before the question, so that it bounds how old the answer can be.
+        let asked = Instant::now();
+        let conn = &self.0.conn;
+        let key = digest_key(digest);
+        let words = ["HGET", &key, "record"];
+        // Boxed: each call has room for this future, and a key that is known never runs it.
+        let asking = Box::pin(conn.command(&words, conn.response_timeout()));
+        let found: Option<String> = match asking.await {
+            Ok(found) => found,
+            // In a Cluster the record may lie on another server than the account, which decides what
+            // the key may hold.
+            Err(fault) => {
+                return match self.0.keys.get(digest) {
+                    Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
+                        Ok(known.record)
+                    }
+                    _ => Err(fault.into()),
+                };
+            }
+        };
+        let record: Option<Arc<KeyRecord>> = found
+            .map(|json| serde_json::from_str(&json))
+            .transpose()?
+            .map(Arc::new);
+        if record.is_none() {
+            Box::pin(self.missing_key()).await?;
+        }
+        let until = asked
+            + if record.is_some() {
+                KEY_CACHED
+            } else {
+                NO_KEY_CACHED
+            };
+        self.0.keys.insert(
+            *digest,
+            CachedKey {
+                record: record.clone(),
+                until,
+            },
+        );
+        Ok(record)
+    }
+
+    /// A key that was asked for lately.
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        if let Err(fault) = self.0.data.present() {
+            return Some(Err(fault.into()));
+        }
+        let known = self.0.keys.get(digest)?;
+        (Instant::now() < known.until).then_some(Ok(known.record))
+    }
+}
+
+impl From<RedisFault> for LedgerError {
+    fn from(fault: RedisFault) -> Self {
+        Self::Unavailable(fault.into())
+    }
+}
+
+impl From<RedisFault> for BookError {
+    fn from(fault: RedisFault) -> Self {
+        Self::Unavailable(fault.into())
+    }
+}
+
+fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
+    let (major, minor) = conn.version();
+    if (major, minor) < (6, 2) {
+        let text = format!("the server is Redis {major}.{minor}; 6.2 or newer is needed");
+        return Err(RedisFault::Unexpected(text));
+    }
+    Ok(())
+}
+
+/// Books that this program does not serve from.
+fn other_schema(schema: &str) -> RedisFault {
+    RedisFault::Unexpected(if schema == COPYING {
+        "the server holds a copy of a ledger that was broken off: run `tollgate ledger copy` again, or empty the server"
+            .to_owned()
+    } else {
+        format!("the server holds a ledger of version {schema:?}; this program writes {SCHEMA:?}")
+    })
+}
+
+/// A refusal without amounts.
+fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
+    LedgerError::Refused(match (word, ceiling) {
+        ("unknown", None) => Refusal::Unknown,
+        ("suspended", None) => Refusal::Suspended,
+        ("disabled", None) => Refusal::Disabled,
+        ("account_empty", None) => Refusal::AccountEmpty,
+        ("used_up", Some(ceiling)) => Refusal::CeilingUsedUp(ceiling),
+        ("gone", None) => Refusal::Gone,
+        ("conflict", None) => Refusal::Conflict,
+        (word, _) => return RedisFault::Unexpected(format!("answer {word:?}")).into(),
+    })
+}
+
+/// The ceiling that a script tells of, if one is in the way: which one, and of which month or day.
+fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
+    Ok(match word {
+        "" => None,
+        "total" => Some(Ceiling::Total),
+        "month" => Some(Ceiling::of_month(index)),
+        "day" => Some(Ceiling::of_day(index)),
+        word => return Err(RedisFault::Unexpected(format!("ceiling {word:?}"))),
+    })
+}
+
+fn booked_of(word: &str) -> Result<Booked, RedisFault> {
+    Ok(match word {
+        "held" => Booked::Held,
+        "late" => Booked::Late,
+        "forced" => Booked::Forced,
+        "stale" => Booked::Stale,
+        "no_account" => Booked::NoAccount,
+        "released" => Booked::Released,
+        word => return Err(RedisFault::Unexpected(format!("booked {word:?}"))),
+    })
+}
+
+fn account_key(account: &AccountId, part: &str) -> String {
+    let account: &str = account;
+    ["tg:{", account, "}", part].concat()
+}
+
+/// Of one of the account's numbers. `part` ends the hash tag and begins what the key is.
+fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
+    let account: &str = account;
+    let mut buffer = Uuid::encode_buffer();
+    ["tg:{", account, part, text_of(number, &mut buffer)].concat()
+}
+
+/// The number as [`RequestNumber`] is shown, in a buffer that [`Uuid::encode_buffer`] makes.
+fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
+    number.uuid().as_hyphenated().encode_lower(buffer)
+}
+
+/// What a script that ends holds works on.
+fn hold_keys(account: &AccountId) -> [String; 4] {
+    ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
+}
+
+/// The same and the number's tombstone.
+fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
+    let mut keys = Vec::with_capacity(7);
+    keys.extend(hold_keys(account));
+    keys.push(tombstone_key(account, number));
+    keys
+}
+
+fn tombstone_key(account: &AccountId, number: RequestNumber) -> String {
+    number_key(account, "}:d:", number)
+}
+
+fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
+    number_key(account, "}:r:", number)
+}
+
+fn digest_key(digest: &KeyDigest) -> String {
+    format!("tg:k:{digest}")
+}
+
+fn digits(amount: MicroRub) -> String {
+    amount.micro().to_string()
+}
+
+fn ttl_ms(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(TTL_MS_MAX)
+}
+
+fn retention_ms() -> String {
+    RECEIPT_MS.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_an_account_share_one_hash_tag() {
+        let (account, number): (AccountId, _) = ("acme".parse().unwrap(), RequestNumber::now_v7());
+        let mut keys = call_keys(&account, number);
+        keys.push(receipt_key(&account, number));
+        for key in keys {
+            assert!(key.starts_with("tg:{acme}"), "{key}");
+        }
+        assert_eq!(
+            tombstone_key(&account, number),
+            format!("tg:{{acme}}:d:{number}")
+        );
+        assert_eq!(
+            receipt_key(&account, number),
+            format!("tg:{{acme}}:r:{number}")
+        );
+    }
+
+    #[test]
+    fn every_word_of_a_booking_is_the_one_on_the_receipt() {
+        for booked in [
+            Booked::Held,
+            Booked::Late,
+            Booked::Forced,
+            Booked::Stale,
+            Booked::NoAccount,
+            Booked::Released,
+        ] {
+            let word = serde_json::to_value(booked).unwrap();
+            assert_eq!(booked_of(word.as_str().unwrap()).unwrap(), booked);
+        }
+        assert!(booked_of("lent").is_err());
+    }
+
+    #[test]
+    fn an_endless_hold_stays_within_exact_numbers() {
+        assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
+        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
+    }
+}

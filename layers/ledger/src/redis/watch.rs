@@ -1,0 +1,277 @@
+//! Whether the data set is still the one that the gateway began with, and who holds it.
+//!
+//! `tg:sys` holds a random `epoch`, written once. In a Cluster it is one server's, so marks with the same
+//! epoch are spread over the slots: a shard that came back empty shows by those it had.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::{join, join_all};
+use uuid::Uuid;
+
+use super::RedisLedger;
+use crate::{
+    conn::{OPERATOR_TIMEOUT, Primary, RedisConn, RedisFault, ServerInfo},
+    contract::LedgerError,
+};
+
+/// How many marks lie over the slots of a Cluster: with six primaries each has some.
+const MARKS: usize = 64;
+
+/// What a look at the servers showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// The same processes with the same data.
+    Same,
+    /// Another process, or another server in its place: its newest entries may be missing. Answered
+    /// until [`RedisLedger::known`] is called.
+    Changed,
+    /// Empty, or another data set. Until the right one is back, nothing is asked of it.
+    Lost,
+}
+
+/// The data set as it was at the start.
+pub(super) struct DataSet {
+    epoch: String,
+    /// Whether it was named just now.
+    is_new: bool,
+    /// Those that were there at the start.
+    marks: Vec<String>,
+    lost: AtomicBool,
+    servers: Mutex<Servers>,
+}
+
+/// What each primary told about itself, by its address.
+type Told = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
+/// Identities by address.
+type Identities = BTreeMap<Arc<str>, String>;
+
+#[derive(Default)]
+struct Servers {
+    seen: Identities,
+    known: Identities,
+    /// The data set was lost and is back.
+    returned: bool,
+}
+
+impl RedisLedger {
+    /// Looks who the primaries are, and whether they hold the data set that this gateway began with.
+    /// Primaries that do not answer are passed over, unless none does.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub async fn watch(&self) -> Result<Watch, LedgerError> {
+        let conn = &self.0.conn;
+        let (stands, told) = join(self.0.data.stands(conn), told(conn)).await;
+        if !stands? {
+            self.0.data.lost.store(true, Ordering::Relaxed);
+            return Ok(Watch::Lost);
+        }
+        // Servers that may only be read are no ledger: out of memory, disk full, no replica in touch.
+        // Of a Cluster one shard says nothing about the others.
+        if !conn.is_cluster() {
+            let words = ["SET", "tg:w", "1", "PX", "1000"];
+            let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
+        }
+        Ok(self.0.data.note(told))
+    }
+
+    /// The name of the data set that this gateway began with.
+    #[must_use]
+    pub fn data_set(&self) -> &str {
+        &self.0.data.epoch
+    }
+
+    /// Whether the servers held no ledger until this gateway began one: they are new, or were emptied.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.0.data.is_new
+    }
+
+    /// What [`Watch::Changed`] asked for has been done.
+    pub fn known(&self) {
+        let mut servers = self.0.data.servers();
+        servers.known = servers.seen.clone();
+        servers.returned = false;
+    }
+
+    /// Looks at the data set because an account is missing that should be there.
+    pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
+        let data = &self.0.data;
+        if !data.stands(&self.0.conn).await? {
+            data.lost.store(true, Ordering::Relaxed);
+        }
+        data.present()
+    }
+
+    /// The same because a key is not there, as is many a key that somebody made up.
+    pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
+        let data = &self.0.data;
+        if let Ok(epoch) = read_epoch(&self.0.conn).await
+            && epoch.as_deref() != Some(data.epoch.as_str())
+        {
+            data.lost.store(true, Ordering::Relaxed);
+        }
+        data.present()
+    }
+}
+
+impl DataSet {
+    /// Marks a data set that has no epoch yet, and looks at the one that is there.
+    pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
+        let fresh = Uuid::now_v7().to_string();
+        let words = ["HSETNX", "tg:sys", "epoch", &fresh];
+        match conn.command_durably::<i64>(&words, OPERATOR_TIMEOUT).await {
+            // A slow replica keeps no gateway from starting.
+            Ok(_) | Err(RedisFault::NotReplicated { .. }) => {}
+            Err(fault) => return Err(fault),
+        }
+        let epoch = read_epoch(conn).await?.ok_or(RedisFault::OtherData)?;
+        let marks = if conn.is_cluster() {
+            let words = ["HGET", "tg:sys", "marked"];
+            let complete: Option<String> = conn.command(&words, OPERATOR_TIMEOUT).await?;
+            let marks = marked(conn, &epoch, complete.is_some()).await?;
+            if complete.is_none() && marks.len() == MARKS {
+                let words = ["HSET", "tg:sys", "marked", "1"];
+                let _: i64 = conn.command(&words, OPERATOR_TIMEOUT).await?;
+            }
+            marks
+        } else {
+            Vec::new()
+        };
+        let told = told(conn).await;
+        let data = Self {
+            is_new: epoch == fresh,
+            epoch,
+            marks,
+            lost: AtomicBool::new(false),
+            servers: Mutex::default(),
+        };
+        data.note(told);
+        {
+            let mut servers = data.servers();
+            servers.known = servers.seen.clone();
+        }
+        Ok(data)
+    }
+
+    /// That nothing is known to be wrong.
+    pub(super) fn present(&self) -> Result<(), RedisFault> {
+        if self.lost.load(Ordering::Relaxed) {
+            Err(RedisFault::OtherData)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether all that answers is of the data set.
+    async fn stands(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
+        let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
+        let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
+        let mut silent = None;
+        let mut somebody_answered = false;
+        for answer in marks.into_iter().chain([epoch]) {
+            match answer {
+                Ok(found) if found.as_deref() != Some(self.epoch.as_str()) => return Ok(false),
+                Ok(_) => somebody_answered = true,
+                Err(fault) => silent = Some(fault),
+            }
+        }
+        match silent {
+            Some(fault) if !somebody_answered => Err(fault),
+            _ => Ok(true),
+        }
+    }
+
+    /// Takes in who answered as what.
+    fn note(&self, told: Told) -> Watch {
+        let mut servers = self.servers();
+        servers.returned |= self.lost.swap(false, Ordering::Relaxed);
+        let addresses: Vec<Arc<str>> = told
+            .iter()
+            .map(|(address, _)| Arc::clone(address))
+            .collect();
+        servers
+            .seen
+            .retain(|address, _| addresses.contains(address));
+        for (address, answer) in told {
+            if let Ok(info) = answer {
+                // Where the host forbids to ask, the address is all that is known.
+                let identity = info.map_or_else(String::new, |info| info.identity);
+                servers.seen.insert(address, identity);
+            }
+        }
+        let mut seen = servers.seen.iter();
+        let strange = seen.any(|(address, identity)| servers.known.get(address) != Some(identity));
+        if servers.returned || strange {
+            Watch::Changed
+        } else {
+            Watch::Same
+        }
+    }
+
+    fn servers(&self) -> std::sync::MutexGuard<'_, Servers> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read_epoch(conn: &RedisConn) -> Result<Option<String>, RedisFault> {
+    conn.command(&["HGET", "tg:sys", "epoch"], conn.response_timeout())
+        .await
+}
+
+async fn read_mark(conn: &RedisConn, mark: &str) -> Result<Option<String>, RedisFault> {
+    conn.command(&["GET", mark], conn.response_timeout()).await
+}
+
+async fn told(conn: &RedisConn) -> Told {
+    let primaries = conn.look().await;
+    let limit = conn.response_timeout();
+    join_all(primaries.iter().map(|primary| tell(primary, limit))).await
+}
+
+async fn tell(
+    primary: &Primary,
+    limit: Duration,
+) -> (Arc<str>, Result<Option<ServerInfo>, RedisFault>) {
+    (primary.address(), primary.info(limit).await)
+}
+
+/// Writes the marks that are not there, and says which are. A shard that does not answer now has none.
+///
+/// They are written once for a data set. Written again later, they would vouch for a shard that has
+/// come back empty since.
+async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
+    let mut there = Vec::with_capacity(MARKS);
+    let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
+    for (mark, found) in join_all(marks).await.into_iter().flatten() {
+        if found.as_deref() != Some(epoch) {
+            // A part of the Cluster is of other books.
+            return Err(RedisFault::OtherData);
+        }
+        there.push(mark);
+    }
+    Ok(there)
+}
+
+/// One of them, and what it says now.
+async fn mark(
+    conn: &RedisConn,
+    epoch: &str,
+    index: usize,
+    complete: bool,
+) -> Option<(String, Option<String>)> {
+    let mark = format!("tg:epoch:{index}");
+    if !complete {
+        let words = ["SET", mark.as_str(), epoch, "NX"];
+        let _: Option<String> = conn.command(&words, conn.response_timeout()).await.ok()?;
+    }
+    let found = read_mark(conn, &mark).await.ok()?;
+    Some((mark, found))
+}

@@ -1,0 +1,83 @@
+//! How a call ends, and how a ledger is told: by the settler, and by the outbox what an earlier process left.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Event;
+use crate::contract::{Ledger, LedgerError, Settled, Settlement};
+use crate::{
+    BoxError,
+    account::{AccountId, KeyId},
+    number::RequestNumber,
+};
+
+/// A tombstone of a settled hold lives for ten minutes: a first attempt older than this might find
+/// it gone, and then only an unknown hold's age tells a lost one from one that was settled.
+pub(crate) const FRESH: Duration = Duration::from_secs(300);
+
+/// How a call ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is charged.
+    Settle(Arc<Settlement>),
+    /// It cost nothing.
+    Release {
+        /// The call's number.
+        number: RequestNumber,
+        /// Who would have paid.
+        account: AccountId,
+        /// On which key.
+        key: KeyId,
+    },
+}
+
+impl Ending {
+    /// The call's number.
+    #[must_use]
+    pub fn number(&self) -> RequestNumber {
+        match self {
+            Self::Settle(settlement) => settlement.number,
+            Self::Release { number, .. } => *number,
+        }
+    }
+
+    /// Tells the ledger. A settlement is answered with what was booked.
+    pub(crate) async fn tell<L: Ledger>(&self, ledger: &L) -> Result<Option<Settled>, LedgerError> {
+        match self {
+            Self::Settle(settlement) => ledger.settle(settlement).await.map(Some),
+            Self::Release {
+                number,
+                account,
+                key,
+            } => ledger.release(*number, account, key).await.map(|()| None),
+        }
+    }
+
+    /// What is reported once the ledger has answered so.
+    pub(crate) fn told<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
+        match (self, settled) {
+            (Self::Settle(settlement), Some(settled)) => Event::Settled {
+                settlement,
+                settled,
+            },
+            _ => Event::Released {
+                number: self.number(),
+            },
+        }
+    }
+}
+
+/// Why a ledger did not acknowledge an end.
+pub(crate) fn cause_of(error: LedgerError) -> BoxError {
+    match error {
+        LedgerError::Unavailable(cause) => cause,
+        // A ledger has no ground to refuse an end; one that does is asked again, and seen in the log.
+        refused @ LedgerError::Refused(_) => refused.into(),
+    }
+}
+
+/// Between half the wait and all of it, by the call's random bits: those that lost their ledger together
+/// do not come back to it together.
+pub(crate) fn jittered(wait: Duration, number: RequestNumber) -> Duration {
+    let random = u32::from(number.uuid().as_bytes()[15]);
+    wait / 2 + wait / 2 * random / 255
+}

@@ -1,0 +1,270 @@
+//! A ledger file that is filled from another ledger. It gets its name once it is whole.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use rusqlite::{Connection, Transaction, params};
+
+use super::{
+    SqliteLedger,
+    batch::Receipts,
+    file::{self, LEDGER, OpenError, integer, one},
+};
+use crate::{
+    BoxError,
+    account::AccountId,
+    contract::{AccountBooks, BookError, JournalLine, TariffVersion},
+    durable::file::{SqliteFile, to_json},
+    money::MicroRub,
+    transfer::{Source, Target},
+};
+
+/// A file that is being filled: `<path>.copy` until it is published. An earlier one that was broken off
+/// is begun anew. Blocks while it writes.
+#[derive(Debug)]
+pub struct SqliteCopy {
+    path: PathBuf,
+    part: PathBuf,
+    /// Until it is filled; the lock goes last.
+    open: Option<(Connection, File)>,
+}
+
+impl SqliteCopy {
+    /// Begins the file beside the place where it will be.
+    ///
+    /// # Errors
+    /// Something is at that place, or the file cannot be made.
+    pub fn begin(path: &Path) -> Result<Self, BoxError> {
+        if path.try_exists()? {
+            let text = format!(
+                "{} is there already: name a file that is not, or move it away",
+                path.display()
+            );
+            return Err(text.into());
+        }
+        let part = beside(path, ".copy");
+        let SqliteFile {
+            path: part,
+            conn,
+            lock,
+        } = LEDGER.open(&part).map_err(OpenError::from)?;
+        // Nobody trusts the file before it is finished, so it need not outlive a power cut until then.
+        conn.execute_batch("PRAGMA synchronous = OFF;")?;
+        file::add_what_came_later(&conn)?;
+        conn.execute_batch(
+            "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
+             DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; COMMIT;",
+        )?;
+        Ok(Self {
+            path: path.to_owned(),
+            part,
+            open: Some((conn, lock)),
+        })
+    }
+
+    fn write(
+        &mut self,
+        write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), BookError> {
+        let (conn, _) = self.open.as_mut().ok_or_else(filled_already)?;
+        commit(conn, write).map_err(unavailable)
+    }
+}
+
+impl Target for SqliteCopy {
+    type Ledger = SqliteLedger;
+
+    /// It was begun anew.
+    async fn has(&mut self, _: &AccountBooks) -> Result<bool, BookError> {
+        Ok(false)
+    }
+
+    async fn lines(
+        &mut self,
+        account: &AccountId,
+        lines: &[JournalLine],
+        forgotten: bool,
+    ) -> Result<(), BookError> {
+        self.write(|batch| {
+            if forgotten {
+                let sql = "INSERT INTO forgotten (account) VALUES (?1) ON CONFLICT (account) DO NOTHING";
+                batch.prepare_cached(sql)?.execute([&**account])?;
+            }
+            let mut receipts = Receipts::new(batch)?;
+            lines.iter().try_for_each(|line| match line {
+                JournalLine::Call(receipt) => receipts.write(receipt),
+                JournalLine::Entry {
+                    id,
+                    at_ms,
+                    amount_rub,
+                    reason,
+                    ..
+                } => {
+                    // One that was booked twice is a breach, which the copy tells at the journal's end.
+                    let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+                               ON CONFLICT (account, id) DO NOTHING";
+                    let row = params![
+                        &**account,
+                        id,
+                        amount_rub.micro(),
+                        reason,
+                        integer(*at_ms)
+                    ];
+                    batch.prepare_cached(sql)?.execute(row)?;
+                    Ok(())
+                }
+            })
+        })
+    }
+
+    async fn account(
+        &mut self,
+        books: &AccountBooks,
+        entries: &HashMap<String, MicroRub>,
+    ) -> Result<(), BookError> {
+        self.write(|batch| {
+            let view = &books.view;
+            let sql = "INSERT INTO accounts (id, name, suspended, balance, loss) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let row = params![
+                &*view.id,
+                view.name,
+                view.suspended,
+                view.balance_rub.micro(),
+                view.loss_rub.micro()
+            ];
+            one(batch.prepare_cached(sql)?.execute(row)?)?;
+            let sql = "INSERT INTO keys (id, account, digest, ceiling, used, record,
+                           ceiling_month, ceiling_day, month, month_before, day, day_before)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+            let mut insert = batch.prepare_cached(sql)?;
+            for key in &books.keys {
+                let record = &key.record;
+                let (month, day) = key.periods();
+                let row = params![
+                    &*record.id,
+                    &*record.account,
+                    record.digest.to_string(),
+                    key.ceiling_rub.map(MicroRub::micro),
+                    key.spent_rub.micro(),
+                    to_json(record)?,
+                    key.month.ceiling_rub.map(MicroRub::micro),
+                    key.day.ceiling_rub.map(MicroRub::micro),
+                    integer(month.index),
+                    month.before.micro(),
+                    integer(day.index),
+                    day.before.micro(),
+                ];
+                one(insert.execute(row)?)?;
+            }
+            // What the journal has forgotten: nobody knows when, but the id must not be booked again.
+            let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
+                       ON CONFLICT (account, id) DO NOTHING";
+            let mut insert = batch.prepare_cached(sql)?;
+            for (id, amount) in entries {
+                insert.execute(params![&*view.id, id, amount.micro()])?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn tariff(&mut self, version: TariffVersion, fingerprint: &str) -> Result<(), BookError> {
+        self.write(|batch| {
+            let sql = "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
+            let row = params![
+                integer(version.id),
+                integer(version.effective_from_ms),
+                fingerprint
+            ];
+            one(batch.prepare_cached(sql)?.execute(row)?)
+        })
+    }
+
+    async fn filled(&mut self) -> Result<SqliteLedger, BookError> {
+        let (conn, lock) = self.open.take().ok_or_else(filled_already)?;
+        let strays: i64 = conn
+            .query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| {
+                row.get(0)
+            })
+            .map_err(unavailable)?;
+        if strays > 0 {
+            return Err(unavailable(format!("{strays} rows belong to no account")));
+        }
+        // From here on all that was written is on the disk.
+        conn.execute_batch("PRAGMA synchronous = FULL;")
+            .map_err(unavailable)?;
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+            .map_err(unavailable)?;
+        conn.close().map_err(|(_, error)| unavailable(error))?;
+        let synced = File::open(&self.part).and_then(|file| file.sync_all());
+        synced.map_err(unavailable)?;
+        drop(lock);
+        SqliteLedger::open(&self.part).map_err(unavailable)
+    }
+
+    async fn publish(self, ledger: SqliteLedger) -> Result<(), BookError> {
+        ledger.close().await;
+        drop(ledger);
+        let named = || {
+            if self.path.try_exists()? {
+                return Err(std::io::Error::other(format!(
+                    "{} has come to be meanwhile; the copy is {}",
+                    self.path.display(),
+                    self.part.display()
+                )));
+            }
+            fs::rename(&self.part, &self.path)?;
+            fs::remove_file(beside(&self.part, ".lock"))?;
+            let folder = self.path.parent().filter(|folder| *folder != Path::new(""));
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        named().map_err(unavailable)
+    }
+}
+
+impl Source for SqliteLedger {
+    async fn entries(&self, account: &AccountId) -> Result<HashMap<String, MicroRub>, BookError> {
+        let account = account.clone();
+        let read = self.read(move |conn| {
+            conn.prepare("SELECT id, amount FROM entries WHERE account = ?1")?
+                .query_map([&*account], |row| Ok((row.get(0)?, file::amount(row, 1)?)))?
+                .collect()
+        });
+        read.await.map_err(BookError::Unavailable)
+    }
+
+    /// What ran when an earlier process died was charged on opening.
+    async fn unsettled(&self, _: &AccountId) -> Result<u64, BookError> {
+        Ok(0)
+    }
+
+    async fn tariff(&self) -> Result<Option<(TariffVersion, String)>, BookError> {
+        self.look(|state| state.tariff())
+    }
+}
+
+fn commit(
+    conn: &mut Connection,
+    write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let batch = conn.transaction()?;
+    write(&batch)?;
+    batch.commit()
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+fn unavailable(error: impl Into<BoxError>) -> BookError {
+    BookError::Unavailable(error.into())
+}
+
+fn filled_already() -> BookError {
+    unavailable("the copy is filled: nothing more is written")
+}

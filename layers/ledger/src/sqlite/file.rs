@@ -1,0 +1,546 @@
+//! The file: its lock, its tables, what is checked before it is trusted.
+//!
+//! ```text
+//! accounts   id, name, suspended, balance, loss
+//! keys       id, account, digest, ceilings, used and before the current month and day, record (JSON)
+//! entries    account, id, amount, reason, at_ms                  payments and corrections, kept for ever
+//! receipts   number, at_ms, account, key, tokens, money, price…  one for each settled call
+//! tariff     id, effective_from_ms, fingerprint
+//! running    number, settlement (JSON)                           calls that are not settled yet
+//! forgotten  account                                             came from a ledger without its oldest receipts
+//! ```
+//! Money is in micro-rubles, times are Unix milliseconds.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
+use serde::de::DeserializeOwned;
+
+use super::batch;
+use crate::{
+    BoxError,
+    account::{AccountId, KeyId, KeyRecord},
+    book::{Account, KeyBook},
+    ceiling::{Ceilings, Period},
+    contract::{Item, Receipt, Settlement, TariffVersion},
+    durable::file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
+    embedded::{State, now_ms},
+    money::MicroRub,
+    number::RequestNumber,
+    usage::Usage,
+};
+
+pub(super) use crate::durable::file::{count, integer};
+
+/// `tgl1`, version 1.
+pub(super) const LEDGER: Kind = Kind {
+    application_id: 0x7467_6c31,
+    schema_version: 1,
+    schema: SCHEMA,
+    // OFF has to be said. A batch itself finds that an account is there, once: SQLite would look for it with
+    // each receipt.
+    pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
+};
+
+const SCHEMA: &str = "
+CREATE TABLE accounts (
+    id TEXT PRIMARY KEY NOT NULL,
+    name TEXT NOT NULL,
+    suspended INTEGER NOT NULL CHECK (suspended IN (0, 1)),
+    balance INTEGER NOT NULL CHECK (balance >= 0),
+    loss INTEGER NOT NULL CHECK (loss >= 0)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY NOT NULL,
+    account TEXT NOT NULL REFERENCES accounts (id),
+    digest TEXT NOT NULL UNIQUE,
+    ceiling INTEGER,
+    used INTEGER NOT NULL CHECK (used >= 0),
+    record TEXT NOT NULL
+) STRICT;
+CREATE TABLE entries (
+    account TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,
+    amount INTEGER NOT NULL,
+    reason TEXT,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE receipts (
+    number TEXT PRIMARY KEY NOT NULL,
+    at_ms INTEGER NOT NULL,
+    account TEXT NOT NULL REFERENCES accounts (id),
+    key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    vendor TEXT NOT NULL,
+    input INTEGER NOT NULL,
+    cached_input INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    held INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    charged INTEGER NOT NULL CHECK (charged >= 0),
+    loss INTEGER NOT NULL CHECK (loss >= 0),
+    ended TEXT NOT NULL,
+    booked TEXT NOT NULL,
+    estimated INTEGER NOT NULL CHECK (estimated IN (0, 1)),
+    price TEXT,
+    bounded INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))
+) STRICT;
+CREATE TABLE tariff (
+    id INTEGER PRIMARY KEY NOT NULL,
+    effective_from_ms INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL
+) STRICT;
+";
+
+/// For journals, what running calls have cost so far, and what a copy did not bring. A file that an
+/// earlier version made gets them when it is opened.
+const ADDITIONS: &str = "
+CREATE TABLE IF NOT EXISTS running (
+    number TEXT PRIMARY KEY NOT NULL,
+    settlement TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forgotten (
+    account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
+CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
+";
+
+/// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
+/// that is started again on the file does so.
+const RECEIPT_COLUMNS: [(&str, &str); 2] = [
+    (
+        "bounded",
+        "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
+    ),
+    ("session", "TEXT"),
+];
+/// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
+/// the month and the day of the last charge which they are and what had been used before them.
+const KEY_COLUMNS: [&str; 6] = [
+    "ceiling_month",
+    "ceiling_day",
+    "month",
+    "month_before",
+    "day",
+    "day_before",
+];
+
+/// The columns of a receipt, as [`read_receipt`] takes them.
+pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
+    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session";
+
+/// Receipts may be trimmed by age one day, so their sums bound the books from below.
+const BREACHES: &str = "
+WITH by_key AS MATERIALIZED (
+         SELECT account, key, sum(charged) AS charged_sum, sum(loss) AS loss_sum,
+                sum(booked IN ('held', 'late', 'forced') AND cost <> charged + loss) AS torn
+         FROM receipts GROUP BY account, key),
+     lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account),
+     entered AS (SELECT account, sum(amount) AS total FROM entries GROUP BY account),
+     spent AS (SELECT account, sum(used) AS total FROM keys GROUP BY account)
+SELECT format('I3 account %s: balance %d, entered %d less used %d µ₽',
+              a.id, a.balance, coalesce(entered.total, 0), coalesce(spent.total, 0))
+FROM accounts a LEFT JOIN entered ON entered.account = a.id LEFT JOIN spent ON spent.account = a.id
+WHERE a.balance <> coalesce(entered.total, 0) - coalesce(spent.total, 0)
+UNION ALL
+SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽',
+              by_key.key, coalesce(k.used, 0), by_key.charged_sum)
+FROM by_key LEFT JOIN keys k ON k.id = by_key.key AND k.account = by_key.account
+WHERE by_key.charged_sum > coalesce(k.used, 0)
+UNION ALL
+SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, lost.total)
+FROM accounts a JOIN lost ON lost.account = a.id WHERE lost.total > a.loss
+UNION ALL
+SELECT format('I3 key %s: on %d receipts the cost is not charge and loss', by_key.key, by_key.torn)
+FROM by_key WHERE by_key.torn > 0
+UNION ALL
+SELECT format('I3 key %s: there is no account %s', k.id, k.account)
+FROM keys k LEFT JOIN accounts a ON a.id = k.account WHERE a.id IS NULL
+UNION ALL
+SELECT format('I3 account %s: there are entries but no account', entered.account)
+FROM entered LEFT JOIN accounts a ON a.id = entered.account WHERE a.id IS NULL
+UNION ALL
+SELECT format('I4 account %s: balance %d, loss %d µ₽', id, balance, loss)
+FROM accounts WHERE balance < 0 OR loss < 0
+UNION ALL
+SELECT format('I4 key %s: used %d µ₽', id, used) FROM keys WHERE used < 0
+UNION ALL
+SELECT format('I3 key %s: used %d, but %d µ₽ before its day or month began',
+              id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)))
+FROM keys WHERE max(coalesce(month_before, 0), coalesce(day_before, 0)) > used
+LIMIT 100
+";
+
+/// What receipts should be there and are not: nothing trims them yet. No reason to refuse to run, for
+/// what they say has been charged.
+const MISSING: &str = "
+WITH by_key AS MATERIALIZED (
+         SELECT account, key, sum(charged) AS charged_sum, sum(loss) AS loss_sum
+         FROM receipts GROUP BY account, key),
+     lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account)
+SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽', k.id, k.used, coalesce(by_key.charged_sum, 0))
+FROM keys k LEFT JOIN by_key ON by_key.key = k.id AND by_key.account = k.account
+WHERE k.used > coalesce(by_key.charged_sum, 0) AND k.account NOT IN (SELECT account FROM forgotten)
+UNION ALL
+SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, coalesce(lost.total, 0))
+FROM accounts a LEFT JOIN lost ON lost.account = a.id
+WHERE a.loss > coalesce(lost.total, 0) AND a.id NOT IN (SELECT account FROM forgotten)
+LIMIT 100
+";
+
+/// Why a ledger file was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process, or this one, has it open.
+    #[error("the ledger {} is in use by another gateway: stop it first, or name another file", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file, its folder or its lock could not be opened.
+    #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
+    Io {
+        /// What could not be opened.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not a ledger of this gateway: name another file", .path.display())]
+    NotALedger {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another version of the gateway made it.
+    #[error(
+        "the ledger {} has schema version {found}, this gateway knows {known}: run the version that wrote it",
+        .path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// It may not be written to.
+    #[error("the ledger {} may be read but not written to: check its owner and permissions", .path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The books do not balance.
+    #[error(
+        "the books in {} do not balance, so nothing is served from them: {}. Keep a copy of the file, then restore a \
+         backup",
+        .path.display(),
+        .breaches.join("; ")
+    )]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// Every breach of an invariant, in words that begin with its name.
+        breaches: Vec<String>,
+    },
+    /// SQLite failed.
+    #[error("cannot use the ledger {}", .path.display())]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BoxError,
+    },
+}
+
+impl From<NotOpened> for OpenError {
+    fn from(why: NotOpened) -> Self {
+        match why {
+            NotOpened::InUse { path } => Self::InUse { path },
+            NotOpened::Io { path, source } => Self::Io { path, source },
+            NotOpened::Foreign { path } => Self::NotALedger { path },
+            NotOpened::Version { path, found, known } => Self::Version { path, found, known },
+            NotOpened::ReadOnly { path } => Self::ReadOnly { path },
+            NotOpened::Sqlite { path, source } => Self::Sqlite {
+                path,
+                source: source.into(),
+            },
+        }
+    }
+}
+
+/// An open file and what stood in it.
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    pub(super) writer: Connection,
+    pub(super) reader: Connection,
+    /// To be kept until the writer is closed.
+    pub(super) lock: File,
+    pub(super) state: State,
+}
+
+pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
+    let SqliteFile {
+        path,
+        conn: mut writer,
+        lock,
+    } = LEDGER.open(path)?;
+    let failed = |source: rusqlite::Error| OpenError::Sqlite {
+        path: path.clone(),
+        source: source.into(),
+    };
+    add_what_came_later(&writer).map_err(failed)?;
+    let books = writer.transaction().map_err(failed)?;
+    let breaches = breaches(&books).map_err(failed)?;
+    if !breaches.is_empty() {
+        return Err(OpenError::Mismatch {
+            path: path.clone(),
+            breaches,
+        });
+    }
+    let mut state = load(&books).map_err(failed)?;
+    settle_left(&books, &mut state).map_err(failed)?;
+    books.commit().map_err(failed)?;
+
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let reader = Connection::open_with_flags(&path, flags).map_err(failed)?;
+    reader.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    Ok(Opened {
+        path,
+        writer,
+        reader,
+        lock,
+        state,
+    })
+}
+
+/// What a file of an earlier version lacks.
+pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(ADDITIONS)?;
+    add_columns(conn, "receipts", &RECEIPT_COLUMNS)?;
+    add_columns(conn, "keys", &KEY_COLUMNS.map(|name| (name, "INTEGER")))
+}
+
+fn add_columns(conn: &Connection, table: &str, added: &[(&str, &str)]) -> rusqlite::Result<()> {
+    let there = columns(conn, table)?;
+    for (name, kind) in added {
+        if !there.iter().any(|column| column == name) {
+            conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    conn.prepare("SELECT name FROM pragma_table_info(?1)")?
+        .query_map([table], |row| row.get(0))?
+        .collect()
+}
+
+/// Breaches of the invariants in the file, in words that begin with the invariant's name.
+pub(super) fn breaches(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    conn.prepare(BREACHES)?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Receipts that should be there and are not, in the same words.
+pub(super) fn missing(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    conn.prepare(MISSING)?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Settles the calls that ran when an earlier process died, by what it had noted last.
+fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
+    let left: Vec<Settlement> = books
+        .prepare("SELECT settlement FROM running ORDER BY number")?
+        .query_map([], |row| from_json(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut records = Vec::new();
+    for settlement in &left {
+        // The book is new: its hold died with the process.
+        let (settled, record) = state.settle_unknown(settlement, now_ms());
+        records.extend(record);
+        tracing::warn!(
+            number = %settlement.number,
+            charged_rub = %settled.charged,
+            loss_rub = %settled.loss,
+            "a call that ran when the gateway was killed is charged as far as it had come"
+        );
+    }
+    batch::write(books, records.iter())?;
+    books.execute("DELETE FROM running", [])?;
+    Ok(())
+}
+
+pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
+    let mut entries: HashMap<String, HashMap<String, MicroRub>> = HashMap::new();
+    let mut select = conn.prepare("SELECT account, id, amount FROM entries")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        entries
+            .entry(row.get(0)?)
+            .or_default()
+            .insert(row.get(1)?, amount(row, 2)?);
+    }
+
+    let mut state = State::default();
+    let mut select = conn.prepare("SELECT id, name, suspended, balance, loss FROM accounts")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let entries = entries
+            .remove(&row.get::<_, String>(0)?)
+            .unwrap_or_default();
+        let account = Account::restored(row.get(2)?, amount(row, 3)?, amount(row, 4)?, entries);
+        state.put_account(parsed(row, 0)?, row.get(1)?, account);
+    }
+
+    let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
+                         month, month_before, day, day_before FROM keys";
+    let mut select = conn.prepare(select)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let record: KeyRecord = from_json(row, 2)?;
+        if record.id != parsed::<KeyId>(row, 0)? || record.account != parsed::<AccountId>(row, 1)? {
+            return Err(unreadable(2, "the record is another key's".into()));
+        }
+        let money = KeyBook {
+            ceilings: Ceilings {
+                total: optional_amount(row, 4)?,
+                month: optional_amount(row, 5)?,
+                day: optional_amount(row, 6)?,
+            },
+            used: amount(row, 3)?,
+            month: period(row, 7)?,
+            day: period(row, 9)?,
+            ..KeyBook::default()
+        };
+        state.restore_key(record, money);
+    }
+
+    let mut select = conn.prepare("SELECT account FROM forgotten")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        state.restore_forgotten(parsed(row, 0)?);
+    }
+
+    let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
+                             (SELECT coalesce(max(at_ms), 0) FROM receipts))";
+    let newest = conn.query_row(select, [], |row| count(row, 0))?;
+    state.restore_newest(newest, now_ms());
+
+    let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
+    let newest = conn.query_row(select, [], |row| {
+        Ok((
+            TariffVersion {
+                id: count(row, 0)?,
+                effective_from_ms: count(row, 1)?,
+            },
+            row.get::<_, String>(2)?,
+        ))
+    });
+    if let Some((version, fingerprint)) = newest.optional()? {
+        state.restore_tariff(version, fingerprint);
+    }
+    Ok(state)
+}
+
+/// The receipt of a call.
+pub(super) fn receipt(
+    conn: &Connection,
+    number: RequestNumber,
+) -> rusqlite::Result<Option<Receipt>> {
+    let sql = format!("SELECT {RECEIPT} FROM receipts WHERE number = ?1");
+    conn.prepare_cached(&sql)?
+        .query_row([number.to_string()], read_receipt)
+        .optional()
+}
+
+pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
+    let price = row
+        .get::<_, Option<String>>(17)?
+        .map(|_| from_json(row, 17))
+        .transpose()?;
+    Ok(Receipt {
+        number: parsed(row, 0)?,
+        at_ms: count(row, 1)?,
+        account: parsed(row, 2)?,
+        key: parsed(row, 3)?,
+        held_rub: amount(row, 10)?,
+        cost_rub: amount(row, 11)?,
+        charged_rub: amount(row, 12)?,
+        loss_rub: amount(row, 13)?,
+        booked: from_word(row, 15)?,
+        item: Item {
+            model: row.get(4)?,
+            vendor: row.get(5)?,
+            usage: Usage {
+                input: count(row, 6)?,
+                cached_input: count(row, 7)?,
+                cache_write: count(row, 8)?,
+                output: count(row, 9)?,
+            },
+            price,
+            estimated: row.get(16)?,
+            bounded: row.get(18)?,
+            end: from_word(row, 14)?,
+            // As in JSON: money that is booked must be read, whatever stands here.
+            session: row
+                .get::<_, Option<String>>(19)?
+                .and_then(|text| text.parse().ok()),
+        },
+    })
+}
+
+/// A statement that must have met its row.
+pub(super) fn one(changed: usize) -> rusqlite::Result<()> {
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(rusqlite::Error::StatementChangedRows(changed))
+    }
+}
+
+pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
+    let stored: i64 = row.get(index)?;
+    let amount = MicroRub::new(stored);
+    if amount.micro() == stored {
+        Ok(amount)
+    } else {
+        Err(rusqlite::Error::IntegralValueOutOfRange(index, stored))
+    }
+}
+
+fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<MicroRub>> {
+    let stored: Option<i64> = row.get(index)?;
+    stored.map(|_| amount(row, index)).transpose()
+}
+
+/// A period in two columns, empty until something was charged.
+fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
+    let Some(before) = optional_amount(row, index + 1)? else {
+        return Ok(Period::default());
+    };
+    Ok(Period {
+        index: count(row, index)?,
+        before,
+    })
+}
+
+/// A variant by its word.
+fn from_word<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
+    let word = serde_json::Value::String(row.get(index)?);
+    serde_json::from_value(word).map_err(|error| unreadable(index, error.into()))
+}

@@ -1,0 +1,219 @@
+//! Journals: an account's entries and receipts in one order, read in pages.
+//!
+//! A journal's order is that of the times; entries stand before calls of the same millisecond, entries
+//! among each other by id, calls by row. Times are given out so that this is the order of booking
+//! (`State::journal_time`, `State::entry_time`): nothing comes in before a page that has been read.
+
+use std::{fmt, str::FromStr};
+
+use rusqlite::{Connection, params};
+
+use super::file::{RECEIPT, amount, count, integer, read_receipt};
+use crate::{
+    BoxError,
+    account::AccountId,
+    contract::{
+        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
+    },
+    number::RequestNumber,
+};
+
+/// Part of a journal, checked.
+#[derive(Debug)]
+pub(super) struct JournalRange {
+    account: AccountId,
+    since: i64,
+    until: i64,
+    after: Option<JournalCursor>,
+    limit: usize,
+}
+
+impl JournalRange {
+    pub(super) fn of(account: &AccountId, part: &JournalPart<'_>) -> Result<Self, BookError> {
+        let unreadable = |text: &str| {
+            BookError::Unavailable(format!("{text:?} is no place in a journal").into())
+        };
+        let end = match part.end {
+            None => u64::MAX,
+            Some(end) => end.parse::<u64>().map_err(|_| unreadable(end))?,
+        };
+        let after = match part.after {
+            None => None,
+            Some(after) => Some(
+                after
+                    .parse::<JournalCursor>()
+                    .map_err(|_| unreadable(after))?,
+            ),
+        };
+        Ok(Self {
+            account: account.clone(),
+            since: integer(part.since_ms),
+            until: integer(part.until_ms.min(end.saturating_add(1))),
+            after,
+            limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
+        })
+    }
+
+    /// One page, in one look at the file.
+    pub(super) fn read(&self, conn: &Connection) -> rusqlite::Result<JournalPage> {
+        let mut lines = self.entries(conn)?;
+        lines.extend(self.calls(conn)?);
+        lines.sort_by(|(a, _), (b, _)| a.cmp(b));
+        lines.truncate(self.limit);
+        let next = match lines.last() {
+            Some((place, _)) if lines.len() == self.limit => Some(place.to_string()),
+            _ => None,
+        };
+        Ok(JournalPage {
+            lines: lines.into_iter().map(|(_, line)| line).collect(),
+            next,
+        })
+    }
+
+    fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+        // Nothing is behind NULL, so that it stands for the end of its millisecond.
+        let (at_ms, id) = match &self.after {
+            None => (self.since - 1, None),
+            Some(JournalCursor { at_ms, line }) => match line {
+                Line::Entry(id) => (*at_ms, Some(id)),
+                Line::Call(_) => (*at_ms, None),
+            },
+        };
+        let sql = "SELECT id, at_ms, amount, reason FROM entries
+                   WHERE account = ?1 AND (at_ms, id) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, id LIMIT ?5";
+        conn.prepare_cached(sql)?
+            .query_map(
+                params![&*self.account, at_ms, id, self.until, self.limit_for_sql()],
+                |row| {
+                    let id: String = row.get(0)?;
+                    let place = JournalCursor {
+                        at_ms: row.get(1)?,
+                        line: Line::Entry(id.clone()),
+                    };
+                    let line = JournalLine::Entry {
+                        id,
+                        at_ms: count(row, 1)?,
+                        account: self.account.clone(),
+                        amount_rub: amount(row, 2)?,
+                        reason: row.get(3)?,
+                    };
+                    Ok((place, line))
+                },
+            )?
+            .collect()
+    }
+
+    fn calls(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+        let (at_ms, row) = match &self.after {
+            None => (self.since - 1, None),
+            Some(JournalCursor { at_ms, line }) => match line {
+                Line::Entry(_) => (at_ms.saturating_sub(1), None),
+                Line::Call(row) => (*at_ms, Some(*row)),
+            },
+        };
+        let sql = format!(
+            "SELECT {RECEIPT}, rowid AS place FROM receipts
+             WHERE account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5"
+        );
+        conn.prepare_cached(&sql)?
+            .query_map(
+                params![&*self.account, at_ms, row, self.until, self.limit_for_sql()],
+                |row| {
+                    let place = JournalCursor {
+                        at_ms: row.get(1)?,
+                        line: Line::Call(row.get("place")?),
+                    };
+                    Ok((place, JournalLine::Call(read_receipt(row)?)))
+                },
+            )?
+            .collect()
+    }
+
+    fn limit_for_sql(&self) -> i64 {
+        i64::try_from(self.limit).unwrap_or(i64::MAX)
+    }
+}
+
+/// A line's place in its journal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct JournalCursor {
+    at_ms: i64,
+    line: Line,
+}
+
+/// Entries stand before calls.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Line {
+    Entry(String),
+    Call(i64),
+}
+
+impl fmt::Display for JournalCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.line {
+            Line::Entry(id) => write!(f, "{}:entry:{id}", self.at_ms),
+            Line::Call(row) => write!(f, "{}:call:{row}", self.at_ms),
+        }
+    }
+}
+
+impl FromStr for JournalCursor {
+    type Err = BoxError;
+
+    fn from_str(text: &str) -> Result<Self, BoxError> {
+        let mut parts = text.splitn(3, ':');
+        let (Some(at_ms), Some(kind), Some(line)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Err("not three parts".into());
+        };
+        let line = match kind {
+            "entry" => Line::Entry(line.to_owned()),
+            "call" => Line::Call(line.parse()?),
+            _ => return Err("neither entry nor call".into()),
+        };
+        Ok(Self {
+            at_ms: at_ms.parse()?,
+            line,
+        })
+    }
+}
+
+/// Which of these numbers have been settled, by their receipts.
+pub(super) fn settled_among(
+    conn: &Connection,
+    numbers: &[RequestNumber],
+) -> rusqlite::Result<Vec<RequestNumber>> {
+    let mut settled = Vec::new();
+    for number in numbers {
+        let receipt: Option<Receipt> = super::file::receipt(conn, *number)?;
+        if receipt.is_some_and(|receipt| receipt.booked != Booked::Stale) {
+            settled.push(*number);
+        }
+    }
+    Ok(settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_was_written_and_entries_come_first() {
+        let places = [
+            "4:call:9",
+            "5:entry:a",
+            "5:entry:invoice: 1/2026",
+            "5:call:2",
+            "5:call:10",
+            "6:entry:",
+        ];
+        let read = places.map(|text| text.parse::<JournalCursor>().unwrap());
+        for (place, text) in read.iter().zip(places) {
+            assert_eq!(place.to_string(), text);
+        }
+        assert!(read.is_sorted());
+        for text in ["", "5", "5:call", "5:call:a", "x:call:1", "5:other:1"] {
+            assert!(text.parse::<JournalCursor>().is_err(), "{text}");
+        }
+    }
+}

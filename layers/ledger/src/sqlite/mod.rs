@@ -1,0 +1,469 @@
+//! The ledger in one SQLite file: the embedded default, for one gateway on one machine.
+//!
+//! The book lives in memory. RESERVE, RELEASE, EXTEND and EXPIRE touch memory alone: a hold dies
+//! with the process, and so does the call that it stands for. Charges, payments, keys and tariff
+//! versions are answered after they have been committed (write-ahead log, `synchronous = FULL`);
+//! those that come together share a commit. A charge is booked off the caller's path, so it
+//! waits up to 5 ms for others; in the book, and so for the next call, it counts at once.
+//!
+//! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
+//! gateway: then a commit does not wait for the time that stands in the file's inode, which says nothing of what is
+//! in the file.
+//!
+//! On opening, the books are checked (I3, I4); one that does not balance is not served from. A lock
+//! on `<path>.lock` keeps a second gateway away from the file, not a backup or a console.
+//!
+//! When a commit fails (disk full, file system read-only), those waiting for it get
+//! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request,
+//! until the gateway is started anew: the book in memory is ahead of the file by then, and nothing
+//! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
+//! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
+
+mod batch;
+mod copy;
+mod file;
+mod journal;
+mod writer;
+
+use std::{
+    convert::Infallible,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rusqlite::Connection;
+
+pub use self::{copy::SqliteCopy, file::OpenError};
+use self::{
+    journal::JournalRange,
+    writer::{Committed, Fault, Haste, Shared},
+};
+use super::{
+    contract::{
+        AccountBooks, AccountView, Audit, BookError, Booked, Entry, Hold, JournalPage, JournalPart,
+        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
+        Settlement, TariffVersion,
+    },
+    embedded::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, first_result, now_ms},
+};
+use crate::{
+    BoxError,
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    ceiling::Ceilings,
+    number::RequestNumber,
+};
+
+/// A ledger in one file. Clones share it; it is closed by [`SqliteLedger::close`] or with the last
+/// of them.
+///
+/// Receipts are read on tokio's blocking threads, so a tokio runtime is needed.
+#[derive(Clone)]
+pub struct SqliteLedger {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    reader: Arc<Mutex<Option<Connection>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SqliteLedger {
+    /// Opens a ledger, or makes an empty one. Blocks while the books are read and checked.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let opened = file::open(path)?;
+        let shared = Arc::new(Shared::new(opened.state));
+        let writer =
+            writer::start(Arc::clone(&shared), opened.writer, opened.lock).map_err(|source| {
+                OpenError::Io {
+                    path: opened.path.clone(),
+                    source,
+                }
+            })?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                path: opened.path,
+                shared,
+                reader: Arc::new(Mutex::new(Some(opened.reader))),
+                writer: Mutex::new(Some(writer)),
+            }),
+        })
+    }
+
+    /// Writes what is queued and lets go of the file. Whatever is asked later gets
+    /// [`LedgerError::Unavailable`]. When it is called twice, the first call alone waits.
+    pub async fn close(&self) {
+        let writer = self
+            .inner
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let reader = Arc::clone(&self.inner.reader);
+        let shared = Arc::clone(&self.inner.shared);
+        let closing = tokio::task::spawn_blocking(move || {
+            // The writer goes last: whoever closes last folds the log into the file, and a reader cannot.
+            drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
+            shared.close();
+            writer.map(JoinHandle::join)
+        });
+        if !matches!(closing.await, Ok(None | Some(Ok(())))) {
+            tracing::error!("the thread that writes the ledger file panicked");
+        }
+    }
+
+    /// Whether calls may be sold on it.
+    ///
+    /// # Errors
+    /// It is closed, or its file could not be written.
+    pub fn check(&self) -> Result<(), BoxError> {
+        self.inner.shared.look(|_| ())
+    }
+
+    fn queue<T>(
+        &self,
+        change: impl FnOnce(&mut State, u64) -> Result<Journaled<T>, BookError>,
+    ) -> Result<(T, Committed), BookError> {
+        self.inner
+            .shared
+            .queue(Haste::Now, change)
+            .map_err(BookError::Unavailable)?
+    }
+
+    async fn durable<T>(&self, queued: Result<(T, Committed), BookError>) -> Result<T, BookError> {
+        let (answer, committed) = queued?;
+        self.inner
+            .shared
+            .committed(committed)
+            .await
+            .map_err(BookError::Unavailable)?;
+        Ok(answer)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> Result<T, BookError> {
+        self.inner.shared.look(look).map_err(BookError::Unavailable)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, BoxError> {
+        let reader = Arc::clone(&self.inner.reader);
+        let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
+            let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let conn = reader.as_ref().ok_or(Fault::Closed)?;
+            Ok(query(conn)?)
+        });
+        read.await?
+    }
+
+    /// Charges the calls whose numbers the book knows, in one step and one commit.
+    async fn charge_known(
+        &self,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Option<Settled>>, BoxError> {
+        self.commit(Haste::Gather, |state, now| {
+            let mut records = Vec::with_capacity(settlements.len());
+            let charged = settlements.iter().map(|call| {
+                let (settled, record) = state.settle(call, now).ok()?;
+                records.extend(record);
+                Some(settled)
+            });
+            let charged: Vec<_> = charged.collect();
+            (charged, records)
+        })
+        .await
+    }
+
+    /// Makes a change that the book cannot refuse, and waits for its commit.
+    async fn commit<T, R: IntoIterator<Item = Record>>(
+        &self,
+        haste: Haste,
+        change: impl FnOnce(&mut State, u64) -> (T, R),
+    ) -> Result<T, BoxError> {
+        let shared = &self.inner.shared;
+        let Ok((answer, committed)) =
+            shared.queue(haste, |state, now| Ok::<_, Infallible>(change(state, now)))?;
+        shared.committed(committed).await?;
+        Ok(answer)
+    }
+
+    async fn find_receipt(&self, number: RequestNumber) -> Result<Option<Receipt>, BoxError> {
+        self.read(move |conn| file::receipt(conn, number)).await
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Not joined: a drop may stand on an async thread. What nobody waited for may be lost.
+        self.shared.close();
+    }
+}
+
+impl fmt::Debug for SqliteLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteLedger")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ledger for SqliteLedger {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let reserved = self
+            .inner
+            .shared
+            .touch(|state, now| state.book.reserve(hold, now));
+        reserved
+            .map_err(LedgerError::Unavailable)?
+            .map_err(LedgerError::Refused)
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        let shared = &self.inner.shared;
+        let known = shared
+            .queue(Haste::Gather, |state, now| state.settle(settlement, now))
+            .map_err(LedgerError::Unavailable)?;
+        let (settled, committed) = match known {
+            Ok(queued) => queued,
+            // The tombstone may have died with an earlier process: its receipt has not.
+            Err(UnknownNumber) => {
+                let first = self
+                    .find_receipt(settlement.number)
+                    .await
+                    .map_err(LedgerError::Unavailable)?;
+                if let Some(first) = first.filter(|first| first.booked != Booked::Stale) {
+                    return Ok(first_result(&first));
+                }
+                let Ok(queued) = shared
+                    .queue(Haste::Gather, |state, now| {
+                        Ok::<_, Infallible>(state.settle_unknown(settlement, now))
+                    })
+                    .map_err(LedgerError::Unavailable)?;
+                queued
+            }
+        };
+        shared
+            .committed(committed)
+            .await
+            .map_err(LedgerError::Unavailable)?;
+        Ok(settled)
+    }
+
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        // When the ledger fails, each is asked for by itself, and told why.
+        let charged = self.charge_known(settlements).await.unwrap_or_default();
+        let mut charged = charged.into_iter();
+        let mut answers = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            answers.push(match charged.next().flatten() {
+                Some(settled) => Ok(settled),
+                None => self.settle(settlement).await,
+            });
+        }
+        answers
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        _key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        let shared = &self.inner.shared;
+        let record = shared
+            .wind_down(|state, now| state.release(number, account, now))
+            .map_err(LedgerError::Unavailable)?;
+        let Some(record) = record else { return Ok(()) };
+        // What was noted must be gone before the release is: it would be charged at the next start.
+        self.commit(Haste::Gather, |_, _| ((), Some(record)))
+            .await
+            .map_err(LedgerError::Unavailable)
+    }
+
+    async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
+        self.commit(Haste::Gather, |state, _| state.note(running))
+            .await
+            .map_err(LedgerError::Unavailable)
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        let extended = self
+            .inner
+            .shared
+            .wind_down(|state, now| state.book.extend(number, account, ttl, now));
+        extended.map_err(LedgerError::Unavailable)
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        let probed = self
+            .inner
+            .shared
+            .look(|state| state.book.probe(account, key, now_ms()));
+        probed
+            .map_err(LedgerError::Unavailable)?
+            .map_err(LedgerError::Refused)
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        let expired = self
+            .inner
+            .shared
+            .wind_down(|state, now| state.book.expire(EXPIRE_MAX, now));
+        expired.map_err(LedgerError::Unavailable)
+    }
+}
+
+impl LedgerAdmin for SqliteLedger {
+    async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
+        self.durable(self.queue(|state, _| state.create_account(id, name)))
+            .await
+    }
+
+    async fn change_account(
+        &self,
+        id: &AccountId,
+        name: Option<&str>,
+        suspended: Option<bool>,
+    ) -> Result<AccountView, BookError> {
+        self.durable(self.queue(|state, _| state.change_account(id, name, suspended)))
+            .await
+    }
+
+    async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
+        self.look(|state| state.account(id))?
+    }
+
+    async fn accounts(&self) -> Result<Vec<AccountView>, BookError> {
+        self.look(State::accounts)
+    }
+
+    async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
+        self.durable(self.queue(|state, now| state.enter(account, entry, now)))
+            .await
+    }
+
+    async fn create_key(
+        &self,
+        record: &KeyRecord,
+        ceilings: Ceilings,
+    ) -> Result<KeyView, BookError> {
+        self.durable(self.queue(|state, now| state.create_key(record, ceilings, now)))
+            .await
+    }
+
+    async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
+        self.durable(self.queue(|state, now| state.change_key(id, change, now)))
+            .await
+    }
+
+    async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
+        self.look(|state| state.key(id, now_ms()))?
+    }
+
+    async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
+        self.look(|state| state.keys_of(account, now_ms()))?
+    }
+
+    async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
+        self.find_receipt(number)
+            .await
+            .map_err(BookError::Unavailable)?
+            .ok_or(BookError::NotFound)
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<JournalPage, BookError> {
+        self.look(|state| state.account(account))??;
+        let stretch = JournalRange::of(account, part)?;
+        self.read(move |conn| stretch.read(conn))
+            .await
+            .map_err(BookError::Unavailable)
+    }
+
+    /// Answered once the file has all that the books show: whoever goes on to the journal finds it.
+    async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
+        self.durable(self.queue(|state, now| Ok((state.books(account, now)?, None))))
+            .await
+    }
+
+    async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
+        self.durable(self.queue(|state, now| Ok(state.tariff_version(fingerprint, now))))
+            .await
+    }
+
+    /// The book in memory, then the file.
+    async fn audit(&self) -> Result<Audit, BookError> {
+        let (mut audit, open) = self.look(|state| (state.book.audit(), open_holds(state)))?;
+        let numbers = open.iter().map(|(_, number)| *number).collect::<Vec<_>>();
+        let (breaches, missing, settled) = self
+            .read(move |conn| {
+                Ok((
+                    file::breaches(conn)?,
+                    file::missing(conn)?,
+                    journal::settled_among(conn, &numbers)?,
+                ))
+            })
+            .await
+            .map_err(BookError::Unavailable)?;
+        audit.breaches.extend(breaches);
+        audit.breaches.extend(missing);
+        // A hold ends before its receipt is in the file: what is both was not just settled.
+        let both = self.look(|state| {
+            open.into_iter()
+                .filter(|(_, number)| settled.contains(number))
+                .find(|(id, number)| {
+                    state
+                        .book
+                        .account(id)
+                        .is_some_and(|account| account.is_open(*number))
+                })
+        })?;
+        if let Some((id, number)) = both {
+            audit.breaches.push(format!(
+                "I5 account {id}: hold {number} is both open and ended"
+            ));
+        }
+        Ok(audit)
+    }
+}
+
+fn open_holds(state: &State) -> Vec<(AccountId, RequestNumber)> {
+    state
+        .book
+        .accounts()
+        .flat_map(|(id, account)| {
+            account
+                .holds()
+                .map(move |(number, ..)| (id.clone(), number))
+        })
+        .collect()
+}
+
+impl KeyStore for SqliteLedger {
+    async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+        self.inner.shared.look(|state| state.find_key(digest))
+    }
+
+    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
+        Some(self.inner.shared.look(|state| state.find_key(digest)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Accounts, payments, corrections, and what is counted over all of them.
+
+use super::{
+    Books,
+    desk::{booked, money, now_ms, open, pay, release, reserved, set_ceiling, set_status, settled},
+    given::{acme, correction, hold, micro, number, topup},
+};
+use crate::{
+    account::{AccountId, KeyStatus},
+    contract::{AccountView, BookError, Booked},
+    money::MicroRub,
+};
+
+/// I10.
+pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
+    open(ledger, 0).await;
+    let once = pay(ledger, "invoice 1/2026 «Ромашка»", 100).await;
+    assert_eq!(once.balance_rub, micro(100));
+    assert_eq!(pay(ledger, "invoice 1/2026 «Ромашка»", 100).await, once);
+    for amount in [99, 101, -100] {
+        let entry = topup("invoice 1/2026 «Ромашка»", amount);
+        let answer = ledger.enter(&acme(), &entry).await;
+        assert!(matches!(answer, Err(BookError::Exists)), "{answer:?}");
+    }
+    // Another clone of the ledger knows of it; another account's ids are its own.
+    let clone = ledger.clone();
+    assert_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
+    let other: AccountId = "other".parse().unwrap();
+    ledger.create_account(&other, "Other").await.unwrap();
+    let view = ledger
+        .enter(&other, &topup("invoice 1/2026 «Ромашка»", 7))
+        .await
+        .unwrap();
+    assert_eq!(view.balance_rub, micro(7));
+    assert_eq!(pay(ledger, "invoice 2", 5).await.balance_rub, micro(105));
+}
+
+/// I4.
+pub(super) async fn a_correction_leaves_what_is_held<L: Books>(ledger: &L) {
+    open(ledger, 100).await;
+    reserved(ledger, &hold(1, "k1", 60)).await;
+    let correct =
+        async |id: &str, amount: i64| ledger.enter(&acme(), &correction(id, amount)).await;
+    for amount in [-41, -100, -1000] {
+        let answer = correct("c1", amount).await;
+        assert!(
+            matches!(answer, Err(BookError::BelowHeld)),
+            "{amount}: {answer:?}"
+        );
+    }
+    // A refused id is not used up.
+    let view = correct("c1", -40).await.unwrap();
+    assert_eq!([view.balance_rub, view.free_rub], [60, 0].map(micro));
+    assert_eq!(correct("c1", -40).await.unwrap(), view);
+    assert!(matches!(correct("c1", -39).await, Err(BookError::Exists)));
+    settled(ledger, 1, "k1", 10).await;
+    let view = correct("c2", -50).await.unwrap();
+    assert_eq!(view.balance_rub, micro(0));
+    assert!(matches!(correct("c3", -1).await, Err(BookError::BelowHeld)));
+    let view = correct("c3", 3).await.unwrap();
+    assert_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
+}
+
+/// I3 where a double is exact for the last time: 2⁵³ − 1.
+pub(super) async fn amounts_are_exact_up_to_the_largest_and_none_goes_beyond<L: Books>(ledger: &L) {
+    const MAX: i64 = MicroRub::MAX.micro();
+    open(ledger, MAX).await;
+    let beyond = async |id: &str, amount: i64| {
+        let answer = ledger.enter(&acme(), &topup(id, amount)).await;
+        assert!(matches!(answer, Err(BookError::AboveMax)), "{answer:?}");
+    };
+    beyond("second", 1).await;
+    beyond("second", MAX).await;
+    let half = MAX / 2 + 1;
+    set_ceiling(ledger, "k2", Some(MAX)).await;
+    let first = reserved(ledger, &hold(1, "k1", half)).await;
+    assert_eq!([first.held, first.free], [half, MAX - half].map(micro));
+    let second = reserved(ledger, &hold(2, "k2", MAX - half)).await;
+    assert_eq!([second.held, second.free], [MAX - half, 0].map(micro));
+    assert_eq!(money(ledger).await, [MAX, MAX, 0, 0]);
+    let paid = settled(ledger, 1, "k1", half - 1).await;
+    assert_eq!(paid, booked(Booked::Held, half - 1, 0));
+    assert_eq!(
+        money(ledger).await,
+        [MAX - half + 1, MAX - half, half - 1, 0]
+    );
+    // All of it, and the greatest loss there can be.
+    let paid = settled(ledger, 2, "k2", MAX).await;
+    assert_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
+    assert_eq!(money(ledger).await, [0, 0, MAX, half - 1]);
+    let receipt = ledger.receipt(number(2)).await.unwrap();
+    assert_eq!(
+        [receipt.cost_rub, receipt.charged_rub, receipt.loss_rub],
+        [MAX, MAX - half + 1, half - 1].map(micro)
+    );
+    assert_eq!(pay(ledger, "second", MAX).await.balance_rub, micro(MAX));
+    beyond("third", 1).await;
+}
+
+pub(super) async fn accounts_are_opened_once_and_can_be_changed<L: Books>(ledger: &L) {
+    let create = async |id: &str, name: &str| {
+        let id: AccountId = id.parse().unwrap();
+        ledger.create_account(&id, name).await
+    };
+    let made = create("acme", "ООО «Ромашка: 1»").await.unwrap();
+    let expected = AccountView {
+        id: acme(),
+        name: "ООО «Ромашка: 1»".into(),
+        suspended: false,
+        balance_rub: micro(0),
+        held_rub: micro(0),
+        free_rub: micro(0),
+        spent_rub: micro(0),
+        loss_rub: micro(0),
+        holds_open: 0,
+    };
+    assert_eq!(made, expected);
+    assert_eq!(create("acme", "ООО «Ромашка: 1»").await.unwrap(), expected);
+    assert!(matches!(
+        create("acme", "Other").await,
+        Err(BookError::Exists)
+    ));
+    create("Zeta_1", "").await.unwrap();
+    create("1-b", "Acme").await.unwrap();
+    pay(ledger, "first", 5).await;
+    let renamed = ledger.change_account(&acme(), Some("Acme"), None).await;
+    let expected = AccountView {
+        name: "Acme".into(),
+        balance_rub: micro(5),
+        free_rub: micro(5),
+        ..expected
+    };
+    assert_eq!(renamed.unwrap(), expected);
+    let suspended = ledger.change_account(&acme(), None, Some(true)).await;
+    let expected = AccountView {
+        suspended: true,
+        ..expected
+    };
+    assert_eq!(suspended.unwrap(), expected);
+    let unchanged = ledger.change_account(&acme(), None, None).await;
+    assert_eq!(unchanged.unwrap(), expected);
+    assert_eq!(ledger.account(&acme()).await.unwrap(), expected);
+    let all = ledger.accounts().await.unwrap();
+    let ids: Vec<&str> = all.iter().map(|view| &*view.id).collect();
+    assert_eq!(ids, ["1-b", "Zeta_1", "acme"]);
+    assert_eq!(all[2], expected);
+}
+
+pub(super) async fn the_tariff_version_grows_with_a_change_only<L: Books>(ledger: &L) {
+    let mut since = 0;
+    for (fingerprint, id, is_new) in [
+        ("a", 1, true),
+        ("a", 1, false),
+        ("b", 2, true),
+        ("b", 2, false),
+        ("a", 3, true),
+    ] {
+        let before = now_ms();
+        let version = ledger.tariff_version(fingerprint).await.unwrap();
+        assert_eq!(version.id, id, "{fingerprint}");
+        if is_new {
+            since = version.effective_from_ms;
+            assert!((before..=now_ms()).contains(&since), "{before} {since}");
+        } else {
+            assert_eq!(version.effective_from_ms, since, "{fingerprint}");
+        }
+    }
+}
+
+pub(super) async fn an_audit_counts_what_there_is<L: Books>(ledger: &L) {
+    let count = async || {
+        let audit = ledger.audit().await.unwrap();
+        assert_eq!(audit.breaches, Vec::<String>::new());
+        [audit.accounts, audit.keys, audit.holds_open]
+    };
+    assert_eq!(count().await, [0, 0, 0]);
+    open(ledger, 100).await;
+    let other: AccountId = "other".parse().unwrap();
+    ledger.create_account(&other, "Other").await.unwrap();
+    for n in [1, 2, 3] {
+        reserved(ledger, &hold(n, "k1", 10)).await;
+    }
+    release(ledger, 2, "k1").await;
+    set_status(ledger, "k2", KeyStatus::Deleted).await;
+    assert_eq!(count().await, [2, 2, 2]);
+    settled(ledger, 1, "k1", 10).await;
+    settled(ledger, 3, "k1", 10).await;
+    assert_eq!(count().await, [2, 2, 0]);
+}

@@ -1,0 +1,175 @@
+//! What is asked of a store while promises are tested.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{
+    Books,
+    given::{acme, key, micro, number, record, settlement, topup},
+};
+use crate::{
+    account::{AccountId, KeyStatus},
+    ceiling::{Ceiling, Ceilings},
+    contract::{
+        AccountView, Booked, Hold, KeyChange, KeyView, Ledger, LedgerError, Refusal, Reserved,
+        Settled,
+    },
+    money::MicroRub,
+};
+
+/// Opens the account `acme` with so much money and the keys `k1` and `k2`, neither limited.
+///
+/// # Panics
+/// The store refuses it.
+pub async fn open<L: Books>(ledger: &L, balance: i64) {
+    ledger.create_account(&acme(), "Acme").await.unwrap();
+    for (id, digest) in [("k1", 1), ("k2", 2)] {
+        let key = record(&acme(), id, digest);
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
+    }
+    if balance > 0 {
+        pay(ledger, "first", balance).await;
+    }
+}
+
+pub(super) async fn pay<L: Books>(ledger: &L, id: &str, amount: i64) -> AccountView {
+    ledger.enter(&acme(), &topup(id, amount)).await.unwrap()
+}
+
+pub(super) async fn set_ceiling<L: Books>(ledger: &L, id: &str, ceiling: Option<i64>) -> KeyView {
+    let change = KeyChange {
+        ceiling: Some(ceiling.map(micro)),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(id), &change).await.unwrap()
+}
+
+pub(super) async fn set_ceilings<L: Books>(ledger: &L, id: &str, ceilings: Ceilings) -> KeyView {
+    let change = KeyChange {
+        ceiling: Some(ceilings.total),
+        ceiling_month: Some(ceilings.month),
+        ceiling_day: Some(ceilings.day),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(id), &change).await.unwrap()
+}
+
+pub(super) async fn set_status<L: Books>(ledger: &L, id: &str, status: KeyStatus) -> KeyView {
+    let change = KeyChange {
+        status: Some(status),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(id), &change).await.unwrap()
+}
+
+pub(super) async fn reserved<L: Ledger>(ledger: &L, hold: &Hold) -> Reserved {
+    ledger
+        .reserve(hold)
+        .await
+        .unwrap_or_else(|error| panic!("{hold:?}: {error}"))
+}
+
+pub(super) async fn refused<L: Ledger>(ledger: &L, hold: &Hold) -> Refusal {
+    match ledger.reserve(hold).await {
+        Err(LedgerError::Refused(refusal)) => refusal,
+        answer => panic!("{hold:?}: {answer:?}"),
+    }
+}
+
+pub(super) async fn probed<L: Ledger>(
+    ledger: &L,
+    account: &AccountId,
+    id: &str,
+) -> Result<(), Refusal> {
+    match ledger.probe(account, &key(id)).await {
+        Ok(()) => Ok(()),
+        Err(LedgerError::Refused(refusal)) => Err(refusal),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub(super) async fn settled<L: Ledger>(ledger: &L, n: u128, id: &str, cost: i64) -> Settled {
+    ledger.settle(&settlement(n, id, cost)).await.unwrap()
+}
+
+pub(super) async fn release<L: Ledger>(ledger: &L, n: u128, id: &str) {
+    ledger.release(number(n), &acme(), &key(id)).await.unwrap();
+}
+
+pub(super) fn booked(booked: Booked, charged: i64, loss: i64) -> Settled {
+    Settled {
+        booked,
+        charged: micro(charged),
+        loss: micro(loss),
+        repeated: false,
+    }
+}
+
+pub(super) fn again(first: Settled) -> Settled {
+    Settled {
+        repeated: true,
+        ..first
+    }
+}
+
+/// It is the account's money that leaves no more.
+pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
+    Refusal::DoesNotFit {
+        free: MicroRub::new(free),
+        held: MicroRub::new(held),
+        ceiling: None,
+    }
+}
+
+/// It is this ceiling.
+pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
+    Refusal::DoesNotFit {
+        free: MicroRub::new(free),
+        held: MicroRub::new(held),
+        ceiling: Some(ceiling),
+    }
+}
+
+/// Balance, held, spent, loss.
+pub(super) async fn money<L: Books>(ledger: &L) -> [i64; 4] {
+    let view = ledger.account(&acme()).await.unwrap();
+    [
+        view.balance_rub,
+        view.held_rub,
+        view.spent_rub,
+        view.loss_rub,
+    ]
+    .map(MicroRub::micro)
+}
+
+/// Spent, held, free.
+pub(super) async fn key_money<L: Books>(ledger: &L, id: &str) -> [i64; 3] {
+    let view = ledger.key(&key(id)).await.unwrap();
+    [view.spent_rub, view.held_rub, view.free_rub].map(MicroRub::micro)
+}
+
+pub(super) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+/// The audit finds nothing, and the views agree with each other: I2 and I4 as operators see them.
+///
+/// # Panics
+/// They do not.
+pub async fn is_sound<L: Books>(ledger: &L) {
+    let audit = ledger.audit().await.unwrap();
+    assert_eq!(audit.breaches, Vec::<String>::new());
+    for view in ledger.accounts().await.unwrap() {
+        let keys = ledger.keys(&view.id).await.unwrap();
+        let sum = |field: fn(&KeyView) -> MicroRub| {
+            let amounts = keys.iter().map(field).map(MicroRub::micro);
+            amounts.sum::<i64>()
+        };
+        assert_eq!(sum(|key| key.held_rub), view.held_rub.micro(), "{view:?}");
+        assert_eq!(sum(|key| key.spent_rub), view.spent_rub.micro(), "{view:?}");
+        let [balance, held, free] =
+            [view.balance_rub, view.held_rub, view.free_rub].map(MicroRub::micro);
+        assert!(0 <= held && held <= balance, "{view:?}");
+        assert_eq!(free, balance - held, "{view:?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! What promises are tested with: small things, no two alike. For tests of one's own beside these.
+
+use std::{sync::Arc, time::Duration};
+
+use uuid::Uuid;
+
+use crate::{
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    contract::{Entry, Hold, Item, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+    price::{Price, Rate},
+    usage::{End, Usage},
+};
+
+/// How long a [`hold`] lives: longer than any test.
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// So many micro-rubles.
+#[must_use]
+pub const fn micro(amount: i64) -> MicroRub {
+    MicroRub::new(amount)
+}
+
+/// The number of a call; another for each `n`.
+#[must_use]
+pub const fn number(n: u128) -> RequestNumber {
+    RequestNumber::from_uuid(Uuid::from_u128(n))
+}
+
+/// The account that nearly all is tested on.
+#[must_use]
+pub fn acme() -> AccountId {
+    account("acme")
+}
+
+/// An account's id.
+///
+/// # Panics
+/// It is no id.
+#[must_use]
+pub fn account(id: &str) -> AccountId {
+    id.parse().unwrap()
+}
+
+/// A key's id.
+///
+/// # Panics
+/// It is no id.
+#[must_use]
+pub fn key(id: &str) -> KeyId {
+    id.parse().unwrap()
+}
+
+/// An active key that may do anything; its digest is 32 times `digest`.
+#[must_use]
+pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
+    KeyRecord {
+        id: key(id),
+        account: account.clone(),
+        digest: KeyDigest::new([digest; 32]),
+        prefix: "tg-AbC123…".into(),
+        name: "laptop".into(),
+        status: KeyStatus::Active,
+        models: Vec::new(),
+        addresses: Vec::new(),
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        created_at_ms: 1_790_000_000_000,
+        changed_at_ms: 0,
+    }
+}
+
+/// A payment of so many micro-rubles.
+#[must_use]
+pub fn topup(id: &str, amount: i64) -> Entry {
+    Entry {
+        id: id.into(),
+        amount: micro(amount),
+        reason: None,
+    }
+}
+
+/// A correction by so many micro-rubles.
+#[must_use]
+pub fn correction(id: &str, amount: i64) -> Entry {
+    Entry {
+        reason: Some("a mistake".into()),
+        ..topup(id, amount)
+    }
+}
+
+/// A hold of all or nothing on a key of [`acme`]; it lives for an [`HOUR`].
+#[must_use]
+pub fn hold(n: u128, id: &str, want: i64) -> Hold {
+    Hold {
+        number: number(n),
+        account: acme(),
+        key: key(id),
+        want: micro(want),
+        least: micro(want),
+        ttl: HOUR,
+    }
+}
+
+/// A hold that is past its time at once.
+#[must_use]
+pub fn due(n: u128, id: &str, want: i64) -> Hold {
+    Hold {
+        ttl: Duration::ZERO,
+        ..hold(n, id, want)
+    }
+}
+
+/// The end of a call on a key of [`acme`], settled for the first time.
+#[must_use]
+pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
+    Settlement {
+        number: number(n),
+        account: acme(),
+        key: key(id),
+        held: micro(100),
+        cost: micro(cost),
+        fresh: true,
+        item: item(),
+    }
+}
+
+/// Something bought; no two of its fields are alike.
+#[must_use]
+pub fn item() -> Item {
+    let price = Price {
+        input: Rate::new(1_000_001),
+        cached_input: Rate::new(100_002),
+        output: Rate::new(2_000_003),
+        cache_write: Rate::new(500_004),
+        version: 7,
+        exchange_rate: "98.7654".into(),
+    };
+    Item {
+        model: "модель \"1\"".into(),
+        vendor: "vendor-1".into(),
+        usage: Usage {
+            input: 11,
+            cached_input: 12,
+            cache_write: 13,
+            output: 14,
+        },
+        price: Some(Arc::new(price)),
+        estimated: true,
+        bounded: true,
+        end: End::ClientLeft,
+        session: Some("session-1".parse().unwrap()),
+    }
+}

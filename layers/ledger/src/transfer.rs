@@ -1,0 +1,314 @@
+//! All the books of one ledger put into an empty one, as when an operator moves from a file to Redis.
+//!
+//! [`copy`] reads account by account, each at one moment, and audits what it reads. What the target had
+//! from an earlier run that was broken off is gone over again. No gateway may serve from either meanwhile:
+//! a [`Target`] lets none in until [`Target::publish`].
+
+use std::collections::HashMap;
+
+use super::{
+    audit::{AccountAudit, Snapshot},
+    contract::{
+        AccountBooks, BookError, JournalLine, JournalPart, Ledger, LedgerAdmin, TariffVersion,
+    },
+};
+use crate::{account::AccountId, money::MicroRub};
+
+/// A ledger that can be copied from.
+pub trait Source: LedgerAdmin + Ledger {
+    /// The ids and amounts of all entries of an account, those too that its journal has forgotten.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn entries(
+        &self,
+        account: &AccountId,
+    ) -> impl Future<Output = Result<HashMap<String, MicroRub>, BookError>> + Send;
+
+    /// How many calls of an account may still be charged although their holds have expired.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn unsettled(&self, account: &AccountId)
+    -> impl Future<Output = Result<u64, BookError>> + Send;
+
+    /// The tariff's version in force and its fingerprint.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn tariff(
+        &self,
+    ) -> impl Future<Output = Result<Option<(TariffVersion, String)>, BookError>> + Send;
+}
+
+/// A ledger that is being filled. Everything can be written twice.
+pub trait Target: Sized {
+    /// What it becomes.
+    type Ledger: LedgerAdmin;
+
+    /// Whether it has these books already.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn has(&mut self, books: &AccountBooks)
+    -> impl Future<Output = Result<bool, BookError>> + Send;
+
+    /// Takes lines of an account's journal, oldest first, page by page. `forgotten`: older ones are
+    /// missing, so that the journal's sums bound those of the books from below.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn lines(
+        &mut self,
+        account: &AccountId,
+        lines: &[JournalLine],
+        forgotten: bool,
+    ) -> impl Future<Output = Result<(), BookError>> + Send;
+
+    /// Takes an account with its keys, behind its lines.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn account(
+        &mut self,
+        books: &AccountBooks,
+        entries: &HashMap<String, MicroRub>,
+    ) -> impl Future<Output = Result<(), BookError>> + Send;
+
+    /// Takes the tariff's version, so that versions go on from it.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn tariff(
+        &mut self,
+        version: TariffVersion,
+        fingerprint: &str,
+    ) -> impl Future<Output = Result<(), BookError>> + Send;
+
+    /// What has been written, to be looked at. Nothing more is written.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
+
+    /// Lets gateways in.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn publish(self, ledger: Self::Ledger) -> impl Future<Output = Result<(), BookError>> + Send;
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Accounts, those among them that had been copied before.
+    pub accounts: u64,
+    /// Of these, those that an earlier run had copied.
+    pub there_already: u64,
+    /// Lines of journals.
+    pub lines: u64,
+}
+
+/// Why a copy was not finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// One of the two could not be asked.
+    #[error("the copy was broken off")]
+    Broken(#[from] BookError),
+    /// A call runs: it would be charged in the source and not in the copy.
+    #[error("account {0} has open holds: a gateway serves from the source, or has not settled all")]
+    HoldsOpen(AccountId),
+    /// The books do not add up: a copy would carry that along.
+    #[error("the source is in breach: {}", .0.join("; "))]
+    Breach(Vec<String>),
+}
+
+/// Copies all accounts and tells `progress` after each.
+///
+/// # Errors
+/// See [`CopyError`]. It can be called again with the same source.
+pub async fn copy<S: Source, T: Target>(
+    from: &S,
+    to: &mut T,
+    mut progress: impl FnMut(&Copied),
+) -> Result<Copied, CopyError> {
+    let mut copied = Copied::default();
+    for account in from.accounts().await? {
+        let books = from.books(&account.id).await?;
+        if !books.holds.is_empty() {
+            return Err(CopyError::HoldsOpen(account.id));
+        }
+        copied.accounts += 1;
+        if to.has(&books).await? {
+            copied.there_already += 1;
+        } else {
+            copied.lines += copy_account(from, to, &books).await?;
+        }
+        progress(&copied);
+    }
+    if let Some((version, fingerprint)) = from.tariff().await? {
+        to.tariff(version, &fingerprint).await?;
+    }
+    Ok(copied)
+}
+
+async fn copy_account<S: Source, T: Target>(
+    from: &S,
+    to: &mut T,
+    books: &AccountBooks,
+) -> Result<u64, CopyError> {
+    let account = &books.view.id;
+    let mut audit = AccountAudit::new(Snapshot::from(books));
+    let mut entries = HashMap::new();
+    let (mut after, mut count) = (None::<String>, 0);
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            end: Some(&books.journal_end),
+            ..JournalPart::whole()
+        };
+        let page = from.journal(account, &part).await?;
+        for line in &page.lines {
+            audit.line(line);
+            if let JournalLine::Entry { id, amount_rub, .. } = line {
+                entries.insert(id.clone(), *amount_rub);
+            }
+        }
+        to.lines(account, &page.lines, !books.journal_complete)
+            .await?;
+        count += page.lines.len() as u64;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let breaches = audit.finish();
+    if !breaches.is_empty() {
+        return Err(CopyError::Breach(breaches));
+    }
+    if !books.journal_complete {
+        entries.extend(from.entries(account).await?);
+    }
+    to.account(books, &entries).await?;
+    Ok(count)
+}
+
+/// The sums of a ledger, in micro-rubles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// How many accounts there are.
+    pub accounts: u64,
+    /// How many keys, deleted ones too.
+    pub keys: u64,
+    /// What was paid in and corrected.
+    pub entered: i128,
+    /// Balances.
+    pub balance: i128,
+    /// What was charged.
+    pub spent: i128,
+    /// What could not be charged.
+    pub loss: i128,
+}
+
+impl Totals {
+    fn add(&mut self, books: &AccountBooks) {
+        let micro = |amount: MicroRub| i128::from(amount.micro());
+        self.accounts += 1;
+        self.keys += books.keys.len() as u64;
+        self.entered += micro(books.entered_rub);
+        self.balance += micro(books.view.balance_rub);
+        self.spent += micro(books.view.spent_rub);
+        self.loss += micro(books.view.loss_rub);
+    }
+}
+
+/// Two ledgers side by side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Of the first.
+    pub from: Totals,
+    /// Of the second.
+    pub to: Totals,
+    /// The accounts that are not the same in both, some of them.
+    pub different: Vec<AccountId>,
+}
+
+/// So many accounts that differ are named.
+const DIFFERENT_MAX: usize = 20;
+
+/// Compares two ledgers, account by account and key by key.
+///
+/// # Errors
+/// One of the two could not be asked.
+pub async fn compare(
+    from: &impl LedgerAdmin,
+    to: &impl LedgerAdmin,
+) -> Result<Comparison, BookError> {
+    let mut found = Comparison::default();
+    let differs = |id: AccountId, found: &mut Comparison| {
+        if found.different.len() < DIFFERENT_MAX {
+            found.different.push(id);
+        }
+    };
+    for account in from.accounts().await? {
+        let ours = from.books(&account.id).await?;
+        found.from.add(&ours);
+        let same = match to.books(&account.id).await {
+            Ok(theirs) => same(&ours, &theirs),
+            Err(BookError::NotFound) => false,
+            Err(error) => return Err(error),
+        };
+        if !same {
+            differs(account.id, &mut found);
+        }
+    }
+    for account in to.accounts().await? {
+        found.to.add(&to.books(&account.id).await?);
+        match from.account(&account.id).await {
+            Ok(_) => {}
+            Err(BookError::NotFound) => differs(account.id, &mut found),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether two books have the same money, names, keys and holds.
+pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
+    let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
+    what(one) == what(other) && one.holds == other.holds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{contract::Entry, memory::MemoryLedger};
+
+    #[tokio::test]
+    async fn ledgers_that_differ_in_one_kopeck_or_one_account_are_told_apart() {
+        let (one, other) = (MemoryLedger::new(), MemoryLedger::new());
+        let ids: [AccountId; 2] = ["acme", "beta"].map(|id| id.parse().unwrap());
+        let paid = |micro| Entry {
+            id: "p1".into(),
+            amount: MicroRub::new(micro),
+            reason: None,
+        };
+        for ledger in [&one, &other] {
+            ledger.create_account(&ids[0], "Acme").await.unwrap();
+        }
+        one.enter(&ids[0], &paid(10_000)).await.unwrap();
+        other.enter(&ids[0], &paid(20_000)).await.unwrap();
+        let found = compare(&one, &other).await.unwrap();
+        assert_eq!(found.different, [ids[0].clone()]);
+        assert_eq!((found.from.balance, found.to.balance), (10_000, 20_000));
+
+        other.create_account(&ids[1], "Beta").await.unwrap();
+        let found = compare(&one, &other).await.unwrap();
+        assert_eq!(found.different, ids);
+        assert_eq!((found.from.accounts, found.to.accounts), (1, 2));
+
+        let found = compare(&one, &one).await.unwrap();
+        assert!(found.different.is_empty() && found.from == found.to);
+    }
+}

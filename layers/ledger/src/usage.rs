@@ -1,0 +1,406 @@
+//! What a call used: tokens by rate class, and the meter that the layers below write and the hold's
+//! owner reads.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Model tokens by rate class. The classes do not overlap: a token is counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Input that was neither read from nor written to the vendor's cache.
+    pub input: u64,
+    /// Input read from the vendor's cache.
+    pub cached_input: u64,
+    /// Input written to the vendor's cache.
+    pub cache_write: u64,
+    /// Output, reasoning included.
+    pub output: u64,
+}
+
+impl Usage {
+    /// All three classes of input.
+    #[must_use]
+    pub const fn input_total(&self) -> u64 {
+        self.input
+            .saturating_add(self.cached_input)
+            .saturating_add(self.cache_write)
+    }
+
+    /// Whether no token was used.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.input_total() == 0 && self.output == 0
+    }
+
+    /// Holds the counts within `input_max` and `output_max` tokens; says whether it had to.
+    ///
+    /// Surplus input is taken from the ordinary class first, then from what was read from the cache,
+    /// then from what was written to it.
+    #[must_use]
+    pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
+        // Three counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
+        let total = [self.input, self.cached_input, self.cache_write]
+            .map(u128::from)
+            .iter()
+            .sum::<u128>();
+        let mut surplus = total.saturating_sub(input_max.into());
+        let clamped = surplus > 0 || self.output > output_max;
+        for class in [
+            &mut self.input,
+            &mut self.cached_input,
+            &mut self.cache_write,
+        ] {
+            let cut = u64::try_from(surplus).unwrap_or(u64::MAX).min(*class);
+            *class -= cut;
+            surplus -= u128::from(cut);
+        }
+        self.output = self.output.min(output_max);
+        (self, clamped)
+    }
+}
+
+/// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
+pub const ESTIMATE_BYTES: u64 = 4;
+
+/// What a call can have used, by its request and by what was held for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// The input tokens that were held for.
+    pub input_bound: u64,
+    /// What no honest count of input exceeds.
+    pub input_limit: u64,
+    /// The input where nobody has counted it.
+    pub input_estimate: u64,
+    /// The output tokens that were held for.
+    pub output_bound: u64,
+    /// What no honest count of output exceeds.
+    pub output_limit: u64,
+}
+
+/// The usage that a call is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The tokens.
+    pub usage: Usage,
+    /// Not all of it is the vendor's own word, or that made no sense.
+    pub estimated: bool,
+    /// The vendor's word was cut to what was held for.
+    pub bounded: bool,
+}
+
+impl Bounds {
+    /// What is charged by this reading.
+    #[must_use]
+    pub fn count(&self, reading: &Reading) -> Counted {
+        let seen = reading.text_bytes.div_ceil(ESTIMATE_BYTES);
+        let reported = reading.usage.unwrap_or_default();
+        // What no answer can have used is held to what was held for; anything less is the vendor's word,
+        // also where it is more than was held: the ledger knows what is loss then.
+        let input_max = match reported.input_total() > self.input_limit {
+            true => self.input_bound,
+            false => u64::MAX,
+        };
+        let output_max = match reported.output > self.output_limit {
+            true => self.output_bound,
+            false => u64::MAX,
+        };
+        let (mut usage, bounded) = reported.clamped(input_max, output_max);
+        let mut estimated = bounded || reading.suspect;
+        // No call is without input.
+        if usage.input_total() == 0 {
+            (usage.input, estimated) = (self.input_estimate, true);
+        }
+        // No output reported for text that was there, or no count of it yet.
+        let missing = match reading.end {
+            Some(End::Finished) if reading.output_counted => usage.output == 0 && seen > 0,
+            _ => !reading.output_counted && usage.output < seen,
+        };
+        if missing {
+            // The vendor was sent this ceiling; by bytes alone Russian would be counted twice.
+            let output = seen.min(self.output_bound).max(usage.output);
+            (usage.output, estimated) = (output, true);
+        }
+        Counted {
+            usage,
+            estimated,
+            bounded,
+        }
+    }
+}
+
+/// How a call ended. The receipt keeps it. Exhaustive on purpose: each end says something about who pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The answer came to its end.
+    Finished,
+    /// The client left before the end.
+    ClientLeft,
+    /// The vendor's answer broke off.
+    VendorCut,
+    /// The vendor answered an error inside its answer.
+    VendorError,
+    /// The gateway was killed; what it had noted last is what was settled.
+    GatewayStopped,
+}
+
+impl End {
+    /// The word that receipts, logs and metrics have for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::ClientLeft => "client_left",
+            Self::VendorCut => "vendor_cut",
+            Self::VendorError => "vendor_error",
+            Self::GatewayStopped => "gateway_stopped",
+        }
+    }
+}
+
+/// What is known of a running call.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The vendor that is asked, or was asked last.
+    pub vendor: Option<Arc<str>>,
+    /// That vendor's stream is read to its end when the client leaves it.
+    pub outlives_client: bool,
+    /// The client has left, and what the vendor makes is taken to its end without it.
+    pub client_gone: bool,
+    /// A vendor has been sent the request: input may have been used.
+    pub dispatched: bool,
+    /// The newest usage that the vendor reported.
+    pub usage: Option<Usage>,
+    /// The usage's output is a count, not the first guess that messages streams begin with.
+    pub output_counted: bool,
+    /// Something about the reported usage made no sense and was repaired.
+    pub suspect: bool,
+    /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
+    pub text_bytes: u64,
+    /// All text has come, and only the usage is missing.
+    pub usage_due: bool,
+    /// How the vendor's answer ended; `None` while it has not.
+    pub end: Option<End>,
+}
+
+/// The meter of one call. Made with the call's price by `select`, written by the layers below the
+/// hold, read by the hold's owner: a call dropped at any await still knows what it used.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    reading: Mutex<Reading>,
+    bounds: OnceLock<Bounds>,
+}
+
+impl Meter {
+    /// By what the call will be charged. The hold's owner says so, once.
+    pub fn charge_within(&self, bounds: Bounds) {
+        // Nobody else holds money for this call.
+        let _ = self.0.bounds.set(bounds);
+    }
+
+    /// What the call is charged for if nothing more is known of it; `None` where no money is held for it, or
+    /// not by tokens.
+    #[must_use]
+    pub fn counted(&self) -> Option<Counted> {
+        let bounds = self.0.bounds.get()?;
+        Some(self.look(|reading| bounds.count(reading)))
+    }
+
+    /// What is known now.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        self.lock().clone()
+    }
+
+    /// Looks at what is known now, in place.
+    pub fn look<T>(&self, look: impl FnOnce(&Reading) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// A vendor is about to be asked: what an earlier attempt used is no part of the call.
+    pub fn attempt(&self, vendor: Arc<str>, outlives_client: bool) {
+        let mut reading = self.lock();
+        *reading = Reading {
+            vendor: Some(vendor),
+            outlives_client,
+            client_gone: reading.client_gone,
+            ..Reading::default()
+        };
+    }
+
+    /// The request is on its way to a vendor.
+    pub fn dispatched(&self) {
+        self.lock().dispatched = true;
+    }
+
+    /// The vendor refused before it worked: nothing was used.
+    pub fn refused(&self) {
+        let mut reading = self.lock();
+        *reading = Reading {
+            vendor: reading.vendor.take(),
+            outlives_client: reading.outlives_client,
+            client_gone: reading.client_gone,
+            ..Reading::default()
+        };
+    }
+
+    /// Changes several readings at once.
+    pub fn update(&self, change: impl FnOnce(&mut Reading)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        // A panic under this lock leaves plain numbers, never a torn state.
+        let reading = self.0.reading.lock();
+        reading.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_that_no_count_followed_is_no_count_of_a_finished_answer() {
+        let bounds = Bounds {
+            input_limit: 150,
+            output_bound: 1000,
+            output_limit: 1000,
+            ..Bounds::default()
+        };
+        let guess = Usage {
+            input: 9,
+            output: 1,
+            ..Usage::default()
+        };
+        for (output_counted, output) in [(false, 100), (true, 1)] {
+            let counted = bounds.count(&Reading {
+                usage: Some(guess),
+                output_counted,
+                text_bytes: 400,
+                end: Some(End::Finished),
+                ..Reading::default()
+            });
+            assert_eq!(counted.usage.output, output);
+            assert_eq!(counted.estimated, !output_counted);
+        }
+    }
+
+    #[test]
+    fn an_estimate_is_never_more_output_than_the_vendor_was_allowed() {
+        let bounds = Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            input_estimate: 20,
+            output_bound: 50,
+            output_limit: 60,
+        };
+        for end in [
+            End::Finished,
+            End::ClientLeft,
+            End::VendorCut,
+            End::GatewayStopped,
+        ] {
+            // Four bytes a token would make 100 of it.
+            let reading = Reading {
+                text_bytes: 400,
+                end: Some(end),
+                ..Reading::default()
+            };
+            let counted = bounds.count(&reading);
+            assert_eq!(
+                (counted.usage.output, counted.estimated),
+                (50, true),
+                "{end:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_attempt_begins_anew_and_a_refusal_keeps_whose_it_was() {
+        let meter = Meter::default();
+        let used = |reading: &mut Reading| {
+            reading.dispatched = true;
+            reading.text_bytes = 7;
+            reading.end = Some(End::VendorCut);
+        };
+        meter.attempt("first".into(), true);
+        meter.update(used);
+        meter.update(|reading| reading.client_gone = true);
+        meter.attempt("second".into(), false);
+        let reading = meter.read();
+        assert_eq!(reading.vendor.as_deref(), Some("second"));
+        assert!(!reading.outlives_client && !reading.dispatched && reading.client_gone);
+        assert_eq!((reading.text_bytes, reading.end), (0, None));
+        meter.update(used);
+        meter.refused();
+        let reading = meter.read();
+        assert_eq!(reading.vendor.as_deref(), Some("second"));
+        assert!(!reading.dispatched && reading.client_gone && reading.end.is_none());
+    }
+
+    #[test]
+    fn an_end_has_one_word_everywhere() {
+        for end in [
+            End::Finished,
+            End::ClientLeft,
+            End::VendorCut,
+            End::VendorError,
+            End::GatewayStopped,
+        ] {
+            assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
+        }
+    }
+
+    #[test]
+    fn clamping_keeps_each_class_within_the_bound() {
+        let usage = Usage {
+            input: 10,
+            cached_input: 5,
+            cache_write: 1,
+            output: 7,
+        };
+        assert_eq!(usage.clamped(16, 7), (usage, false));
+        assert_eq!(
+            usage.clamped(4, 3),
+            (
+                Usage {
+                    input: 0,
+                    cached_input: 3,
+                    cache_write: 1,
+                    output: 3
+                },
+                true
+            )
+        );
+        let absurd = Usage {
+            input: u64::MAX,
+            cached_input: 0,
+            cache_write: 0,
+            output: u64::MAX,
+        };
+        let (held, clamped) = absurd.clamped(100, 100);
+        assert!(clamped && held.input_total() <= 100 && held.output <= 100);
+    }
+
+    #[test]
+    fn counts_that_overflow_their_sum_are_held_at_the_bound_all_the_same() {
+        let usage = Usage {
+            input: u64::MAX,
+            cached_input: u64::MAX,
+            cache_write: u64::MAX,
+            output: u64::MAX,
+        };
+        for (input_max, output_max) in [(0, 0), (10, 5), (u64::MAX, 1)] {
+            let (clamped, had_to) = usage.clamped(input_max, output_max);
+            assert!(had_to);
+            assert_eq!(clamped.input_total(), input_max);
+            assert_eq!((clamped.input, clamped.cached_input), (0, 0));
+            assert_eq!(clamped.output, output_max);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The routes of one call: which one is tried next, and what is said when none can be.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Request;
+use tokio::time::Instant;
+
+use super::{
+    choice::{Candidate, choose},
+    conversation::conversation,
+    health::{Availability, Health, LastResort, RouteHandle, Why},
+    running::{Entry, Running},
+};
+use crate::{
+    call::{Attempt, Priced},
+    error::Error,
+    facts::Caller,
+    model::{OnDisconnect, Route},
+    usage::Meter,
+};
+
+/// What a caller is told to wait where calls end at any time, or an operator has to act.
+const FULL_WAIT: Duration = Duration::from_secs(1);
+const OPERATOR_WAIT: Duration = Duration::from_secs(30);
+
+/// The way of a call over its routes.
+#[derive(Debug)]
+pub(super) struct RoutePlan {
+    health: Health,
+    routes_planned: Vec<PlannedRoute>,
+    conversation: Option<u64>,
+    caller: u64,
+    meter: Meter,
+}
+
+/// A route of the call.
+#[derive(Debug)]
+struct PlannedRoute {
+    route: Arc<Route>,
+    place: RouteHandle,
+    done: bool,
+}
+
+/// The route that is tried, with its places taken.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) index: usize,
+    pub(super) route: Arc<Route>,
+    pub(super) running: Running,
+}
+
+impl RoutePlan {
+    pub(super) fn new(health: &Health, req: &Request<Priced>) -> Self {
+        let priced = req.body();
+        let routes = &priced.model.routes;
+        let routes_planned = routes.iter().map(|route| PlannedRoute {
+            route: Arc::clone(route),
+            place: health.place(route),
+            done: false,
+        });
+        // Reading a body for it costs something.
+        let sticky = priced.model.sticky && routes.len() > 1;
+        let caller = req.extensions().get::<Caller>();
+        let conversation = sticky.then(|| {
+            let key = caller.map_or("", |Caller(key)| &*key.id);
+            conversation(key, &priced.model.id, &priced.call.body)
+        });
+        Self {
+            health: health.clone(),
+            routes_planned: routes_planned.collect(),
+            conversation,
+            // Where nobody says who calls, all are one.
+            caller: caller.map_or(0, |Caller(key)| health.caller(&key.id)),
+            meter: priced.meter.clone(),
+        }
+    }
+
+    /// Whether there can be more than one attempt.
+    pub(super) fn may_go_on(&self) -> bool {
+        match self.routes_planned.as_slice() {
+            [] => false,
+            [only] => only.route.vendor.credentials.len() > 1,
+            _ => true,
+        }
+    }
+
+    /// The route of the call's first attempt. One that rests is better than none, and so is one that is shut.
+    pub(super) fn first(&self, now: Instant) -> Option<Chosen> {
+        let chosen = self.open(now).or_else(|| self.resting(now));
+        chosen.or_else(|| self.shut(LastResort { first: true }, now))
+    }
+
+    /// The route of another attempt.
+    pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
+        let chosen = self.open(now);
+        chosen.or_else(|| self.shut(LastResort { first: false }, now))
+    }
+
+    /// The best route that is open and was not tried.
+    fn open(&self, now: Instant) -> Option<Chosen> {
+        if let [only] = self.routes_planned.as_slice() {
+            // Most models have one way, and nothing to choose.
+            return if only.done {
+                None
+            } else {
+                self.start(0, Entry::Open, now)
+            };
+        }
+        let mut taken = Vec::new();
+        loop {
+            let candidates: Vec<Candidate> = self
+                .candidates(now)
+                .filter(|candidate| !taken.contains(&candidate.index))
+                .collect();
+            let index = choose(&candidates, self.conversation, self.health.draw())?;
+            if let Some(chosen) = self.start(index, Entry::Open, now) {
+                return Some(chosen);
+            }
+            // Somebody was faster.
+            taken.push(index);
+        }
+    }
+
+    /// A route that failed, or cannot carry the call, is not tried again.
+    pub(super) fn done(&mut self, index: usize) {
+        self.routes_planned[index].done = true;
+    }
+
+    /// Why nobody was asked: what is over first is what the caller has to wait for.
+    pub(super) fn refusal(&self, now: Instant) -> Error {
+        let waits = self
+            .routes_planned
+            .iter()
+            .map(|stop| match self.look(stop, now) {
+                // It was free a moment ago, or will be in a moment.
+                Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
+                Availability::Resting {
+                    wait,
+                    why: Why::Limited,
+                } => (wait, Error::VendorLimit { retry_after: wait }),
+                // A call that has no other route is let through sooner than the rest.
+                Availability::Shut {
+                    last_resort: wait, ..
+                }
+                | Availability::Resting {
+                    wait,
+                    why: Why::Down,
+                } => (wait, Error::RoutesOut { retry_after: wait }),
+                Availability::Disabled
+                | Availability::Resting {
+                    why: Why::Refused, ..
+                } => (
+                    OPERATOR_WAIT,
+                    Error::RoutesOut {
+                        retry_after: OPERATOR_WAIT,
+                    },
+                ),
+            });
+        waits.min_by_key(|(wait, _)| *wait).map_or_else(
+            || Error::VendorUnavailable("the model has no route".into()),
+            |(_, error)| error,
+        )
+    }
+
+    fn candidates(&self, now: Instant) -> impl Iterator<Item = Candidate> {
+        let routes_planned = self.routes_planned.iter().enumerate();
+        routes_planned.filter_map(move |(index, stop)| {
+            if stop.done {
+                return None;
+            }
+            let Availability::Ready {
+                expected,
+                in_flight,
+            } = self.look(stop, now)
+            else {
+                return None;
+            };
+            Some(Candidate {
+                index,
+                priority: stop.route.priority,
+                weight: stop.route.weight,
+                expected,
+                in_flight,
+                identity: stop.place.route.identity,
+            })
+        })
+    }
+
+    /// The route that has rested long enough the soonest, unless a call tries it already.
+    fn resting(&self, now: Instant) -> Option<Chosen> {
+        let routes_planned = self.routes_planned.iter().enumerate();
+        let mut resting: Vec<(Duration, usize)> = routes_planned
+            .filter_map(|(index, stop)| match self.look(stop, now) {
+                Availability::Resting { wait, .. } => Some((wait, index)),
+                _ => None,
+            })
+            .collect();
+        resting.sort_unstable();
+        resting
+            .into_iter()
+            .find_map(|(_, index)| self.start(index, Entry::Resting, now))
+    }
+
+    /// The best route that is shut and was not tried: of those that can be reached the one that is due the
+    /// soonest.
+    fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
+        let routes_planned = self.routes_planned.iter().enumerate();
+        let mut shut: Vec<_> = routes_planned
+            .filter(|(_, stop)| !stop.done)
+            .filter_map(|(index, stop)| match self.look(stop, now) {
+                Availability::Shut { wait, last_resort } => {
+                    Some((last_resort, wait, stop.route.priority, index))
+                }
+                _ => None,
+            })
+            .collect();
+        shut.sort_unstable();
+        shut.into_iter()
+            .find_map(|(.., index)| self.start(index, Entry::LastResort(how), now))
+    }
+
+    fn look(&self, stop: &PlannedRoute, now: Instant) -> Availability {
+        let vendor = &stop.route.vendor;
+        stop.place.look(&self.health, vendor, self.caller, now)
+    }
+
+    fn start(&self, index: usize, entry: Entry, now: Instant) -> Option<Chosen> {
+        let PlannedRoute { route, place, .. } = &self.routes_planned[index];
+        let running = Running::start(
+            &self.health,
+            place,
+            route,
+            entry,
+            self.caller,
+            &self.meter,
+            now,
+        )?;
+        Some(Chosen {
+            index,
+            route: Arc::clone(route),
+            running,
+        })
+    }
+}
+
+impl Chosen {
+    /// The request on this route. What it uses is counted from here on.
+    pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
+        let vendor = &self.route.vendor;
+        let drained = vendor.on_disconnect == OnDisconnect::Drain;
+        let meter = &req.body().meter;
+        meter.attempt(Arc::clone(&vendor.name), drained);
+        req.map(|priced| Attempt {
+            priced,
+            route: Arc::clone(&self.route),
+            credential: self.running.credential(),
+        })
+    }
+}

@@ -1,0 +1,421 @@
+//! Marks for the vendor's cache. Whoever reads a place says whether one may stand there; for how long it asks the
+//! cache to keep what is written, which decides the price, is read here.
+
+use super::json::{At, Object, Once, Shape, elements};
+use crate::{
+    call::CacheWrite,
+    error::Error,
+    json::{Reader, Str},
+    path::Path,
+};
+
+/// The field that a mark is.
+pub(super) const MARK: &str = "cache_control";
+
+/// A mark: `{"type":"ephemeral"}`, perhaps with a `ttl`; without one it lives five minutes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark;
+
+impl Shape for Mark {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+        if !lifetime(at, object, Lifetime::OF_A_MARK)? {
+            at.note(|_| CacheWrite::FiveMinutes);
+        }
+        Ok(())
+    }
+}
+
+/// `prompt_cache_options` of the chat format, whose `ttl` is for all that a call writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options;
+
+impl Shape for Options {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+        lifetime(at, object, Lifetime::OF_A_CALL).map(drop)
+    }
+}
+
+/// An object that may have a mark, or an array of such. What else it may be is not asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marked;
+
+impl Shape for Marked {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn boolean(self, _: At<'_>, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+    fn number(self, _: At<'_>, _: &str) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, _: At<'_>, _: &Str<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        elements(at, json, || Self).map(drop)
+    }
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&[MARK]) };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            if &*key == MARK {
+                at.field(&key, &mut object, Mark)?;
+            } else {
+                at.weigh_field(&key, &mut object)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the `ttl` of an object. Says whether there is one.
+fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<bool, Error> {
+    let mut once = const { Once::new(&["ttl"]) };
+    let mut said = false;
+    while let Some(key) = object.next_key()? {
+        once.check(at, &key)?;
+        if &*key == "ttl" {
+            said = at.field(&key, &mut object, place)?;
+        } else {
+            at.weigh_field(&key, &mut object)?;
+        }
+    }
+    Ok(said)
+}
+
+/// A `ttl`: the words that are known for it, and what each asks for. Says whether it is there.
+#[derive(Clone, Copy, Debug)]
+struct Lifetime(&'static [(&'static str, Asks)]);
+
+/// What a word asks for where it stands.
+type Asks = fn(&Path<'_>) -> CacheWrite;
+
+impl Lifetime {
+    const OF_A_MARK: Self = Self(&[
+        ("5m", |_| CacheWrite::FiveMinutes),
+        ("1h", |path| CacheWrite::OneHour(path.to_string().into())),
+    ]);
+    /// The one that there is without a word, too.
+    const OF_A_CALL: Self = Self(&[("30m", |_| CacheWrite::Unsaid)]);
+}
+
+impl Shape for Lifetime {
+    type Value = bool;
+    const EXPECTED: &'static str = "string";
+
+    fn null(self, _: At<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<bool, Error> {
+        let text = text.decoded();
+        let known = self.0.iter().find(|(word, _)| *word == text);
+        at.note(|path| match known {
+            Some((_, asks)) => asks(path),
+            None => CacheWrite::Other(path.to_string().into()),
+        });
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        call::{CacheWrite::*, InputSize},
+        error::Problem,
+        parse::{chat, messages},
+    };
+
+    fn of_messages(fields: &str) -> Result<(CacheWrite, InputSize), Error> {
+        let body = format!(r#"{{"model":"m","max_tokens":1,{fields}}}"#);
+        messages::call(body.as_bytes(), 100).map(|call| (call.cache_write, call.input))
+    }
+
+    fn of_chat(fields: &str) -> Result<(CacheWrite, InputSize), Error> {
+        let body = format!(r#"{{"model":"m",{fields}}}"#);
+        chat::call(body.as_bytes(), 100).map(|call| (call.cache_write, call.input))
+    }
+
+    const USER: &str = r#""messages":[{"role":"user","content":"x"}]"#;
+    const HOUR: &str = r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#;
+
+    /// Every place of the formats where a mark may stand, with `MARK` for it, and its name.
+    fn places() -> Vec<(bool, String, &'static str)> {
+        let user = |part: &str| {
+            format!(
+                r#""messages":[{{"role":"user","content":"a"}},{{"role":"user","content":[{part}]}}]"#
+            )
+        };
+        let both = [
+            (format!("MARK,{USER}"), "cache_control"),
+            (
+                r#""messages":[{"role":"user","content":"x",MARK}]"#.to_owned(),
+                "messages[0].cache_control",
+            ),
+            (
+                user(r#"{"type":"text","text":"a"},{"type":"text","text":"b",MARK}"#),
+                "messages[1].content[1].cache_control",
+            ),
+            (
+                format!(r#""tools":[{{"name":"f"}},{{"name":"g",MARK}}],{USER}"#),
+                "tools[1].cache_control",
+            ),
+        ];
+        let of_messages = [
+            (
+                format!(r#""system":[{{"type":"text","text":"s",MARK}}],{USER}"#),
+                "system[0].cache_control",
+            ),
+            (
+                user(r#"{"type":"tool_result","tool_use_id":"t","content":"r",MARK}"#),
+                "messages[1].content[0].cache_control",
+            ),
+            (
+                user(
+                    r#"{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"r",MARK}]}"#,
+                ),
+                "messages[1].content[0].content[0].cache_control",
+            ),
+            (
+                user(
+                    r#"{"type":"document","source":{"type":"content","content":[{"type":"text","text":"d",MARK}]}}"#,
+                ),
+                "messages[1].content[0].source.content[0].cache_control",
+            ),
+            (
+                user(r#"{"type":"image","source":{"type":"url","url":"https://h/i"},MARK}"#),
+                "messages[1].content[0].cache_control",
+            ),
+        ];
+        let of_chat = [
+            (
+                format!(r#""tools":[{{"type":"function","function":{{"name":"f",MARK}}}}],{USER}"#),
+                "tools[0].function.cache_control",
+            ),
+            (
+                r#""messages":[{"role":"assistant","tool_calls":[{"id":"t","function":{"name":"f"},MARK}]}]"#
+                    .to_owned(),
+                "messages[0].tool_calls[0].cache_control",
+            ),
+        ];
+        let mut places = Vec::new();
+        for (fields, name) in both {
+            places.push((false, fields.clone(), name));
+            places.push((true, fields, name));
+        }
+        places.extend(of_messages.map(|(fields, name)| (false, fields, name)));
+        places.extend(of_chat.map(|(fields, name)| (true, fields, name)));
+        places
+    }
+
+    #[test]
+    fn a_lifetime_is_found_wherever_a_mark_may_stand_and_named() {
+        for (is_chat, fields, name) in places() {
+            let read = |mark: &str| {
+                let fields = fields.replace("MARK", mark);
+                let read = if is_chat {
+                    of_chat(&fields)
+                } else {
+                    of_messages(&fields)
+                };
+                read.unwrap_or_else(|error| panic!("{fields}: {error}"))
+            };
+            let ttl = || format!("{name}.ttl").into_boxed_str();
+            let escaped = HOUR
+                .replace("cache_c", "cache\\u005fc")
+                .replace("1h", "\\u0031h");
+            for (mark, asked) in [
+                (r#""cache_control":null"#, Unsaid),
+                (r#""cache_control":{"type":"ephemeral"}"#, FiveMinutes),
+                (
+                    r#""cache_control":{"type":"ephemeral","ttl":null}"#,
+                    FiveMinutes,
+                ),
+                (
+                    r#""cache_control":{"ttl":"5m","type":"ephemeral"}"#,
+                    FiveMinutes,
+                ),
+                (HOUR, OneHour(ttl())),
+                (&escaped, OneHour(ttl())),
+                (
+                    r#""cache_control":{"type":"ephemeral","ttl":"12h"}"#,
+                    Other(ttl()),
+                ),
+                (
+                    r#""cache_control":{"type":"ephemeral","ttl":""}"#,
+                    Other(ttl()),
+                ),
+            ] {
+                let (asks, size) = read(mark);
+                assert_eq!(asks, asked, "{fields} with {mark}");
+                // It weighs as a field does that nobody reads.
+                let (_, unread) =
+                    read(&mark.replacen("cache_", "cache-", 1).replace("\\u005f", "-"));
+                let unread = InputSize {
+                    text_bytes: unread.text_bytes,
+                    ..size
+                };
+                assert_eq!(size, unread, "{fields} with {mark}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_mark_is_none() {
+        for (is_chat, fields) in [
+            (
+                false,
+                r#""messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{MARK}}]}]"#,
+            ),
+            (
+                false,
+                r#""tools":[{"name":"f","input_schema":{"properties":{MARK}}}],"messages":[{"role":"user","content":"x"}]"#,
+            ),
+            (
+                true,
+                r#""tools":[{"type":"function","function":{"name":"f","parameters":{MARK}}}],"messages":[{"role":"user","content":"x"}]"#,
+            ),
+            (
+                true,
+                r#""metadata":{MARK},"messages":[{"role":"user","content":"\"cache_control\":{\"ttl\":\"1h\"}"}]"#,
+            ),
+        ] {
+            let fields = fields.replace("MARK", HOUR);
+            let read = if is_chat {
+                of_chat(&fields)
+            } else {
+                of_messages(&fields)
+            };
+            assert_eq!(read.unwrap().0, Unsaid, "{fields}");
+        }
+    }
+
+    #[test]
+    fn several_marks_ask_for_one_lifetime_or_for_a_mixture_named_by_its_hour() {
+        let part = |ttl: &str| match ttl {
+            "" => r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}"#.to_owned(),
+            ttl => format!(r#"{{"type":"text","text":"a","cache_control":{{"ttl":"{ttl}"}}}}"#),
+        };
+        let field = |index: usize| format!("messages[0].content[{index}].cache_control.ttl").into();
+        for (ttls, asked) in [
+            (&["", "5m", ""][..], FiveMinutes),
+            (&["1h", "1h"], OneHour(field(0))),
+            (&["1h", "5m"], Mixed(field(0))),
+            (&["", "", "1h", "1h"], Mixed(field(2))),
+            (&["1h", "", "1h"], Mixed(field(0))),
+            (&["1h", "", "2h", "3h"], Other(field(2))),
+        ] {
+            let parts: Vec<_> = ttls.iter().map(|ttl| part(ttl)).collect();
+            let parts = parts.join(",");
+            let fields = format!(r#""messages":[{{"role":"user","content":[{parts}]}}]"#);
+            assert_eq!(of_messages(&fields).unwrap().0, asked, "{ttls:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_of_the_chat_format_may_ask_for_its_usual_lifetime_alone() {
+        for (options, asked) in [
+            ("null", Unsaid),
+            ("{}", Unsaid),
+            (r#"{"mode":"explicit"}"#, Unsaid),
+            (r#"{"ttl":"30m"}"#, Unsaid),
+            (r#"{"ttl":null}"#, Unsaid),
+            (
+                r#"{"mode":"implicit","ttl":"12h"}"#,
+                Other("prompt_cache_options.ttl".into()),
+            ),
+        ] {
+            let fields = format!(r#""prompt_cache_options":{options},{USER}"#);
+            assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
+        }
+    }
+
+    #[test]
+    fn a_mark_inside_a_function_is_refused_in_any_case() {
+        const HOUR: &str = r#"{"type":"ephemeral","ttl":"1h"}"#;
+        for (function, mark) in [
+            ("function", "Cache_Control"),
+            ("function", "CACHE_CONTROL"),
+            ("Function", "cache_control"),
+        ] {
+            let tool = format!(
+                r#""tools":[{{"type":"function","{function}":{{"name":"f","{mark}":{HOUR}}}}}],{USER}"#
+            );
+            let read = of_chat(&tool);
+            assert!(
+                matches!(
+                    read,
+                    Err(Error::Invalid {
+                        problem: Problem::Unsupported,
+                        ..
+                    })
+                ),
+                "{tool}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mark_that_can_be_read_in_two_ways_is_refused() {
+        for (field, fields, problem) in [
+            (
+                "cache_control",
+                format!("{HOUR},{HOUR},{USER}"),
+                Problem::Duplicate,
+            ),
+            (
+                "cache_control.ttl",
+                format!(r#""cache_control":{{"ttl":"1h","ttl":"5m"}},{USER}"#),
+                Problem::Duplicate,
+            ),
+            (
+                "cache_control.TTL",
+                format!(r#""cache_control":{{"TTL":"1h"}},{USER}"#),
+                Problem::Unsupported,
+            ),
+            (
+                "Cache_Control",
+                format!(r#""Cache_Control":{{"ttl":"1h"}},{USER}"#),
+                Problem::Unsupported,
+            ),
+            (
+                "cache_control.ttl",
+                format!(r#""cache_control":{{"ttl":3600}},{USER}"#),
+                Problem::WrongType("string"),
+            ),
+            (
+                "cache_control",
+                format!(r#""cache_control":["1h"],{USER}"#),
+                Problem::WrongType("object"),
+            ),
+        ] {
+            for read in [of_messages(&fields), of_chat(&fields)] {
+                match read {
+                    Err(Error::Invalid {
+                        field: named,
+                        problem: why,
+                    }) => {
+                        assert_eq!((&*named, why), (field, problem.clone()), "{fields}");
+                    }
+                    other => panic!("{fields}: {other:?}"),
+                }
+            }
+        }
+    }
+}

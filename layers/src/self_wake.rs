@@ -1,0 +1,242 @@
+//! Wakes that a task need not send itself, and polls that it need not make.
+//!
+//! hyper hands a body over a channel, and whoever takes a frame wakes the connection, so that it brings the
+//! next one. Where one task polls both ends it wakes itself, and is polled once more for nothing. A
+//! connection that is polled with the waker of a [`SelfWake`] is not told of what happens within [`suppress_wakes`].
+//!
+//! ```
+//! use std::task::Waker;
+//!
+//! use tollgate_layers::self_wake::{SelfWake, suppress_wakes};
+//!
+//! let mut wake = SelfWake::default();
+//! let waker = wake.waker(Waker::noop());
+//! // Nobody is woken: who was to be is said.
+//! let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
+//! assert!(heard.is_some());
+//! ```
+
+use std::{
+    cell::Cell,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+thread_local! {
+    static HUSHED: Cell<bool> = const { Cell::new(false) };
+    static HEARD: Cell<Option<Waker>> = const { Cell::new(None) };
+}
+
+/// Makes a task's waker one that hears nothing within [`suppress_wakes`]. Made anew only where the task is another.
+#[derive(Debug, Default)]
+pub struct SelfWake(Option<Made>);
+
+#[derive(Debug)]
+struct Made {
+    ear: Arc<FilteredWaker>,
+    waker: Waker,
+}
+
+impl SelfWake {
+    /// The waker to use in place of this one.
+    pub fn waker(&mut self, task: &Waker) -> &Waker {
+        self.0.take_if(|made| !made.ear.task.will_wake(task));
+        let made = self.0.get_or_insert_with(|| {
+            let ear = Arc::new(FilteredWaker {
+                task: task.clone(),
+                woken: AtomicBool::new(false),
+            });
+            let waker = Waker::from(Arc::clone(&ear));
+            Made { ear, waker }
+        });
+        &made.waker
+    }
+
+    /// Whether the waker was woken since this was asked last, or this task has none of it yet. Where it was
+    /// not, whatever was polled with it would only say once more that it is not ready.
+    pub fn was_woken(&self, task: &Waker) -> bool {
+        match &self.0 {
+            // Whoever wakes it from now on wakes the task too, which then asks again.
+            Some(made) if made.ear.task.will_wake(task) => {
+                made.ear.woken.load(Ordering::Relaxed)
+                    && made.ear.woken.swap(false, Ordering::AcqRel)
+            }
+            _ => true,
+        }
+    }
+
+    /// Polls this future with the waker, unless [`SelfWake::was_woken`] denies that it has anything to say. For
+    /// what is ready seldom, in a task that is polled often for something else. Until it is ready, a `SelfWake` is
+    /// for one future alone.
+    pub fn poll<F>(&mut self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output>
+    where
+        F: Future + ?Sized,
+    {
+        if !self.was_woken(cx.waker()) {
+            return Poll::Pending;
+        }
+        let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
+        if polled.is_ready() {
+            // The next one does not know this waker.
+            self.0 = None;
+        }
+        polled
+    }
+}
+
+/// Runs this, and says which waker was to be woken by it on this thread, if any was. What other threads do
+/// meanwhile is heard.
+pub fn suppress_wakes<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
+    /// A panic must not leave the thread deaf.
+    struct Until;
+    impl Drop for Until {
+        fn drop(&mut self) {
+            HUSHED.set(false);
+        }
+    }
+    HUSHED.set(true);
+    let until = Until;
+    let done = run();
+    drop(until);
+    (done, HEARD.take())
+}
+
+#[derive(Debug)]
+struct FilteredWaker {
+    task: Waker,
+    woken: AtomicBool,
+}
+
+impl Wake for FilteredWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if HUSHED.get() {
+            HEARD.set(Some(self.task.clone()));
+        } else {
+            // Before the task is: it looks at it when it is polled.
+            self.woken.store(true, Ordering::Release);
+            self.task.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn only_wakes_of_the_thread_itself_are_kept_and_none_is_lost() {
+        let count = Arc::new(Count::default());
+        let woken = || count.0.load(Ordering::Relaxed);
+        let task = Waker::from(Arc::clone(&count));
+        let mut wake = SelfWake::default();
+        let waker = wake.waker(&task).clone();
+
+        let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
+        assert_eq!(woken(), 0);
+        heard.expect("it was to be woken").wake();
+        assert_eq!(woken(), 1);
+
+        let (_, heard) = suppress_wakes(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| waker.wake_by_ref());
+            });
+        });
+        assert_eq!((woken(), heard.is_none()), (2, true));
+
+        waker.wake_by_ref();
+        assert_eq!(woken(), 3);
+    }
+
+    #[test]
+    fn a_waker_is_made_anew_for_another_task_alone() {
+        let (one, other) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let mut wake = SelfWake::default();
+        let first = wake.waker(&Waker::from(Arc::clone(&one))).clone();
+        assert!(first.will_wake(wake.waker(&Waker::from(one))));
+        wake.waker(&Waker::from(Arc::clone(&other))).wake_by_ref();
+        assert_eq!(other.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_wake_is_told_once_and_a_hushed_one_not_at_all() {
+        let (task, other) = (
+            Waker::from(Arc::new(Count::default())),
+            Waker::from(Arc::new(Count::default())),
+        );
+        let mut wake = SelfWake::default();
+        assert!(wake.was_woken(&task), "it never had a waker");
+        let waker = wake.waker(&task).clone();
+        assert!(!wake.was_woken(&task));
+        waker.wake_by_ref();
+        assert!(wake.was_woken(&task));
+        assert!(!wake.was_woken(&task));
+        let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
+        assert_eq!((heard.is_some(), wake.was_woken(&task)), (true, false));
+        assert!(wake.was_woken(&other), "another task has none of it");
+    }
+
+    #[test]
+    fn a_future_is_polled_once_for_each_wake_and_the_next_one_at_once() {
+        let task = Waker::from(Arc::new(Count::default()));
+        let cx = &mut Context::from_waker(&task);
+        let (mut polls, mut waker) = (0, None::<Waker>);
+        let mut wake = SelfWake::default();
+        // Whether the task was woken for it before, and whether it is ready then; how often it was polled.
+        for (woken, ready, expected) in [
+            (false, false, 1),
+            (false, false, 1),
+            (true, false, 2),
+            (false, true, 2),
+            (true, true, 3),
+            (false, false, 4),
+            (false, false, 4),
+        ] {
+            if woken {
+                waker.take().expect("it was polled").wake();
+            }
+            let future = std::pin::pin!(std::future::poll_fn(|cx| {
+                polls += 1;
+                waker = Some(cx.waker().clone());
+                if ready {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            }));
+            let polled = wake.poll(cx, future);
+            assert_eq!(polls, expected);
+            assert_eq!(polled.is_ready(), ready && woken);
+        }
+    }
+
+    #[test]
+    fn a_panic_leaves_no_thread_deaf() {
+        let count = Arc::new(Count::default());
+        let mut wake = SelfWake::default();
+        let waker = wake.waker(&Waker::from(Arc::clone(&count))).clone();
+        let panicked =
+            std::panic::catch_unwind(|| suppress_wakes::<()>(|| panic!("a panic of the test's")).1);
+        assert!(panicked.is_err());
+        waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+}

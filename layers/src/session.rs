@@ -1,0 +1,97 @@
+//! Which calls belong together, by their caller's own word. A hint: it stands on receipts and decides nothing, so
+//! what is no id is passed over and not refused.
+
+use http::{HeaderMap, HeaderName};
+pub use tollgate_ledger::session::SessionId;
+
+/// Where tools say it; the first that has an id counts.
+static HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-claude-code-session-id"),
+    // For whoever sets one by hand.
+    HeaderName::from_static("x-session-id"),
+    // opencode, and others that have their sessions kept on one machine.
+    HeaderName::from_static("x-session-affinity"),
+];
+
+/// The session that a request names, if it does: in `x-claude-code-session-id`, `x-session-id` or
+/// `x-session-affinity`.
+#[must_use]
+pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
+    let named = |name| headers.get(name)?.to_str().ok()?.parse().ok();
+    HEADERS.iter().find_map(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    const UUID: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
+
+    fn named(headers: &[(&'static str, &[u8])]) -> Option<String> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        from_headers(&map).map(|session| session.to_string())
+    }
+
+    #[test]
+    fn the_first_header_that_has_an_id_names_the_session() {
+        let [claude, plain, affinity] = [
+            "x-claude-code-session-id",
+            "x-session-id",
+            "x-session-affinity",
+        ];
+        for (headers, expected) in [
+            (vec![], None),
+            (vec![(claude, UUID)], Some(UUID)),
+            (vec![(plain, "nightly_7")], Some("nightly_7")),
+            (vec![(affinity, "ses_2f")], Some("ses_2f")),
+            (
+                vec![(affinity, "c"), (plain, "b"), (claude, "a")],
+                Some("a"),
+            ),
+            (vec![(affinity, "c"), (plain, "b")], Some("b")),
+            (vec![(claude, "no id"), (plain, "b")], Some("b")),
+            (vec![("x-claude-code-agent-id", "a")], None),
+            (vec![("x-claude-code-prompt-id", "a")], None),
+        ] {
+            let bytes: Vec<_> = headers
+                .iter()
+                .map(|(name, value)| (*name, value.as_bytes()))
+                .collect();
+            assert_eq!(named(&bytes).as_deref(), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_names_nothing() {
+        let (longest, longer) = ("s".repeat(64), "s".repeat(65));
+        assert_eq!(
+            named(&[("x-session-id", longest.as_bytes())]),
+            Some(longest.clone())
+        );
+        for value in [
+            b"" as &[u8],
+            b" ",
+            b"a b",
+            b"-a",
+            b"_a",
+            b"=1+1",
+            b"a,b",
+            b"a\tb",
+            b"<b>",
+            b"{\"a\":1}",
+            b"\"a\"",
+            b"a/b",
+            b"%41",
+            "сессия".as_bytes(),
+            b"\xff\xfe",
+            longer.as_bytes(),
+        ] {
+            assert_eq!(named(&[("x-session-id", value)]), None, "{value:?}");
+        }
+    }
+}

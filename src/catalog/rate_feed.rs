@@ -1,0 +1,478 @@
+//! The exchange rate: its sources, asked in order, and what is believed of their answers.
+
+use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
+
+use http::{
+    HeaderValue, Request, StatusCode,
+    header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use rust_decimal::Decimal;
+use tollgate_layers::error::BoxError;
+
+use crate::{
+    catalog::{
+        select_json::SelectError,
+        snapshot::{Live, RateReading},
+    },
+    config::{HttpSource, RateConfig, RateSource},
+    edge::panics::catch_round,
+    node::https::{self, HttpsClient},
+    text::causes::chain,
+};
+
+/// Time for a whole answer of a source.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Digits behind the point that are kept of a rate, so that prices are computed exactly.
+const RATE_DIGITS: u32 = 6;
+
+const JSON: &str = "application/json";
+
+/// Asks the sources of the exchange rate.
+pub struct RateFeed {
+    sources: Vec<RateSource>,
+    step_max_percent: Decimal,
+    refresh: Duration,
+    client: HttpsClient,
+    /// The last measured rate that was believed. A fixed one is not compared with it and does not
+    /// become it: it is the operator's own word.
+    last: Option<Decimal>,
+}
+
+impl RateFeed {
+    /// A feed of the sources of `config`.
+    #[must_use]
+    pub fn new(config: &RateConfig) -> Self {
+        Self {
+            sources: config.sources.clone(),
+            step_max_percent: config.step_max_percent,
+            refresh: config.refresh,
+            client: https::client(),
+            last: None,
+        }
+    }
+
+    /// The rate of the first source that gives a believable one. `None`: none did, and the log says
+    /// why of each.
+    pub async fn refresh(&mut self) -> Option<RateReading> {
+        for source in &self.sources {
+            let source = match source {
+                RateSource::Fixed(rate) => return Some(RateReading::fixed(*rate)),
+                RateSource::Http(source) => source,
+            };
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(source));
+            let rate = answer
+                .await
+                .unwrap_or(Err(RateError::Timeout))
+                .and_then(|rate| self.believe(source, rate));
+            match rate {
+                Ok(rate) => {
+                    self.last = Some(rate);
+                    return Some(RateReading::measured(rate));
+                }
+                Err(error @ RateError::Step { .. }) => {
+                    tracing::error!(host = source.host(), %error, "exchange rate refused");
+                }
+                Err(error) => tracing::warn!(
+                    host = source.host(),
+                    error = chain(&error),
+                    "exchange rate not read"
+                ),
+            }
+        }
+        None
+    }
+
+    /// Asks once and hands the answer to `live`: before serving, so that the first call has a price.
+    pub async fn refresh_into(&mut self, live: &Live) {
+        let round = async {
+            let reading = self.refresh().await;
+            reading.map(|reading| live.set_rate(reading)).is_some()
+        };
+        if catch_round("the exchange rate", round).await == Some(true) {
+            return;
+        }
+        if live.expire_rate() {
+            tracing::error!("exchange rate too old: prices are taken away until a source answers");
+        } else {
+            tracing::error!("no source gave an exchange rate");
+        }
+    }
+
+    /// Asks again and again, until `shutdown` is done.
+    pub async fn run(mut self, live: Arc<Live>, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        let mut wait = if live.snapshot().rate().is_some() {
+            self.wait()
+        } else {
+            Duration::ZERO
+        };
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = self.refresh_into(&live) => {}
+            }
+            wait = self.wait();
+        }
+    }
+
+    async fn ask(&self, source: &HttpSource) -> Result<Decimal, RateError> {
+        let mut req = Request::new(Full::new(source.body.clone()));
+        *req.method_mut() = source.method.clone();
+        *req.uri_mut() = source.url.clone();
+        let headers = req.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
+        );
+        if !source.body.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        }
+        let res = self
+            .client
+            .request(req)
+            .await
+            .map_err(|error| RateError::Http(error.into()))?;
+        if res.status() != StatusCode::OK {
+            return Err(RateError::Status(res.status()));
+        }
+        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(RateError::Http)?;
+        let rate = source
+            .select
+            .select(&body.to_bytes())
+            .map_err(RateError::Select)?;
+        Ok(rate.round_dp(RATE_DIGITS).normalize())
+    }
+
+    fn believe(&self, source: &HttpSource, rate: Decimal) -> Result<Decimal, RateError> {
+        let low = source.min.map_or(rate <= Decimal::ZERO, |min| rate < min);
+        if low || source.max.is_some_and(|max| rate > max) {
+            return Err(RateError::Bounds { rate });
+        }
+        match self.last {
+            Some(last) if is_beyond(self.step_max_percent, last, rate) => {
+                Err(RateError::Step { last, rate })
+            }
+            _ => Ok(rate),
+        }
+    }
+
+    /// The interval, a tenth more or less, so that many nodes do not ask at once.
+    fn wait(&self) -> Duration {
+        let permille = 900 + getrandom::u32().unwrap_or(100) % 201;
+        self.refresh * permille / 1000
+    }
+}
+
+impl fmt::Debug for RateFeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateFeed")
+            .field("sources", &self.sources)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a source's rate is not taken.
+#[derive(Debug)]
+enum RateError {
+    Timeout,
+    Http(BoxError),
+    Status(StatusCode),
+    Select(SelectError),
+    Bounds { rate: Decimal },
+    Step { last: Decimal, rate: Decimal },
+}
+
+impl fmt::Display for RateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+            Self::Http(_) => f.write_str("no answer"),
+            Self::Status(status) => write!(f, "answered {status}"),
+            Self::Select(error) => error.fmt(f),
+            Self::Bounds { rate } => write!(f, "{rate} is outside the source's min and max"),
+            Self::Step { last, rate } => write!(
+                f,
+                "from {last} to {rate} is a larger step than step_max_percent: if it is right, raise it or restart"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Http(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+fn is_beyond(step_max_percent: Decimal, last: Decimal, rate: Decimal) -> bool {
+    let step = (rate - last).abs().checked_mul(Decimal::ONE_HUNDRED);
+    let allowed = last.checked_mul(step_max_percent);
+    match (step, allowed) {
+        (Some(step), Some(allowed)) => step > allowed,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test owns the tasks that it spawns"
+)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        sync::oneshot,
+    };
+
+    use super::*;
+    use crate::{
+        catalog::snapshot::tests::{decimal, live},
+        config::Config,
+    };
+
+    /// A server that gives each of `answers` once, in order, and then hangs up.
+    struct Source {
+        url: String,
+        heads: Arc<Mutex<Vec<String>>>,
+    }
+
+    async fn source(answers: Vec<String>) -> Source {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/market", listener.local_addr().unwrap());
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&heads);
+        tokio::spawn(async move {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut head = Vec::new();
+                while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                    assert_ne!(
+                        stream.read_buf(&mut head).await.unwrap(),
+                        0,
+                        "the request broke off"
+                    );
+                }
+                seen.lock()
+                    .unwrap()
+                    .push(String::from_utf8_lossy(&head).to_lowercase());
+                // The client may have had enough before the end; it is the one that closes.
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        });
+        Source { url, heads }
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    fn rate(text: &str) -> String {
+        answer(
+            "200 OK",
+            &format!(r#"{{"data":[{{"symbol":"USDT/RUB","askPrice":{text}}}]}}"#),
+        )
+    }
+
+    fn feed(sources: &str) -> RateFeed {
+        let text = format!(
+            r#"
+            {sources}
+            [[vendor]]
+            name = "v"
+            format = "chat"
+            url = "http://127.0.0.1:9/v1"
+            key = "${{KEY}}"
+            [[model]]
+            id = "m"
+            family = "M"
+            usdt_mtok = {{ input = "1", cached_input = "1", output = "1", cache_write = "1" }}
+            output_tokens_max = 100
+            routes = [ {{ vendor = "v" }} ]
+            "#
+        );
+        let config = Config::parse(&text, &|_| Some("sk-secret".to_owned()))
+            .unwrap_or_else(|e| panic!("{e}"));
+        RateFeed::new(&config.live.rate)
+    }
+
+    fn http(url: &str, more: &str) -> String {
+        format!(
+            "[[rate.source]]\nurl = \"{url}\"\nselect = \"/data[symbol=USDT/RUB]/askPrice\"\n{more}\n"
+        )
+    }
+
+    async fn refreshed(feed: &mut RateFeed) -> Option<Decimal> {
+        feed.refresh().await.map(|reading| reading.rate)
+    }
+
+    #[tokio::test]
+    async fn the_rate_is_read_from_the_answer() {
+        let source = source(vec![rate("81.43210009")]).await;
+        let reading = feed(&http(&source.url, "")).refresh().await.unwrap();
+        assert_eq!(reading.rate, decimal("81.4321"));
+        assert!(reading.at.is_some());
+        let heads = source.heads.lock().unwrap();
+        assert!(
+            heads[0].starts_with("get /market http/1.1\r\n"),
+            "{heads:?}"
+        );
+        assert!(
+            heads[0].contains("accept: application/json\r\n"),
+            "{heads:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_source_may_be_asked_by_post() {
+        let source = source(vec![rate("\"81.5\"")]).await;
+        let mut feed = feed(&http(
+            &source.url,
+            "method = \"POST\"\nbody = '{\"coin\":\"usdt\"}'",
+        ));
+        assert_eq!(refreshed(&mut feed).await, Some(decimal("81.5")));
+        let heads = source.heads.lock().unwrap();
+        assert!(
+            heads[0].starts_with("post /market http/1.1\r\n"),
+            "{heads:?}"
+        );
+        assert!(
+            heads[0].contains("content-type: application/json\r\n"),
+            "{heads:?}"
+        );
+        assert!(heads[0].contains("content-length: 15\r\n"), "{heads:?}");
+    }
+
+    #[tokio::test]
+    async fn answers_that_cannot_be_believed_are_passed_over() {
+        for bad in [
+            answer("500 Internal Server Error", r#"{"data":[{"symbol":"USDT/RUB","askPrice":80}]}"#),
+            "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
+            answer("200 OK", "<html>"),
+            answer("200 OK", r#"{"data":[]}"#),
+            answer("200 OK", &" ".repeat(ANSWER_BYTES_MAX + 1)),
+            "nonsense\r\n\r\n".to_owned(),
+            rate("49.99"),
+            rate("200.01"),
+            rate("0"),
+            rate("-80"),
+        ] {
+            let source = source(vec![bad.clone()]).await;
+            let fallback = "[[rate.source]]\nfixed = \"77\"";
+            let mut feed = feed(&(http(&source.url, "min = \"50\"\nmax = \"200\"") + fallback));
+            let reading = feed.refresh().await.unwrap();
+            assert_eq!(reading, RateReading::fixed(decimal("77")), "{}", &bad[..bad.len().min(200)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_believable_source_there_is_no_rate() {
+        let source = source(vec![rate("0")]).await;
+        let mut feed = feed(&http(&source.url, ""));
+        assert_eq!(refreshed(&mut feed).await, None);
+        // The server is gone.
+        assert_eq!(refreshed(&mut feed).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_step_beyond_the_limit_is_refused() {
+        let source = source(["100", "120", "96", "95.99", "96.1"].map(rate).to_vec()).await;
+        let mut feed = feed(&http(&source.url, ""));
+        for believed in [
+            Some("100"),
+            Some("120"),
+            Some("96"),
+            Some("95.99"),
+            Some("96.1"),
+        ] {
+            assert_eq!(refreshed(&mut feed).await, believed.map(decimal));
+        }
+        for (last, rate, beyond) in [
+            ("100", "120", false),
+            ("100", "120.000001", true),
+            ("100", "80", false),
+            ("100", "79.99", true),
+        ] {
+            assert_eq!(
+                is_beyond(decimal("20"), decimal(last), decimal(rate)),
+                beyond,
+                "{last} to {rate}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_step_leaves_the_last_rate_as_the_measure() {
+        let source = source(["100", "130", "110"].map(rate).to_vec()).await;
+        let mut feed = feed(&http(&source.url, ""));
+        for believed in [Some("100"), None, Some("110")] {
+            assert_eq!(refreshed(&mut feed).await, believed.map(decimal));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_leaves_the_rate_in_force_and_the_next_one_is_asked() {
+        let source = source(["80", "81"].map(rate).to_vec()).await;
+        let (live, mut feed) = (live(), feed(&http(&source.url, "")));
+        let in_force = || live.snapshot().rate().map(|reading| reading.rate);
+        live.set_rate(RateReading::measured(decimal("79")));
+        // The step from here is more than a decimal can hold, and the subtraction panics.
+        feed.last = Some(Decimal::MIN);
+        feed.refresh_into(&live).await;
+        assert_eq!(in_force(), Some(decimal("79")));
+        feed.last = None;
+        feed.refresh_into(&live).await;
+        assert_eq!(in_force(), Some(decimal("81")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_loop_asks_at_once_and_ends_with_the_process() {
+        let live = Arc::new(live());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(feed("[[rate.source]]\nfixed = \"90.5\"").run(
+            Arc::clone(&live),
+            async {
+                let _ = stopped.await;
+            },
+        ));
+        // Time is paused: this returns once the loop has nothing to do but wait.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(
+            live.snapshot().rate().map(|reading| reading.rate),
+            Some(decimal("90.5"))
+        );
+        stop.send(()).unwrap();
+        running.await.unwrap();
+    }
+
+    #[test]
+    fn nodes_do_not_ask_all_at_once() {
+        let feed = feed("[rate]\nrefresh_seconds = 100\n[[rate.source]]\nfixed = \"90.5\"");
+        for _ in 0..100 {
+            assert!((Duration::from_secs(90)..=Duration::from_secs(110)).contains(&feed.wait()));
+        }
+    }
+}

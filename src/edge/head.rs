@@ -1,0 +1,182 @@
+//! What a request's head may be, before anything is decided by it: the address not too long (414), the
+//! headers not too many nor too large (431), one length and not two, one host and not two (400).
+//!
+//! hyper refuses what is far over these limits itself, with the same status and no body, and closes.
+
+use std::task::{Context, Poll};
+
+use futures_util::future::{BoxFuture, Either};
+use http::{Request, Version};
+use tollgate_layers::{Error, error::Problem, setting::Setting};
+use tower::{Layer, Service};
+
+use crate::edge::host::{self, HostFault};
+
+/// On a request: `content-length` and `transfer-encoding` were both in its head. Inserted by the server.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoLengths;
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes of path and query.
+    pub uri_bytes_max: usize,
+    /// Lines.
+    pub headers_max: usize,
+    /// Bytes of their names and values.
+    pub bytes_max: usize,
+}
+
+/// Refuses heads that are not within the limits.
+#[derive(Clone, Debug)]
+pub struct HeadLayer {
+    limits: Setting<HeadLimits>,
+}
+
+impl HeadLayer {
+    /// Refuses what is beyond `limits`.
+    #[must_use]
+    pub fn new(limits: impl Into<Setting<HeadLimits>>) -> Self {
+        Self {
+            limits: limits.into(),
+        }
+    }
+}
+
+impl<S> Layer<S> for HeadLayer {
+    type Service = Head<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Head {
+            inner,
+            limits: self.limits.clone(),
+        }
+    }
+}
+
+/// The service of [`HeadLayer`].
+#[derive(Clone, Debug)]
+pub struct Head<S> {
+    inner: S,
+    limits: Setting<HeadLimits>,
+}
+
+impl<S, B> Service<Request<B>> for Head<S>
+where
+    S: Service<Request<B>, Error = Error>,
+    S::Response: 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    // Boxed: few are refused, and all have room for it.
+    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        match self.limits.get().check(&req).and_then(|()| one_host(&req)) {
+            Ok(()) => Either::Left(self.inner.call(req)),
+            Err(error) => Either::Right(Box::pin(async { Err(error) })),
+        }
+    }
+}
+
+impl HeadLimits {
+    fn check<B>(&self, req: &Request<B>) -> Result<(), Error> {
+        if req.extensions().get::<TwoLengths>().is_some() {
+            let problem = Problem::Contradicts("transfer-encoding");
+            return Err(Error::invalid("content-length", problem));
+        }
+        let uri = req.uri().path_and_query();
+        if uri.is_some_and(|uri| uri.as_str().len() > self.uri_bytes_max) {
+            return Err(Error::UriTooLong {
+                bytes_max: self.uri_bytes_max,
+            });
+        }
+        let headers = req.headers();
+        let bytes = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+            name.as_str().len() + value.len()
+        };
+        if headers.len() > self.headers_max
+            || headers.iter().map(bytes).sum::<usize>() > self.bytes_max
+        {
+            return Err(Error::HeadTooLarge {
+                headers_max: self.headers_max,
+                bytes_max: self.bytes_max,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what leaves open which host it is for.
+fn one_host<B>(req: &Request<B>) -> Result<(), Error> {
+    let (field, problem) = match host::check(req.version(), req.uri(), req.headers()) {
+        Ok(()) => return Ok(()),
+        Err(HostFault::Missing) => ("host", Problem::HeaderMissing),
+        Err(HostFault::Twice) => ("host", Problem::Duplicate),
+        Err(HostFault::Malformed) => ("host", Problem::NotAHost),
+        Err(HostFault::Contradicts) => ("host", Problem::Contradicts(":authority")),
+        Err(HostFault::TargetMalformed) if req.version() == Version::HTTP_2 => {
+            (":authority", Problem::NotAHost)
+        }
+        Err(HostFault::TargetMalformed) => ("host", Problem::NotAHost),
+    };
+    Err(Error::invalid(field, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits {
+        uri_bytes_max: 10,
+        headers_max: 2,
+        bytes_max: 20,
+    };
+
+    #[test]
+    fn a_head_is_refused_for_what_is_too_much_of_it() {
+        let check = |uri: &str, headers: &[(&str, &str)]| {
+            let req = headers
+                .iter()
+                .fold(Request::get(uri), |req, (name, value)| {
+                    req.header(*name, *value)
+                });
+            LIMITS.check(&req.body(()).unwrap())
+        };
+        assert!(check("/123456789", &[("a", "1"), ("a", "2")]).is_ok());
+        // The host is no part of what a route is chosen by.
+        assert!(check("http://some.host.example/123456789", &[]).is_ok());
+        for uri in ["/1234567890", "/?123456789", "http://h/1234567890"] {
+            let refused = check(uri, &[]);
+            assert!(
+                matches!(refused, Err(Error::UriTooLong { bytes_max: 10 })),
+                "{uri}: {refused:?}"
+            );
+        }
+        for headers in [
+            &[("a", "1"), ("a", "2"), ("a", "3")][..],
+            &[("name", "12345678901234567")],
+        ] {
+            let refused = check("/", headers);
+            assert!(
+                matches!(refused, Err(Error::HeadTooLarge { .. })),
+                "{headers:?}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_lengths_are_one_too_many() {
+        let mut req = Request::new(());
+        req.extensions_mut().insert(TwoLengths);
+        let refused = LIMITS.check(&req);
+        assert!(
+            matches!(&refused, Err(Error::Invalid { field, .. }) if field == "content-length"),
+            "{refused:?}"
+        );
+    }
+}

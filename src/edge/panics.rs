@@ -1,0 +1,251 @@
+//! Catches what panics, in a request and in its answer's body: the caller is told 500 or an error event,
+//! and the connection goes on. What a call held is resolved by the guards that are dropped with it.
+//!
+//! What runs beside the calls goes in rounds, and one that panics is caught: the log says so, and the next
+//! round comes.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tollgate_layers::{Error, error::BoxError};
+use tower::{Layer, Service};
+
+/// Turns a panic into [`Error::Internal`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PanicsLayer;
+
+impl<S> Layer<S> for PanicsLayer {
+    type Service = Panics<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Panics { inner }
+    }
+}
+
+/// The service of [`PanicsLayer`].
+#[derive(Clone, Debug)]
+pub struct Panics<S> {
+    inner: S,
+}
+
+impl<S, B, A> Service<Request<B>> for Panics<S>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+{
+    type Response = Response<ResponseBody<A>>;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        match caught(|| self.inner.call(req)) {
+            Ok(inner) => ResponseFuture {
+                inner: Some(inner),
+                refused: None,
+            },
+            Err(error) => ResponseFuture {
+                inner: None,
+                refused: Some(Box::new(error)),
+            },
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`Panics`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: Option<F>,
+        // Boxed: nearly none has one, and all are moved.
+        refused: Option<Box<Error>>,
+    }
+}
+
+impl<F, A> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, Error>>,
+{
+    type Output = Result<Response<ResponseBody<A>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+            let error = this.refused.take().expect("polled after it was ready");
+            return Poll::Ready(Err(*error));
+        };
+        let res = match caught(|| inner.poll(cx)) {
+            Ok(polled) => ready!(polled)?,
+            Err(error) => {
+                // Dropped here and not by whoever drops us: its guards may wait no longer.
+                drop(caught(|| this.inner.set(None)));
+                return Poll::Ready(Err(error));
+            }
+        };
+        Poll::Ready(Ok(res.map(|inner| ResponseBody { inner: Some(inner) })))
+    }
+}
+
+pin_project! {
+    /// An answer's body whose panics are errors.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        // `None` once it has panicked: it must not be polled again.
+        #[pin]
+        inner: Option<A>,
+    }
+}
+
+impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let mut this = self.project();
+        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        match caught(|| inner.poll_frame(cx)) {
+            Ok(frame) => frame,
+            Err(error) => {
+                drop(caught(|| this.inner.set(None)));
+                Poll::Ready(Some(Err(error)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner
+            .as_ref()
+            .map_or_else(SizeHint::new, Body::size_hint)
+    }
+}
+
+/// What `run` returns, unless it panics.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Error> {
+    // What was half done is dropped and never looked at again.
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panicked(&*panic))
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::Internal(BoxError::from(format!(
+        "panicked: {}",
+        panic_message(panic)
+    )))
+}
+
+/// What a panic says of itself.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("something that is no text")
+}
+
+/// What a round comes to. `None`: it panicked, and the log names the part of the gateway whose round it was.
+pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -> Option<T> {
+    match AssertUnwindSafe(round).catch_unwind().await {
+        Ok(done) => Some(done),
+        Err(panic) => {
+            tell(part, &*panic);
+            None
+        }
+    }
+}
+
+/// Says in the log that a part of the gateway panicked.
+pub(crate) fn tell(part: &str, panic: &(dyn Any + Send)) {
+    tracing::error!(
+        part,
+        cause = panic_message(panic),
+        "a part of the gateway panicked"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tollgate_layers::body::{AnswerBody, boxed};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    struct Fragile;
+
+    impl Body for Fragile {
+        type Data = Bytes;
+        type Error = Error;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+            panic!("in the body");
+        }
+    }
+
+    fn said(error: &Error) -> String {
+        let Error::Internal(cause) = error else {
+            panic!("{error:?}");
+        };
+        cause.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_wherever_it_is() {
+        let at = |place: &'static str| {
+            PanicsLayer.layer(service_fn(move |_: Request<()>| {
+                assert!(place != "call", "in the call");
+                async move {
+                    assert!(place != "future", "in the future");
+                    Ok::<Response<AnswerBody>, Error>(Response::new(boxed(Fragile)))
+                }
+            }))
+        };
+        for (place, expected) in [
+            ("call", "panicked: in the call"),
+            ("future", "panicked: in the future"),
+        ] {
+            let error = at(place).oneshot(Request::new(())).await.err().unwrap();
+            assert_eq!(said(&error), expected);
+        }
+        let res = at("body").oneshot(Request::new(())).await.unwrap();
+        let mut body = res.into_body();
+        let error = body.frame().await.unwrap().err().unwrap();
+        assert_eq!(said(&error), "panicked: in the body");
+        assert!(body.frame().await.is_none() && body.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_is_over_and_the_next_one_comes() {
+        let mut rounds = Vec::new();
+        for round in 0..3 {
+            let done = catch_round("a part", async {
+                assert!(round != 1, "in a round");
+                round
+            });
+            rounds.push(done.await);
+        }
+        assert_eq!(rounds, [Some(0), None, Some(2)]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Watches where requests begin and end on an HTTP/1 connection, and notes the first one whose length is
+//! told in two ways.
+//!
+//! hyper takes `transfer-encoding` and forgets the `content-length` beside it (RFC 9112, section 6.3).
+//! Whoever stands before us may have done otherwise, and then the rest of the body is somebody else's
+//! request. Such a request is refused, and only the bytes tell which one it is.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use memchr::memchr;
+
+/// Of a line, so much is kept. No honest line that matters is longer.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// Which request of a connection is the first of doubtful length. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AmbiguousFraming(Arc<AtomicUsize>);
+
+impl AmbiguousFraming {
+    /// Whether the `nth` request, counted from 1, is doubtful: it or one before it has two lengths.
+    pub(super) fn concerns(&self, nth: usize) -> bool {
+        let first = self.0.load(Ordering::Relaxed);
+        first != 0 && first <= nth
+    }
+}
+
+/// Reads along.
+#[derive(Debug)]
+pub(super) struct Framing {
+    doubt: AmbiguousFraming,
+    state: State,
+    /// The line that is not complete yet.
+    line: Vec<u8>,
+    /// Heads that have ended.
+    heads: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Head(Head),
+    /// Bytes of a body, or of a chunk and its line end, to come.
+    Body {
+        bytes: u64,
+        chunked: bool,
+    },
+    ChunkSize,
+    Trailers,
+    /// HTTP/2, or nothing that we understand: hyper does not either, and ends the connection.
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    begun: bool,
+    length: Option<u64>,
+    chunked: bool,
+    too_long: bool,
+}
+
+impl Framing {
+    pub(super) fn new(doubt: AmbiguousFraming) -> Self {
+        Self {
+            doubt,
+            state: State::Head(Head::default()),
+            line: Vec::new(),
+            heads: 0,
+        }
+    }
+
+    /// These bytes came next.
+    pub(super) fn saw(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match &mut self.state {
+                State::Off => return,
+                State::Body {
+                    bytes: left,
+                    chunked,
+                } => {
+                    let step = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(bytes.len());
+                    *left -= step as u64;
+                    bytes = &bytes[step..];
+                    if *left == 0 {
+                        self.state = if *chunked {
+                            State::ChunkSize
+                        } else {
+                            State::Head(Head::default())
+                        };
+                    }
+                }
+                State::Head(_) | State::ChunkSize | State::Trailers => {
+                    let end = memchr(b'\n', bytes);
+                    let part = &bytes[..end.unwrap_or(bytes.len())];
+                    let part = &part[..part.len().min(LINE_BYTES_MAX - self.line.len())];
+                    let Some(end) = end else {
+                        self.line.extend_from_slice(part);
+                        return;
+                    };
+                    bytes = &bytes[end + 1..];
+                    // Most lines come whole.
+                    if self.line.is_empty() {
+                        self.end_of_line(part);
+                        continue;
+                    }
+                    let mut line = std::mem::take(&mut self.line);
+                    line.extend_from_slice(part);
+                    self.end_of_line(&line);
+                    line.clear();
+                    self.line = line;
+                }
+            }
+        }
+    }
+
+    /// Whether all that came is whole requests of HTTP/1, none of them doubtful.
+    pub(super) fn is_between_requests(&self) -> bool {
+        matches!(self.state, State::Head(head) if !head.begun) && self.line.is_empty()
+    }
+
+    fn end_of_line(&mut self, line: &[u8]) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.state = match self.state {
+            State::Head(head) => self.in_head(head, line),
+            State::ChunkSize => match chunk_size(line) {
+                None => State::Off,
+                Some(0) => State::Trailers,
+                // Its line end is part of it.
+                Some(bytes) => State::Body {
+                    bytes: bytes.saturating_add(2),
+                    chunked: true,
+                },
+            },
+            State::Trailers if line.is_empty() => State::Head(Head::default()),
+            other => other,
+        };
+    }
+
+    fn in_head(&mut self, mut head: Head, line: &[u8]) -> State {
+        if !head.begun {
+            // Empty lines before a request are skipped (RFC 9112, section 2.2).
+            head.begun = !line.is_empty();
+            if line == b"PRI * HTTP/2.0" {
+                return State::Off;
+            }
+            return State::Head(head);
+        }
+        if line.is_empty() {
+            return self.end_of_head(head);
+        }
+        if let Some(value) = value_of(line, b"content-length") {
+            let value = std::str::from_utf8(value).unwrap_or_default();
+            head.length = Some(value.trim().parse().unwrap_or(0));
+            head.too_long |= line.len() >= LINE_BYTES_MAX;
+        } else if value_of(line, b"transfer-encoding").is_some() {
+            head.chunked = true;
+        }
+        State::Head(head)
+    }
+
+    fn end_of_head(&mut self, head: Head) -> State {
+        self.heads += 1;
+        match head {
+            Head { too_long: true, .. }
+            | Head {
+                length: Some(_),
+                chunked: true,
+                ..
+            } => {
+                self.doubt.0.store(self.heads, Ordering::Relaxed);
+                State::Off
+            }
+            Head { chunked: true, .. } => State::ChunkSize,
+            Head {
+                length: Some(bytes @ 1..),
+                ..
+            } => State::Body {
+                bytes,
+                chunked: false,
+            },
+            _ => State::Head(Head::default()),
+        }
+    }
+}
+
+/// What stands behind this name, where it is the line's; nothing where the line ends with it.
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (begin, rest) = line.split_at_checked(name.len())?;
+    if !begin.eq_ignore_ascii_case(name) {
+        return None;
+    }
+    match rest {
+        [] => Some(rest),
+        [b':', value @ ..] => Some(value),
+        _ => None,
+    }
+}
+
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line
+        .iter()
+        .position(|byte| !byte.is_ascii_hexdigit())
+        .unwrap_or(line.len());
+    u64::from_str_radix(std::str::from_utf8(&line[..digits]).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first doubtful request of these bytes, or 0, however they are cut.
+    fn first(bytes: &[u8]) -> usize {
+        let found = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+            let doubt = AmbiguousFraming::default();
+            let mut framing = Framing::new(doubt.clone());
+            for piece in pieces {
+                framing.saw(piece);
+            }
+            doubt.0.load(Ordering::Relaxed)
+        };
+        let whole = found(&mut std::iter::once(bytes));
+        for size in [1, 2, 3, 7] {
+            assert_eq!(found(&mut bytes.chunks(size)), whole, "in pieces of {size}");
+        }
+        whole
+    }
+
+    #[test]
+    fn the_first_request_with_two_lengths_is_found_behind_any_others() {
+        let both = "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let plain = "POST / HTTP/1.1\r\ncontent-length: 39\r\n\r\n\
+                     content-length: 1\r\ntransfer-encoding: x";
+        let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\
+                       1f;x=y\r\n\r\n\r\ncontent-length: 1\r\n\r\nabcdef\r\n0\r\ncontent-length: 1\r\n\r\n";
+        let empty = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        for (bytes, nth) in [
+            (both.to_owned(), 1),
+            (format!("\r\n\n{both}"), 1),
+            (both.replace("\r\n", "\n"), 1),
+            (
+                "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nCONTENT-LENGTH:4\r\n\r\n"
+                    .to_owned(),
+                1,
+            ),
+            (format!("{empty}{both}"), 2),
+            (format!("{empty}{plain}"), 0),
+            (format!("{plain}{both}"), 2),
+            (format!("{chunked}{both}"), 2),
+            (format!("{chunked}{plain}{empty}{chunked}{both}"), 5),
+            (
+                format!(
+                    "POST / HTTP/1.1\r\ncontent-length: {}4\r\n\r\n",
+                    "0".repeat(2000)
+                ),
+                1,
+            ),
+            (format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{both}"), 0),
+        ] {
+            assert_eq!(first(bytes.as_bytes()), nth, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn whole_requests_are_told_from_what_breaks_off() {
+        let whole = "POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\nab";
+        let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
+        for bytes in [whole, chunked] {
+            for end in 1..=bytes.len() {
+                let mut framing = Framing::new(AmbiguousFraming::default());
+                framing.saw(&bytes.as_bytes()[..end]);
+                assert_eq!(framing.is_between_requests(), end == bytes.len(), "{end}");
+            }
+        }
+        for (bytes, between) in [
+            ("", true),
+            ("\r\n", true),
+            ("PRI * HTTP/2.0\r\n\r\n", false),
+        ] {
+            let mut framing = Framing::new(AmbiguousFraming::default());
+            framing.saw(bytes.as_bytes());
+            assert_eq!(framing.is_between_requests(), between, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_what_stands_before_the_first_colon() {
+        for (line, value) in [
+            ("content-length: 4", Some(" 4")),
+            ("Content-LENGTH:4:5", Some("4:5")),
+            ("content-length:", Some("")),
+            ("content-length", Some("")),
+            ("content-length : 4", None),
+            ("content-lengths: 4", None),
+            (" content-length: 4", None),
+            ("x-content-length: 4", None),
+            ("content", None),
+            ("", None),
+        ] {
+            let found = value_of(line.as_bytes(), b"content-length");
+            assert_eq!(found, value.map(str::as_bytes), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_doubtful_request_spoils_those_behind_it() {
+        let doubt = AmbiguousFraming::default();
+        assert!(!doubt.concerns(1));
+        doubt.0.store(2, Ordering::Relaxed);
+        assert!(!doubt.concerns(1));
+        assert!(doubt.concerns(2) && doubt.concerns(3));
+    }
+}

@@ -1,0 +1,135 @@
+//! How many connections there are, in all and from each address block.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use ipnet::IpNet;
+use tollgate_layers::{facts::ClientAddr, setting::Setting};
+
+use super::ConnectionLimits;
+
+/// Counts connections. The table has a row for each block that has one, so the limit of all bounds it.
+#[derive(Clone, Debug)]
+pub(super) struct Peers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limits: Setting<ConnectionLimits>,
+    /// Proxies speak for many clients.
+    unlimited: Setting<Arc<[IpNet]>>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    by_block: HashMap<IpAddr, usize>,
+}
+
+/// A connection's place; dropped, it is free again.
+#[derive(Debug)]
+pub(super) struct ConnectionPermit {
+    peers: Peers,
+    block: IpAddr,
+}
+
+impl Peers {
+    pub(super) fn new(limits: Setting<ConnectionLimits>, proxies: Setting<Arc<[IpNet]>>) -> Self {
+        Self(Arc::new(Inner {
+            limits,
+            unlimited: proxies,
+            counts: Mutex::default(),
+        }))
+    }
+
+    /// A place, if there is one.
+    pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
+        let peer = peer.to_canonical();
+        let ConnectionLimits {
+            max,
+            per_address_max,
+            ..
+        } = self.0.limits.get();
+        let proxies = self.0.unlimited.get();
+        let is_proxy = proxies.iter().any(|net| net.contains(&peer));
+        let block = ClientAddr(peer).block();
+        let mut counts = self.lock();
+        if counts.all >= max {
+            tracing::warn!(max, "connection refused: limits.connections_max");
+            return None;
+        }
+        let count = counts.by_block.entry(block).or_default();
+        if *count >= per_address_max && !is_proxy {
+            tracing::debug!(%peer, "connection refused: limits.connections_per_address_max");
+            return None;
+        }
+        *count += 1;
+        counts.all += 1;
+        Some(ConnectionPermit {
+            peers: self.clone(),
+            block,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut counts = self.peers.lock();
+        counts.all -= 1;
+        if let Some(count) = counts.by_block.get_mut(&self.block) {
+            *count -= 1;
+            if *count == 0 {
+                counts.by_block.remove(&self.block);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_block_has_so_many_places_and_all_together_have_so_many() {
+        let limits = ConnectionLimits {
+            max: 4,
+            per_address_max: 2,
+            ..ConnectionLimits::default()
+        };
+        let none: Arc<[IpNet]> = Arc::new([]);
+        let peers = Peers::new(limits.into(), none.into());
+        let admit = |address: &str| peers.admit(address.parse().unwrap());
+        let first = admit("192.0.2.1").unwrap();
+        let _second = admit("::ffff:192.0.2.1").unwrap();
+        assert!(admit("192.0.2.1").is_none());
+        // Two addresses of one /64 are one block.
+        let _third = admit("2001:db8::1").unwrap();
+        let _fourth = admit("2001:db8::2").unwrap();
+        assert!(admit("198.51.100.7").is_none());
+        drop(first);
+        assert!(admit("198.51.100.7").is_some());
+        assert_eq!(peers.lock().by_block.len(), 2);
+    }
+
+    #[test]
+    fn a_trusted_proxy_has_as_many_as_there_are() {
+        let limits = ConnectionLimits {
+            max: 3,
+            per_address_max: 1,
+            ..ConnectionLimits::default()
+        };
+        let proxies: Arc<[IpNet]> = Arc::new(["10.0.0.0/8".parse().unwrap()]);
+        let peers = Peers::new(limits.into(), proxies.into());
+        let admit = |address: &str| peers.admit(address.parse().unwrap());
+        let _kept = [admit("10.0.0.1").unwrap(), admit("10.0.0.1").unwrap()];
+        let _third = admit("192.0.2.1").unwrap();
+        assert!(admit("10.0.0.1").is_none());
+    }
+}

@@ -1,0 +1,487 @@
+//! Sees a connection to its end: it must say something soon, must take what it is given, must not idle
+//! long, and ends gently when it is old or the server drains.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Version, header::CONTENT_LENGTH};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Connection,
+};
+use pin_project_lite::pin_project;
+use tokio::{sync::Notify, time::Instant};
+use tollgate_layers::{error::BoxError, self_wake::SelfWake};
+
+use super::{ConnectionLimits, socket::Socket};
+
+/// After a gentle end was asked for, a connection without running answers has so long to be gone.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// In a drain, a connection that has said nothing yet has so long to begin: its client may have been let in just
+/// before, and would take a closed door for a refusal.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Of an answer h2 is given so much at a time. As soon as one byte fits into the client's window it takes
+/// all that it is given and keeps what does not fit: whole answers, for a client that opens a byte.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
+
+/// What happens on a connection. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Activity(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    began: Instant,
+    read: AtomicBool,
+    /// What has come begins as HTTP/2 does.
+    http2: AtomicBool,
+    /// Told of the first request.
+    first: Notify,
+    /// How far the answer is that runs on HTTP/1: a [`Stage`].
+    stage: AtomicU8,
+    requests: Mutex<Requests>,
+}
+
+/// How far the answer is that runs on HTTP/1. It decides what may be sent beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing of it is sent, and its client knows that something may come before it: HTTP/1.1.
+    Awaited = 0,
+    /// It is sent in chunks.
+    InChunks = 1,
+    /// It is sent in another way.
+    Other = 2,
+}
+
+#[derive(Debug)]
+struct Requests {
+    /// When each of those that run began.
+    running: Vec<Instant>,
+    /// How many there were.
+    begun: usize,
+    /// Of the running ones on HTTP/2.
+    hands: Vec<Weak<Delivery>>,
+    /// When the last one ended.
+    idle_since: Instant,
+}
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        let began = Instant::now();
+        let requests = Requests {
+            running: Vec::new(),
+            begun: 0,
+            hands: Vec::new(),
+            idle_since: began,
+        };
+        Self(Arc::new(Inner {
+            began,
+            read: AtomicBool::new(false),
+            http2: AtomicBool::new(false),
+            first: Notify::new(),
+            stage: AtomicU8::new(Stage::Other as u8),
+            requests: Mutex::new(requests),
+        }))
+    }
+
+    /// These bytes have come.
+    pub(super) fn has_read(&self, bytes: &[u8]) {
+        if !self.0.read.load(Ordering::Relaxed) {
+            // No method of HTTP/1 begins so (RFC 9113, section 3.4).
+            let http2 = bytes.starts_with(b"PRI");
+            self.0.http2.store(http2, Ordering::Relaxed);
+            self.0.read.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A request begins; it runs until what is returned is dropped. Its place among the connection's
+    /// requests, counted from 1, is returned too.
+    pub(super) fn begin(&self, version: Version) -> (Running, usize) {
+        let began = Instant::now();
+        self.is_at(match version {
+            Version::HTTP_11 => Stage::Awaited,
+            _ => Stage::Other,
+        });
+        let hand = (version == Version::HTTP_2).then(Arc::<Delivery>::default);
+        let mut requests = self.lock();
+        requests.running.push(began);
+        requests.begun += 1;
+        requests.hands.retain(|hand| hand.strong_count() > 0);
+        requests.hands.extend(hand.as_ref().map(Arc::downgrade));
+        let nth = requests.begun;
+        drop(requests);
+        if nth == 1 {
+            self.0.first.notify_one();
+        }
+        let running = Running {
+            activity: self.clone(),
+            began,
+            hand,
+        };
+        (running, nth)
+    }
+
+    fn is_at(&self, stage: Stage) {
+        self.0.stage.store(stage as u8, Ordering::Relaxed);
+    }
+
+    /// How far the answer is that runs on HTTP/1, or ran last.
+    pub(super) fn stage(&self) -> Stage {
+        match self.0.stage.load(Ordering::Relaxed) {
+            0 => Stage::Awaited,
+            1 => Stage::InChunks,
+            _ => Stage::Other,
+        }
+    }
+
+    /// Whether an answer runs.
+    pub(super) fn is_running(&self) -> bool {
+        !self.lock().running.is_empty()
+    }
+
+    /// When the oldest of those that run began.
+    fn oldest(&self) -> Option<Instant> {
+        self.lock().running.iter().min().copied()
+    }
+
+    /// Whether an answer has been held out for so long and nobody asked for more of it. A client of h2
+    /// that opens no window takes nothing over a healthy socket; on HTTP/1 it is the socket that stalls.
+    fn holds_out(&self, patience: Duration) -> bool {
+        let now = self.now_ms();
+        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let requests = self.lock();
+        requests.hands.iter().filter_map(Weak::upgrade).any(|hand| {
+            let given = hand.given_ms.load(Ordering::Relaxed);
+            given != 0 && now.saturating_sub(given) >= patience
+        })
+    }
+
+    /// Since the connection began; never 0.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing has come but some of a first head of HTTP/1.
+    fn has_no_head(&self) -> bool {
+        !self.has_begun() && !self.0.http2.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was a request.
+    fn has_begun(&self) -> bool {
+        self.lock().begun > 0
+    }
+
+    /// How long it may stay so that no answer runs, where a drain began at `drained`; `None` while one does.
+    fn idle(&self, limits: &ConnectionLimits, drained: Option<Instant>) -> Option<Idle> {
+        let requests = self.lock();
+        if !requests.running.is_empty() {
+            return None;
+        }
+        let since = requests.idle_since;
+        let until = match (requests.begun > 0, self.0.read.load(Ordering::Relaxed)) {
+            (true, _) => since + limits.idle_timeout,
+            (false, true) => since + limits.first_byte_timeout + limits.head_timeout,
+            (false, false) => {
+                let until = since + limits.first_byte_timeout;
+                drained.map_or(until, |drained| until.min(since.max(drained) + LAST_WORD))
+            }
+        };
+        Some(Idle { since, until })
+    }
+}
+
+/// No answer runs.
+struct Idle {
+    since: Instant,
+    until: Instant,
+}
+
+/// Whether a frame of an answer was given and the next one not asked for yet.
+#[derive(Debug, Default)]
+struct Delivery {
+    /// When it was given, on the connection's clock; 0 while we are the ones who are asked.
+    given_ms: AtomicU64,
+}
+
+/// A running request.
+#[derive(Debug)]
+pub(super) struct Running {
+    activity: Activity,
+    began: Instant,
+    /// On HTTP/2, where an answer is given in pieces.
+    hand: Option<Arc<Delivery>>,
+}
+
+impl Running {
+    /// Keeps it until the answer's body has ended.
+    pub(super) fn until_end_of<A: Body>(self, res: Response<A>) -> Response<TrackedBody<A>> {
+        // On HTTP/1.1 hyper sends in chunks what it knows no length of.
+        let in_chunks = self.activity.stage() == Stage::Awaited
+            && res.body().size_hint().exact().is_none()
+            && !res.headers().contains_key(CONTENT_LENGTH);
+        self.activity.is_at(match in_chunks {
+            true => Stage::InChunks,
+            false => Stage::Other,
+        });
+        res.map(|inner| TrackedBody {
+            inner,
+            rest: Bytes::new(),
+            running: self,
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut requests = self.activity.lock();
+        let place = requests.running.iter().position(|at| *at == self.began);
+        if let Some(place) = place {
+            requests.running.swap_remove(place);
+        }
+        requests.idle_since = Instant::now();
+    }
+}
+
+pin_project! {
+    /// An answer's body; its request runs until it is dropped.
+    #[derive(Debug)]
+    pub(super) struct TrackedBody<A> {
+        #[pin]
+        inner: A,
+        // Of a frame that is given in pieces, what is still to be given.
+        rest: Bytes,
+        running: Running,
+    }
+}
+
+impl<A: Body<Data = Bytes>> Body for TrackedBody<A> {
+    type Data = Bytes;
+    type Error = A::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
+        let mut this = self.project();
+        let Some(hand) = &this.running.hand else {
+            return this.inner.poll_frame(cx);
+        };
+        hand.given_ms.store(0, Ordering::Relaxed);
+        let frame = if this.rest.is_empty() {
+            ready!(this.inner.as_mut().poll_frame(cx))
+        } else {
+            Some(Ok(Frame::data(std::mem::take(this.rest))))
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => {
+                let is_last = this.inner.is_end_stream();
+                Some(Ok(
+                    frame.map_data(|data| first_piece(data, is_last, this.rest))
+                ))
+            }
+            frame => frame,
+        };
+        let now_ms = this.running.activity.now_ms();
+        hand.given_ms.store(now_ms, Ordering::Relaxed);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}
+
+/// What of `data` is given now; `rest` is given next.
+///
+/// The last byte of an answer is given alone: it is asked for when all before it fits into the client's
+/// window, so that an answer runs until then and a client that does not take it is seen.
+fn first_piece(mut data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
+    if data.len() > PIECE_BYTES_MAX {
+        *rest = data.split_off(PIECE_BYTES_MAX);
+    } else if is_last && data.len() > 1 {
+        *rest = data.split_off(data.len() - 1);
+    }
+    data
+}
+
+/// Runs the connection; asks it to end when its time is up, or when `draining` resolves.
+pub(super) async fn supervise<S, A>(
+    mut connection: Pin<&mut Connection<'_, TokioIo<Socket>, S, TokioExecutor>>,
+    activity: &Activity,
+    limits: &ConnectionLimits,
+    draining: impl Future<Output = ()>,
+) -> Result<(), BoxError>
+where
+    S: hyper::service::Service<Request<Incoming>, Response = Response<A>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    A: Body<Data = Bytes> + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    let mut draining = std::pin::pin!(draining);
+    let (mut self_wake, mut seldom) = (SelfWake::default(), SelfWake::default());
+    let old = activity.0.began + jittered(limits.age_max, activity);
+    let mut ending: Option<Instant> = None;
+    let mut farewell = FAREWELL;
+    let mut drained: Option<Instant> = None;
+    loop {
+        let look_again = match (ending, activity.idle(limits, drained)) {
+            // Answers run: whether they have ended is looked at now and then.
+            (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
+            (Some(asked), Some(idle)) => asked.max(idle.since) + farewell,
+            (None, Some(idle)) => old.min(idle.until),
+        };
+        let event = {
+            let mut next = std::pin::pin!(async {
+                tokio::select! {
+                    biased;
+                    () = draining.as_mut(), if drained.is_none() => Event::Drain,
+                    () = activity.0.first.notified(), if drained.is_some() && ending.is_none() => {
+                        Event::LastRequest
+                    }
+                    () = tokio::time::sleep_until(look_again) => Event::Time,
+                }
+            });
+            poll_fn(|cx| {
+                let waker = self_wake.waker(cx.waker());
+                let served = connection.as_mut().poll(&mut Context::from_waker(waker));
+                if let Poll::Ready(served) = served {
+                    return Poll::Ready(Event::Served(served));
+                }
+                // Not with each poll of the connection.
+                seldom.poll(cx, next.as_mut())
+            })
+            .await
+        };
+        match event {
+            Event::Served(served) => return served,
+            Event::Drain => {
+                let now = *drained.insert(Instant::now());
+                if activity.has_begun() {
+                    connection.as_mut().graceful_shutdown();
+                    ending.get_or_insert(now);
+                }
+            }
+            Event::LastRequest => {
+                connection.as_mut().graceful_shutdown();
+                ending = Some(Instant::now());
+            }
+            Event::Time => {
+                if activity.holds_out(limits.write_timeout) {
+                    tracing::debug!("connection ended: limits.write_seconds");
+                    return Ok(());
+                }
+                let now = Instant::now();
+                // No call takes so long. Where a client grants no window, its body is never asked for
+                // the end that it would tell: being dropped is all that ends it.
+                let too_long = |began: Instant| began + limits.request_timeout <= now;
+                if activity.oldest().is_some_and(too_long) {
+                    return Ok(());
+                }
+                match (ending, activity.idle(limits, drained)) {
+                    // It was asked and has nothing to do: whoever is there does not listen.
+                    (Some(asked), Some(idle)) if asked.max(idle.since) + farewell <= now => {
+                        return Ok(());
+                    }
+                    (None, Some(idle)) if idle.until <= now => {
+                        connection.as_mut().graceful_shutdown();
+                        ending = Some(now);
+                        // On HTTP/1 a later head is not waited for either: it is closed when it is asked.
+                        if activity.has_no_head() {
+                            farewell = Duration::ZERO;
+                        }
+                    }
+                    (None, _) if old <= now => {
+                        connection.as_mut().graceful_shutdown();
+                        ending = Some(now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// What may happen on a connection.
+enum Event {
+    /// It has ended.
+    Served(Result<(), BoxError>),
+    /// The server begins to drain.
+    Drain,
+    /// The first request came in a drain, and its connection was let in before: this one is served.
+    LastRequest,
+    /// Something may be too late.
+    Time,
+}
+
+/// Up to a tenth more, so that connections that began together do not end together.
+fn jittered(age: Duration, activity: &Activity) -> Duration {
+    let random = Arc::as_ptr(&activity.0) as usize / 64 % 256;
+    age + age / 10 * u32::try_from(random).unwrap_or_default() / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn h2_is_given_small_pieces_and_the_last_byte_alone() {
+        for (version, bytes, pieces) in [
+            (Version::HTTP_11, 40_000, &[40_000_usize][..]),
+            (Version::HTTP_2, 40_000, &[16_384, 16_384, 7231, 1]),
+            (Version::HTTP_2, 16_385, &[16_384, 1]),
+            (Version::HTTP_2, 16_384, &[16_383, 1]),
+            (Version::HTTP_2, 2, &[1, 1]),
+            (Version::HTTP_2, 1, &[1]),
+            (Version::HTTP_2, 0, &[]),
+        ] {
+            let (running, _) = Activity::new().begin(version);
+            let whole: Bytes = (0..=u8::MAX).cycle().take(bytes).collect();
+            let mut body = running
+                .until_end_of(Response::new(Full::new(whole.clone())))
+                .into_body();
+            assert_eq!(body.size_hint().exact(), Some(bytes as u64));
+            let (mut lengths, mut given) = (Vec::new(), Vec::new());
+            while let Some(frame) = body.frame().await {
+                let data = frame.unwrap().into_data().unwrap();
+                lengths.push(data.len());
+                given.extend_from_slice(&data);
+                let left = (bytes - given.len()) as u64;
+                assert_eq!(body.size_hint().exact(), Some(left));
+                assert_eq!(body.is_end_stream(), left == 0);
+            }
+            assert_eq!(lengths, pieces, "{version:?} {bytes}");
+            assert_eq!(given, whole);
+        }
+    }
+}

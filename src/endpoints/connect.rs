@@ -1,0 +1,554 @@
+//! Ready-made set-up: `GET /v1/<service>/connect` lists the clients, `…/connect/<client>` is the file or the
+//! snippet that this client takes as it is, but for the key.
+//!
+//! All of it is rendered once for each snapshot of prices. No key is known here: a client reads `TOLLGATE_KEY`
+//! from its environment where it can, and where it cannot, [`KEY`] stands in its place.
+
+use std::borrow::Cow;
+
+use askama::Template;
+use http::{
+    HeaderValue, Request, Response,
+    header::{CONTENT_DISPOSITION, VARY, X_CONTENT_TYPE_OPTIONS},
+};
+use serde::Serialize;
+use serde_json::Value;
+use tollgate_layers::{Error, body::AnswerBody, model::Model};
+
+use crate::{
+    catalog::snapshot::{Document, Live, PublicUrls},
+    config::UsdtRates,
+    endpoints::{
+        catalog::{document, for_anybody},
+        page,
+    },
+};
+
+/// To be replaced by a key.
+const KEY: &str = "tg-YOUR-KEY";
+
+/// What is assumed of a model whose context window is not known, where a client wants to be told.
+const CONTEXT_TOKENS: u64 = 128_000;
+
+/// Each client once. A new one is a row here and a template.
+const CLIENTS: [Client; 9] = [
+    Client {
+        name: "claude-code",
+        title: "Claude Code",
+        format: Format::Json,
+        filename: "settings.json",
+        place: |offer| {
+            offer.say(
+                "~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
+                 на ключ и запустите claude.",
+                "~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
+                 by the key and run claude.",
+            )
+        },
+        write: |offer| written(&ClaudeCode { offer }),
+    },
+    Client {
+        name: "opencode",
+        title: "opencode",
+        format: Format::Json,
+        filename: "opencode.json",
+        place: |offer| {
+            offer.say(
+                "~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ — в переменной \
+                 TOLLGATE_KEY.",
+                "~/.config/opencode/opencode.json, or opencode.json in a project's folder. The key is in the variable \
+                 TOLLGATE_KEY.",
+            )
+        },
+        write: |offer| written(&Opencode { offer }),
+    },
+    Client {
+        name: "vscode",
+        title: "VS Code",
+        format: Format::Json,
+        filename: "chatLanguageModels.json",
+        place: |offer| {
+            offer.say(
+                "VS Code 1.122 или новее: chatLanguageModels.json в папке пользователя (Linux ~/.config/Code/User, \
+                 macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User); его открывает и \
+                 команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
+                "VS Code 1.122 or newer: chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
+                 macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User); the command \
+                 'Chat: Manage Language Models' opens it too. Replace tg-YOUR-KEY by the key.",
+            )
+        },
+        write: |offer| written(&VsCode { offer }),
+    },
+    Client {
+        name: "zed",
+        title: "Zed",
+        format: Format::Json,
+        filename: "settings.json",
+        place: |offer| {
+            let variable = zed_variable(&offer.front.service);
+            let text = offer.say(
+                "~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишут: он \
+                 вводится в настройках LLM Providers или берётся из переменной ",
+                "~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). The key is not written there: \
+                 enter it in the settings under LLM Providers, or put it into the variable ",
+            );
+            format!("{text}{variable}.").into()
+        },
+        write: |offer| written(&Zed { offer }),
+    },
+    Client {
+        name: "continue",
+        title: "Continue",
+        format: Format::Yaml,
+        filename: "config.yaml",
+        place: |offer| {
+            offer.say(
+                "~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ — строкой \
+                 TOLLGATE_KEY=… в файле .env рядом; программе cn хватит и переменной TOLLGATE_KEY.",
+                "~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). The key is a line \
+                 TOLLGATE_KEY=… of the file .env beside it; for cn the variable TOLLGATE_KEY does as well.",
+            )
+        },
+        write: |offer| written(&Continue { offer }),
+    },
+    Client {
+        name: "open-webui",
+        title: "Open WebUI",
+        format: Format::Yaml,
+        filename: "compose.yaml",
+        place: |offer| {
+            offer.say(
+                "compose.yaml в любой папке, там же docker compose up -d. Ключ — в переменной TOLLGATE_KEY; список \
+                 моделей Open WebUI получит по ключу. Без Docker задайте те же переменные перед open-webui serve.",
+                "compose.yaml in any folder; docker compose up -d starts it there. The key is in the variable \
+                 TOLLGATE_KEY; Open WebUI gets the list of models by the key. Without Docker, set the same variables \
+                 for open-webui serve.",
+            )
+        },
+        write: |offer| written(&OpenWebUi { offer }),
+    },
+    Client {
+        name: "langchain",
+        title: "LangChain",
+        format: Format::Python,
+        filename: "ask_langchain.py",
+        place: |offer| {
+            offer.say(
+                "В программу на Python 3.10 или новее: pip install langchain-openai langchain-anthropic. Ключ — в \
+                 переменной TOLLGATE_KEY.",
+                "Into a program for Python 3.10 or newer: pip install langchain-openai langchain-anthropic. The key is \
+                 in the variable TOLLGATE_KEY.",
+            )
+        },
+        write: |offer| written(&LangChain { offer }),
+    },
+    Client {
+        name: "n8n",
+        title: "n8n",
+        format: Format::Json,
+        filename: "n8n-credentials.json",
+        place: |offer| {
+            offer.say(
+                "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
+                 самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
+                 OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
+                "Replace tg-YOUR-KEY by the key and run n8n import:credentials --input=n8n-credentials.json. Or within \
+                 n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
+                 gets the list of models by the key; switch off Use Responses API in it.",
+            )
+        },
+        write: |offer| written(&N8n { offer }),
+    },
+    Client {
+        name: "curl",
+        title: "curl",
+        format: Format::Shell,
+        filename: "ask.sh",
+        place: |offer| {
+            offer.say(
+                "В терминал. Ключ — в переменной TOLLGATE_KEY.",
+                "Into a terminal. The key is in the variable TOLLGATE_KEY.",
+            )
+        },
+        write: |offer| written(&Curl { offer }),
+    },
+];
+
+struct Client {
+    /// As the path names it.
+    name: &'static str,
+    title: &'static str,
+    format: Format,
+    filename: &'static str,
+    /// Where it belongs, and what is left to be done.
+    place: for<'a> fn(&Offer<'a>) -> Cow<'static, str>,
+    write: for<'a> fn(&Offer<'a>) -> String,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Yaml,
+    Python,
+    Shell,
+}
+
+impl Format {
+    const fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Python | Self::Shell => "text/plain; charset=utf-8",
+        }
+    }
+
+    /// Files are put somewhere; snippets are read first.
+    const fn disposition(self) -> &'static str {
+        match self {
+            Self::Json | Self::Yaml => "attachment",
+            Self::Python | Self::Shell => "inline",
+        }
+    }
+}
+
+/// All answers, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Connect {
+    /// The list for programs.
+    index: Document,
+    /// And for people.
+    html: Document,
+    /// In the order of [`CLIENTS`].
+    files: Vec<Document>,
+}
+
+/// A model of the catalog, and its price in dollars while it has one.
+pub(crate) struct Sold<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) usd_mtok: Option<UsdtRates>,
+}
+
+impl Connect {
+    pub(crate) fn new<'a>(front: &PublicUrls, sold: impl Iterator<Item = Sold<'a>>) -> Self {
+        let offer = Offer::new(front, sold);
+        let base = format!("{}/{}/connect", front.base_url, front.service);
+        let entries: Vec<Entry> = CLIENTS
+            .iter()
+            .map(|client| Entry {
+                client: client.name,
+                title: client.title,
+                format: client.format,
+                filename: client.filename,
+                place: (client.place)(&offer),
+                url: format!("{base}/{}", client.name),
+                text: (client.write)(&offer),
+            })
+            .collect();
+        let index = serde_json::to_vec(&Index { clients: &entries });
+        let html = written(&ConnectHtml {
+            offer: &offer,
+            clients: &entries,
+        });
+        Self {
+            index: Document::new(index.expect("text is always JSON").into()),
+            html: Document::new(html.into()),
+            files: entries
+                .into_iter()
+                .map(|entry| Document::new(entry.text.into()))
+                .collect(),
+        }
+    }
+}
+
+/// Answers the list of clients or what one of them takes, of the snapshot in force.
+pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
+    let snapshot = live.snapshot();
+    let page = snapshot.page();
+    let Connect { index, html, files } = &*page.connect;
+    let Some(name) = asked_for(req.uri().path()) else {
+        if page::is_asked_for(req.headers()) {
+            return document(html, page::HTML, page.priced, req).map(page::for_browsers);
+        }
+        let mut res = document(index, "application/json", page.priced, req)?;
+        res.headers_mut()
+            .insert(VARY, HeaderValue::from_static("accept"));
+        return Ok(for_anybody(res));
+    };
+    let Some((client, file)) = CLIENTS
+        .iter()
+        .zip(files)
+        .find(|(client, _)| client.name == name)
+    else {
+        return Err(Error::ClientUnknown {
+            client: name.to_owned(),
+            known: CLIENTS.map(|client| client.name).join(", "),
+        });
+    };
+    let mut res = document(file, client.format.content_type(), page.priced, req)?;
+    let disposition = format!(
+        "{}; filename=\"{}\"",
+        client.format.disposition(),
+        client.filename
+    );
+    let headers = res.headers_mut();
+    headers.insert(
+        CONTENT_DISPOSITION,
+        HeaderValue::from_str(&disposition).expect("names of files are plain"),
+    );
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(for_anybody(res))
+}
+
+/// The client of a path `/v1/<service>/connect[/<client>]`.
+fn asked_for(path: &str) -> Option<&str> {
+    path.splitn(5, '/').nth(4)
+}
+
+#[derive(Serialize)]
+struct Index<'a> {
+    clients: &'a [Entry],
+}
+
+#[derive(Serialize)]
+struct Entry {
+    client: &'static str,
+    title: &'static str,
+    format: Format,
+    filename: &'static str,
+    #[serde(rename = "where")]
+    place: Cow<'static, str>,
+    url: String,
+    #[serde(skip)]
+    text: String,
+}
+
+/// What the templates say, quoted for where it stands.
+struct Offer<'a> {
+    front: &'a PublicUrls,
+    models: Vec<Row>,
+    /// Who answers where no model was chosen.
+    first: String,
+    opus: String,
+    sonnet: String,
+    haiku: String,
+    hello: &'static str,
+}
+
+/// A model. Texts are JSON strings, which YAML and Python read as well.
+struct Row {
+    id: String,
+    /// The context window, where it is known.
+    context: Option<u64>,
+    output: u64,
+    usd: Option<UsdtRates>,
+}
+
+impl Row {
+    /// Where a client must be told something.
+    fn context_assumed(&self) -> u64 {
+        let assumed = CONTEXT_TOKENS.max(self.output.saturating_mul(2));
+        self.context.unwrap_or(assumed)
+    }
+
+    /// The window in two parts, for clients that add them up.
+    fn parts(&self) -> (u64, u64) {
+        let context = self.context_assumed();
+        let output = if self.output < context {
+            self.output
+        } else {
+            context / 2
+        };
+        (context - output, output)
+    }
+}
+
+impl<'a> Offer<'a> {
+    fn new<'m>(front: &'a PublicUrls, sold: impl Iterator<Item = Sold<'m>>) -> Self {
+        let (mut ids, mut models) = (Vec::new(), Vec::new());
+        for Sold { model, usd_mtok } in sold {
+            ids.push(model.id.as_str());
+            models.push(Row {
+                id: json(&model.id),
+                context: model.input_tokens_max,
+                output: model.output_tokens_max,
+                usd: usd_mtok,
+            });
+        }
+        let first = ids.first().copied().unwrap_or("…");
+        let tier = |name: &str| {
+            let found = ids.iter().find(|id| id.to_lowercase().contains(name));
+            json(found.copied().unwrap_or(first))
+        };
+        Self {
+            front,
+            opus: tier("opus"),
+            sonnet: tier("sonnet"),
+            haiku: tier("haiku"),
+            first: first.to_owned(),
+            models,
+            hello: page::say(front.language, "Привет", "Hello"),
+        }
+    }
+
+    fn say(&self, ru: &'static str, en: &'static str) -> Cow<'static, str> {
+        page::say(self.front.language, ru, en).into()
+    }
+
+    fn base_url(&self) -> String {
+        json(&self.front.base_url)
+    }
+
+    fn root_url(&self) -> String {
+        json(self.front.root_url())
+    }
+
+    fn service(&self) -> String {
+        json(&self.front.service)
+    }
+
+    fn chat_url(&self) -> String {
+        format!("{}/chat/completions", self.front.base_url)
+    }
+
+    fn messages_url(&self) -> String {
+        format!("{}/messages", self.front.base_url)
+    }
+
+    /// `service/model`.
+    fn qualified(&self) -> String {
+        json(&format!("{}/{}", self.front.service, self.first))
+    }
+
+    /// The body of a call, of either format.
+    fn call(&self) -> String {
+        let (model, hello) = (json(&self.first), json(self.hello));
+        format!(
+            r#"{{"model":{model},"max_tokens":1000,"messages":[{{"role":"user","content":{hello}}}]}}"#
+        )
+    }
+
+    /// The smallest context window that is known, for clients that believe in one for all models.
+    fn context_min(&self) -> Option<u64> {
+        self.models.iter().filter_map(|model| model.context).min()
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.models.iter().map(|model| &*model.id).collect();
+        names.join(", ")
+    }
+}
+
+/// As JSON quotes it.
+fn json(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// As a shell quotes it.
+fn shell(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// In a file of Docker Compose, which puts variables in where a dollar stands.
+fn compose(text: &str) -> String {
+    json(text).replace('$', "$$")
+}
+
+/// The variable that Zed reads a provider's key from: the provider's name with an underscore wherever a word or a
+/// number begins.
+fn zed_variable(service: &str) -> String {
+    let (mut name, mut before) = (String::new(), '-');
+    for now in service.chars() {
+        if now != '-' {
+            let begins = before == '-' || before.is_ascii_digit() != now.is_ascii_digit();
+            if begins && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(now.to_ascii_uppercase());
+        }
+        before = now;
+    }
+    name + "_API_KEY"
+}
+
+fn written(template: &impl Template) -> String {
+    template.render().expect("text is all that is written")
+}
+
+macro_rules! templates {
+    ($($name:ident: $path:tt),* $(,)?) => {
+        $(
+            #[derive(Template)]
+            #[template(path = $path, escape = "none", config = "src/endpoints/templates/askama.toml")]
+            struct $name<'a> {
+                offer: &'a Offer<'a>,
+            }
+        )*
+    };
+}
+
+templates! {
+    ClaudeCode: "connect/claude-code.json",
+    Opencode: "connect/opencode.json",
+    VsCode: "connect/vscode.json",
+    Zed: "connect/zed.json",
+    Continue: "connect/continue.yaml",
+    OpenWebUi: "connect/open-webui.yaml",
+    LangChain: "connect/langchain.py",
+    N8n: "connect/n8n.json",
+    Curl: "connect/curl.sh",
+}
+
+#[derive(Template)]
+#[template(
+    path = "connect/page.html",
+    config = "src/endpoints/templates/askama.toml"
+)]
+struct ConnectHtml<'a> {
+    offer: &'a Offer<'a>,
+    clients: &'a [Entry],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_its_client_whatever_the_service_is_called() {
+        for (path, client) in [
+            ("/v1/tollgate/connect", None),
+            ("/v1/tollgate/connect/zed", Some("zed")),
+            ("/v1/connect/connect", None),
+            ("/v1/connect/connect/connect", Some("connect")),
+        ] {
+            assert_eq!(asked_for(path), client, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_parted_into_what_is_read_and_what_is_written() {
+        for (context, output, parts) in [
+            (Some(200_000), 64_000, (136_000, 64_000)),
+            (Some(8_000), 8_000, (4_000, 4_000)),
+            (Some(1), 8_000, (1, 0)),
+            (None, 32_000, (96_000, 32_000)),
+            (None, 100_000, (100_000, 100_000)),
+        ] {
+            let row = Row {
+                id: String::new(),
+                context,
+                output,
+                usd: None,
+            };
+            assert_eq!(row.parts(), parts, "{context:?} {output}");
+        }
+    }
+
+    #[test]
+    fn text_is_quoted_for_where_it_stands() {
+        assert_eq!(shell("it's $5 `x`"), r"'it'\''s $5 `x`'");
+        assert_eq!(compose("a $b \"c\""), r#""a $$b \"c\"""#);
+        assert_eq!(zed_variable("acme-ai"), "ACME_AI_API_KEY");
+        assert_eq!(zed_variable("acme2"), "ACME_2_API_KEY");
+    }
+}

@@ -1,0 +1,12 @@
+//! What a path leads to where it is not a call to a vendor: each answers by itself, out of what others keep.
+
+pub(crate) mod catalog;
+pub(crate) mod connect;
+pub mod count_tokens;
+pub mod estimate;
+pub mod key_info;
+pub(crate) mod openapi;
+pub(crate) mod page;
+pub mod receipts;
+pub(crate) mod reply;
+pub mod router;

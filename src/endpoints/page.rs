@@ -1,0 +1,422 @@
+//! The price list for people: `GET /` of a browser. Whoever else asks there only looks whether somebody is
+//! there.
+//!
+//! The page is rendered once for each snapshot of prices, and has all that it needs within itself: no scripts,
+//! nothing from elsewhere.
+
+use askama::Template;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Request, Response,
+    header::{ACCEPT, CONTENT_SECURITY_POLICY, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS},
+};
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, full},
+    model::Model,
+    money::MicroRub,
+    price::{PriceList, Rate},
+    reserve::ledger::TariffVersion,
+    respond::Language,
+};
+
+use crate::{
+    catalog::snapshot::{Live, PublicUrls},
+    endpoints::catalog::document,
+    text::time::rfc3339,
+};
+
+/// Its own styles, its own empty icon, and nothing else.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
+    form-action 'none'; frame-ancestors 'none'";
+
+pub(crate) const HTML: &str = "text/html; charset=utf-8";
+
+/// Answers the page of the snapshot in force.
+pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
+    let snapshot = live.snapshot();
+    let page = snapshot.page();
+    document(&page.html, HTML, page.priced, req).map(for_browsers)
+}
+
+/// What keeps a page to itself.
+pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
+    for (name, value) in [
+        (VARY, "accept"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ] {
+        res.headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    res
+}
+
+/// Whether a browser asks, which names HTML; tools take whatever comes.
+pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let html = parts
+                .next()
+                .is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+            html && !parts.any(is_zero_weight)
+        })
+}
+
+/// `q=0`: not this one (RFC 9110, 12.4.2).
+fn is_zero_weight(parameter: &str) -> bool {
+    parameter.split_once('=').is_some_and(|(name, weight)| {
+        name.eq_ignore_ascii_case("q") && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
+    })
+}
+
+/// The answer to whoever looks whether somebody is there.
+pub(crate) fn nothing() -> Response<AnswerBody> {
+    let mut res = Response::new(full(Bytes::new()));
+    res.headers_mut()
+        .insert(VARY, HeaderValue::from_static("accept"));
+    res
+}
+
+/// The whole page.
+pub(crate) fn render<'a>(
+    front: &PublicUrls,
+    version: TariffVersion,
+    priced: bool,
+    models: impl Iterator<Item = (&'a Model, Option<&'a PriceList>)>,
+) -> String {
+    let language = front.language;
+    let classes = [
+        say(language, "Вход", "Input"),
+        say(language, "Вход из кэша", "Cached input"),
+        say(language, "Выход", "Output"),
+        say(language, "Запись в кэш", "Cache write"),
+    ];
+    let families = families(models, classes, language);
+    let page = PageHtml {
+        language,
+        service: &front.service,
+        base_url: &front.base_url,
+        root_url: front.root_url(),
+        catalog_path: format!("/v1/{}/models", front.service),
+        connect_path: format!("/v1/{}/connect", front.service),
+        version: version.id,
+        since: rfc3339(version.effective_from_ms),
+        since_shown: day(version.effective_from_ms, language),
+        priced,
+        classes,
+        example: families
+            .first()
+            .and_then(|family| family.models.first())
+            .map_or("…", |row| row.id),
+        families,
+        hello: say(language, "Привет", "Hello"),
+    };
+    page.render().expect("text is all that is written")
+}
+
+#[derive(Template)]
+#[template(path = "page.html", config = "src/endpoints/templates/askama.toml")]
+struct PageHtml<'a> {
+    language: Language,
+    service: &'a str,
+    base_url: &'a str,
+    /// The base address of clients that append `/v1` themselves.
+    root_url: &'a str,
+    catalog_path: String,
+    connect_path: String,
+    version: u64,
+    since: String,
+    since_shown: String,
+    priced: bool,
+    classes: [&'static str; 4],
+    families: Vec<Family<'a>>,
+    /// A model for the examples.
+    example: &'a str,
+    hello: &'static str,
+}
+
+impl PageHtml<'_> {
+    /// So that both texts stand side by side in the template.
+    fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
+        say(self.language, ru, en)
+    }
+}
+
+/// Models that belong together.
+struct Family<'a> {
+    name: &'a str,
+    models: Vec<Row<'a>>,
+}
+
+struct Row<'a> {
+    id: &'a str,
+    cells: [Cell; 4],
+}
+
+/// A price; empty where there is none now.
+struct Cell {
+    class: &'static str,
+    exact: String,
+    shown: String,
+    /// Of a cache write that is kept for an hour, where that is sold.
+    of_an_hour: Option<Box<Self>>,
+}
+
+impl Cell {
+    fn new(class: &'static str, rate: Option<Rate>, language: Language) -> Self {
+        Self {
+            class,
+            exact: rate.map_or_else(String::new, |rate| rate.to_string()),
+            shown: rate.map_or_else(String::new, |rate| shown(rate, language)),
+            of_an_hour: None,
+        }
+    }
+}
+
+/// By family, both in the order of the catalog.
+fn families<'a>(
+    models: impl Iterator<Item = (&'a Model, Option<&'a PriceList>)>,
+    classes: [&'static str; 4],
+    language: Language,
+) -> Vec<Family<'a>> {
+    let mut families: Vec<Family<'a>> = Vec::new();
+    for (model, prices) in models {
+        let rates = prices.map(|prices| {
+            let price = &prices.usual;
+            [
+                price.input,
+                price.cached_input,
+                price.output,
+                price.cache_write,
+            ]
+        });
+        let cell = |at: usize| Cell::new(classes[at], rates.map(|rates| rates[at]), language);
+        let of_an_hour = prices
+            .and_then(|prices| prices.cache_write_1h.as_ref())
+            .map(|price| {
+                let class = say(language, "на час", "for an hour");
+                Box::new(Cell::new(class, Some(price.cache_write), language))
+            });
+        let row = Row {
+            id: &model.id,
+            cells: [
+                cell(0),
+                cell(1),
+                cell(2),
+                Cell {
+                    of_an_hour,
+                    ..cell(3)
+                },
+            ],
+        };
+        match families
+            .iter_mut()
+            .find(|family| family.name == model.family)
+        {
+            Some(family) => family.models.push(row),
+            None => families.push(Family {
+                name: &model.family,
+                models: vec![row],
+            }),
+        }
+    }
+    families
+}
+
+pub(crate) const fn say(language: Language, ru: &'static str, en: &'static str) -> &'static str {
+    match language {
+        Language::En => en,
+        _ => ru,
+    }
+}
+
+/// A price as people read it: in kopecks, rounded up; where that is too coarse, with two digits that count.
+pub(crate) fn shown(rate: Rate, language: Language) -> String {
+    const KOPECK: u64 = 10_000;
+    let micro = rate.micro();
+    let step = match micro.checked_ilog10() {
+        Some(digits) if micro < 10 * KOPECK => 10u64.pow(digits.saturating_sub(1)),
+        _ => KOPECK,
+    };
+    let rounded = micro.div_ceil(step).saturating_mul(step);
+    let amount = MicroRub::new(i64::try_from(rounded).unwrap_or(i64::MAX)).to_string();
+    let (whole, fraction) = amount.split_once('.').unwrap_or((&amount, "00"));
+    let (thousands, point) = match language {
+        Language::En => (',', '.'),
+        _ => ('\u{202f}', ','),
+    };
+    let mut text = String::new();
+    for (place, digit) in whole.chars().enumerate() {
+        if place > 0 && (whole.len() - place).is_multiple_of(3) {
+            text.push(thousands);
+        }
+        text.push(digit);
+    }
+    format!("{text}{point}{fraction}\u{a0}₽")
+}
+
+/// The day of a time, in UTC.
+fn day(ms: u64, language: Language) -> String {
+    const RU: [&str; 12] = [
+        "января",
+        "февраля",
+        "марта",
+        "апреля",
+        "мая",
+        "июня",
+        "июля",
+        "августа",
+        "сентября",
+        "октября",
+        "ноября",
+        "декабря",
+    ];
+    const EN: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    let text = rfc3339(ms);
+    let (year, day) = (&text[..4], text[8..10].trim_start_matches('0'));
+    let month: usize = text[5..7].parse().expect("two digits");
+    let name = say(language, RU[month - 1], EN[month - 1]);
+    format!("{day}\u{a0}{name} {year}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_layers::price::Price;
+
+    use super::*;
+
+    #[test]
+    fn prices_are_shown_in_kopecks_rounded_up_or_with_two_digits_that_count() {
+        for (rate, ru, en) in [
+            ("26.01875", "26,02", "26.02"),
+            ("208.15", "208,15", "208.15"),
+            ("2.601875", "2,61", "2.61"),
+            ("0.1", "0,10", "0.10"),
+            ("0.100001", "0,11", "0.11"),
+            ("0.099999", "0,10", "0.10"),
+            ("0.0125", "0,013", "0.013"),
+            ("0.002602", "0,0027", "0.0027"),
+            ("0.000012", "0,000012", "0.000012"),
+            ("0.000001", "0,000001", "0.000001"),
+            ("0", "0,00", "0.00"),
+            ("1040.75", "1\u{202f}040,75", "1,040.75"),
+            ("1234567.891", "1\u{202f}234\u{202f}567,90", "1,234,567.90"),
+            ("999.999", "1\u{202f}000,00", "1,000.00"),
+        ] {
+            let rate: Rate = rate.parse().unwrap();
+            assert_eq!(shown(rate, Language::Ru), format!("{ru}\u{a0}₽"));
+            assert_eq!(shown(rate, Language::En), format!("{en}\u{a0}₽"));
+        }
+    }
+
+    #[test]
+    fn a_day_is_written_as_people_do() {
+        let ms = 1_767_323_045_678;
+        assert_eq!(day(ms, Language::Ru), "2\u{a0}января 2026");
+        assert_eq!(day(ms, Language::En), "2\u{a0}January 2026");
+    }
+
+    #[test]
+    fn a_browser_is_told_from_a_tool_by_what_it_names() {
+        for (accept, asked) in [
+            (
+                "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+                true,
+            ),
+            ("application/json, Text/HTML ; level=1; q=0.1", true),
+            ("*/*", false),
+            ("application/json", false),
+            ("text/html;q=0", false),
+            ("text/html; Q=0.00, */*", false),
+            ("text/htmlx", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            assert_eq!(is_asked_for(&headers), asked, "{accept}");
+        }
+        assert!(!is_asked_for(&HeaderMap::new()));
+    }
+
+    fn page(models: &[Model], prices: Option<&PriceList>) -> String {
+        let front = PublicUrls {
+            service: "tollgate".into(),
+            base_url: "https://ai.example/v1".into(),
+            language: Language::Ru,
+        };
+        let version = TariffVersion {
+            id: 7,
+            effective_from_ms: 1_767_323_045_678,
+        };
+        let models = models.iter().map(|model| (model, prices));
+        render(&front, version, prices.is_some(), models)
+    }
+
+    fn model(id: &str, family: &str) -> Model {
+        Model::new(id, 100).family(family)
+    }
+
+    fn price() -> PriceList {
+        let rate = Rate::new(26_018_750);
+        PriceList::from(Arc::new(Price {
+            input: rate,
+            cached_input: rate,
+            output: rate,
+            cache_write: rate,
+            version: 7,
+            exchange_rate: "90".into(),
+        }))
+    }
+
+    #[test]
+    fn families_stand_together_in_the_order_of_the_catalog() {
+        let models = [model("b-1", "B"), model("a-1", "A"), model("b-2", "B")];
+        let page = page(&models, Some(&price()));
+        let at = |text: &str| {
+            page.find(text)
+                .unwrap_or_else(|| panic!("no {text}: {page}"))
+        };
+        let order = [">B<", ">b-1<", ">b-2<", ">A<", ">a-1<"].map(at);
+        assert!(order.is_sorted(), "{order:?}");
+        assert_eq!(page.matches(">B<").count(), 1);
+        assert_eq!(page.matches("value=\"26.01875\">26,02").count(), 12);
+        assert!(!page.contains("временно недоступны"));
+    }
+
+    #[test]
+    fn names_are_text_and_never_markup() {
+        let evil = "<script>alert('x')</script>\"&";
+        let page = page(&[model(evil, evil)], Some(&price()));
+        assert!(!page.contains("<script") && !page.contains("'x'"), "{page}");
+        assert!(page.contains("script"), "{page}");
+    }
+
+    #[test]
+    fn without_prices_the_page_says_so_and_shows_none() {
+        let page = page(&[model("m-1", "M")], None);
+        assert!(page.contains("Цены временно недоступны"));
+        assert!(page.contains(">m-1<") && !page.contains("<data"));
+    }
+}

@@ -1,0 +1,123 @@
+//! `GET /v1/<service>/receipts/<number>`: what a call of this key cost, and how that was computed.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use serde::Serialize;
+use tollgate_layers::{
+    Error,
+    body::AnswerBody,
+    error::Problem,
+    facts::{Caller, RequestNumber},
+    key::KeyRecord,
+    money::MicroRub,
+    price::Price,
+    reserve::ledger::{BookError, LedgerAdmin, Receipt},
+    session::SessionId,
+    usage::{End, Usage},
+};
+use tower::Service;
+
+use crate::{
+    endpoints::{key_info::no_books, reply},
+    ledger::AnyLedger,
+    text::time::rfc3339,
+};
+
+/// Answers receipts, behind `auth`.
+#[derive(Clone, Debug)]
+pub struct Receipts {
+    store: AnyLedger,
+}
+
+impl Receipts {
+    /// Reads the books of `store`.
+    #[must_use]
+    pub const fn new(store: AnyLedger) -> Self {
+        Self { store }
+    }
+
+    /// Of another key's call no more is said than of one that never was.
+    async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
+        match self.store.receipt_of(&key.account, number).await {
+            Ok(receipt) if receipt.key == key.id => Ok(receipt),
+            Ok(_) | Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
+            Err(error) => Err(no_books(error)),
+        }
+    }
+}
+
+impl<B: Send + 'static> Service<Request<B>> for Receipts {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let Caller(key) = Caller::of(&req)?;
+            let number = number_in(req.uri().path())?;
+            let receipt = this.find(number, key).await?;
+            Ok(reply::json(&ReceiptJson::from(&receipt)))
+        })
+    }
+}
+
+/// The number that a path ends in.
+fn number_in(path: &str) -> Result<RequestNumber, Error> {
+    let number = path.rsplit('/').next().unwrap_or_default();
+    number
+        .parse()
+        .map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))
+}
+
+/// The words are those of the operator's receipt. Who answered is not the caller's business.
+#[derive(Serialize)]
+struct ReceiptJson<'a> {
+    number: RequestNumber,
+    model: &'a str,
+    /// When the call came.
+    started_at: String,
+    /// When it was booked.
+    at: String,
+    end: End,
+    usage: Usage,
+    estimated: bool,
+    bounded: bool,
+    price: Option<&'a Price>,
+    held_rub: MicroRub,
+    cost_rub: MicroRub,
+    charged_rub: MicroRub,
+    loss_rub: MicroRub,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a SessionId>,
+}
+
+impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
+    fn from(receipt: &'a Receipt) -> Self {
+        let item = &receipt.item;
+        Self {
+            number: receipt.number,
+            model: &item.model,
+            started_at: rfc3339(receipt.number.unix_ms()),
+            at: rfc3339(receipt.at_ms),
+            end: item.end,
+            usage: item.usage,
+            estimated: item.estimated,
+            bounded: item.bounded,
+            price: item.price.as_deref(),
+            held_rub: receipt.held_rub,
+            cost_rub: receipt.cost_rub,
+            charged_rub: receipt.charged_rub,
+            loss_rub: receipt.loss_rub,
+            session: item.session.as_ref(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Keeps a running gateway at what its files say: on SIGHUP, and when it sees that they have changed.
+//!
+//! A file is taken when two looks found the same in it, so never while it is being written. What is wrong
+//! with it is said once, and the old configuration stays.
+
+use std::{
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    config::{Config, Files, Loaded, need_restart},
+    edge::panics::catch_round,
+    node::Gateway,
+};
+
+/// Between two looks at files that have just changed.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Until the ledger is asked again, where nothing is looked at otherwise.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// What the gateway was told, and what its files held then.
+#[derive(Debug)]
+pub struct Reload {
+    file: PathBuf,
+    /// Some of it stays in force to the end.
+    started: Config,
+    /// Between two looks; `None`: only when told to.
+    every: Option<Duration>,
+    next_look: Option<Instant>,
+    /// As they were taken, or refused.
+    known: Files,
+    /// As they were at the last look, if that was another state.
+    changed: Option<Files>,
+    /// The present state was to be taken, and the ledger did not answer.
+    put_off: bool,
+}
+
+impl Reload {
+    /// For a gateway that was started with `config`, which was read from these files.
+    #[must_use]
+    pub fn new(file: &Path, config: Config, files: Files) -> Self {
+        let every = config.reload_poll;
+        Self {
+            file: file.to_owned(),
+            started: config,
+            every,
+            next_look: every.map(|every| Instant::now() + every),
+            known: files,
+            changed: None,
+            put_off: false,
+        }
+    }
+
+    /// Resolves when it is time for a look.
+    pub async fn due(&self) {
+        match self.next_look {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Looks at the files, and reads them if they have changed since they were read and are whole.
+    pub async fn look(&mut self, gateway: &mut Gateway) {
+        self.next_look = self.every.map(|every| Instant::now() + every);
+        let ended = catch_round("the reload", self.look_once(gateway)).await;
+        if ended.is_none() {
+            gateway.metrics().reloaded(false);
+        }
+    }
+
+    /// Reads the files now, whatever is in them.
+    pub async fn now(&mut self, gateway: &mut Gateway) {
+        self.put_off = false;
+        let ended = catch_round("the reload", self.read(gateway, None)).await;
+        if ended.is_none() {
+            gateway.metrics().reloaded(false);
+        }
+    }
+
+    async fn look_once(&mut self, gateway: &mut Gateway) {
+        let known = self.known.clone();
+        let found = off_thread(move || known.look()).await;
+        if found == self.known {
+            self.changed = None;
+        } else if self.changed.as_ref() == Some(&found) {
+            self.read(gateway, Some(&found)).await;
+        } else {
+            self.look_soon(found);
+        }
+    }
+
+    fn look_soon(&mut self, found: Files) {
+        self.changed = Some(found);
+        let soon = self.every.map_or(SETTLE, |every| every.min(SETTLE));
+        self.next_look = Some(Instant::now() + soon);
+    }
+
+    /// Reads the files; where `found` says what should be in them, they are not taken in another state.
+    async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) {
+        let file = self.file.clone();
+        let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
+        if found.is_some_and(|found| !found.agrees_with(&files)) {
+            return self.look_soon(files);
+        }
+        let config = match config {
+            Ok(config) => config,
+            Err(errors) => {
+                for error in errors.iter() {
+                    tracing::error!(file = %self.file.display(), "not reloaded: {error}");
+                }
+                gateway.metrics().reloaded(false);
+                return self.settled(files);
+            }
+        };
+        match gateway.reload(&config).await {
+            Ok(version) => {
+                gateway.metrics().reloaded(true);
+                tracing::info!(price_version = version.id, "reloaded");
+                for warning in &config.warnings {
+                    tracing::warn!("{warning}");
+                }
+                let fields = need_restart(&self.started, &config);
+                if !fields.is_empty() {
+                    let fields = fields.join(", ");
+                    tracing::warn!(
+                        needs_restart = fields,
+                        "changed in the file, in force after a restart"
+                    );
+                }
+                self.every = config.reload_poll;
+                self.next_look = self.every.map(|every| Instant::now() + every);
+                self.settled(files);
+            }
+            Err(error) => {
+                if !self.put_off {
+                    gateway.metrics().reloaded(false);
+                    tracing::error!(%error, "not reloaded yet: the tariff version cannot be read");
+                }
+                self.put_off = true;
+                self.changed = Some(files);
+                self.next_look = Some(Instant::now() + self.every.unwrap_or(ASK_AGAIN));
+            }
+        }
+    }
+
+    fn settled(&mut self, files: Files) {
+        self.known = files;
+        self.changed = None;
+        self.put_off = false;
+    }
+}
+
+/// What a slow disk must not hold up. It panics where `work` does.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|ended| resume_unwind(ended.into_panic()))
+}

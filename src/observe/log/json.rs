@@ -1,0 +1,504 @@
+//! The JSON of a line: to the byte what `tracing_subscriber` makes of it with its fields flattened, for a
+//! fraction of the instructions. Each call has one.
+
+use std::{
+    cell::Cell,
+    fmt::{self, Write as _},
+    time::{Duration, SystemTime},
+};
+
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    fmt::{
+        FmtContext,
+        format::{self, Format, FormatEvent, FormatFields, Writer},
+    },
+    registry::LookupSpan,
+};
+
+use crate::text::time::rfc3339;
+
+/// One object for each event.
+pub(super) struct JsonLines(Format<format::Json>);
+
+impl Default for JsonLines {
+    fn default() -> Self {
+        Self(format::json().flatten_event(true))
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        cx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        // We have no spans. Some crates below us have, for whoever looks for a fault there.
+        if event.parent().is_some() || cx.lookup_current().is_some() {
+            return self.0.format_event(cx, writer, event);
+        }
+        // Taken and not borrowed: what is written may log on its own.
+        let mut scratch = SCRATCH.take();
+        scratch.write(event);
+        let written = writer.write_str(&scratch.line);
+        SCRATCH.set(scratch);
+        written
+    }
+}
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = const {
+        Cell::new(Scratch {
+            line: String::new(),
+            stamp: Stamp {
+                second: 0,
+                text: String::new(),
+            },
+        })
+    };
+}
+
+/// What a thread uses again for each of its lines.
+#[derive(Default)]
+struct Scratch {
+    line: String,
+    stamp: Stamp,
+}
+
+impl Scratch {
+    fn write(&mut self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let line = &mut self.line;
+        line.clear();
+        line.push_str("{\"timestamp\":\"");
+        self.stamp.write(line, now.unwrap_or_default());
+        line.push_str("\",\"level\":\"");
+        line.push_str(metadata.level().as_str());
+        line.push_str("\",\"");
+        event.record(&mut Fields(line));
+        line.push_str("target\":\"");
+        escape(line, metadata.target());
+        line.push_str("\"}\n");
+    }
+}
+
+/// RFC 3339 with microseconds. The calendar is asked once a second.
+#[derive(Default)]
+pub(super) struct Stamp {
+    second: u64,
+    /// The second, up to the digits of its fraction.
+    text: String,
+}
+
+impl Stamp {
+    /// Writes a time since 1970.
+    pub(super) fn write(&mut self, line: &mut String, time: Duration) {
+        if self.second != time.as_secs() || self.text.is_empty() {
+            self.second = time.as_secs();
+            self.text = rfc3339(self.second.saturating_mul(1000));
+            self.text.truncate("2027-01-31T00:00:00".len());
+            self.text.push('.');
+        }
+        line.push_str(&self.text);
+        // With a digit in front, so that no zero is left out.
+        let micros = 1_000_000 + u64::from(time.subsec_micros());
+        line.push_str(&itoa::Buffer::new().format(micros)[1..]);
+        line.push('Z');
+    }
+}
+
+/// Writes each field behind those before, and after each the quote that opens the next one's name.
+struct Fields<'a>(&'a mut String);
+
+impl Fields<'_> {
+    /// A value that stands in quotes.
+    fn text(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
+        // As it stands in somebody's code: there is nothing to escape.
+        self.0.push_str(field.name());
+        self.0.push_str("\":\"");
+        write(self.0);
+        self.0.push_str("\",\"");
+    }
+
+    /// A value that stands for itself.
+    fn bare(&mut self, field: &Field, write: impl FnOnce(&mut String)) {
+        self.0.push_str(field.name());
+        self.0.push_str("\":");
+        write(self.0);
+        self.0.push_str(",\"");
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.bare(field, |line| match thousandths(value) {
+            Some(count) => push_thousandths(line, count),
+            None => line.push_str(&serde_json::to_string(&value).expect("a number is JSON")),
+        });
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.bare(field, |line| {
+            line.push_str(itoa::Buffer::new().format(value));
+        });
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.bare(field, |line| {
+            line.push_str(itoa::Buffer::new().format(value));
+        });
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.bare(field, |line| {
+            line.push_str(if value { "true" } else { "false" });
+        });
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field, |line| escape(line, value));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field, |line| {
+            // A value that breaks off is shown as far as it went.
+            let _ = write!(Escaped(line), "{value:?}");
+        });
+    }
+}
+
+/// How many thousandths a number is, where it has at most three digits behind the point and few before it: as times
+/// have. Of so few digits no others mean the same number, so that nobody has to look for the shortest.
+fn thousandths(value: f64) -> Option<u64> {
+    let count = (value * 1000.0 + 0.5) as u64;
+    let same = (count as f64 / 1000.0).to_bits() == value.to_bits();
+    (same && count < 1_000_000_000_000_000).then_some(count)
+}
+
+/// As `serde_json` writes it: a digit behind the point at least.
+fn push_thousandths(line: &mut String, count: u64) {
+    let (whole, fraction) = (count / 1000, count % 1000);
+    let mut buffer = itoa::Buffer::new();
+    line.push_str(buffer.format(whole));
+    line.push('.');
+    // With a digit in front, so that no zero is left out but those at the end.
+    let digits = buffer.format(1000 + fraction);
+    let end = if fraction.is_multiple_of(100) {
+        2
+    } else if fraction.is_multiple_of(10) {
+        3
+    } else {
+        4
+    };
+    line.push_str(&digits[1..end]);
+}
+
+/// Takes a text in pieces.
+struct Escaped<'a>(&'a mut String);
+
+impl fmt::Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape(self.0, text);
+        Ok(())
+    }
+}
+
+/// Writes the inside of a JSON string, as `serde_json` does.
+#[inline]
+fn escape(line: &mut String, text: &str) {
+    if is_any_escaped(text.as_bytes()) {
+        escape_each(line, text);
+    } else {
+        line.push_str(text);
+    }
+}
+
+/// Apart: few texts come here, and the others pay for no more than they need.
+#[cold]
+fn escape_each(line: &mut String, mut rest: &str) {
+    while let Some(at) = rest.bytes().position(is_escaped) {
+        line.push_str(&rest[..at]);
+        push_escape(line, rest.as_bytes()[at]);
+        rest = &rest[at + 1..];
+    }
+    line.push_str(rest);
+}
+
+/// Looks at eight bytes together, of which the last may be seen twice.
+fn is_any_escaped(text: &[u8]) -> bool {
+    let Some(last) = text.last_chunk::<8>() else {
+        return text.iter().any(|byte| is_escaped(*byte));
+    };
+    let (words, _) = text.as_chunks::<8>();
+    words.iter().any(|word| is_any_of_word_escaped(*word)) || is_any_of_word_escaped(*last)
+}
+
+/// In the highest bit of each byte: whether it is less than another, and so whether it is zero. A borrow spoils only
+/// what stands above a byte that is less itself (Bit Twiddling Hacks, `hasless`).
+const fn is_any_of_word_escaped(word: [u8; 8]) -> bool {
+    const EACH: u64 = u64::MAX / 0xff;
+    const fn less(word: u64, than: u8) -> u64 {
+        word.wrapping_sub(EACH * than as u64) & !word & (EACH * 0x80)
+    }
+    let word = u64::from_le_bytes(word);
+    let quote = less(word ^ (EACH * b'"' as u64), 1);
+    let backslash = less(word ^ (EACH * b'\\' as u64), 1);
+    (less(word, 0x20) | quote | backslash) != 0
+}
+
+const fn is_escaped(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+}
+
+fn push_escape(line: &mut String, byte: u8) {
+    let letter = match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x08 => b'b',
+        0x0c => b'f',
+        _ => {
+            // Into memory: it does not fail.
+            let _ = write!(line, "\\u{byte:04x}");
+            return;
+        }
+    };
+    line.push('\\');
+    line.push(char::from(letter));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        error::Error,
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use serde_json::Value;
+    use tracing::{Level, subscriber::with_default};
+
+    use super::*;
+
+    /// What was written.
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        /// The one line, from its level on; its time is looked at and taken away.
+        fn line(&self) -> String {
+            let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            assert!(
+                text.ends_with('\n') && text.matches('\n').count() == 1,
+                "{text}"
+            );
+            let line: Value = serde_json::from_str(&text).unwrap();
+            let shape: String = line["timestamp"]
+                .as_str()
+                .unwrap()
+                .chars()
+                .map(|c| if c.is_ascii_digit() { '0' } else { c })
+                .collect();
+            assert_eq!(shape, "0000-00-00T00:00:00.000000Z");
+            text[text.find(",\"level\"").unwrap()..].to_owned()
+        }
+    }
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that an event makes, which must be that of `tracing_subscriber`.
+    fn line(say: impl Fn()) -> String {
+        let (ours, theirs) = (Written::default(), Written::default());
+        let out = ours.clone();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(Level::TRACE)
+            .json()
+            .event_format(JsonLines::default())
+            .with_writer(move || out.clone())
+            .finish();
+        with_default(log, &say);
+        let out = theirs.clone();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(Level::TRACE)
+            .json()
+            .flatten_event(true)
+            .with_writer(move || out.clone())
+            .finish();
+        with_default(log, &say);
+        assert_eq!(ours.line(), theirs.line());
+        ours.line()
+    }
+
+    #[test]
+    fn any_text_is_escaped_as_serde_json_does_it() {
+        let controls: String = (0..=0x20).map(char::from).collect();
+        let long = "щ".repeat(50_000);
+        let late = format!("{long}\"");
+        for text in [
+            "",
+            "plain",
+            "\"",
+            "\\",
+            "a \"quoted\" path\\to/it",
+            &controls,
+            "\u{7f}\u{80}\u{2028}\u{feff}",
+            "tg-AbC123… 0.0013 ₽ 😀",
+            &long,
+            &late,
+        ] {
+            let said = line(|| {
+                tracing::info!(
+                    text,
+                    displayed = %text,
+                    debugged = ?text,
+                    owned = String::from(text),
+                    "said: {text}"
+                );
+            });
+            let said: Value = serde_json::from_str(&format!("{{{}", &said[1..])).unwrap();
+            assert_eq!(said["text"], text);
+            assert_eq!(said["displayed"], text);
+            assert_eq!(said["debugged"], format!("{text:?}"));
+            assert_eq!(said["owned"], text);
+            assert_eq!(said["message"], format!("said: {text}"));
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_text_are_written_as_ever_and_what_is_none_is_left_out() {
+        let cause = io::Error::other("out of \"order\"");
+        let said = line(|| {
+            tracing::info!(
+                least = i64::MIN,
+                most = u64::MAX,
+                wide = i128::MIN,
+                small = 7_u8,
+                yes = true,
+                some = Some(1.25),
+                none = None::<u64>,
+                bytes = &[0_u8, 255][..],
+                cause = &cause as &(dyn Error + 'static),
+                "call"
+            );
+        });
+        assert!(said.contains("\"some\":1.25") && !said.contains("none"));
+        for number in [
+            0.0,
+            -0.0,
+            1.0,
+            0.1,
+            1.234,
+            123_456.789,
+            1e-7,
+            1e16,
+            1e21,
+            0.001,
+            12.0,
+            0.25,
+            0.0005,
+            1.2345,
+            -1.5,
+            0.1 + 0.2,
+            100_000_000_000.001,
+            999_999_999_999.999,
+            1e12,
+            9_007_199_254_740.992,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+            f64::NEG_INFINITY,
+            f64::NAN,
+            f64::INFINITY,
+        ] {
+            line(|| tracing::info!(number));
+        }
+    }
+
+    #[test]
+    fn every_count_of_microseconds_is_written_as_milliseconds() {
+        for micros in (0..2_000_u64).chain((1..90).map(|n| n * 33_333_333_333)) {
+            let value = micros as f64 / 1000.0;
+            let mut text = String::new();
+            push_thousandths(&mut text, thousandths(value).unwrap());
+            assert_eq!(text, serde_json::to_string(&value).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_escaped_is_seen_wherever_it_stands() {
+        for length in 0..=20 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    for around in [0x20, b'!', b'#', b'[', b']', 0x7f, 0x80, 0xff] {
+                        let mut text = vec![around; length];
+                        text[at] = byte;
+                        assert_eq!(is_any_escaped(&text), is_escaped(byte), "{text:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_level_and_target_is_named() {
+        line(|| tracing::error!("e"));
+        line(|| tracing::warn!("w"));
+        line(|| tracing::debug!("d"));
+        line(|| tracing::trace!("t"));
+        let said = line(|| tracing::info!(target: "au\"dit", what = "key.create"));
+        assert_eq!(
+            said,
+            ",\"level\":\"INFO\",\"what\":\"key.create\",\"target\":\"au\\\"dit\"}\n"
+        );
+    }
+
+    #[test]
+    fn the_spans_of_other_crates_are_there_and_nothing_is_where_there_are_none() {
+        let said = line(|| {
+            let outer = tracing::info_span!("outer", id = 1);
+            outer.in_scope(|| tracing::info!("inside"));
+        });
+        assert!(said.contains("\"spans\":[{"), "{said}");
+        let said = line(|| {
+            let parent = tracing::info_span!("parent");
+            tracing::info!(parent: &parent, "below");
+        });
+        assert!(said.contains("\"name\":\"parent\""), "{said}");
+        assert!(!line(|| tracing::info!("alone")).contains("span"));
+    }
+
+    #[test]
+    fn a_time_has_its_microseconds_whatever_was_written_before() {
+        let mut stamp = Stamp::default();
+        for (seconds, nanos, expected) in [
+            (0, 0, "1970-01-01T00:00:00.000000Z"),
+            (0, 999, "1970-01-01T00:00:00.000000Z"),
+            (1_801_439_999, 1_000, "2027-01-31T23:59:59.000001Z"),
+            (1_801_439_999, 999_999_999, "2027-01-31T23:59:59.999999Z"),
+            (1_801_440_000, 20_304_000, "2027-02-01T00:00:00.020304Z"),
+            (1_801_439_999, 500_000_000, "2027-01-31T23:59:59.500000Z"),
+        ] {
+            let mut text = String::new();
+            stamp.write(&mut text, Duration::new(seconds, nanos));
+            assert_eq!(text, expected);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The log: JSON lines for a collector, text for a person at a terminal.
+
+mod buffer;
+mod json;
+
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write},
+};
+
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::{Directive, LevelFilter},
+    fmt::{
+        FmtContext,
+        format::{Format, FormatEvent, FormatFields, Writer},
+        time::{FormatTime, SystemTime},
+    },
+    registry::LookupSpan,
+};
+
+pub use self::buffer::Flush;
+use self::json::JsonLines;
+use crate::observe::record::TARGET;
+
+/// Logs to the standard error, each line at once. `RUST_LOG` chooses what; the audit lines cannot be
+/// switched off. Where `calls` have lines elsewhere, only those that went wrong have one here.
+///
+/// # Panics
+/// Another log was set up before.
+pub fn to_stderr(calls: Calls) {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter(calls))
+        .with_writer(io::stderr);
+    if io::stderr().is_terminal() {
+        let format = Terminal(tracing_subscriber::fmt::format());
+        log.with_ansi(true).event_format(format).init();
+    } else {
+        log.json().event_format(JsonLines::default()).init();
+    }
+}
+
+/// Logs to the standard error as a gateway does, [`to`] it, calls and all. A person at a terminal has each
+/// line at once.
+///
+/// # Panics
+/// See [`to`].
+#[must_use = "what was logged last is written when this is dropped"]
+pub fn to_stderr_buffered() -> Option<Flush> {
+    if io::stderr().is_terminal() {
+        to_stderr(Calls::Here);
+        return None;
+    }
+    Some(to(io::stderr()))
+}
+
+/// Logs JSON lines off the way of the calls: `out` has them within 20 ms, warnings and errors at once,
+/// whatever is left when the answer is dropped. What is logged is chosen as for [`to_stderr`].
+///
+/// # Panics
+/// Another log was set up before, or there can be no further thread.
+pub fn to(out: impl Write + Send + 'static) -> Flush {
+    let (lines, flush) = buffer::start(out);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter(Calls::Here))
+        .with_writer(lines)
+        .json()
+        .event_format(JsonLines::default())
+        .init();
+    flush
+}
+
+/// Where each call has its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// In this log.
+    Here,
+    /// What runs the gateway prints them itself.
+    Elsewhere,
+}
+
+fn filter(calls: Calls) -> EnvFilter {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .from_env_lossy()
+        .add_directive(directive("audit=info"));
+    match calls {
+        Calls::Here => filter,
+        Calls::Elsewhere => filter.add_directive(directive("call=warn")),
+    }
+}
+
+fn directive(text: &str) -> Directive {
+    text.parse().expect("a fixed directive")
+}
+
+/// Calls in words, and the rest as `tracing_subscriber` has it.
+struct Terminal(Format);
+
+impl<S, N> FormatEvent<S, N> for Terminal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        cx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        if metadata.target() != TARGET {
+            return self.0.format_event(cx, writer, event);
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        SystemTime.format_time(&mut writer)?;
+        writeln!(writer, " {:>5} {}", metadata.level(), fields.words())
+    }
+}
+
+/// The fields of a call's line.
+#[derive(Default)]
+struct Fields(Vec<(&'static str, String)>);
+
+impl Fields {
+    fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// `01a1f9e4-… 200 /v1/messages small <- vendor, 9 -> 3 tokens, 0.000859 ₽, finished, 1.2 ms (own 0.3)
+    /// acme tg-AbC123…`
+    fn words(&self) -> String {
+        let mut words = String::new();
+        let mut say = |lead: &str, value: &str| {
+            if !value.is_empty() {
+                words.push_str(lead);
+                words.push_str(value);
+            }
+        };
+        let value = |name: &str| self.get(name).unwrap_or_default();
+        say("", value("number"));
+        say(" ", value("status"));
+        say(" ", value("path"));
+        say(" ", value("model"));
+        say(" <- ", value("vendor"));
+        if value("streamed") == "true" {
+            say(", ", "streamed");
+        }
+        if let Some(output) = self.get("output") {
+            let input: u64 = ["input", "cached_input", "cache_write"]
+                .iter()
+                .filter_map(|class| value(class).parse::<u64>().ok())
+                .sum();
+            say(", ", &format!("{input} -> {output} tokens"));
+            if value("estimated") == "true" {
+                say("", " (estimated)");
+            }
+            say(", ", &format!("{} ₽", value("charged_rub")));
+            if !matches!(value("loss_rub"), "" | "0.00") {
+                say(", ", &format!("{} ₽ lost", value("loss_rub")));
+            }
+        }
+        say(", ", value("end"));
+        if !matches!(value("booked"), "" | "held") {
+            say(", booked ", value("booked"));
+        }
+        say(", ", value("code"));
+        say(": ", value("error"));
+        say(": ", value("cause"));
+        if let Some(whole) = self.get("whole_ms") {
+            say(", ", &format!("{whole} ms"));
+            if let Some(own) = self.get("own_ms") {
+                say("", &format!(" (own {own})"));
+            }
+        }
+        say(", ", value("account"));
+        say(" ", value("key"));
+        words
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        // What a caller sent must not look like another line.
+        let value = value.chars().map(|c| if c.is_control() { ' ' } else { c });
+        self.0.push((field.name(), value.collect()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(fields: &[(&'static str, &str)]) -> String {
+        let owned = fields
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
+        Fields(owned.collect()).words()
+    }
+
+    #[test]
+    fn a_call_is_one_readable_line() {
+        let charged = words(&[
+            ("number", "01a1f9e4"),
+            ("account", "acme"),
+            ("key", "tg-AbC123…"),
+            ("path", "/v1/messages"),
+            ("status", "200"),
+            ("model", "small"),
+            ("vendor", "v"),
+            ("streamed", "true"),
+            ("input", "9"),
+            ("cached_input", "2"),
+            ("cache_write", "0"),
+            ("output", "3"),
+            ("estimated", "true"),
+            ("charged_rub", "0.000859"),
+            ("loss_rub", "0.00"),
+            ("booked", "held"),
+            ("end", "finished"),
+            ("whole_ms", "1.25"),
+            ("own_ms", "0.3"),
+        ]);
+        assert_eq!(
+            charged,
+            "01a1f9e4 200 /v1/messages small <- v, streamed, 11 -> 3 tokens (estimated), 0.000859 ₽, finished, \
+             1.25 ms (own 0.3), acme tg-AbC123…"
+        );
+        let refused = words(&[
+            ("number", "01a1f9e5"),
+            ("path", "/v1/messages"),
+            ("status", "401"),
+            ("code", "invalid_api_key"),
+            ("error", "unknown key"),
+            ("whole_ms", "0.1"),
+        ]);
+        assert_eq!(
+            refused,
+            "01a1f9e5 401 /v1/messages, invalid_api_key: unknown key, 0.1 ms"
+        );
+    }
+}

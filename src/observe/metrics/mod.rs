@@ -1,0 +1,161 @@
+//! What the gateway counts, and how a scrape shows it: `GET /metrics` on the operator's listener.
+//!
+//! Counters are added to where things happen: a request's end, an attempt's, an answer of the ledger, a
+//! settled call. What merely *is* (open holds, breakers, the outbox) is looked up by a scrape. Labels are
+//! paths, statuses, codes and the names in the config, so there are no more series than these, whatever
+//! callers send. There is no global registry: [`Metrics`] is made with its gateway.
+//!
+//! `docs/metrics.md` lists them all; a test holds it to what a scrape shows.
+
+pub(crate) mod ledger;
+mod parts;
+mod process;
+pub(crate) mod requests;
+pub(crate) mod sales;
+pub(crate) mod scrape;
+mod state;
+pub(crate) mod text;
+pub(crate) mod vendors;
+
+use std::{
+    fmt,
+    hash::Hash,
+    sync::{Mutex, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+pub use self::scrape::Scrape;
+use self::{
+    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, scrape::Sources,
+    state::State, text::Format, vendors::Vendors,
+};
+use crate::catalog::snapshot::Snapshot;
+
+/// All counters of a gateway.
+pub struct Metrics {
+    registry: Registry,
+    pub(crate) requests: Requests,
+    pub(crate) sales: Sales,
+    pub(crate) vendors: Vendors,
+    pub(crate) ledger: LedgerTimes,
+    /// Traced calls whose spans were lost.
+    pub(crate) traces_dropped: Counter,
+    reloads: Family<ReloadResult, Counter>,
+    loaded: Gauge,
+    /// One scrape at a time sets them and reads them.
+    scraped: Mutex<(State, Process)>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReloadResult {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Version {
+    version: &'static str,
+}
+
+impl Metrics {
+    /// Counters at zero. `service` is the path segment that names the service.
+    #[must_use]
+    pub fn new(service: &str) -> Self {
+        let mut registry = Registry::default();
+        let requests = Requests::register(&mut registry, service);
+        let sales = Sales::register(&mut registry);
+        let vendors = Vendors::register(&mut registry);
+        let ledger = LedgerTimes::register(&mut registry);
+        let state = State::register(&mut registry);
+        let process = Process::register(&mut registry);
+        let traces_dropped = Counter::default();
+        registry.register(
+            "tollgate_traces_dropped",
+            "Traced calls whose spans the collector did not take, or that found the queue to it full",
+            traces_dropped.clone(),
+        );
+        let reloads = Family::<ReloadResult, Counter>::default();
+        for result in ["ok", "failed"] {
+            drop(reloads.get_or_create(&ReloadResult { result }));
+        }
+        registry.register(
+            "tollgate_config_reloads",
+            "Reloads of the config; a failed one has changed nothing",
+            reloads.clone(),
+        );
+        let loaded: Gauge = Gauge::default();
+        registry.register(
+            "tollgate_config_loaded_timestamp_seconds",
+            "When the config in force was loaded, in Unix time",
+            loaded.clone(),
+        );
+        let build = Family::<Version, Gauge>::default();
+        let version = env!("CARGO_PKG_VERSION");
+        build.get_or_create(&Version { version }).set(1);
+        registry.register("tollgate_build_info", "1, with the version", build);
+        Self {
+            registry,
+            requests,
+            sales,
+            vendors,
+            ledger,
+            traces_dropped,
+            reloads,
+            loaded,
+            scraped: Mutex::new((state, process)),
+        }
+    }
+
+    /// A config is in force: its models and vendors get their series. Those of earlier ones stay.
+    pub fn follow(&self, snapshot: &Snapshot) {
+        self.sales.follow(snapshot);
+        self.vendors.follow(snapshot);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seconds = now.unwrap_or_default().as_secs();
+        self.loaded.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
+    /// The config was read again; whether it is in force now.
+    pub fn reloaded(&self, is_in_force: bool) {
+        let result = if is_in_force { "ok" } else { "failed" };
+        self.reloads.get_or_create(&ReloadResult { result }).inc();
+    }
+
+    /// The certificate of the callers' listener ends at this Unix time.
+    pub fn certificate_expires(&self, unix_seconds: u64) {
+        let scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+        scraped.0.certificate_expires(unix_seconds);
+    }
+
+    /// All of it as text. Waits for nothing but another scrape.
+    fn text(&self, sources: &Sources, format: Format) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        {
+            let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+            let (state, process) = &mut *scraped;
+            state.look(sources);
+            process.look();
+            encode(&mut text, &self.registry)?;
+        }
+        Ok(match format {
+            Format::OpenMetrics => text,
+            Format::Classic => text::classic(&text),
+        })
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// A family of histograms with the buckets that `constructor` gives them.
+fn histograms<S: Clone + Hash + Eq>(constructor: fn() -> Histogram) -> Family<S, Histogram> {
+    Family::new_with_constructor(constructor)
+}

@@ -1,0 +1,120 @@
+//! What the kernel knows of this process, under the names that all Prometheus clients have for it.
+
+use std::{fs, path::Path};
+
+use prometheus_client::{
+    metrics::{counter::Counter, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::parts::Parts;
+use crate::node::files::files_max;
+
+/// `USER_HZ`: Linux counts in hundredths of a second here, whatever its own tick is.
+const TICKS_PER_SECOND: u32 = 100;
+
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    cpu: Counter<f64, Parts<TICKS_PER_SECOND>>,
+    resident: Gauge,
+    open_files: Gauge,
+    files_max: Gauge,
+}
+
+impl Process {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let process = Self::default();
+        registry.register(
+            "process_cpu_seconds",
+            "CPU time, the kernel's on our behalf included",
+            process.cpu.clone(),
+        );
+        registry.register(
+            "process_resident_memory_bytes",
+            "Memory that is not paged out",
+            process.resident.clone(),
+        );
+        registry.register(
+            "process_open_fds",
+            "Open files, sockets included",
+            process.open_files.clone(),
+        );
+        registry.register(
+            "process_max_fds",
+            "Most open files",
+            process.files_max.clone(),
+        );
+        process
+    }
+
+    /// What cannot be read stays what it was.
+    pub(super) fn look(&self) {
+        if let Some(ticks) = read("stat").as_deref().and_then(cpu_ticks) {
+            self.cpu.inner().set(ticks);
+        }
+        if let Some(bytes) = read("status").as_deref().and_then(resident_bytes) {
+            self.resident.set(bytes);
+        }
+        if let Some(count) = open_files() {
+            self.open_files.set(count);
+        }
+        self.files_max
+            .set(i64::try_from(files_max()).unwrap_or(i64::MAX));
+    }
+}
+
+fn read(name: &str) -> Option<String> {
+    fs::read_to_string(Path::new("/proc/self").join(name)).ok()
+}
+
+/// proc(5), `stat`: the 14th and the 15th field. The second may have blanks and brackets in it.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    let mut fields = behind.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(ticks()? + ticks()?)
+}
+
+fn resident_bytes(status: &str) -> Option<i64> {
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kib: i64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn open_files() -> Option<i64> {
+    let folder = Path::new("/proc/self/fd");
+    // Since Linux 6.2 the folder's size says it, which with many connections spares a long list.
+    let count = match fs::metadata(folder).ok()?.len() {
+        // The list is a file too.
+        0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,
+        count => count,
+    };
+    i64::try_from(count).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_texts_are_understood() {
+        let stat =
+            "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 3 0 250 31 0 0 20 0 9 0 100 1 2 3 4 5 6 7";
+        assert_eq!(cpu_ticks(stat), Some(281));
+        let status = "Name:\ttollgate\nVmPeak:\t  900 kB\nVmRSS:\t   12 kB\n";
+        assert_eq!(resident_bytes(status), Some(12 * 1024));
+        for broken in ["", "7 (a) S", "7 (a) S 1 7 7 0 -1 4194560 900 0 3 0 x y"] {
+            assert_eq!(cpu_ticks(broken), None, "{broken}");
+            assert_eq!(resident_bytes(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn this_process_has_memory_and_files() {
+        let process = Process::default();
+        process.look();
+        assert!(process.resident.get() > 1024 * 1024);
+        assert!(process.open_files.get() >= 3);
+        assert!(process.files_max.get() >= process.open_files.get());
+    }
+}

@@ -1,0 +1,347 @@
+//! What was sold: calls by their ends, tokens and rubles. Counted where calls are settled, off the
+//! callers' way.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard},
+};
+
+use foldhash::fast::FixedState;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::ledger::{Settled, Settlement},
+    usage::{End, Usage},
+};
+
+use super::parts::Rubles;
+use crate::catalog::snapshot::Snapshot;
+
+/// The end of a call that was released: it cost nothing.
+const RELEASED: &str = "released";
+/// Nobody that the config names, or ever named in this process.
+const NONE: &str = "none";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Call {
+    model: Arc<str>,
+    vendor: Arc<str>,
+    end: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Class {
+    model: Arc<str>,
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Model {
+    model: Arc<str>,
+}
+
+/// The counters of what was sold.
+#[derive(Debug)]
+pub(crate) struct Sales {
+    known: RwLock<Known>,
+    none: Arc<str>,
+    /// The series of all models that no config has named, once there is such a call.
+    of_none: OnceLock<OfModel>,
+    calls: Family<Call, Counter>,
+    tokens: Family<Class, Counter>,
+    charged: Family<Model, Rubles>,
+    loss: Rubles,
+    overruns: Counter,
+    estimated: Counter,
+    unpriced_input: Counter,
+}
+
+/// The names in the config, those of earlier ones too: calls may still run on them.
+#[derive(Debug, Default)]
+struct Known {
+    models: HashMap<Arc<str>, OfModel, FixedState>,
+    vendors: HashSet<Arc<str>, FixedState>,
+}
+
+/// A model's label, and those of its series that each call adds to.
+#[derive(Debug)]
+struct OfModel {
+    label: Arc<str>,
+    /// In the order of [`classes`].
+    tokens: [Counter; 4],
+    charged: Rubles,
+    /// Input up to which its price holds.
+    input_tokens_priced_max: Option<u64>,
+    /// Calls that came to their end, by the vendors that it has had.
+    finished: Vec<(Arc<str>, Counter)>,
+}
+
+impl OfModel {
+    fn finished(&self, vendor: &str) -> Option<&Counter> {
+        let found = self.finished.iter().find(|(name, _)| **name == *vendor);
+        found.map(|(_, calls)| calls)
+    }
+}
+
+impl Sales {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let sales = Self {
+            known: RwLock::default(),
+            none: NONE.into(),
+            of_none: OnceLock::new(),
+            calls: Family::default(),
+            tokens: Family::default(),
+            charged: Family::default(),
+            loss: Rubles::default(),
+            overruns: Counter::default(),
+            estimated: Counter::default(),
+            unpriced_input: Counter::default(),
+        };
+        registry.register(
+            "tollgate_calls",
+            "Calls that held money, by model, vendor and how they ended",
+            sales.calls.clone(),
+        );
+        registry.register(
+            "tollgate_tokens",
+            "Tokens of calls that were settled, by class; no token is in two",
+            sales.tokens.clone(),
+        );
+        registry.register(
+            "tollgate_charged_rubles",
+            "What calls were charged",
+            sales.charged.clone(),
+        );
+        registry.register(
+            "tollgate_loss_rubles",
+            "What calls cost beyond what could be charged",
+            sales.loss.clone(),
+        );
+        registry.register(
+            "tollgate_overruns",
+            "Calls that cost more than was held for them",
+            sales.overruns.clone(),
+        );
+        registry.register(
+            "tollgate_estimated_calls",
+            "Calls whose usage was missing or absurd, and was estimated or bounded",
+            sales.estimated.clone(),
+        );
+        registry.register(
+            "tollgate_unpriced_input_calls",
+            "Calls that had more input than their model is priced for",
+            sales.unpriced_input.clone(),
+        );
+        sales
+    }
+
+    /// Makes the labels of the models in force, and their series. Those of earlier ones stay.
+    pub(super) fn follow(&self, snapshot: &Snapshot) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let Known { models, vendors } = &mut *known;
+        for (model, _) in snapshot.models() {
+            let series = models
+                .entry(Arc::from(model.id.as_str()))
+                .or_insert_with_key(|label| self.of_model(label));
+            series.input_tokens_priced_max = model.input_tokens_priced_max;
+            for route in &model.routes {
+                let vendor = &route.vendor.name;
+                vendors.insert(Arc::clone(vendor));
+                if series.finished(vendor).is_none() {
+                    let calls = self.call(&series.label, vendor, End::Finished.as_str());
+                    series.finished.push((Arc::clone(vendor), calls));
+                }
+            }
+        }
+    }
+
+    /// A call was settled.
+    pub(crate) fn settled(&self, settlement: &Settlement, settled: &Settled) {
+        let item = &settlement.item;
+        let known = self.known();
+        let model = known
+            .models
+            .get(item.model.as_str())
+            .unwrap_or_else(|| self.of_none.get_or_init(|| self.of_model(&self.none)));
+        let finished = model.finished(&item.vendor);
+        match finished.filter(|_| item.end == End::Finished) {
+            Some(calls) => calls.inc(),
+            None => {
+                let vendor = self.vendor(&known, Some(&item.vendor));
+                self.call(&model.label, vendor, item.end.as_str()).inc()
+            }
+        };
+        for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
+            series.inc_by(tokens);
+        }
+        model.charged.inner().add(micro(settled.charged));
+        self.loss.inner().add(micro(settled.loss));
+        if settlement.cost > settlement.held {
+            self.overruns.inc();
+        }
+        if item.estimated {
+            self.estimated.inc();
+        }
+        // No call was let in that could have so much, by what is known of text, images and documents.
+        if model
+            .input_tokens_priced_max
+            .is_some_and(|max| item.usage.input_total() > max)
+        {
+            self.unpriced_input.inc();
+        }
+    }
+
+    /// A call was released: it cost nothing.
+    pub(crate) fn released(&self, model: Option<&str>, vendor: Option<&str>) {
+        let known = self.known();
+        let (model, vendor) = (self.model(&known, model), self.vendor(&known, vendor));
+        self.call(model, vendor, RELEASED).inc();
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn model<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
+        let model = name.and_then(|name| known.models.get(name));
+        model.map_or(&self.none, |model| &model.label)
+    }
+
+    fn vendor<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
+        let vendor = name.and_then(|name| known.vendors.get(name));
+        vendor.unwrap_or(&self.none)
+    }
+
+    fn of_model(&self, label: &Arc<str>) -> OfModel {
+        OfModel {
+            label: Arc::clone(label),
+            tokens: classes(&Usage::default()).map(|(class, _)| self.tokens(label, class)),
+            charged: self.charged(label),
+            input_tokens_priced_max: None,
+            finished: Vec::new(),
+        }
+    }
+
+    fn call(&self, model: &Arc<str>, vendor: &Arc<str>, end: &'static str) -> Counter {
+        let labels = Call {
+            model: Arc::clone(model),
+            vendor: Arc::clone(vendor),
+            end,
+        };
+        self.calls.get_or_create(&labels).clone()
+    }
+
+    fn tokens(&self, model: &Arc<str>, class: &'static str) -> Counter {
+        let labels = Class {
+            model: Arc::clone(model),
+            class,
+        };
+        self.tokens.get_or_create(&labels).clone()
+    }
+
+    fn charged(&self, model: &Arc<str>) -> Rubles {
+        let labels = Model {
+            model: Arc::clone(model),
+        };
+        self.charged.get_or_create(&labels).clone()
+    }
+}
+
+const fn classes(usage: &Usage) -> [(&'static str, u64); 4] {
+    [
+        ("input", usage.input),
+        ("cached_input", usage.cached_input),
+        ("cache_write", usage.cache_write),
+        ("output", usage.output),
+    ]
+}
+
+/// A counter knows no less than nothing.
+fn micro(amount: MicroRub) -> u64 {
+    u64::try_from(amount.micro()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::reserve::{
+        ledger::Booked,
+        testing::given::{micro as rubles, settlement},
+    };
+
+    use super::*;
+    use crate::catalog::snapshot::tests::live;
+
+    #[test]
+    fn only_names_of_the_config_are_labels() {
+        let sales = Sales::register(&mut Registry::default());
+        sales.follow(&live().snapshot());
+        let known = sales.known();
+        assert_eq!(&**sales.model(&known, Some("z-first")), "z-first");
+        assert_eq!(&**sales.vendor(&known, Some("v")), "v");
+        for unknown in [None, Some("Z-first"), Some("")] {
+            assert_eq!(&**sales.model(&known, unknown), "none", "{unknown:?}");
+            assert_eq!(&**sales.vendor(&known, unknown), "none", "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn a_settled_call_adds_its_tokens_and_its_rubles() {
+        let sales = Sales::register(&mut Registry::default());
+        let mut settlement = settlement(1, "k1", 100);
+        settlement.item.model = "z-first".into();
+        settlement.item.usage.output = 7;
+        settlement.item.estimated = true;
+        settlement.cost = rubles(130);
+        settlement.held = rubles(100);
+        let settled = Settled {
+            booked: Booked::Held,
+            charged: rubles(120),
+            loss: rubles(10),
+            repeated: false,
+        };
+        sales.follow(&live().snapshot());
+        for _ in 0..2 {
+            sales.settled(&settlement, &settled);
+        }
+        let model = Arc::from("z-first");
+        assert_eq!(sales.tokens(&model, "output").get(), 14);
+        assert_eq!(sales.charged(&model).get().to_string(), "0.00024");
+        assert_eq!(sales.loss.get().to_string(), "0.00002");
+        assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
+    }
+
+    #[test]
+    fn a_settled_call_counts_under_its_names_and_its_end() {
+        let sales = Sales::register(&mut Registry::default());
+        sales.follow(&live().snapshot());
+        let mut settlement = settlement(1, "k1", 100);
+        let settled = Settled {
+            booked: Booked::Held,
+            charged: rubles(100),
+            loss: rubles(0),
+            repeated: false,
+        };
+        for (model, vendor, end, labels) in [
+            ("z-first", "v", End::Finished, ["z-first", "v"]),
+            ("z-first", "v", End::ClientLeft, ["z-first", "v"]),
+            ("z-first", "gone", End::Finished, ["z-first", "none"]),
+            ("gone", "v", End::Finished, ["none", "v"]),
+        ] {
+            // A reload takes nothing away.
+            sales.follow(&live().snapshot());
+            settlement.item.model = model.into();
+            settlement.item.vendor = vendor.into();
+            settlement.item.end = end;
+            sales.settled(&settlement, &settled);
+            let [model, vendor] = labels.map(Arc::<str>::from);
+            let calls = sales.call(&model, &vendor, end.as_str());
+            assert_eq!(calls.get(), 1, "{labels:?} {end:?}");
+        }
+        let tokens = |model: &str| sales.tokens(&Arc::from(model), "output").get();
+        assert_eq!((tokens("z-first"), tokens("none")), (42, 14));
+    }
+}

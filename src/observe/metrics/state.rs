@@ -1,0 +1,188 @@
+//! What is, at the moment of a scrape.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use rust_decimal::prelude::ToPrimitive;
+use tollgate_layers::failover::BreakerState;
+
+use super::scrape::Sources;
+use crate::catalog::snapshot::RateReading;
+
+/// A gauge of seconds, of rubles.
+type Fraction = Gauge<f64, AtomicU64>;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Route {
+    vendor: Arc<str>,
+    model: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Vendor {
+    vendor: Arc<str>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    holds_open: Gauge,
+    hold_oldest: Fraction,
+    breaker_open: Family<Route, Gauge>,
+    model_unknown: Family<Route, Gauge>,
+    keys_parked: Family<Vendor, Gauge>,
+    outbox_rows: Gauge,
+    outbox_oldest: Fraction,
+    connections: Gauge,
+    rate: Fraction,
+    rate_age: Fraction,
+    prices_available: Gauge,
+    ready: Gauge,
+    certificate_expires: Fraction,
+    /// The newest rate that was seen: it still ages when nothing is sold by it any more.
+    last_rate: Option<RateReading>,
+}
+
+impl State {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let state = Self::default();
+        // Nothing is to be compared with what there is none of.
+        for none in [&state.rate, &state.rate_age, &state.certificate_expires] {
+            none.set(f64::NAN);
+        }
+        state.names(registry);
+        state
+    }
+
+    fn names(&self, registry: &mut Registry) {
+        registry.register(
+            "tollgate_holds_open",
+            "Holds of this node's calls, from their grant until they are settled or released",
+            self.holds_open.clone(),
+        );
+        registry.register(
+            "tollgate_hold_oldest_seconds",
+            "Age of the oldest of them; 0 where there is none",
+            self.hold_oldest.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_breaker_open",
+            "1 while a route is shut after failures for calls that have another; by the vendor's name of the model",
+            self.breaker_open.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_model_unknown",
+            "1 from a vendor's word that it has no such model (404) until it answers with it",
+            self.model_unknown.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_keys_parked",
+            "Our keys that a vendor has refused lately",
+            self.keys_parked.clone(),
+        );
+        registry.register(
+            "tollgate_outbox_rows",
+            "Charges that wait for the ledger; 0 where the ledger is on this machine",
+            self.outbox_rows.clone(),
+        );
+        registry.register(
+            "tollgate_outbox_oldest_seconds",
+            "For how long the oldest of them has waited",
+            self.outbox_oldest.clone(),
+        );
+        registry.register(
+            "tollgate_connections",
+            "Connections of callers",
+            self.connections.clone(),
+        );
+        registry.register(
+            "tollgate_exchange_rate_rubles",
+            "Rubles for one USDT, as read last; NaN before that",
+            self.rate.clone(),
+        );
+        registry.register(
+            "tollgate_exchange_rate_age_seconds",
+            "How old that is; 0 where the operator has fixed it",
+            self.rate_age.clone(),
+        );
+        registry.register(
+            "tollgate_prices_available",
+            "1 while there are prices, 0 while the exchange rate is missing or too old and nothing is sold",
+            self.prices_available.clone(),
+        );
+        registry.register(
+            "tollgate_ready",
+            "What /readyz says: 1 while this node should get calls",
+            self.ready.clone(),
+        );
+        registry.register(
+            "tollgate_certificate_expires_timestamp_seconds",
+            "When the certificate of the callers' listener ends, in Unix time; NaN without one",
+            self.certificate_expires.clone(),
+        );
+    }
+
+    pub(super) fn certificate_expires(&self, unix_seconds: u64) {
+        self.certificate_expires.set(unix_seconds as f64);
+    }
+
+    pub(super) fn look(&mut self, sources: &Sources) {
+        let (open, oldest) = sources.calls.holds();
+        self.holds_open.set(whole(open));
+        self.hold_oldest.set(oldest.as_secs_f64());
+        self.vendors(sources);
+        let backlog = sources.store.backlog();
+        let (rows, waited) = backlog.map_or((0, None), |backlog| (backlog.calls, backlog.oldest));
+        self.outbox_rows.set(whole(rows));
+        self.outbox_oldest
+            .set(waited.unwrap_or_default().as_secs_f64());
+        self.connections.set(whole(sources.connections.count()));
+        self.rate(sources);
+        self.ready.set(sources.readiness.check().is_ok().into());
+    }
+
+    fn vendors(&self, sources: &Sources) {
+        // Routes that are gone from the config are neither open nor shut.
+        self.breaker_open.clear();
+        self.model_unknown.clear();
+        self.keys_parked.clear();
+        for vendor in sources.health.snapshot() {
+            let name: Arc<str> = Arc::from(&*vendor.name);
+            for route in vendor.routes {
+                let labels = Route {
+                    vendor: Arc::clone(&name),
+                    model: Arc::from(&*route.model),
+                };
+                let is_open = route.breaker != BreakerState::Closed;
+                self.breaker_open.get_or_create(&labels).set(is_open.into());
+                self.model_unknown
+                    .get_or_create(&labels)
+                    .set(route.model_unknown.into());
+            }
+            self.keys_parked
+                .get_or_create(&Vendor { vendor: name })
+                .set(whole(vendor.keys_parked));
+        }
+    }
+
+    fn rate(&mut self, sources: &Sources) {
+        let rate = sources.live.snapshot().rate();
+        self.prices_available.set(rate.is_some().into());
+        self.last_rate = rate.or(self.last_rate);
+        if let Some(last) = self.last_rate {
+            self.rate.set(last.rate.to_f64().unwrap_or(f64::NAN));
+            let age = last.at.map_or(Duration::ZERO, |at| at.elapsed());
+            self.rate_age.set(age.as_secs_f64());
+        }
+    }
+}
+
+fn whole(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

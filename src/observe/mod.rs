@@ -1,0 +1,7 @@
+//! What is seen of the gateway: a record of each request, counters, the log, traces. Nothing here decides anything.
+
+pub mod log;
+pub mod metrics;
+pub mod record;
+#[cfg_attr(not(feature = "otel"), path = "traces/none.rs")]
+pub(crate) mod traces;

@@ -1,0 +1,136 @@
+//! The line of the log that each request leaves: `call`, under the target [`TARGET`].
+//!
+//! A field that nothing is known of is left out. The names are those of receipts where a receipt has them.
+
+use std::time::Duration;
+
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::ledger::{Settled, Settlement},
+    respond::Severity,
+};
+use tracing::Level;
+use uuid::fmt::Hyphenated;
+
+use super::{Answered, CallRecord, Facts};
+
+/// The target of the lines, for `RUST_LOG`.
+pub const TARGET: &str = "call";
+
+/// A model's name as it is logged: one that is not in the catalog may be any text.
+const MODEL_CHARS_MAX: usize = 64;
+
+/// The whole of a line. What stands in it is not worked out for a level that is off.
+macro_rules! say {
+    ($level:ident: $($fields:tt)*) => {
+        match $level {
+            Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*),
+            Level::WARN => tracing::event!(target: TARGET, Level::WARN, $($fields)*),
+            Level::INFO => tracing::event!(target: TARGET, Level::INFO, $($fields)*),
+            _ => tracing::event!(target: TARGET, Level::DEBUG, $($fields)*),
+        }
+    };
+}
+
+/// A request that has come to its end; `booked` where it was settled.
+///
+/// All of it, the message too, is text or a number already: what is only displayed goes through a formatter.
+pub(super) fn of_a_call(
+    record: &CallRecord,
+    facts: &Facts,
+    answered: &Answered,
+    booked: Option<(&Settlement, &Settled)>,
+) {
+    let level = level(record, facts, answered);
+    let key = facts.key.as_deref();
+    let failure = answered.failure.as_deref();
+    let item = booked.map(|(settlement, _)| &settlement.item);
+    let mut number = [0; Hyphenated::LENGTH];
+    let [mut held, mut charged, mut loss] = [[0; MicroRub::TEXT_BYTES_MAX]; 3];
+    say!(
+        level:
+        message = "call",
+        number = &*record.0.number.uuid().as_hyphenated().encode_lower(&mut number),
+        account = key.map(|key| &*key.account),
+        key = key.map(|key| key.prefix.as_str()),
+        path = record.metrics().requests.path(record.0.place),
+        status = answered.status,
+        code = failure.map(|failure| failure.code),
+        session = facts.session.as_deref(),
+        model = facts.model.as_deref().map(shortened),
+        vendor = item.map(|item| item.vendor.as_str()).or(facts.vendor.as_deref()),
+        streamed = facts.streamed,
+        input = item.map(|item| item.usage.input),
+        cached_input = item.map(|item| item.usage.cached_input),
+        cache_write = item.map(|item| item.usage.cache_write),
+        output = item.map(|item| item.usage.output),
+        estimated = item.map(|item| item.estimated),
+        bounded = item.map(|item| item.bounded),
+        held_rub = booked.map(|(settlement, _)| settlement.held.encode(&mut held)),
+        charged_rub = booked.map(|(_, settled)| settled.charged.encode(&mut charged)),
+        loss_rub = booked.map(|(_, settled)| settled.loss.encode(&mut loss)),
+        booked = booked.map(|(_, settled)| settled.booked.as_str()),
+        end = end(facts, item.map(|item| item.end.as_str())),
+        first_byte_ms = answered.head.map(millis),
+        whole_ms = millis(answered.whole),
+        own_ms = facts.own.map(millis),
+        error = failure.map(|failure| failure.text.as_str()),
+        cause = failure.and_then(|failure| failure.cause.as_deref())
+    );
+}
+
+/// A call that an earlier process has left.
+pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
+    let item = &settlement.item;
+    tracing::info!(
+        target: TARGET,
+        number = %settlement.number,
+        account = %settlement.account,
+        key_id = %settlement.key,
+        session = item.session.as_deref(),
+        model = item.model,
+        vendor = item.vendor,
+        input = item.usage.input,
+        cached_input = item.usage.cached_input,
+        cache_write = item.usage.cache_write,
+        output = item.usage.output,
+        estimated = item.estimated,
+        bounded = item.bounded,
+        held_rub = %settlement.held,
+        charged_rub = %settled.charged,
+        loss_rub = %settled.loss,
+        booked = settled.booked.as_str(),
+        end = item.end.as_str(),
+        "call"
+    );
+}
+
+/// A look at the catalog is no call, and there are many.
+fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
+    match &answered.failure {
+        Some(failure) => match failure.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warn => Level::WARN,
+            Severity::Info => Level::INFO,
+        },
+        None if facts.held || record.0.place.is_of_calls() => Level::INFO,
+        None => Level::DEBUG,
+    }
+}
+
+/// How it ended in the ledger, where it got as far as that.
+pub(super) fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
+    settled.or(facts.held.then_some("released"))
+}
+
+pub(super) fn shortened(model: &str) -> &str {
+    let end = model.char_indices().nth(MODEL_CHARS_MAX);
+    end.map_or(model, |(end, _)| &model[..end])
+}
+
+/// With three digits: our own part is less than one.
+fn millis(time: Duration) -> f64 {
+    let micros = time.as_secs().saturating_mul(1_000_000);
+    let micros = micros.saturating_add(u64::from(time.subsec_micros()));
+    micros as f64 / 1000.0
+}

@@ -1,0 +1,87 @@
+//! Where in the stack a request's record is written to: each stands below the layer that finds the fact
+//! out.
+
+use std::task::{Context, Poll};
+
+use http::Request;
+use tollgate_layers::{
+    call::{Call, Outbound, Priced},
+    facts::Caller,
+};
+use tower::{Layer, Service};
+
+use super::CallRecord;
+
+/// Shows each request to one of the functions below on its way down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordLayer<M>(pub(crate) M);
+
+impl<S, M: Clone> Layer<S> for RecordLayer<M> {
+    type Service = Recording<S, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Recording {
+            inner,
+            mark: self.0.clone(),
+        }
+    }
+}
+
+/// The service of [`RecordLayer`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording<S, M> {
+    inner: S,
+    mark: M,
+}
+
+impl<S, M, B> Service<Request<B>> for Recording<S, M>
+where
+    S: Service<Request<B>>,
+    M: Fn(&Request<B>),
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<B>) -> S::Future {
+        (self.mark)(&req);
+        self.inner.call(req)
+    }
+}
+
+/// It has a permit of `in_flight`.
+pub(crate) fn admitted<B>(req: &Request<B>) {
+    mark(req, CallRecord::admitted);
+}
+
+/// `auth` knows its key.
+pub(crate) fn known<B>(req: &Request<B>) {
+    if let Some(Caller(key)) = req.extensions().get() {
+        mark(req, |record| record.known(key.clone()));
+    }
+}
+
+/// `parse` knows its model.
+pub(crate) fn parsed(req: &Request<Call>) {
+    mark(req, |record| record.parsed(req.body()));
+}
+
+/// `reserve` holds money for it.
+pub(crate) fn granted(req: &Request<Priced>) {
+    mark(req, CallRecord::granted);
+}
+
+/// It goes to its vendor.
+pub(crate) fn sent(req: &Request<Outbound>) {
+    mark(req, CallRecord::sent);
+}
+
+fn mark<B>(req: &Request<B>, write: impl FnOnce(&CallRecord)) {
+    if let Some(record) = req.extensions().get() {
+        write(record);
+    }
+}

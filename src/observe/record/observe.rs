@@ -1,0 +1,214 @@
+//! Sees every request come and go: the layer below `respond`, so that an error is still an error.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tollgate_layers::{
+    Error,
+    respond::{Language, Refused},
+};
+use tower::{Layer, Service};
+
+use super::{Answered, CallRecord, Calls, Failure, code};
+use crate::observe::metrics::requests::{CLIENT_LEFT, LimitedBy};
+
+/// Gives each request a [`CallRecord`], and tells it how the request has ended.
+#[derive(Clone, Debug)]
+pub struct ObserveLayer {
+    calls: Calls,
+}
+
+impl ObserveLayer {
+    /// Records in `calls`.
+    #[must_use]
+    pub const fn new(calls: Calls) -> Self {
+        Self { calls }
+    }
+}
+
+impl<S> Layer<S> for ObserveLayer {
+    type Service = Observe<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Observe {
+            inner,
+            calls: self.calls.clone(),
+        }
+    }
+}
+
+/// The service of [`ObserveLayer`].
+#[derive(Clone, Debug)]
+pub struct Observe<S> {
+    inner: S,
+    calls: Calls,
+}
+
+impl<S, B, A> Service<Request<B>> for Observe<S>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+{
+    type Response = Response<ResponseBody<A>>;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let record = self.calls.begin(&req);
+        req.extensions_mut().insert(record.clone());
+        ResponseFuture {
+            inner: self.inner.call(req),
+            watch: Some(Watch {
+                record,
+                head: None,
+                failure: None,
+            }),
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`Observe`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        // There until the answer is, which takes it along.
+        watch: Option<Watch>,
+    }
+}
+
+impl<F, A> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, Error>>,
+{
+    type Output = Result<Response<ResponseBody<A>>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let result = ready!(this.inner.poll(cx));
+        let mut watch = this.watch.take().expect("polled after it was ready");
+        Poll::Ready(match result {
+            Ok(res) => {
+                watch.answers(res.status().as_u16());
+                Ok(res.map(|inner| ResponseBody {
+                    inner,
+                    watch: Some(watch),
+                }))
+            }
+            Err(error) => {
+                watch.refused(&error);
+                Err(error)
+            }
+        })
+    }
+}
+
+pin_project! {
+    /// An answer's body whose end is seen.
+    #[derive(Debug)]
+    pub struct ResponseBody<A> {
+        #[pin]
+        inner: A,
+        watch: Option<Watch>,
+    }
+}
+
+impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        if let (Some(Err(error)), Some(watch)) = (&frame, &mut *this.watch) {
+            watch.fails(error);
+        }
+        if !matches!(frame, Some(Ok(_))) || this.inner.is_end_stream() {
+            *this.watch = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Dropped, the request has ended.
+#[derive(Debug)]
+struct Watch {
+    record: CallRecord,
+    /// Status and time of the answer's head.
+    head: Option<(u16, Duration)>,
+    failure: Option<Box<Failure>>,
+}
+
+impl Watch {
+    fn answers(&mut self, status: u16) {
+        self.head = Some((status, self.record.0.began.elapsed()));
+    }
+
+    fn refused(&mut self, error: &Error) {
+        let status = self.fails(error);
+        self.answers(status);
+        let requests = &self.record.metrics().requests;
+        if let Some(failure) = &self.failure {
+            requests.refused(failure.code);
+        }
+        match error {
+            Error::VendorLimit { .. } => {
+                requests.limited(LimitedBy::Vendor).inc();
+            }
+            // Below `in_flight` others are full.
+            Error::Overloaded if !self.record.lock().admitted => {
+                requests.shed.inc();
+            }
+            _ => {}
+        }
+    }
+
+    /// Says the status that the error is answered with where there is no head yet.
+    fn fails(&mut self, error: &Error) -> u16 {
+        let refused = Refused::new(error, self.record.0.number, Language::En);
+        self.failure = Some(Box::new(Failure {
+            code: code(&refused),
+            severity: refused.severity(),
+            text: error.to_string(),
+            cause: std::error::Error::source(error).map(ToString::to_string),
+        }));
+        refused.status().as_u16()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let (status, head) = match self.head {
+            Some((status, head)) => (status, Some(head)),
+            None => (CLIENT_LEFT, None),
+        };
+        self.record.answered(Answered {
+            status,
+            head,
+            whole: self.record.0.began.elapsed(),
+            failure: self.failure.take(),
+        });
+    }
+}

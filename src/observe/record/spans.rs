@@ -1,0 +1,167 @@
+//! The spans of a call, made of its record when it has ended: one of the request, and below it one of each attempt at
+//! a vendor.
+//!
+//! Names are those of OpenTelemetry's semantic conventions: of HTTP for the request, of generative AI (`gen_ai.*`) for
+//! attempts; ours begin with `tollgate.`. Tokens stand on the attempt alone, so that no sum counts them twice. No
+//! prompt, no answer, no text of an error: a vendor's may quote one.
+
+use tollgate_layers::reserve::ledger::{Settled, Settlement};
+
+use super::{
+    Answered, CallRecord, Facts,
+    line::{end, shortened},
+};
+use crate::observe::{
+    metrics::requests::CLIENT_LEFT,
+    traces::{
+        AttemptMade, Trail,
+        otlp::{Attributes, Kind, Span, Status},
+    },
+};
+
+/// What is sent of a request that has come to its end; `booked` where it was settled.
+pub(super) fn of_a_call(
+    record: &CallRecord,
+    trail: &Trail,
+    facts: &Facts,
+    answered: &Answered,
+    booked: Option<(&Settlement, &Settled)>,
+) -> Vec<Span> {
+    let request = of_the_request(record, trail, facts, answered, booked);
+    let settlement = booked.map(|(settlement, _)| settlement);
+    let mut spans = vec![request];
+    for attempt in &trail.attempts {
+        // Not 0: that of the request begins with bits of a UUID's variant, and there are few attempts.
+        let span_id = trail.span_id + spans.len() as u64;
+        let is_last = spans.len() == trail.attempts.len();
+        let settlement = settlement.filter(|_| is_last);
+        spans.push(of_an_attempt(
+            trail, span_id, attempt, facts, answered, settlement,
+        ));
+    }
+    spans
+}
+
+fn of_the_request(
+    record: &CallRecord,
+    trail: &Trail,
+    facts: &Facts,
+    answered: &Answered,
+    booked: Option<(&Settlement, &Settled)>,
+) -> Span {
+    let path = record.metrics().requests.path(record.0.place);
+    let key = facts.key.as_deref();
+    let failure = answered.failure.as_deref();
+    let status = Some(answered.status).filter(|status| *status != CLIENT_LEFT);
+    let item = booked.map(|(settlement, _)| &settlement.item);
+    let attributes = Attributes::default()
+        .with("http.request.method", "POST")
+        .with("http.route", path)
+        .with_known("http.response.status_code", status.map(u64::from))
+        .with_known("error.type", failure.map(|failure| failure.code))
+        .with_known(
+            "gen_ai.request.model",
+            facts.model.as_deref().map(shortened),
+        )
+        .with("tollgate.request_number", record.0.number.to_string())
+        .with_known("tollgate.account", key.map(|key| key.account.to_string()))
+        .with_known("tollgate.key.prefix", key.map(|key| key.prefix.as_str()))
+        .with_known(
+            "tollgate.end",
+            end(facts, item.map(|item| item.end.as_str())),
+        )
+        .with_known("tollgate.estimated", item.map(|item| item.estimated))
+        .with_known(
+            "tollgate.held_rub",
+            booked.map(|(settlement, _)| settlement.held.to_string()),
+        )
+        .with_known(
+            "tollgate.charged_rub",
+            booked.map(|(_, settled)| settled.charged.to_string()),
+        );
+    // A refusal is the caller's affair; what broke, or broke off behind a good head, is ours or a vendor's.
+    let is_error = failure.is_some() && !(400..500).contains(&answered.status);
+    Span {
+        trace_id: trail.trace_id,
+        span_id: trail.span_id,
+        parent_span_id: trail.parent,
+        name: format!("POST {path}"),
+        kind: Kind::Server,
+        began: trail.began,
+        ended: trail.began + answered.whole,
+        attributes,
+        status: Status::error_if(is_error),
+    }
+}
+
+fn of_an_attempt(
+    trail: &Trail,
+    span_id: u64,
+    attempt: &AttemptMade,
+    facts: &Facts,
+    answered: &Answered,
+    settlement: Option<&Settlement>,
+) -> Span {
+    let AttemptMade {
+        route,
+        began,
+        failed,
+    } = attempt;
+    let endpoint = &route.vendor.endpoint;
+    let https_port = || {
+        if endpoint.scheme_str() == Some("https") {
+            443
+        } else {
+            80
+        }
+    };
+    // One that has answered lasts as long as its answer, and shares its fate.
+    let (code, ended) = match failed {
+        Some((code, at)) => (Some(*code), *at),
+        None => (
+            answered.failure.as_ref().map(|failure| failure.code),
+            answered.whole,
+        ),
+    };
+    let usage = settlement.map(|settlement| settlement.item.usage);
+    let cached = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
+    let attributes = Attributes::default()
+        .with("gen_ai.operation.name", "chat")
+        .with("gen_ai.provider.name", &*route.vendor.name)
+        .with("gen_ai.request.model", route.model.as_str())
+        .with_known("gen_ai.request.stream", facts.streamed)
+        .with_known("gen_ai.request.max_tokens", trail.output_tokens_max)
+        .with_known(
+            "gen_ai.usage.input_tokens",
+            usage.map(|usage| usage.input_total()),
+        )
+        .with_known(
+            "gen_ai.usage.output_tokens",
+            usage.map(|usage| usage.output),
+        )
+        .with_known(
+            "gen_ai.usage.cache_read.input_tokens",
+            usage.and_then(|usage| cached(usage.cached_input)),
+        )
+        .with_known(
+            "gen_ai.usage.cache_creation.input_tokens",
+            usage.and_then(|usage| cached(usage.cache_write)),
+        )
+        .with_known("server.address", endpoint.host())
+        .with(
+            "server.port",
+            u64::from(endpoint.port_u16().unwrap_or_else(https_port)),
+        )
+        .with_known("error.type", code);
+    Span {
+        trace_id: trail.trace_id,
+        span_id,
+        parent_span_id: Some(trail.span_id),
+        name: format!("chat {}", route.model),
+        kind: Kind::Client,
+        began: trail.began + *began,
+        ended: trail.began + ended.max(*began),
+        attributes,
+        status: Status::error_if(code.is_some()),
+    }
+}

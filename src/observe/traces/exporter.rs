@@ -1,0 +1,204 @@
+//! Brings queued spans to the collector, in batches; what it does not take in time is dropped and counted.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, StatusCode, Uri,
+    header::{CONTENT_TYPE, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use prometheus_client::metrics::counter::Counter;
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::otlp::{Attributes, Span, encode};
+use crate::{
+    config::TracesConfig,
+    edge::panics::catch_round,
+    node::https::{self, HttpsClient},
+    text::causes::chain,
+};
+
+/// Calls of one batch.
+const BATCH_CALLS_MAX: usize = 512;
+/// How long a batch waits to be full.
+const BATCH_TIME: Duration = Duration::from_secs(1);
+/// Time for the collector's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of it that are read, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Before a batch is sent again. New calls wait in the queue meanwhile.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+/// How long a stop waits for what is queued.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is queued.
+pub(super) enum Item {
+    /// The spans of a call.
+    Call(Vec<Span>),
+    /// Nothing comes behind it.
+    End,
+}
+
+/// The task that sends.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    queue: mpsc::Sender<Item>,
+    task: JoinSet<()>,
+}
+
+impl Exporter {
+    pub(super) fn start(
+        config: &TracesConfig,
+        service: &str,
+        queue: mpsc::Sender<Item>,
+        waiting: mpsc::Receiver<Item>,
+        dropped: Counter,
+    ) -> Self {
+        let mut headers = config.headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
+        );
+        let sender = Sender {
+            client: https::client(),
+            url: config.url.clone(),
+            headers,
+            resource: Attributes::default()
+                .with("service.name", service)
+                .with("service.version", env!("CARGO_PKG_VERSION")),
+            dropped,
+            is_failing: false,
+        };
+        let mut task = JoinSet::new();
+        task.spawn(sender.run(waiting));
+        Self { queue, task }
+    }
+
+    /// Sends what is queued, for a while.
+    pub(crate) async fn flush(mut self) {
+        let sent = async {
+            // The task is gone if it cannot be told.
+            let _ = self.queue.send(Item::End).await;
+            self.task.join_next().await;
+        };
+        if timeout(FLUSH_TIMEOUT, sent).await.is_err() {
+            tracing::warn!("the collector did not take the last traces in time");
+        }
+    }
+}
+
+struct Sender {
+    client: HttpsClient,
+    url: Uri,
+    headers: HeaderMap,
+    resource: Attributes,
+    dropped: Counter,
+    /// Whether the batch before was dropped: said once.
+    is_failing: bool,
+}
+
+impl Sender {
+    async fn run(mut self, mut waiting: mpsc::Receiver<Item>) {
+        let mut ended = false;
+        while !ended {
+            let mut calls = Vec::new();
+            let fill = async {
+                while calls.len() < BATCH_CALLS_MAX {
+                    match waiting.recv().await {
+                        Some(Item::Call(spans)) => calls.push(spans),
+                        Some(Item::End) | None => return true,
+                    }
+                }
+                false
+            };
+            ended = timeout(BATCH_TIME, fill).await.unwrap_or(false);
+            if !calls.is_empty()
+                && catch_round("the exporter of traces", self.deliver(&calls))
+                    .await
+                    .is_none()
+            {
+                self.drop_spans_of(&calls);
+            }
+        }
+    }
+
+    /// Sends a batch until it is taken, or given up.
+    async fn deliver(&mut self, calls: &[Vec<Span>]) {
+        let body = Bytes::from(encode(&self.resource, calls));
+        let mut pauses = RETRY_PAUSES.into_iter();
+        loop {
+            let answer = timeout(ANSWER_TIMEOUT, self.post(body.clone())).await;
+            let problem = match answer.unwrap_or_else(|_| Err(Problem::passing("no answer"))) {
+                Ok(()) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!(host = self.url.host(), "traces are taken again");
+                    }
+                    return;
+                }
+                Err(problem) => problem,
+            };
+            if let Some(pause) = pauses.next().filter(|_| problem.may_pass) {
+                sleep(pause).await;
+                continue;
+            }
+            self.drop_spans_of(calls);
+            if !std::mem::replace(&mut self.is_failing, true) {
+                let error = problem.text;
+                tracing::warn!(host = self.url.host(), error, "traces are not taken");
+            }
+            return;
+        }
+    }
+
+    fn drop_spans_of(&self, calls: &[Vec<Span>]) {
+        self.dropped
+            .inc_by(u64::try_from(calls.len()).unwrap_or(u64::MAX));
+    }
+
+    async fn post(&self, body: Bytes) -> Result<(), Problem> {
+        let mut req = Request::new(Full::new(body));
+        *req.method_mut() = Method::POST;
+        *req.uri_mut() = self.url.clone();
+        *req.headers_mut() = self.headers.clone();
+        let res = self.client.request(req).await;
+        let res = res.map_err(|error| Problem::passing(chain(&error)))?;
+        let status = res.status();
+        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
+        // Whatever it says beside the status: a batch that was taken is not sent again.
+        drop(body.collect().await);
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(Problem {
+            may_pass: matches!(
+                status,
+                StatusCode::TOO_MANY_REQUESTS
+                    | StatusCode::BAD_GATEWAY
+                    | StatusCode::SERVICE_UNAVAILABLE
+                    | StatusCode::GATEWAY_TIMEOUT
+            ),
+            text: format!("it answers {status}"),
+        })
+    }
+}
+
+/// Why a batch was not taken.
+struct Problem {
+    may_pass: bool,
+    text: String,
+}
+
+impl Problem {
+    fn passing(text: impl Into<String>) -> Self {
+        Self {
+            may_pass: true,
+            text: text.into(),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A client that closes its sending side behind its request gets its answer, whole and once; one that has gone
+//! is told from it, and its vendor is left (README, "Money", 5).
+
+use std::{sync::Arc, time::Duration};
+
+use http::{Response, StatusCode};
+use http_body_util::Empty;
+use hyper::{
+    Request,
+    body::{Bytes, Incoming},
+    client::conn::http1::handshake,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
+    net::TcpStream,
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use tollgate::demo::{script::polite, vendor::Step};
+
+use crate::{
+    edge::statuses,
+    harness::{Answer, Key, World, eventually, whole, with},
+    ops::{BOTH, Op},
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The bytes of a call, on a connection that may be used again.
+pub fn call(op: Op, key: &Key, stream: bool) -> String {
+    let body = with(op.body("Привет"), json!({ "stream": stream })).to_string();
+    format!(
+        "POST {} HTTP/1.1\r\nhost: gateway.example\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\nanthropic-version: 2026-10-21\r\ncontent-length: {}\r\n\r\n{body}",
+        op.path(),
+        key.secret,
+        body.len()
+    )
+}
+
+/// Says this, and that it is all.
+async fn said(world: &World, bytes: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+    socket.write_all(bytes.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    socket
+}
+
+/// Reads on until this has come.
+async fn read_until(socket: &mut TcpStream, read: &mut Vec<u8>, last: &str) {
+    while !String::from_utf8_lossy(read).contains(last) {
+        let count = timeout(PATIENCE, socket.read_buf(read)).await;
+        let count = count.unwrap_or_else(|_| panic!("no {last:?} in ten seconds"));
+        assert_ne!(count.unwrap(), 0, "no {last:?} up to the end: {read:?}");
+    }
+}
+
+/// Reads to the end, which comes by itself.
+async fn read_to_end(socket: &mut TcpStream, read: &mut Vec<u8>) {
+    let ended = timeout(PATIENCE, socket.read_to_end(read)).await;
+    ended.expect("the connection ends").unwrap();
+}
+
+/// What a usual client makes of these bytes.
+pub async fn understood(bytes: &[u8]) -> Answer {
+    let (mut ours, theirs) = duplex(bytes.len().max(1024));
+    let (mut sender, connection) = handshake(TokioIo::new(theirs)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { drop(connection.await) });
+    let req = Request::get("/").body(Empty::<Bytes>::new()).unwrap();
+    let asked = sender.send_request(req);
+    let answering = async {
+        let _ = ours.read(&mut [0; 1024]).await.unwrap();
+        ours.write_all(bytes).await.unwrap();
+        ours.shutdown().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(asked, answering);
+    let res: Response<Incoming> = answer.unwrap();
+    whole(res).await
+}
+
+fn is_whole(op: Op, stream: bool, answer: &Answer) {
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert!(!answer.failed, "{answer:?}");
+    if !stream {
+        assert!(answer.json()["usage"].is_object(), "{answer:?}");
+        return;
+    }
+    let last = match op {
+        Op::Chat => "data: [DONE]",
+        Op::Messages => "message_stop",
+    };
+    assert!(answer.text().contains(last), "{answer:?}");
+}
+
+/// One call was made, and paid as one that came to its end.
+async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
+    let number = answer.headers["x-request-id"].to_str().unwrap();
+    let receipt = world.receipt(number).await;
+    assert_eq!(receipt["end"], "finished", "{receipt}");
+    assert_eq!(receipt["estimated"], false, "{receipt}");
+    let account = world.settled(key).await;
+    assert_eq!(account["spent_rub"], receipt["charged_rub"], "{account}");
+    assert_eq!(world.vendor.received().len(), 1);
+}
+
+#[tokio::test]
+async fn its_answer_comes_whole_and_is_charged_once() {
+    for op in BOTH {
+        for stream in [false, true] {
+            let world = World::start().await;
+            world.vendor.script(polite);
+            let key = world.key().await;
+            let mut socket = said(&world, &call(op, &key, stream)).await;
+            let mut read = Vec::new();
+            read_to_end(&mut socket, &mut read).await;
+            let answer = understood(&read).await;
+            is_whole(op, stream, &answer);
+            is_charged_once(&world, &key, &answer).await;
+        }
+    }
+    let world = World::start().await;
+    for path in ["/", "/v1/tollgate/models", "/openapi.yaml", "/nowhere"] {
+        let bytes = format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\n\r\n");
+        let mut read = Vec::new();
+        read_to_end(&mut said(&world, &bytes).await, &mut read).await;
+        let expected = if path == "/nowhere" { 404 } else { 200 };
+        assert_eq!(statuses(&read), [expected], "{path}");
+    }
+}
+
+/// Where it waits for the vendor it is asked whether it is there, with what every client passes over.
+#[tokio::test]
+async fn it_waits_as_long_as_its_vendor_takes_before_and_within_the_answer() {
+    for op in BOTH {
+        for stream in [false, true] {
+            // Before the vendor's head, and behind its second piece.
+            for step in [0, 2] {
+                let world = World::start().await;
+                let (hold, key) = (Arc::new(Notify::new()), world.key().await);
+                let held = Arc::clone(&hold);
+                world.vendor.script(move |received| {
+                    let reply = polite(received);
+                    let step = if stream { step } else { 0 };
+                    reply.with_step(step, Step::Hold(Arc::clone(&held)))
+                });
+                let mut socket = said(&world, &call(op, &key, stream)).await;
+                let mut read = Vec::new();
+                let asked = if stream && step == 2 {
+                    "\n\n\r\n0"
+                } else {
+                    "HTTP/1.1 100 Continue\r\n\r\n"
+                };
+                read_until(&mut socket, &mut read, asked).await;
+                hold.notify_one();
+                read_to_end(&mut socket, &mut read).await;
+                let answer = understood(&read).await;
+                is_whole(op, stream, &answer);
+                is_charged_once(&world, &key, &answer).await;
+            }
+        }
+    }
+}
+
+/// A client of HTTP/1.0 knows nothing of what comes before an answer, nor of chunks: it is sent none of them.
+#[tokio::test]
+async fn one_of_http_1_0_is_sent_its_answer_alone() {
+    for op in BOTH {
+        for stream in [false, true] {
+            let world = World::start().await;
+            world.vendor.script(move |received| {
+                polite(received).with_step(0, Step::Wait(Duration::from_millis(500)))
+            });
+            let key = world.key().await;
+            let bytes = call(op, &key, stream).replace("HTTP/1.1", "HTTP/1.0");
+            let mut read = Vec::new();
+            read_to_end(&mut said(&world, &bytes).await, &mut read).await;
+            let answer = understood(&read).await;
+            is_whole(op, stream, &answer);
+            assert_eq!(statuses(&read), [200]);
+            is_charged_once(&world, &key, &answer).await;
+        }
+    }
+}
+
+/// Nothing comes in when it leaves later: the next question finds out.
+#[tokio::test]
+async fn one_that_reads_on_and_then_leaves_is_noticed_and_its_vendor_left() {
+    for step in [0, 2] {
+        let world = World::start().await;
+        let key = world.key().await;
+        world
+            .vendor
+            .script(move |received| polite(received).with_step(step, Step::Hold(Arc::default())));
+        let mut socket = said(&world, &call(Op::Chat, &key, true)).await;
+        let mut read = Vec::new();
+        let asked = ["HTTP/1.1 100 Continue\r\n\r\n", "\n\n\r\n0"][step / 2];
+        read_until(&mut socket, &mut read, asked).await;
+        let left = Instant::now();
+        drop(socket);
+        eventually("the vendor's connection is closed", async || {
+            (world.vendor.open() == 0).then_some(())
+        })
+        .await;
+        assert!(
+            left.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            left.elapsed()
+        );
+        let account = world.settled(&key).await;
+        assert_ne!(account["spent_rub"], "0.00", "{account}");
+    }
+}
+
+/// What breaks off is no request, whoever reads on behind it.
+#[tokio::test]
+async fn a_request_that_breaks_off_is_not_served() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        let whole = call(op, &key, true);
+        for cut in [1, 10, whole.len() / 2] {
+            let mut read = Vec::new();
+            let bytes = &whole[..whole.len() - cut];
+            read_to_end(&mut said(&world, bytes).await, &mut read).await;
+            assert!(!statuses(&read).contains(&200), "{cut}: {read:?}");
+        }
+    }
+    assert!(world.vendor.received().is_empty());
+    assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
+}

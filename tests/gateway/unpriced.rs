@@ -1,0 +1,309 @@
+//! Decisions, "Money": never a price by accident. What a vendor bills at a rate that the model does not have is refused
+//! before it costs; where the model has it, the call is held, charged and told by it.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::{INVALID, cost_nothing, decimal, micro, refused, refuses},
+    harness::{Answer, Key, Setup, World, request, with},
+    ops::{BOTH, Op},
+    replies::{Tokens, answer},
+};
+
+/// Prices of `chat` and of `messages`, with cache writes of an hour: four times those of five minutes.
+fn with_an_hour() -> Setup {
+    Setup::default()
+        .edit(
+            "cache_write = \"0.5\"",
+            "cache_write = \"0.5\", cache_write_1h = \"2\"",
+        )
+        .edit(
+            "cache_write = \"5\"",
+            "cache_write = \"5\", cache_write_1h = \"20\"",
+        )
+}
+
+/// A body with a part for each lifetime; an empty one is a mark without a `ttl`.
+fn marked(op: Op, lifetimes: &[&str]) -> Value {
+    let parts: Vec<_> = lifetimes
+        .iter()
+        .map(|ttl| {
+            let mut mark = json!({ "type": "ephemeral" });
+            if !ttl.is_empty() {
+                mark["ttl"] = (*ttl).into();
+            }
+            json!({ "type": "text", "text": "x", "cache_control": mark })
+        })
+        .collect();
+    with(
+        op.body(""),
+        json!({ "messages": [{ "role": "user", "content": parts }] }),
+    )
+}
+
+/// Another path that takes the body of a call of this operation.
+async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
+    let mut headers = vec![
+        ("x-api-key", key.secret.as_str()),
+        ("content-type", "application/json"),
+    ];
+    if op == Op::Messages {
+        headers.push(("anthropic-version", "2026-10-21"));
+    }
+    let body = body.to_string().into();
+    world
+        .ask(request(Method::POST, &world.url(path), &headers, body))
+        .await
+}
+
+const ESTIMATE: &str = "/v1/tollgate/estimate";
+const COUNT: &str = "/v1/messages/count_tokens";
+
+#[tokio::test]
+async fn a_lifetime_in_the_cache_without_a_price_is_refused_by_its_name() {
+    for op in BOTH {
+        let ttl = "messages[0].content[0].cache_control.ttl";
+        refuses(
+            op,
+            ttl,
+            ["1h", "12h", "30m", "x"].map(|ttl| marked(op, &[ttl])),
+        )
+        .await;
+        let top = json!({ "cache_control": { "type": "ephemeral", "ttl": "1h" } });
+        refuses(op, "cache_control.ttl", [with(op.body("x"), top)]).await;
+        let tools = json!({ "tools": [{ "name": "f", "input_schema": { "type": "object" },
+            "cache_control": { "type": "ephemeral", "ttl": "1h" } }] });
+        refuses(
+            op,
+            "tools[0].cache_control.ttl",
+            [with(op.body("x"), tools)],
+        )
+        .await;
+        // A mixture has none either.
+        let second = "messages[0].content[1].cache_control.ttl";
+        refuses(op, second, [marked(op, &["", "1h"])]).await;
+    }
+    let options = json!({ "prompt_cache_options": { "mode": "implicit", "ttl": "12h" } });
+    let body = with(Op::Chat.body("x"), options);
+    refuses(Op::Chat, "prompt_cache_options.ttl", [body]).await;
+    let points = json!({ "cache_control_injection_points": [{ "location": "message" }] });
+    let body = with(Op::Chat.body("x"), points);
+    refuses(Op::Chat, "cache_control_injection_points[0]", [body]).await;
+}
+
+#[tokio::test]
+async fn the_usual_lifetimes_go_through_as_they_are() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for body in [marked(op, &[""]), marked(op, &["5m", "", "5m"])] {
+            let answer = op.call(&world, &key, &body).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let sent = world.vendor.received().pop().unwrap().json();
+            assert_eq!(sent["messages"], body["messages"]);
+        }
+    }
+    let options =
+        json!({ "prompt_cache_options": { "ttl": "30m" }, "prompt_cache_retention": "24h" });
+    let body = with(Op::Chat.body("x"), options);
+    assert_eq!(world.chat(&key, &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_estimate_and_a_count_are_refused_where_the_call_is() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (op, path) in [
+        (Op::Chat, ESTIMATE),
+        (Op::Messages, ESTIMATE),
+        (Op::Messages, COUNT),
+    ] {
+        let answer = posted(&world, op, &key, path, &marked(op, &["1h"])).await;
+        let text = refused(path, &answer, 400, INVALID, "");
+        assert!(
+            text.contains("«messages[0].content[0].cache_control.ttl»"),
+            "{text}"
+        );
+        cost_nothing(path, &world, &key, &answer).await;
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn an_hour_in_the_cache_is_held_charged_and_shown_at_its_own_rate() {
+    let world = with_an_hour().start().await;
+    let key = world.key().await;
+    let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+    for (op, model) in BOTH.into_iter().zip(catalog["models"].as_array().unwrap()) {
+        let used = Tokens {
+            input: 3,
+            cached_input: 5,
+            cache_write: 400,
+            output: 7,
+        };
+        world
+            .vendor
+            .script(move |_| Reply::json(200, &answer(op, "да", &used.usage(op))));
+        for (lifetimes, class) in [
+            (&["1h", "1h"][..], "cache_write_1h_rub_mtok"),
+            (&["5m", ""], "cache_write_rub_mtok"),
+            (&[], "cache_write_rub_mtok"),
+        ] {
+            let body = match lifetimes {
+                [] => op.body("x"),
+                lifetimes => marked(op, lifetimes),
+            };
+            let said = posted(&world, op, &key, ESTIMATE, &body).await.json();
+            let called = op.call(&world, &key, &body).await;
+            assert_eq!(called.status, 200, "{called:?}");
+            let receipt = world.receipt(&called.number()).await;
+
+            assert_eq!(receipt["price"]["cache_write"], model[class], "{receipt}");
+            assert_eq!(receipt["price"], said["price"]);
+            assert_eq!(receipt["held_rub"], said["hold_rub"]);
+            // Rubles for a million tokens are micro-rubles for one.
+            let rate = |class: &str| micro(&model[class]) / 1_000_000;
+            let charge = 3 * rate("input_rub_mtok")
+                + 5 * rate("cached_input_rub_mtok")
+                + 400 * rate(class)
+                + 7 * rate("output_rub_mtok");
+            assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
+            assert_eq!(
+                called.headers["x-cost-rub"],
+                receipt["charged_rub"].as_str().unwrap()
+            );
+            let dearest = rate("input_rub_mtok").max(rate(class));
+            let hold = said["input_tokens_max"].as_i64().unwrap() * dearest
+                + said["output_tokens_max"].as_i64().unwrap() * rate("output_rub_mtok");
+            assert_eq!(micro(&receipt["held_rub"]), hold, "{receipt}");
+        }
+    }
+    let audit = world
+        .admin(Method::POST, "/admin/v1/audit", None)
+        .await
+        .json();
+    assert_eq!(audit["breaches"], json!([]), "{audit}");
+}
+
+#[tokio::test]
+async fn one_call_has_one_lifetime_in_the_cache() {
+    let world = with_an_hour().start().await;
+    let key = world.key().await;
+    for op in BOTH {
+        for (lifetimes, index) in [(["1h", "5m"], 0), (["1h", ""], 0), (["", "1h"], 1)] {
+            let body = marked(op, &lifetimes);
+            let answer = op.call(&world, &key, &body).await;
+            let text = refused(&body.to_string(), &answer, 400, INVALID, "");
+            let field = format!("«messages[0].content[{index}].cache_control.ttl»");
+            assert!(
+                text.contains(&field) && text.contains("один срок"),
+                "{text}"
+            );
+        }
+        // No rate of an hour makes one of another time.
+        let answer = op.call(&world, &key, &marked(op, &["2h"])).await;
+        refused("2h", &answer, 400, INVALID, "");
+        cost_nothing("2h", &world, &key, &answer).await;
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_lifetime_that_reaches_no_vendor_costs_what_it_always_did() {
+    for setup in [Setup::default(), with_an_hour()] {
+        let world = setup.start().await;
+        let key = world.key().await;
+        for (op, model) in [(Op::Messages, Op::Chat), (Op::Chat, Op::Messages)] {
+            let model = model.model();
+            for lifetimes in [&["1h"][..], &["1h", "5m"], &["12h"]] {
+                let body = with(marked(op, lifetimes), json!({ "model": model }));
+                let answer = op.call(&world, &key, &body).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                let sent = world.vendor.received().pop().unwrap().json();
+                assert!(!sent.to_string().contains("cache_control"), "{sent}");
+                let receipt = world.receipt(&answer.number()).await;
+                let usual = if model == "chat" { "50.00" } else { "500.00" };
+                assert_eq!(receipt["price"]["cache_write"], usual, "{receipt}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rate_of_an_hour_is_shown_where_there_is_one_and_nowhere_else() {
+    let setup = Setup::default().edit(
+        "cache_write = \"5\"",
+        "cache_write = \"5\", cache_write_1h = \"20.5\"",
+    );
+    let world = setup.start().await;
+    let usual = World::start().await;
+    let browser = [("accept", "text/html")];
+    let (catalog, page) = (
+        world.get("/v1/tollgate/models", &[]).await.json(),
+        world.get("/", &browser).await.text(),
+    );
+    assert_eq!(catalog["models"][0].get("cache_write_1h_rub_mtok"), None);
+    let rate = &catalog["models"][1]["cache_write_1h_rub_mtok"];
+    assert_eq!(decimal(rate), decimal(&json!("2050")));
+    let shown = format!(
+        "на час: <data value=\"{}\">2\u{202f}050,00",
+        rate.as_str().unwrap()
+    );
+    assert_eq!(page.matches(&shown).count(), 1, "{page}");
+
+    // But for that, nothing differs from what is shown without it.
+    let mut known = catalog.clone();
+    let model = known["models"][1].as_object_mut().unwrap();
+    model.remove("cache_write_1h_rub_mtok").unwrap();
+    let without = usual.get("/v1/tollgate/models", &[]).await;
+    let mut without_it = without.json();
+    without_it["price_version"] = known["price_version"].clone();
+    assert_eq!(known, without_it);
+    let page = usual.get("/", &browser).await.text();
+    assert!(
+        !page.contains("на час") && !page.contains("<small>"),
+        "{page}"
+    );
+}
+
+/// A chat body whose input is held as so many tokens: 512 for the call, 8 for its message, the rest
+/// for text at a byte and a half.
+fn held_as(tokens: usize) -> Value {
+    Op::Chat.body(&"x".repeat((tokens - 520) / 2 * 3))
+}
+
+#[tokio::test]
+async fn a_call_that_may_be_longer_than_its_price_is_refused_with_both_numbers() {
+    let setup = Setup::default().edit(
+        "output_tokens_max = 4000\nroutes = [ { vendor = \"chat-vendor\"",
+        "output_tokens_max = 4000\ninput_tokens_priced_max = 1000\nroutes = [ { vendor = \"chat-vendor\"",
+    );
+    let world = setup.start().await;
+    let key = world.key().await;
+    let (fits, long) = (held_as(1000), held_as(1002));
+    let said = posted(&world, Op::Chat, &key, ESTIMATE, &fits).await.json();
+    assert_eq!(said["input_tokens_max"], 1000, "{said}");
+    assert_eq!(world.chat(&key, &fits).await.status, 200);
+    world.settled(&key).await;
+    let received = world.vendor.received().len();
+    for answer in [
+        world.chat(&key, &long).await,
+        posted(&world, Op::Chat, &key, ESTIMATE, &long).await,
+    ] {
+        let text = refused("long", &answer, 400, INVALID, "");
+        for said in ["«messages»", "1002", "1000"] {
+            assert!(text.contains(said), "{text}");
+        }
+    }
+    assert_eq!(world.vendor.received().len(), received);
+    assert_eq!(world.account(&key).await["held_rub"], "0.00");
+    // A count is free, whatever it counts, and tells more than a bound.
+    let count = with(long, json!({ "max_tokens": null }));
+    let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    // The other model has no such limit.
+    let long = Op::Messages.body(&"x".repeat(30_000));
+    assert_eq!(world.messages(&key, &long).await.status, 200);
+}
