@@ -251,6 +251,7 @@ async fn answers_late() -> Verdict {
     }
     for call in each_kind(&client) {
         all_serve(&world).await;
+        world.settled().await;
         let trap = world
             .redis_proxy(0)
             .trap(Way::Up, script("settle"), Then::HoldAnswer);
