@@ -389,6 +389,7 @@ fn price() -> Arc<Price> {
         cache_write: rate,
         version: 1,
         exchange_rate: "90.50".into(),
+        ..Price::default()
     })
 }
 

@@ -42,6 +42,7 @@
 //!     cache_write: rubles_for_a_million(125),
 //!     version: 1,
 //!     exchange_rate: "90.50".into(),
+//!     ..Price::default()
 //! };
 //! let service = ServiceBuilder::new()
 //!     .layer(ParseLayer::new(ParseLimits::default()))

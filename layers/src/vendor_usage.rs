@@ -181,6 +181,7 @@ impl ChatUsage {
                 cached_input,
                 cache_write,
                 output,
+                ..Usage::default()
             },
             reasoning,
             suspect: contradicted

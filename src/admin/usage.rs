@@ -254,6 +254,7 @@ impl Sums {
             cached_input: cached_input.saturating_add(used.cached_input),
             cache_write: cache_write.saturating_add(used.cache_write),
             output: output.saturating_add(used.output),
+            ..Usage::default()
         };
         self.calls += 1;
         self.charged_rub.0 += i128::from(receipt.charged_rub.micro());
@@ -409,6 +410,7 @@ mod tests {
                         cached_input: 2,
                         cache_write: 3,
                         output: 4,
+                        ..Usage::default()
                     },
                     estimated,
                     ..Item::new(model, "v", End::Finished)

@@ -373,6 +373,7 @@ impl UsdtRates {
             cache_write: rubles(self.cache_write)?,
             version,
             exchange_rate: rate.normalize().to_string(),
+            ..Price::default()
         }));
         Some(match self.cache_write_1h {
             None => prices,

@@ -387,6 +387,7 @@ mod tests {
             cache_write: rate,
             version: 7,
             exchange_rate: "90".into(),
+            ..Price::default()
         }))
     }
 

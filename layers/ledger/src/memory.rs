@@ -448,6 +448,7 @@ mod tests {
                     cached_input: 2,
                     cache_write: 3,
                     output: 4,
+                    ..Usage::default()
                 },
                 ..Item::new("m", "v", End::Finished)
             },

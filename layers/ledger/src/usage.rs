@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::price::{Class, Counts, Kind, Served};
+
 /// Model tokens by rate class. The classes do not overlap: a token is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
@@ -16,48 +18,83 @@ pub struct Usage {
     pub cache_write: u64,
     /// Output, reasoning included.
     pub output: u64,
+    /// What some vendors bill apart.
+    #[serde(default, skip_serializing_if = "Counts::is_empty")]
+    pub classes: Counts,
 }
 
 impl Usage {
-    /// All three classes of input.
+    /// All classes of input.
     #[must_use]
-    pub const fn input_total(&self) -> u64 {
+    pub fn input_total(&self) -> u64 {
         self.input
             .saturating_add(self.cached_input)
             .saturating_add(self.cache_write)
+            .saturating_add(self.classes.total(Kind::Input))
     }
 
-    /// Whether no token was used.
+    /// All classes of output.
     #[must_use]
-    pub const fn is_zero(&self) -> bool {
-        self.input_total() == 0 && self.output == 0
+    pub fn output_total(&self) -> u64 {
+        self.output.saturating_add(self.classes.total(Kind::Output))
+    }
+
+    /// Whether nothing was used.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.input_total() == 0 && self.output == 0 && self.classes.is_empty()
     }
 
     /// Holds the counts within `input_max` and `output_max` tokens; says whether it had to.
     ///
-    /// Surplus input is taken from the ordinary class first, then from what was read from the cache,
-    /// then from what was written to it.
+    /// Surplus is taken from the ordinary class first; of input then from what was read from the cache, from what was
+    /// written to it, and from the other classes.
     #[must_use]
     pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
-        // Three counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
-        let total = [self.input, self.cached_input, self.cache_write]
-            .map(u128::from)
-            .iter()
-            .sum::<u128>();
-        let mut surplus = total.saturating_sub(input_max.into());
-        let clamped = surplus > 0 || self.output > output_max;
-        for class in [
-            &mut self.input,
-            &mut self.cached_input,
-            &mut self.cache_write,
-        ] {
-            let cut = u64::try_from(surplus).unwrap_or(u64::MAX).min(*class);
-            *class -= cut;
-            surplus -= u128::from(cut);
-        }
-        self.output = self.output.min(output_max);
-        (self, clamped)
+        let Self {
+            input,
+            cached_input,
+            cache_write,
+            output,
+            classes,
+        } = &mut self;
+        let inputs = [input, cached_input, cache_write];
+        let cut = [
+            hold_within(input_max, inputs, classes, Kind::Input),
+            hold_within(output_max, [output], classes, Kind::Output),
+        ];
+        (self, cut.contains(&true))
     }
+}
+
+/// Takes from `counts`, and then from the classes of this kind, what is beyond `max` in all; says whether there was any.
+fn hold_within<const N: usize>(
+    max: u64,
+    counts: [&mut u64; N],
+    classes: &mut Counts,
+    kind: Kind,
+) -> bool {
+    // Counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
+    let of_kind = |class: &Class| class.kind() == kind;
+    let apart = Class::ALL.into_iter().filter(of_kind);
+    let total = counts.iter().map(|count| u128::from(**count)).sum::<u128>()
+        + apart
+            .map(|class| u128::from(classes.get(class)))
+            .sum::<u128>();
+    let mut surplus = total.saturating_sub(max.into());
+    if surplus == 0 {
+        return false;
+    }
+    let mut take = |count: &mut u64| {
+        let cut = u64::try_from(surplus).unwrap_or(u64::MAX).min(*count);
+        *count -= cut;
+        surplus -= u128::from(cut);
+    };
+    counts.into_iter().for_each(&mut take);
+    for class in Class::ALL.into_iter().filter(of_kind) {
+        take(classes.get_mut(class));
+    }
+    true
 }
 
 /// Bytes of text for one token where a vendor left out the usage: English has 4.0, Russian 7.7.
@@ -76,6 +113,10 @@ pub struct Bounds {
     pub output_bound: u64,
     /// What no honest count of output exceeds.
     pub output_limit: u64,
+    /// The calls of a vendor's tools that were held for; `None`: none were asked for, and what comes is charged.
+    pub calls_max: Option<u64>,
+    /// The class of what was written to the cache for a time that the vendor does not tell, if it is none of the four.
+    pub cache_write: Option<Class>,
 }
 
 /// The usage that a call is charged for.
@@ -101,11 +142,14 @@ impl Bounds {
             true => self.input_bound,
             false => u64::MAX,
         };
-        let output_max = match reported.output > self.output_limit {
+        let output_max = match reported.output_total() > self.output_limit {
             true => self.output_bound,
             false => u64::MAX,
         };
-        let (mut usage, bounded) = reported.clamped(input_max, output_max);
+        let (mut usage, mut bounded) = reported.clamped(input_max, output_max);
+        if !usage.classes.is_empty() || self.cache_write.is_some() {
+            bounded |= self.count_classes(&mut usage, reading.cache_write_5m);
+        }
         let mut estimated = bounded || reading.suspect;
         // No call is without input.
         if usage.input_total() == 0 {
@@ -113,7 +157,7 @@ impl Bounds {
         }
         // No output reported for text that was there, or no count of it yet.
         let missing = match reading.end {
-            Some(End::Finished) if reading.output_counted => usage.output == 0 && seen > 0,
+            Some(End::Finished) if reading.output_counted => usage.output_total() == 0 && seen > 0,
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
@@ -127,7 +171,26 @@ impl Bounds {
             bounded,
         }
     }
+
+    /// Holds calls of tools to what was held for, and says whether it had to; counts as the dearest that was asked for
+    /// what was written to the cache for a time that the vendor has not told.
+    fn count_classes(&self, usage: &mut Usage, cache_write_5m: u64) -> bool {
+        if let Some(class) = self.cache_write {
+            let untold = usage.cache_write.saturating_sub(cache_write_5m);
+            usage.cache_write -= untold;
+            let written = usage.classes.get_mut(class);
+            *written = written.saturating_add(untold);
+        }
+        let calls = usage.classes.get_mut(Class::WebSearchCall);
+        let max = self.calls_max.unwrap_or(UNASKED_CALLS_MAX);
+        let had_to = *calls > max;
+        *calls = (*calls).min(max);
+        had_to
+    }
 }
+
+/// No honest answer has more calls of tools that nobody asked for.
+const UNASKED_CALLS_MAX: u64 = 100;
 
 /// How a call ended. The receipt keeps it. Exhaustive on purpose: each end says something about who pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,6 +235,10 @@ pub struct Reading {
     pub dispatched: bool,
     /// The newest usage that the vendor reported.
     pub usage: Option<Usage>,
+    /// Of the usage's `cache_write`, what the vendor said is kept for five minutes.
+    pub cache_write_5m: u64,
+    /// How the vendor said that it served the call.
+    pub served: Served,
     /// The usage's output is a count, not the first guess that messages streams begin with.
     pub output_counted: bool,
     /// Something about the reported usage made no sense and was repaired.
@@ -298,6 +365,7 @@ mod tests {
             input_estimate: 20,
             output_bound: 50,
             output_limit: 60,
+            ..Bounds::default()
         };
         for end in [
             End::Finished,
@@ -363,6 +431,7 @@ mod tests {
             cached_input: 5,
             cache_write: 1,
             output: 7,
+            ..Usage::default()
         };
         assert_eq!(usage.clamped(16, 7), (usage, false));
         assert_eq!(
@@ -372,7 +441,8 @@ mod tests {
                     input: 0,
                     cached_input: 3,
                     cache_write: 1,
-                    output: 3
+                    output: 3,
+                    ..Usage::default()
                 },
                 true
             )
@@ -382,6 +452,7 @@ mod tests {
             cached_input: 0,
             cache_write: 0,
             output: u64::MAX,
+            ..Usage::default()
         };
         let (held, clamped) = absurd.clamped(100, 100);
         assert!(clamped && held.input_total() <= 100 && held.output <= 100);
@@ -394,6 +465,7 @@ mod tests {
             cached_input: u64::MAX,
             cache_write: u64::MAX,
             output: u64::MAX,
+            ..Usage::default()
         };
         for (input_max, output_max) in [(0, 0), (10, 5), (u64::MAX, 1)] {
             let (clamped, had_to) = usage.clamped(input_max, output_max);

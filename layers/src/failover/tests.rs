@@ -200,6 +200,7 @@ impl World {
                 cache_write: rate,
                 version: 1,
                 exchange_rate: "1".into(),
+                ..Price::default()
             }),
             output_tokens: 10,
             meter: Meter::default(),

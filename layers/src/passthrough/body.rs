@@ -846,7 +846,7 @@ mod tests {
                 input: 5,
                 cached_input: 7,
                 cache_write: 2,
-                output: 3
+                output: 3..Usage::default()
             })
         );
         assert_eq!(reading.text_bytes, 5);

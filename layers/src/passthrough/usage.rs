@@ -468,6 +468,7 @@ impl MessagesUsage {
                 cached_input,
                 cache_write,
                 output,
+                ..Usage::default()
             },
             suspect,
         })
@@ -554,6 +555,7 @@ mod tests {
                 cached_input,
                 cache_write,
                 output,
+                ..Usage::default()
             };
             assert_eq!(
                 read(Format::Chat, usage),
@@ -573,6 +575,7 @@ mod tests {
             cached_input: 1,
             cache_write: 2,
             output: 9,
+            ..Usage::default()
         };
         assert_eq!(read(Format::Messages, usage), (Some(expected), false));
     }

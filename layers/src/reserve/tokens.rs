@@ -237,6 +237,7 @@ mod tests {
                 cache_write: rate,
                 version: 1,
                 exchange_rate: "1".into(),
+                ..Price::default()
             }),
             model: Arc::new(Model {
                 id: "m".into(),

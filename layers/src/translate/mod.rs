@@ -31,6 +31,7 @@
 //! #         cache_write: rate,
 //! #         version: 1,
 //! #         exchange_rate: "1".into(),
+//! #         ..Price::default()
 //! #     };
 //! #     let body = Bytes::from_static(body.as_bytes());
 //! #     let call = parse::call(Operation::Chat, &body, 100).unwrap();

@@ -148,6 +148,13 @@ pub struct Item {
     /// The vendor's counts were beyond what is possible, and were cut to what was held for.
     #[serde(default)]
     pub bounded: bool,
+    /// The vendor told of something that has no price: it was charged at the dearest rate that covers it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unpriced: bool,
+    /// What the vendor takes for the call, in rubles at the exchange rate of its price, where that is known. The
+    /// operator's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_cost_rub: Option<MicroRub>,
     /// How the call ended.
     pub end: End,
     /// The session that the caller named.
@@ -171,10 +178,17 @@ impl Item {
             price: None,
             estimated: false,
             bounded: false,
+            unpriced: false,
+            vendor_cost_rub: None,
             end,
             session: None,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// How a settlement was booked.

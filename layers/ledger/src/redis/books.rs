@@ -529,12 +529,15 @@ mod tests {
                 cached_input: 2,
                 cache_write: 3,
                 output: u64::MAX,
+                ..Usage::default()
             },
             price: None,
             estimated: true,
             bounded: true,
             end: End::ClientLeft,
             session: Some("s-1".parse().unwrap()),
+            unpriced: false,
+            vendor_cost_rub: None,
         };
         let mut entry: HashMap<String, String> = [
             ("at", "1700000000000"),

@@ -23,8 +23,10 @@ use crate::{
 /// A dispute moved nothing: what is booked later takes its place. Anything else stands.
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
-    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
+    classes, unpriced, vendor_cost)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+    ?21, ?22, ?23)
 ON CONFLICT (number) DO UPDATE SET
     at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
     model = excluded.model, vendor = excluded.vendor, input = excluded.input,
@@ -32,7 +34,8 @@ ON CONFLICT (number) DO UPDATE SET
     output = excluded.output, held = excluded.held, cost = excluded.cost,
     charged = excluded.charged, loss = excluded.loss, ended = excluded.ended,
     booked = excluded.booked, estimated = excluded.estimated, price = excluded.price,
-    bounded = excluded.bounded, session = excluded.session
+    bounded = excluded.bounded, session = excluded.session, classes = excluded.classes,
+    unpriced = excluded.unpriced, vendor_cost = excluded.vendor_cost
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
 /// So many prices of a batch are remembered as text.
@@ -190,9 +193,15 @@ impl<'conn> Receipts<'conn> {
             price,
             estimated,
             bounded,
+            unpriced,
+            vendor_cost_rub,
             end,
             session,
         } = &receipt.item;
+        let classes = match usage.classes.is_empty() {
+            true => None,
+            false => Some(to_json(&usage.classes)?),
+        };
         let price = match price {
             None => None,
             Some(price) => Some(price_text(&mut self.prices, price)?),
@@ -219,6 +228,9 @@ impl<'conn> Receipts<'conn> {
             price,
             bounded,
             session.as_deref(),
+            classes,
+            unpriced,
+            vendor_cost_rub.map(MicroRub::micro),
         ];
         self.insert.execute(row)?;
         Ok(())
@@ -364,6 +376,7 @@ mod tests {
             cache_write: rate,
             version,
             exchange_rate: "90.5".into(),
+            ..Price::default()
         })
     }
 

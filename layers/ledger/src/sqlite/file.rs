@@ -115,12 +115,19 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 
 /// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
 /// that is started again on the file does so.
-const RECEIPT_COLUMNS: [(&str, &str); 2] = [
+const RECEIPT_COLUMNS: [(&str, &str); 5] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
     ),
     ("session", "TEXT"),
+    // Counts beside the four, as JSON; NULL where there is none.
+    ("classes", "TEXT"),
+    (
+        "unpriced",
+        "INTEGER NOT NULL DEFAULT 0 CHECK (unpriced IN (0, 1))",
+    ),
+    ("vendor_cost", "INTEGER"),
 ];
 /// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
 /// the month and the day of the last charge which they are and what had been used before them.
@@ -135,7 +142,8 @@ const KEY_COLUMNS: [&str; 6] = [
 
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
-    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session";
+    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
+    vendor_cost";
 
 /// Receipts may be trimmed by age one day, so their sums bound the books from below.
 const BREACHES: &str = "
@@ -473,6 +481,10 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
         .get::<_, Option<String>>(17)?
         .map(|_| from_json(row, 17))
         .transpose()?;
+    let classes = row
+        .get::<_, Option<String>>(20)?
+        .map(|_| from_json(row, 20))
+        .transpose()?;
     Ok(Receipt {
         number: parsed(row, 0)?,
         at_ms: count(row, 1)?,
@@ -491,10 +503,13 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
                 cached_input: count(row, 7)?,
                 cache_write: count(row, 8)?,
                 output: count(row, 9)?,
+                classes: classes.unwrap_or_default(),
             },
             price,
             estimated: row.get(16)?,
             bounded: row.get(18)?,
+            unpriced: row.get(21)?,
+            vendor_cost_rub: optional_amount(row, 22)?,
             end: from_word(row, 14)?,
             // As in JSON: money that is booked must be read, whatever stands here.
             session: row

@@ -77,6 +77,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
         cache_write: rate,
         version: 7,
         exchange_rate: "90.5".into(),
+        ..Price::default()
     };
     Settlement {
         number: number(index),
@@ -93,12 +94,15 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
                 cached_input: 2,
                 cache_write: 3,
                 output: 4,
+                ..Usage::default()
             },
             price: Some(Arc::new(price)),
             estimated: true,
             bounded: true,
             end: End::ClientLeft,
             session: Some("s-1".parse().unwrap()),
+            unpriced: false,
+            vendor_cost_rub: None,
         },
     }
 }

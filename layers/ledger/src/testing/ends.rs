@@ -299,6 +299,8 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         price: None,
         estimated: false,
         bounded: false,
+        unpriced: false,
+        vendor_cost_rub: None,
         end: End::Finished,
         usage: Usage::default(),
         session: None,

@@ -9,7 +9,7 @@ use crate::{
     contract::{Entry, Hold, Item, Settlement},
     money::MicroRub,
     number::RequestNumber,
-    price::{Price, Rate},
+    price::{Class, Condition, Counts, Price, Rate, Rates},
     usage::{End, Usage},
 };
 
@@ -138,6 +138,15 @@ pub fn item() -> Item {
         cache_write: Rate::new(500_004),
         version: 7,
         exchange_rate: "98.7654".into(),
+        classes: Rates::default()
+            .with(Class::CacheWrite1h, Some(Rate::new(700_005)))
+            .with(Class::WebSearchCall, Some(Rate::new(900_006))),
+        condition: Condition {
+            above_input_tokens: Some(10),
+            service_tier: "flex".into(),
+            ..Condition::default()
+        },
+        rule: Some("правило".into()),
     };
     Item {
         model: "модель \"1\"".into(),
@@ -147,10 +156,15 @@ pub fn item() -> Item {
             cached_input: 12,
             cache_write: 13,
             output: 14,
+            classes: Counts::default()
+                .with(Class::CacheWrite1h, 15)
+                .with(Class::WebSearchCall, 16),
         },
         price: Some(Arc::new(price)),
         estimated: true,
         bounded: true,
+        unpriced: true,
+        vendor_cost_rub: Some(micro(17)),
         end: End::ClientLeft,
         session: Some("session-1".parse().unwrap()),
     }

@@ -48,12 +48,15 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
                 cached_input: 2,
                 cache_write: 3,
                 output: 4,
+                ..Usage::default()
             },
             price: None,
             estimated: true,
             bounded: false,
             end: End::GatewayStopped,
             session: (index != 3).then(|| "s-1".parse().unwrap()),
+            unpriced: false,
+            vendor_cost_rub: None,
         },
     })
 }

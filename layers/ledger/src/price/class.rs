@@ -1,0 +1,247 @@
+//! Rate classes beside the four that every model has.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, IgnoredAny, MapAccess, Visitor},
+    ser::SerializeMap,
+};
+
+use super::Rate;
+
+/// A class of use that some vendors bill apart from the four of [`Usage`](crate::usage::Usage). A token that is counted
+/// here is not counted there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// Input written to a cache that keeps it for an hour.
+    CacheWrite1h,
+    /// Input written to a cache that keeps it for twelve hours.
+    CacheWrite12h,
+    /// Input that is sound.
+    InputAudio,
+    /// Input that is an image.
+    InputImage,
+    /// Output that is sound.
+    OutputAudio,
+    /// Output that is an image.
+    OutputImage,
+    /// Searches of the web that the vendor ran for the model: counted by call, not by token.
+    WebSearchCall,
+}
+
+/// What a class is a kind of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Tokens of input; where the class has no price, the dearest input covers it.
+    Input,
+    /// Tokens of output, likewise.
+    Output,
+    /// Calls of a tool that the vendor runs. A rate is for one call.
+    Call,
+}
+
+impl Class {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; COUNT] = [
+        Self::CacheWrite1h,
+        Self::CacheWrite12h,
+        Self::InputAudio,
+        Self::InputImage,
+        Self::OutputAudio,
+        Self::OutputImage,
+        Self::WebSearchCall,
+    ];
+
+    /// Its name in configuration, catalog, receipts and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CacheWrite1h => "cache_write_1h",
+            Self::CacheWrite12h => "cache_write_12h",
+            Self::InputAudio => "input_audio",
+            Self::InputImage => "input_image",
+            Self::OutputAudio => "output_audio",
+            Self::OutputImage => "output_image",
+            Self::WebSearchCall => "web_search_call",
+        }
+    }
+
+    /// The class of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+
+    /// What it is a kind of.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::CacheWrite1h | Self::CacheWrite12h | Self::InputAudio | Self::InputImage => {
+                Kind::Input
+            }
+            Self::OutputAudio | Self::OutputImage => Kind::Output,
+            Self::WebSearchCall => Kind::Call,
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const COUNT: usize = 7;
+
+/// Something for each class; most have nothing. As JSON: an object of those that have something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ByClass<T>([T; COUNT]);
+
+/// Tokens, or calls, by class.
+pub type Counts = ByClass<u64>;
+
+/// Rates by class; `None`: not sold.
+pub type Rates = ByClass<Option<Rate>>;
+
+impl<T: Copy + Default + PartialEq> ByClass<T> {
+    /// Of one class.
+    #[must_use]
+    pub const fn get(&self, class: Class) -> T {
+        self.0[class as usize]
+    }
+
+    /// With something else for one class.
+    #[must_use]
+    pub const fn with(mut self, class: Class, value: T) -> Self {
+        self.0[class as usize] = value;
+        self
+    }
+
+    /// Of one class, to be changed.
+    pub const fn get_mut(&mut self, class: Class) -> &mut T {
+        &mut self.0[class as usize]
+    }
+
+    /// Whether no class has anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0 == [T::default(); COUNT]
+    }
+
+    /// The classes that have something, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
+        Class::ALL
+            .into_iter()
+            .zip(self.0)
+            .filter(|(_, value)| *value != T::default())
+    }
+}
+
+impl Counts {
+    /// All counts of one kind together.
+    #[must_use]
+    pub fn total(&self, kind: Kind) -> u64 {
+        Class::ALL
+            .into_iter()
+            .zip(self.0)
+            .filter(|(class, _)| class.kind() == kind)
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+}
+
+impl<T: Default> Default for ByClass<T> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| T::default()))
+    }
+}
+
+impl<T: Copy + Default + PartialEq> FromIterator<(Class, T)> for ByClass<T> {
+    fn from_iter<I: IntoIterator<Item = (Class, T)>>(classes: I) -> Self {
+        classes
+            .into_iter()
+            .fold(Self::default(), |all, (class, value)| {
+                all.with(class, value)
+            })
+    }
+}
+
+impl<T: Copy + Default + PartialEq + Serialize> Serialize for ByClass<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (class, value) in self.iter() {
+            map.serialize_entry(class.name(), &value)?;
+        }
+        map.end()
+    }
+}
+
+/// A class that a later version has written is passed over: its money stands beside it.
+impl<'de, T: Copy + Default + PartialEq + Deserialize<'de>> Deserialize<'de> for ByClass<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Copy + Default + PartialEq + Deserialize<'de>> Visitor<'de> for Object<T> {
+            type Value = ByClass<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of rate classes")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ByClass<T>, A::Error> {
+                let mut all = ByClass::default();
+                while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+                    match Class::named(&name) {
+                        Some(class) => *all.get_mut(class) = map.next_value()?,
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(all)
+            }
+        }
+
+        deserializer
+            .deserialize_map(Object(std::marker::PhantomData))
+            .map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_they_are_read_by_and_stand_at_their_place() {
+        for (index, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, index);
+            assert_eq!(Class::named(class.name()), Some(class));
+            assert_eq!(class.to_string(), class.name());
+        }
+        assert_eq!(Class::named("input"), None);
+    }
+
+    #[test]
+    fn only_what_there_is_is_written_and_what_a_later_version_wrote_is_passed_over() {
+        let counts = Counts::default()
+            .with(Class::WebSearchCall, 2)
+            .with(Class::CacheWrite1h, 7);
+        let json = r#"{"cache_write_1h":7,"web_search_call":2}"#;
+        assert_eq!(serde_json::to_string(&counts).unwrap(), json);
+        let later = r#"{"cache_write_1h":7,"smell":{"x":[1]},"web_search_call":2}"#;
+        for json in [json, later] {
+            assert_eq!(serde_json::from_str::<Counts>(json).unwrap(), counts);
+        }
+        assert_eq!(
+            (counts.total(Kind::Input), counts.total(Kind::Call)),
+            (7, 2)
+        );
+        let rates: Rates = serde_json::from_str(r#"{"input_audio":"1.50"}"#).unwrap();
+        assert_eq!(rates.get(Class::InputAudio), Some(Rate::new(1_500_000)));
+        assert_eq!(
+            serde_json::to_string(&rates).unwrap(),
+            r#"{"input_audio":"1.50"}"#
+        );
+        assert!(serde_json::from_str::<Counts>(r#"{"input_audio":"x"}"#).is_err());
+    }
+}

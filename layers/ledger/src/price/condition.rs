@@ -1,0 +1,283 @@
+//! When another price holds than the usual one.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A vendor's word for how it serves, as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without case. One that
+/// is longer is kept by its beginning, and equals no word that is not longer too. Empty: nothing was said.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Label([u8; Label::BYTES_MAX + 1]);
+
+impl Label {
+    /// The longest word.
+    pub const BYTES_MAX: usize = 23;
+
+    /// The label of this word.
+    #[must_use]
+    pub fn new(word: &str) -> Self {
+        let mut bytes = [0; Self::BYTES_MAX + 1];
+        // The last byte is only taken by a word that is too long, so that its beginning is no word.
+        for (byte, letter) in bytes.iter_mut().zip(word.bytes()) {
+            *byte = match letter {
+                b'!'..=b'~' => letter.to_ascii_lowercase(),
+                _ => b'?',
+            };
+        }
+        Self(bytes)
+    }
+
+    /// The word.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|byte| *byte == 0);
+        // All of it is ASCII.
+        std::str::from_utf8(&self.0[..end.unwrap_or(self.0.len())]).unwrap_or_default()
+    }
+
+    /// Whether nothing was said.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0[0] == 0
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl From<&str> for Label {
+    fn from(word: &str) -> Self {
+        Self::new(word)
+    }
+}
+
+impl Serialize for Label {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|word| Self::new(&word))
+    }
+}
+
+/// How a call was served, or is asked to be: what vendors price by beside the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Served {
+    /// `service_tier` of both formats.
+    pub service_tier: Label,
+    /// `speed` of the messages format.
+    pub speed: Label,
+    /// `inference_geo` of the messages format.
+    pub inference_geo: Label,
+}
+
+impl Served {
+    /// Words for what every call gets. The price that holds for them is the usual one.
+    const USUAL: [&'static str; 9] = [
+        "",
+        "auto",
+        "default",
+        "standard",
+        "standard_only",
+        "on_demand",
+        "global",
+        "not_available",
+        "none",
+    ];
+    /// Words that no vendor bills like the usual, wherever they stand.
+    const DEARER: [&'static str; 5] = ["priority", "fast", "ultrafast", "scale", "us"];
+
+    /// The same without the words for what every call gets.
+    #[must_use]
+    pub fn unusual(self) -> Self {
+        let said = |label: Label| match Self::USUAL.contains(&label.as_str()) {
+            true => Label::default(),
+            false => label,
+        };
+        Self {
+            service_tier: said(self.service_tier),
+            speed: said(self.speed),
+            inference_geo: said(self.inference_geo),
+        }
+    }
+
+    fn labels(&self) -> [Label; 3] {
+        [self.service_tier, self.speed, self.inference_geo]
+    }
+
+    /// Whether one of its words is known to be billed above the usual.
+    pub(super) fn is_dearer(&self) -> bool {
+        let dearer = |label: &Label| Self::DEARER.contains(&label.as_str());
+        self.labels().iter().any(dearer)
+    }
+}
+
+/// When a price holds: all that is said has to be so; what is empty says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// The call has more input tokens than this, those read from and written to the cache included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above_input_tokens: Option<u64>,
+    /// The vendor served it so.
+    #[serde(default, skip_serializing_if = "Label::is_empty")]
+    pub service_tier: Label,
+    /// At this speed.
+    #[serde(default, skip_serializing_if = "Label::is_empty")]
+    pub speed: Label,
+    /// In this part of the world.
+    #[serde(default, skip_serializing_if = "Label::is_empty")]
+    pub inference_geo: Label,
+}
+
+impl Condition {
+    fn labels(&self) -> [Label; 3] {
+        [self.service_tier, self.speed, self.inference_geo]
+    }
+
+    /// Whether it says nothing: such a price is the usual one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a call with so many input tokens that was served so meets it.
+    #[must_use]
+    pub fn holds(&self, input_tokens: u64, served: &Served) -> bool {
+        self.above_input_tokens.is_none_or(|max| input_tokens > max)
+            && std::iter::zip(self.labels(), served.labels())
+                .all(|(needed, said)| needed.is_empty() || needed == said)
+    }
+
+    /// Which of two that hold decides: the one that says more of how the call was served, then the one for more input.
+    pub(super) fn rank(&self) -> (usize, Option<u64>) {
+        let said = self.labels().into_iter().filter(|label| !label.is_empty());
+        (said.count(), self.above_input_tokens)
+    }
+
+    /// Both at once; `None` where they exclude each other.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        let both = |one: Label, other: Label| match (one.is_empty(), other.is_empty()) {
+            (true, _) => Some(other),
+            (_, true) => Some(one),
+            _ => (one == other).then_some(one),
+        };
+        Some(Self {
+            above_input_tokens: self.above_input_tokens.max(other.above_input_tokens),
+            service_tier: both(self.service_tier, other.service_tier)?,
+            speed: both(self.speed, other.speed)?,
+            inference_geo: both(self.inference_geo, other.inference_geo)?,
+        })
+    }
+}
+
+/// As people read it: `above_input_tokens 272000, service_tier flex`.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        if let Some(max) = self.above_input_tokens {
+            write!(f, "above_input_tokens {max}")?;
+            between = ", ";
+        }
+        for (name, label) in [
+            ("service_tier", self.service_tier),
+            ("speed", self.speed),
+            ("inference_geo", self.inference_geo),
+        ] {
+            if !label.is_empty() {
+                write!(f, "{between}{name} {label}")?;
+                between = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_its_word_without_case_and_a_long_one_is_no_other() {
+        assert_eq!(Label::new("Priority"), Label::new("priority"));
+        assert_eq!(Label::new("priority").as_str(), "priority");
+        assert!(Label::new("").is_empty());
+        let (just, over) = ("x".repeat(23), "x".repeat(24));
+        assert_eq!(Label::new(&just).as_str(), just);
+        assert_ne!(Label::new(&just), Label::new(&over));
+        assert_eq!(Label::new("a b\u{0}ю").as_str(), "a?b???");
+    }
+
+    #[test]
+    fn a_condition_holds_if_all_that_it_says_is_so() {
+        let flex_and_long = Condition {
+            above_input_tokens: Some(100),
+            service_tier: "flex".into(),
+            ..Condition::default()
+        };
+        let flex = Served {
+            service_tier: "flex".into(),
+            inference_geo: "us".into(),
+            ..Served::default()
+        };
+        assert!(flex_and_long.holds(101, &flex));
+        assert!(!flex_and_long.holds(100, &flex));
+        assert!(!flex_and_long.holds(101, &Served::default()));
+        assert!(Condition::default().holds(0, &flex));
+        assert_eq!(
+            flex_and_long.to_string(),
+            "above_input_tokens 100, service_tier flex"
+        );
+        let json = r#"{"above_input_tokens":100,"service_tier":"flex"}"#;
+        assert_eq!(serde_json::to_string(&flex_and_long).unwrap(), json);
+        assert_eq!(
+            serde_json::from_str::<Condition>(json).unwrap(),
+            flex_and_long
+        );
+    }
+
+    #[test]
+    fn two_conditions_make_one_unless_they_exclude_each_other() {
+        let tier = |word: &str| Condition {
+            service_tier: word.into(),
+            ..Condition::default()
+        };
+        let long = Condition {
+            above_input_tokens: Some(5),
+            ..Condition::default()
+        };
+        assert_eq!(tier("flex").and(&tier("priority")), None);
+        let both = tier("flex").and(&long).unwrap();
+        assert_eq!(
+            (both.above_input_tokens, both.service_tier),
+            (Some(5), "flex".into())
+        );
+        assert!(both.rank() > tier("flex").rank() && tier("flex").rank() > long.rank());
+    }
+
+    #[test]
+    fn what_every_call_gets_is_nothing_unusual() {
+        let served = |word: &str| Served {
+            service_tier: word.into(),
+            ..Served::default()
+        };
+        for word in Served::USUAL {
+            assert_eq!(served(word).unusual(), Served::default());
+        }
+        assert_eq!(served("priority").unusual(), served("priority"));
+        assert!(served("priority").is_dearer() && !served("flex").is_dearer());
+    }
+}

@@ -1,0 +1,721 @@
+//! All prices of a model: which of them a call may get, and which it got.
+
+use std::sync::Arc;
+
+use super::{
+    Class, Condition, Counts, Kind, Price, Rate, Rates, Served,
+    sum::{micro_millionths, rounded_up},
+};
+use crate::{money::MicroRub, usage::Usage};
+
+/// What a model costs now: the price of the usual call, and that of each other kind that is sold. A call keeps the list
+/// that it began with to its end, and is charged by one price of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PriceList {
+    /// Of a call that meets none of the rules.
+    pub usual: Arc<Price>,
+    /// Each under its condition; most models have none.
+    rules: Option<Arc<[Arc<Price>]>>,
+    /// What the vendors take; operators may leave it out.
+    costs: Option<Arc<[RouteCost]>>,
+    /// What a call of a vendor's tool is charged that came all the same, where the list has no rate for it.
+    unpriced_call: Rate,
+}
+
+/// What a vendor takes for a model, in rubles at the exchange rate of the prices beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteCost {
+    /// The vendor's name.
+    pub vendor: String,
+    /// What it calls the model.
+    pub model: String,
+    /// Its prices.
+    pub prices: PriceList,
+}
+
+/// What a request may bring about beside ordinary tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// How it asks to be served, without the usual words.
+    pub served: Served,
+    /// The most that may come of each class. Tokens are within the bound of all tokens, so for them any number but zero
+    /// says the same.
+    pub classes: Counts,
+}
+
+/// What the request asks for and the list has no price for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpriced {
+    /// A class.
+    Class(Class),
+    /// A service tier.
+    ServiceTier,
+    /// A speed.
+    Speed,
+    /// A part of the world.
+    InferenceGeo,
+}
+
+/// A call's charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Of `usage` at `price`.
+    pub cost: MicroRub,
+    /// The price that was met. It has a rate for all that is in `usage`.
+    pub price: Arc<Price>,
+    /// What is charged. Classes that the model does not price apart from their ordinary one are counted there.
+    pub usage: Usage,
+    /// The vendor told of something that has no price here: the dearest that covers it was taken.
+    pub unpriced: bool,
+}
+
+/// One price, and nothing else is sold.
+impl From<Arc<Price>> for PriceList {
+    fn from(usual: Arc<Price>) -> Self {
+        Self {
+            usual,
+            rules: None,
+            costs: None,
+            unpriced_call: Rate::default(),
+        }
+    }
+}
+
+impl From<Price> for PriceList {
+    fn from(usual: Price) -> Self {
+        Arc::new(usual).into()
+    }
+}
+
+impl PriceList {
+    /// With these prices, each under its own condition. [`ambiguous`] says of which conditions a list can be made.
+    #[must_use]
+    pub fn rules(mut self, rules: impl IntoIterator<Item = Price>) -> Self {
+        let rules: Arc<[_]> = rules.into_iter().map(Arc::new).collect();
+        self.rules = (!rules.is_empty()).then_some(rules);
+        self
+    }
+
+    /// With what the vendors take.
+    #[must_use]
+    pub fn costs(mut self, costs: impl IntoIterator<Item = RouteCost>) -> Self {
+        let costs: Arc<[_]> = costs.into_iter().collect();
+        self.costs = (!costs.is_empty()).then_some(costs);
+        self
+    }
+
+    /// With a charge for each call of a vendor's tool that came without being asked for and without a price.
+    #[must_use]
+    pub const fn unpriced_call(mut self, rate: Rate) -> Self {
+        self.unpriced_call = rate;
+        self
+    }
+
+    /// Every price: the usual one first.
+    pub fn prices(&self) -> impl Iterator<Item = &Arc<Price>> {
+        std::iter::once(&self.usual).chain(self.rules.iter().flat_map(|rules| rules.iter()))
+    }
+
+    /// What the vendors take, where it is known.
+    pub fn route_costs(&self) -> &[RouteCost] {
+        self.costs.as_deref().unwrap_or_default()
+    }
+
+    /// What the request asks for that is not sold, if anything.
+    #[must_use]
+    pub fn unpriced(&self, asked: &Asked) -> Option<Unpriced> {
+        let class =
+            asked.classes.iter().map(|(class, _)| class).find(|class| {
+                *class != Class::InputImage && self.usual.classes.get(*class).is_none()
+            });
+        if let Some(class) = class {
+            return Some(Unpriced::Class(class));
+        }
+        self.unknown(&asked.served)
+    }
+
+    /// The first word that no rule has.
+    fn unknown(&self, served: &Served) -> Option<Unpriced> {
+        let known = |label, of: fn(&Condition) -> super::Label| {
+            let rules = self.rules.iter().flat_map(|rules| rules.iter());
+            rules
+                .map(|price| of(&price.condition))
+                .any(|it| it == label)
+        };
+        [
+            (
+                served.service_tier,
+                Unpriced::ServiceTier,
+                (|it| it.service_tier) as fn(&Condition) -> _,
+            ),
+            (served.speed, Unpriced::Speed, |it| it.speed),
+            (served.inference_geo, Unpriced::InferenceGeo, |it| {
+                it.inference_geo
+            }),
+        ]
+        .into_iter()
+        .find(|(label, _, of)| !label.is_empty() && !known(*label, *of))
+        .map(|(_, unpriced, _)| unpriced)
+    }
+
+    /// The rates that no charge of the request exceeds, however it is served, if it has at most so many tokens of input.
+    #[must_use]
+    pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
+        let mut bound = Bound::of(&self.usual, &asked.classes);
+        for price in self.rules.iter().flat_map(|rules| rules.iter()) {
+            if price.condition.can_hold(input_tokens, &asked.served) {
+                bound = bound.max(Bound::of(price, &asked.classes));
+            }
+        }
+        bound
+    }
+
+    /// What `usage` costs that was `served` so.
+    #[must_use]
+    pub fn charge(&self, usage: Usage, served: &Served) -> Charge {
+        self.charge_at_least(usage, served, None)
+    }
+
+    /// The same, of a call to this vendor: what has no price is not sold below what the vendor takes. Says that, too,
+    /// where it is known.
+    #[must_use]
+    pub fn charge_of(
+        &self,
+        usage: Usage,
+        served: &Served,
+        vendor: &str,
+        model: &str,
+    ) -> (Charge, Option<MicroRub>) {
+        let of_route = |it: &&RouteCost| it.vendor == vendor && it.model == model;
+        let Some(route) = self.route_costs().iter().find(of_route) else {
+            return (self.charge(usage, served), None);
+        };
+        let taken = route.prices.charge(usage, served);
+        let charge = self.charge_at_least(usage, served, Some(&taken.price));
+        (charge, Some(taken.cost))
+    }
+
+    fn charge_at_least(&self, usage: Usage, served: &Served, taken: Option<&Price>) -> Charge {
+        let (mut price, mut unpriced) = self.met(usage.input_total(), served, taken);
+        let usage = match usage.classes.is_empty() {
+            true => usage,
+            false => {
+                let (usage, covered) = price.apart(usage);
+                if let Some(classes) = covered {
+                    price = Arc::new(self.covering(&price, classes, taken));
+                    unpriced = true;
+                }
+                usage
+            }
+        };
+        Charge {
+            cost: price.cost(&usage),
+            price,
+            usage,
+            unpriced,
+        }
+    }
+
+    /// The price for so many tokens of input that were served so, and whether that is only one that covers it.
+    fn met(&self, input_tokens: u64, served: &Served, taken: Option<&Price>) -> (Arc<Price>, bool) {
+        if self.rules.is_none() && *served == Served::default() {
+            return (Arc::clone(&self.usual), false);
+        }
+        let served = served.unusual();
+        let unknown = self.unknown(&served).is_some();
+        if !unknown {
+            let holds = |price: &&Arc<Price>| price.condition.holds(input_tokens, &served);
+            let met = self
+                .prices()
+                .filter(holds)
+                .max_by_key(|price| price.condition.rank());
+            return (Arc::clone(met.unwrap_or(&self.usual)), false);
+        }
+        // A word of which nothing is known, from a vendor that is not billed by such words.
+        if self.rules.is_none() && !served.is_dearer() {
+            return (Arc::clone(&self.usual), false);
+        }
+        let all = self.prices().map(|price| &**price).chain(taken);
+        let dearest = all.fold(Price::clone(&self.usual), |dearest, price| {
+            dearest.max(price)
+        });
+        (Arc::new(dearest), true)
+    }
+
+    /// The price with a rate for each of these classes.
+    fn covering(&self, price: &Price, classes: Counts, taken: Option<&Price>) -> Price {
+        let mut price = price.clone();
+        let (input, output) = (price.dearest(Kind::Input), price.dearest(Kind::Output));
+        for (class, _) in classes.iter() {
+            let covers = match class.kind() {
+                Kind::Input => input,
+                Kind::Output => output,
+                Kind::Call => self.unpriced_call,
+            };
+            let taken = taken.and_then(|taken| taken.classes.get(class));
+            *price.classes.get_mut(class) = Some(covers.max(taken.unwrap_or_default()));
+        }
+        price
+    }
+}
+
+/// Two conditions of a list that both hold for some call of which neither says more than the other, and there is none
+/// for both at once: nobody could say which of them decides.
+#[must_use]
+pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
+    let pairs = conditions.iter().enumerate().flat_map(|(index, one)| {
+        let others = conditions[index + 1..].iter();
+        others.map(move |other| (*one, *other))
+    });
+    pairs
+        .filter_map(|(one, other)| Some((one, other, one.and(&other)?)))
+        .find(|(one, other, both)| one == other || !conditions.contains(both))
+        .map(|(one, other, _)| (one, other))
+}
+
+/// The rates that no charge of a request exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    input: Rate,
+    output: Rate,
+    /// All calls of the vendor's tools, in millionths of a micro-ruble.
+    calls: u128,
+}
+
+impl Bound {
+    fn of(price: &Price, classes: &Counts) -> Self {
+        let mut bound = Self {
+            input: price.input.max(price.cached_input).max(price.cache_write),
+            output: price.output,
+            calls: 0,
+        };
+        if classes.is_empty() {
+            return bound;
+        }
+        for (class, count) in classes.iter() {
+            let rate = price.classes.get(class).unwrap_or_default();
+            match class.kind() {
+                Kind::Input => bound.input = bound.input.max(rate),
+                Kind::Output => bound.output = bound.output.max(rate),
+                Kind::Call => {
+                    bound.calls = bound
+                        .calls
+                        .saturating_add(micro_millionths(class, count, rate));
+                }
+            }
+        }
+        bound
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+            calls: self.calls.max(other.calls),
+        }
+    }
+
+    /// The most that so many tokens cost, with all calls of tools that were asked for.
+    #[must_use]
+    pub fn cost(&self, input: u64, output: u64) -> MicroRub {
+        rounded_up(
+            self.input_cost(input)
+                .saturating_add(u128::from(output) * u128::from(self.output.micro())),
+        )
+    }
+
+    /// How many output tokens `amount` pays for beside `input` tokens.
+    #[must_use]
+    pub fn output_tokens_for(&self, amount: MicroRub, input: u64) -> u64 {
+        let micro = u128::try_from(amount.micro()).unwrap_or(0) * 1_000_000;
+        match (
+            micro.saturating_sub(self.input_cost(input)),
+            self.output.micro(),
+        ) {
+            (_, 0) => u64::MAX,
+            (left, rate) => u64::try_from(left / u128::from(rate)).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn input_cost(&self, input: u64) -> u128 {
+        (u128::from(input) * u128::from(self.input.micro())).saturating_add(self.calls)
+    }
+}
+
+impl Condition {
+    /// Whether it may hold for a call of at most so many input tokens that asks to be served so: what a vendor may do
+    /// instead is to serve it as usual.
+    fn can_hold(&self, input_tokens_max: u64, asked: &Served) -> bool {
+        let either = |needed: super::Label, asked| needed.is_empty() || needed == asked;
+        self.above_input_tokens
+            .is_none_or(|max| input_tokens_max > max)
+            && either(self.service_tier, asked.service_tier)
+            && either(self.speed, asked.speed)
+            && either(self.inference_geo, asked.inference_geo)
+    }
+}
+
+impl Price {
+    /// The usage with what this price does not tell apart counted where it belongs; beside it what has no rate and no
+    /// place, if anything.
+    fn apart(&self, mut usage: Usage) -> (Usage, Option<Counts>) {
+        // Vendors that do not bill images apart count them as ordinary input.
+        if self.classes.get(Class::InputImage).is_none() {
+            let images = std::mem::take(usage.classes.get_mut(Class::InputImage));
+            usage.input = usage.input.saturating_add(images);
+        }
+        let missing = usage.classes.iter();
+        let missing: Counts = missing
+            .filter(|(class, _)| self.classes.get(*class).is_none())
+            .collect();
+        (usage, (!missing.is_empty()).then_some(missing))
+    }
+
+    /// The dearest rate of a kind.
+    fn dearest(&self, kind: Kind) -> Rate {
+        let own = match kind {
+            Kind::Input => self.input.max(self.cached_input).max(self.cache_write),
+            Kind::Output => self.output,
+            Kind::Call => Rate::default(),
+        };
+        let others = self
+            .classes
+            .iter()
+            .filter(|(class, _)| class.kind() == kind);
+        others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
+    }
+
+    /// The dearer rate of each class. It has no condition: it stands for all of them.
+    fn max(self, other: &Self) -> Self {
+        let classes = Class::ALL
+            .into_iter()
+            .map(|class| (class, self.classes.get(class).max(other.classes.get(class))));
+        let classes: Rates = classes.collect();
+        Self {
+            input: self.input.max(other.input),
+            cached_input: self.cached_input.max(other.cached_input),
+            output: self.output.max(other.output),
+            cache_write: self.cache_write.max(other.cache_write),
+            classes,
+            condition: Condition::default(),
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIERS: [&str; 5] = ["", "flex", "priority", "default", "on_demand"];
+    const SPEEDS: [&str; 3] = ["", "fast", "standard"];
+
+    fn price(rates: [u64; 4]) -> Price {
+        let [input, cached_input, output, cache_write] = rates.map(Rate::new);
+        Price {
+            input,
+            cached_input,
+            output,
+            cache_write,
+            ..Price::default()
+        }
+    }
+
+    fn under(condition: Condition, rates: [u64; 4]) -> Price {
+        Price {
+            condition,
+            ..price(rates)
+        }
+    }
+
+    fn above(tokens: u64) -> Condition {
+        Condition {
+            above_input_tokens: Some(tokens),
+            ..Condition::default()
+        }
+    }
+
+    fn tier(word: &str) -> Condition {
+        Condition {
+            service_tier: word.into(),
+            ..Condition::default()
+        }
+    }
+
+    fn served(service_tier: &str, speed: &str) -> Served {
+        Served {
+            service_tier: service_tier.into(),
+            speed: speed.into(),
+            ..Served::default()
+        }
+    }
+
+    fn input(tokens: u64) -> Usage {
+        Usage {
+            input: tokens,
+            ..Usage::default()
+        }
+    }
+
+    const M: u64 = 1_000_000;
+
+    #[test]
+    fn the_condition_that_says_most_decides() {
+        let prices = PriceList::from(price([M, 0, M, M])).rules([
+            under(above(200), [2 * M, 0, M, M]),
+            under(above(500), [3 * M, 0, M, M]),
+            under(tier("flex"), [M / 2, 0, M, M]),
+            under(tier("flex").and(&above(200)).unwrap(), [M * 5, 0, M, M]),
+        ]);
+        for (tokens, how, cost) in [
+            (200, "", 200),
+            (201, "default", 402),
+            (501, "", 1503),
+            (100, "flex", 50),
+            (300, "flex", 1500),
+        ] {
+            let charge = prices.charge(input(tokens), &served(how, ""));
+            assert_eq!(
+                (charge.cost.micro(), charge.unpriced),
+                (cost, false),
+                "{tokens} {how}"
+            );
+        }
+        assert_eq!(
+            prices
+                .charge(input(501), &Served::default())
+                .price
+                .condition,
+            above(500)
+        );
+    }
+
+    #[test]
+    fn what_only_the_answer_tells_costs_the_dearest_that_covers_it() {
+        let prices = PriceList::from(Price {
+            classes: Rates::default().with(Class::InputAudio, Some(Rate::new(4 * M))),
+            ..price([M, 0, 2 * M, 3 * M])
+        })
+        .rules([Price {
+            classes: Rates::default().with(Class::InputAudio, Some(Rate::new(2 * M))),
+            ..under(tier("flex"), [M / 2, 0, M, 8 * M])
+        }])
+        .unpriced_call(Rate::new(7));
+        let dearest = prices.charge(input(10), &served("priority", ""));
+        assert_eq!((dearest.cost.micro(), dearest.unpriced), (10, true));
+        assert_eq!(dearest.price.cache_write, Rate::new(8 * M));
+        for (class, cost) in [
+            (Class::CacheWrite1h, 40),
+            (Class::CacheWrite12h, 40),
+            (Class::InputAudio, 40),
+            (Class::InputImage, 10),
+            (Class::OutputAudio, 20),
+            (Class::OutputImage, 20),
+            (Class::WebSearchCall, 70),
+        ] {
+            let usage = Usage {
+                classes: Counts::default().with(class, 10),
+                ..Usage::default()
+            };
+            let charge = prices.charge(usage, &Served::default());
+            let priced = matches!(class, Class::InputAudio | Class::InputImage);
+            assert_eq!(
+                (charge.cost.micro(), charge.unpriced),
+                (cost, !priced),
+                "{class}"
+            );
+            assert_eq!(charge.price.cost(&charge.usage), charge.cost, "{class}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_nobody_knows_costs_the_usual_where_no_word_is_billed() {
+        let prices = PriceList::from(price([M, 0, M, M]));
+        for (word, unpriced) in [
+            ("", false),
+            ("on_demand", false),
+            ("performance", false),
+            ("priority", true),
+        ] {
+            let charge = prices.charge(input(10), &served(word, ""));
+            assert_eq!(
+                (charge.cost.micro(), charge.unpriced),
+                (10, unpriced),
+                "{word}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_price_is_never_sold_below_what_the_vendor_takes() {
+        let dear =
+            PriceList::from(price([M, 0, M, M])).rules([under(tier("priority"), [9 * M, 0, M, M])]);
+        let prices = PriceList::from(price([2 * M, 0, M, M])).costs([RouteCost {
+            vendor: "v".into(),
+            model: "m".into(),
+            prices: dear,
+        }]);
+        let (charge, taken) = prices.charge_of(input(10), &served("priority", ""), "v", "m");
+        assert_eq!((charge.cost.micro(), charge.unpriced), (90, true));
+        assert_eq!(taken.map(MicroRub::micro), Some(90));
+        let (charge, taken) = prices.charge_of(input(10), &Served::default(), "v", "m");
+        assert_eq!(
+            (charge.cost.micro(), taken.map(MicroRub::micro)),
+            (20, Some(10))
+        );
+        let (_, taken) = prices.charge_of(input(10), &Served::default(), "v", "other");
+        assert_eq!(taken, None);
+    }
+
+    #[test]
+    fn a_request_for_what_has_no_price_is_told_which() {
+        let prices = PriceList::from(Price {
+            classes: Rates::default().with(Class::CacheWrite1h, Some(Rate::new(M))),
+            ..price([M; 4])
+        })
+        .rules([under(tier("flex"), [M; 4])]);
+        let asked = |class: Option<Class>, service_tier, speed| Asked {
+            served: served(service_tier, speed),
+            classes: class.map(|class| (class, 1)).into_iter().collect(),
+        };
+        for (asked, unpriced) in [
+            (asked(None, "flex", ""), None),
+            (asked(Some(Class::CacheWrite1h), "", ""), None),
+            (asked(Some(Class::InputImage), "", ""), None),
+            (
+                asked(Some(Class::WebSearchCall), "", ""),
+                Some(Unpriced::Class(Class::WebSearchCall)),
+            ),
+            (asked(None, "priority", ""), Some(Unpriced::ServiceTier)),
+            (asked(None, "flex", "fast"), Some(Unpriced::Speed)),
+        ] {
+            assert_eq!(prices.unpriced(&asked), unpriced, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn conditions_of_which_none_says_more_need_one_for_both() {
+        let both = tier("flex").and(&above(5)).unwrap();
+        assert_eq!(
+            ambiguous(&[above(5), above(9), tier("flex")]),
+            Some((above(5), tier("flex")))
+        );
+        assert_eq!(ambiguous(&[above(5), tier("flex"), both]), None);
+        assert_eq!(ambiguous(&[tier("flex"), tier("priority")]), None);
+        assert_eq!(ambiguous(&[above(5), above(5)]), Some((above(5), above(5))));
+    }
+
+    fn rates() -> impl Strategy<Value = [u64; 4]> {
+        prop::array::uniform4(0u64..10_000_000_000)
+    }
+
+    /// A list whose conditions are all those that can be made of two words for each of two fields and a threshold.
+    fn list() -> impl Strategy<Value = PriceList> {
+        let price = || (rates(), prop::array::uniform7(0u64..10_000_000_000));
+        let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
+        (
+            price(),
+            words,
+            any::<bool>(),
+            any::<bool>(),
+            prop::collection::vec(price(), 12),
+            1u64..2000,
+        )
+            .prop_map(|(usual, words, fast, long, rest, threshold)| {
+                let make = |condition, (rates, classes): ([u64; 4], [u64; 7])| Price {
+                    classes: std::iter::zip(Class::ALL, classes)
+                        .map(|(class, rate)| (class, Some(Rate::new(rate))))
+                        .collect(),
+                    ..under(condition, rates)
+                };
+                let speeds = if fast { vec!["", "fast"] } else { vec![""] };
+                let mut words = words;
+                words.push("");
+                let mut conditions = Vec::new();
+                for word in &words {
+                    for speed in &speeds {
+                        for above_input_tokens in [None, long.then_some(threshold)] {
+                            let condition = Condition {
+                                above_input_tokens,
+                                service_tier: (*word).into(),
+                                speed: (*speed).into(),
+                                ..Condition::default()
+                            };
+                            if !condition.is_empty() && !conditions.contains(&condition) {
+                                conditions.push(condition);
+                            }
+                        }
+                    }
+                }
+                assert_eq!(ambiguous(&conditions), None);
+                let rules = conditions
+                    .into_iter()
+                    .zip(rest)
+                    .map(|(condition, it)| make(condition, it));
+                PriceList::from(make(Condition::default(), usual)).rules(rules)
+            })
+    }
+
+    proptest! {
+        /// Whatever the answer says that the request could bring about.
+        #[test]
+        fn a_hold_is_never_below_the_charge(
+            prices in list(),
+            asked_tier in prop::sample::select(&TIERS[..]), asked_speed in prop::sample::select(&SPEEDS[..]),
+            same in any::<(bool, bool)>(),
+            asked_classes in prop::array::uniform7(0u64..3),
+            parts in prop::array::uniform7(0u64..1000), output in 0u64..1000, spare in (0u64..50, 0u64..50),
+        ) {
+            let asked = Asked {
+                served: served(asked_tier, asked_speed).unusual(),
+                classes: std::iter::zip(Class::ALL, asked_classes).collect(),
+            };
+            prop_assume!(prices.unpriced(&asked).is_none());
+            // Served as asked, or as usual.
+            let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
+            let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
+            for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {
+                *usage.classes.get_mut(class) = match class.kind() {
+                    Kind::Call => count.min(most),
+                    _ if most > 0 || class == Class::InputImage => count,
+                    _ => 0,
+                };
+            }
+            // A request with images says so.
+            let asked = Asked { classes: asked.classes.with(Class::InputImage, 1), ..asked };
+            let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
+            let bound = prices.bound(most_input, &asked);
+            let charge = prices.charge(usage, &how);
+            prop_assert!(!charge.unpriced);
+            prop_assert!(charge.cost <= bound.cost(most_input, most_output), "{charge:?} {bound:?}");
+            prop_assert_eq!(charge.price.cost(&charge.usage), charge.cost);
+        }
+
+        #[test]
+        fn nothing_that_is_used_is_free(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
+            let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
+            let least = prices.prices().flat_map(|price| {
+                [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))
+            }).min().unwrap();
+            let charge = prices.charge(usage, &served(word, ""));
+            prop_assert!(charge.cost.micro() as u128 * 1_000_000 >= counts.iter().map(|it| u128::from(*it)).sum::<u128>() * u128::from(least.micro()));
+        }
+
+        #[test]
+        fn output_that_an_amount_pays_for_fits_in_it(
+            rates in prop::array::uniform4(1u64..10_000_000_000),
+            amount in 0i64..10_000_000_000, input in 0u64..1_000_000,
+        ) {
+            let bound = PriceList::from(price(rates)).bound(input, &Asked::default());
+            let amount = MicroRub::new(amount);
+            let output = bound.output_tokens_for(amount, input);
+            if bound.cost(input, 0) <= amount {
+                prop_assert!(bound.cost(input, output) <= amount);
+                prop_assert!(bound.cost(input, output + 1) >= amount);
+            }
+        }
+    }
+}

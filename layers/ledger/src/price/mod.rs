@@ -1,0 +1,239 @@
+//! Prices: rubles per million tokens in four rate classes and what some vendors bill beside them, and the one rounding.
+//!
+//! A [`Price`] has a rate for each class. A [`PriceList`] has the usual price of a model and those under a condition: of
+//! a long context, a service tier, a speed, a part of the world. A call keeps its list to the end: [`PriceList::bound`]
+//! is what may be charged, for the hold, and [`PriceList::charge`] what is.
+
+#![warn(clippy::float_arithmetic)]
+
+mod class;
+mod condition;
+mod list;
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use self::{
+    class::{ByClass, Class, Counts, Kind, Rates},
+    condition::{Condition, Label, Served},
+    list::{Asked, Bound, Charge, PriceList, RouteCost, Unpriced, ambiguous},
+};
+use crate::{
+    money::{AmountError, MicroRub},
+    usage::Usage,
+};
+
+/// A rate in micro-rubles per million tokens, never negative. Text form: decimal rubles per million
+/// tokens with at most six digits behind the point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// The rate of `micro` micro-rubles per million tokens.
+    #[must_use]
+    pub const fn new(micro: u64) -> Self {
+        Self(micro)
+    }
+
+    /// Micro-rubles per million tokens.
+    #[must_use]
+    pub const fn micro(self) -> u64 {
+        self.0
+    }
+
+    /// `rubles` per million tokens, rounded up at the sixth digit; `None` when negative or past
+    /// [`MicroRub::MAX`].
+    #[must_use]
+    pub fn from_decimal_rounded_up(rubles: Decimal) -> Option<Self> {
+        let micro = rubles.checked_mul(Decimal::from(crate::money::MICRO))?;
+        let micro = micro
+            .round_dp_with_strategy(0, RoundingStrategy::ToPositiveInfinity)
+            .to_i64()?;
+        (0..=MicroRub::MAX.micro())
+            .contains(&micro)
+            .then(|| Self(micro.unsigned_abs()))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = AmountError;
+
+    fn from_str(text: &str) -> Result<Self, AmountError> {
+        let amount: MicroRub = text.parse()?;
+        u64::try_from(amount.micro())
+            .map(Self)
+            .map_err(|_| AmountError::NotDecimal)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        MicroRub::new(i64::try_from(self.0).unwrap_or(i64::MAX)).fmt(f)
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// The rates of a model under one condition, and the tariff version that they belong to (specification 2.6).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Price {
+    /// Ordinary input.
+    pub input: Rate,
+    /// Input read from the vendor's cache.
+    pub cached_input: Rate,
+    /// Output, reasoning included.
+    pub output: Rate,
+    /// Input written to the vendor's cache.
+    pub cache_write: Rate,
+    /// `price_version.id` of the tariff.
+    pub version: u64,
+    /// Rubles for one USDT that the rates were computed with, as decimal text.
+    pub exchange_rate: String,
+    /// What else is sold. A rate of [`Kind::Call`] is for one call, not for a million.
+    #[serde(default, skip_serializing_if = "Rates::is_empty")]
+    pub classes: Rates,
+    /// When it holds.
+    #[serde(default, skip_serializing_if = "Condition::is_empty")]
+    pub condition: Condition,
+    /// The rule for this customer that the rates come from; `None`: what everybody pays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Arc<str>>,
+}
+
+impl Price {
+    /// What `usage` costs: `ceil(Σ count × rate)`, rounded once, up, and held at [`MicroRub::MAX`]. A class without a
+    /// rate costs nothing here: [`PriceList::charge`] finds it one.
+    #[must_use]
+    pub fn cost(&self, usage: &Usage) -> MicroRub {
+        let mut sum = sum::of_tokens([
+            (usage.input, self.input),
+            (usage.cached_input, self.cached_input),
+            (usage.cache_write, self.cache_write),
+            (usage.output, self.output),
+        ]);
+        if !usage.classes.is_empty() {
+            for (class, count) in usage.classes.iter() {
+                let rate = self.classes.get(class).unwrap_or_default();
+                sum = sum.saturating_add(sum::micro_millionths(class, count, rate));
+            }
+        }
+        sum::rounded_up(sum)
+    }
+}
+
+/// Sums in millionths of a micro-ruble, which are exact, and the one rounding.
+mod sum {
+    use super::{Class, Kind, Rate};
+    use crate::money::MicroRub;
+
+    /// One product is below 2¹²⁸, their sum may not be: it saturates, far above [`MicroRub::MAX`].
+    pub(super) fn of_tokens<const N: usize>(classes: [(u64, Rate); N]) -> u128 {
+        classes.iter().fold(0u128, |sum, (tokens, rate)| {
+            sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
+        })
+    }
+
+    /// What so much of a class costs.
+    pub(super) fn micro_millionths(class: Class, count: u64, rate: Rate) -> u128 {
+        let product = u128::from(count) * u128::from(rate.0);
+        match class.kind() {
+            Kind::Input | Kind::Output => product,
+            Kind::Call => product.saturating_mul(1_000_000),
+        }
+    }
+
+    pub(super) fn rounded_up(sum: u128) -> MicroRub {
+        MicroRub::new(i64::try_from(sum.div_ceil(1_000_000)).unwrap_or(i64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn price(input: u64, cached_input: u64, output: u64, cache_write: u64) -> Price {
+        Price {
+            input: Rate(input),
+            cached_input: Rate(cached_input),
+            output: Rate(output),
+            cache_write: Rate(cache_write),
+            version: 1,
+            exchange_rate: "90".into(),
+            ..Price::default()
+        }
+    }
+
+    #[test]
+    fn cost_is_rounded_up_once() {
+        // 1 token each at 0.4 µ₽ a token: 1.6 µ₽ in all, 2 µ₽ after the one rounding, not 4.
+        let price = price(400_000, 400_000, 400_000, 400_000);
+        let usage = Usage {
+            input: 1,
+            cached_input: 1,
+            cache_write: 1,
+            output: 1,
+            ..Usage::default()
+        };
+        assert_eq!(price.cost(&usage), MicroRub::new(2));
+        assert_eq!(price.cost(&Usage::default()), MicroRub::ZERO);
+    }
+
+    #[test]
+    fn rates_round_up_at_the_sixth_digit() {
+        let rate = Rate::from_decimal_rounded_up("26.01875001".parse().unwrap()).unwrap();
+        assert_eq!(rate.to_string(), "26.018751");
+        assert_eq!(Rate::from_decimal_rounded_up("-1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_price_of_four_rates_is_written_and_read_as_ever() {
+        let json = r#"{"input":"0.00001","cached_input":"0.000001","output":"0.00005","cache_write":"0.000012","version":1,"exchange_rate":"90"}"#;
+        let price = price(10, 1, 50, 12);
+        assert_eq!(serde_json::to_string(&price).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Price>(json).unwrap(), price);
+        let more = Price {
+            classes: Rates::default().with(Class::CacheWrite1h, Some(Rate(20))),
+            condition: Condition {
+                above_input_tokens: Some(5),
+                ..Condition::default()
+            },
+            rule: Some("acme".into()),
+            ..price
+        };
+        let json = serde_json::to_string(&more).unwrap();
+        assert!(
+            json.ends_with(r#""classes":{"cache_write_1h":"0.00002"},"condition":{"above_input_tokens":5},"rule":"acme"}"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<Price>(&json).unwrap(), more);
+    }
+
+    #[test]
+    fn a_call_of_a_tool_costs_its_rate_whole() {
+        let price = Price {
+            classes: Rates::default().with(Class::WebSearchCall, Some(Rate(900_000))),
+            ..price(1, 1, 1, 1)
+        };
+        let usage = Usage {
+            input: 1,
+            classes: Counts::default().with(Class::WebSearchCall, 2),
+            ..Usage::default()
+        };
+        // Two calls of 0.90 ₽, and one token, which makes a micro-ruble of its millionth.
+        assert_eq!(price.cost(&usage), MicroRub::new(1_800_001));
+    }
+}
