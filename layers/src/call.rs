@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::segments::Segments;
 use crate::{
     model::{Model, Route},
-    price::Price,
+    price::{Asked, Class, Label, PriceList, Unpriced},
     session::SessionId,
     usage::Meter,
 };
@@ -67,8 +67,8 @@ pub struct Call {
     pub usage_asked: bool,
     /// How much input there is.
     pub input: InputSize,
-    /// For how long the vendor's cache is asked to keep what the call writes to it.
-    pub cache_write: CacheWrite,
+    /// What it asks for that vendors bill apart; most ask for nothing of the kind.
+    pub asks: Option<Box<Asks>>,
     /// Where the fields stand that may have to change.
     pub spans: Spans,
     /// The session that the client named.
@@ -92,37 +92,104 @@ pub struct InputSize {
     pub binary_bytes: u64,
 }
 
-/// For how long a call asks its vendor's cache to keep what it writes, which decides what writing costs. Fields are
-/// named as errors name them, the first of a kind.
+/// What a call asks for that vendors bill apart, each with the field that asks for it, as errors name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CacheWrite {
-    /// It does not say.
-    #[default]
-    Unsaid,
-    /// Five minutes, as each mark without a time does.
-    FiveMinutes,
-    /// An hour; the field that says so.
-    OneHour(Box<str>),
-    /// An hour here, five minutes there; the field that says an hour.
-    Mixed(Box<str>),
-    /// Another time; the field that says so.
-    Other(Box<str>),
+pub struct Asks {
+    asked: Asked,
+    /// The first field of each kind.
+    fields: Vec<(Unpriced, Box<str>)>,
+    /// The first field that asks for something that no model has a price for.
+    unknown: Option<Box<str>>,
 }
 
-impl CacheWrite {
-    /// What a call asks for that asks for both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Unsaid, one) | (one, Self::Unsaid) => one,
-            (Self::Other(field), _) | (_, Self::Other(field)) => Self::Other(field),
-            (Self::Mixed(field), _) | (_, Self::Mixed(field)) => Self::Mixed(field),
-            (Self::FiveMinutes, Self::FiveMinutes) => Self::FiveMinutes,
-            (Self::OneHour(field), Self::OneHour(_)) => Self::OneHour(field),
-            (Self::OneHour(field), Self::FiveMinutes)
-            | (Self::FiveMinutes, Self::OneHour(field)) => Self::Mixed(field),
+/// One such thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A class; of calls of a tool, so many more at most.
+    Class(Class, u64),
+    /// `service_tier`.
+    ServiceTier(Label),
+    /// `speed`.
+    Speed(Label),
+    /// `inference_geo`.
+    InferenceGeo(Label),
+    /// A lifetime in the cache that nobody sells.
+    UnknownLifetime,
+}
+
+impl Ask {
+    /// So many calls of a tool of which the request does not say how many.
+    pub const WITHOUT_END: u64 = u64::MAX;
+}
+
+impl Asks {
+    /// With one thing more, that this field asks for.
+    pub fn add(&mut self, ask: Ask, field: impl FnOnce() -> String) {
+        let served = &mut self.asked.served;
+        let kind = match ask {
+            Ask::Class(class, count) => {
+                let most = self.asked.classes.get_mut(class);
+                *most = most.saturating_add(count);
+                Unpriced::Class(class)
+            }
+            Ask::ServiceTier(label) => {
+                served.service_tier = label;
+                Unpriced::ServiceTier
+            }
+            Ask::Speed(label) => {
+                served.speed = label;
+                Unpriced::Speed
+            }
+            Ask::InferenceGeo(label) => {
+                served.inference_geo = label;
+                Unpriced::InferenceGeo
+            }
+            Ask::UnknownLifetime => {
+                self.unknown.get_or_insert_with(|| field().into());
+                return;
+            }
+        };
+        if self.field(kind).is_none() {
+            self.fields.push((kind, field().into()));
         }
+    }
+
+    /// The same in the words of prices.
+    #[must_use]
+    pub const fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The field that asks for it.
+    #[must_use]
+    pub fn field(&self, kind: Unpriced) -> Option<&str> {
+        let mut fields = self.fields.iter();
+        fields.find(|it| it.0 == kind).map(|(_, field)| &**field)
+    }
+
+    /// The field that asks for something that no model has a price for.
+    #[must_use]
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
+    /// The same without what is asked of the vendor's cache.
+    #[must_use]
+    pub fn without_cache(&self) -> Self {
+        let mut asks = self.clone();
+        asks.unknown = None;
+        for class in [Class::CacheWrite1h, Class::CacheWrite12h] {
+            *asks.asked.classes.get_mut(class) = 0;
+        }
+        asks
+    }
+
+    /// The lifetime in the cache that is asked for beside the usual one, the longest.
+    #[must_use]
+    pub fn cache_write(&self) -> Option<Class> {
+        [Class::CacheWrite12h, Class::CacheWrite1h]
+            .into_iter()
+            .find(|class| self.asked.classes.get(*class) > 0)
     }
 }
 
@@ -143,15 +210,15 @@ pub struct Spans {
     pub max_completion_tokens: Option<Range<usize>>,
 }
 
-/// A call with the model and the price that it is charged by to its end.
+/// A call with the model and the prices that it is charged by to its end.
 #[derive(Clone, Debug)]
 pub struct Priced {
     /// The call.
     pub call: Arc<Call>,
     /// Its model.
     pub model: Arc<Model>,
-    /// Its price.
-    pub price: Arc<Price>,
+    /// Its prices, of which it is charged by one.
+    pub prices: PriceList,
     /// The ceiling on output tokens for each choice that the hold pays for.
     pub output_tokens: u64,
     /// What the call uses.

@@ -48,8 +48,8 @@
 //!     .layer(ParseLayer::new(ParseLimits::default()))
 //!     .layer(SelectLayer::without_ledger(Catalog(Arc::new(model), Arc::new(price))))
 //!     .service_fn(|req: Request<Priced>| async move {
-//!         let Priced { price, output_tokens, .. } = req.into_body();
-//!         let text = format!("up to {output_tokens} tokens at {} ₽ a million", price.output);
+//!         let Priced { prices, output_tokens, .. } = req.into_body();
+//!         let text = format!("up to {output_tokens} tokens at {} ₽ a million", prices.usual.output);
 //!         Ok::<_, Error>(Response::new(body::full(text)))
 //!     });
 //! let ask = |model: &str| {
@@ -76,12 +76,12 @@ use http::Request;
 use tower::{Layer, Service};
 
 use crate::{
-    call::{CacheWrite, Call, Priced},
+    call::{Ask, Call, Priced},
     error::{Error, Problem},
     facts::Caller,
     key::{Funds, KeyRecord},
-    model::{Found, Model, Models},
-    price::{Price, PriceList},
+    model::{Found, Model, Models, Route},
+    price::{Class, PriceList, Unpriced},
     usage::Meter,
 };
 
@@ -178,10 +178,9 @@ where
         if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
             return refused(Error::ModelNotAllowed { model: call.model });
         }
-        let price = match price(&call, &model, prices) {
-            Ok(price) => price,
-            Err(error) => return refused(error),
-        };
+        if let Err(error) = check_asks(&call, &model, &prices) {
+            return refused(error);
+        }
         let output_tokens = call
             .output_tokens
             .or(model.output_tokens_default)
@@ -191,7 +190,7 @@ where
         let priced = Priced {
             call: Arc::new(call),
             model,
-            price,
+            prices,
             output_tokens,
             meter: Meter::default(),
         };
@@ -199,26 +198,32 @@ where
     }
 }
 
-/// The price that the call is charged by to its end.
-fn price(call: &Call, model: &Model, prices: PriceList) -> Result<Arc<Price>, Error> {
+/// Refuses what the call asks for and the model has no price for.
+fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Error> {
+    let Some(asks) = &call.asks else {
+        return Ok(());
+    };
+    let refuse = |field: &str| Err(Error::invalid(field.to_owned(), Problem::Unpriced));
     // Marks for the cache reach no vendor of the other format: translation drops them.
-    let arrives = || {
-        let routes = &model.routes;
-        routes.is_empty()
-            || routes
-                .iter()
-                .any(|route| route.vendor.format == call.format)
+    let of_format = |route: &Arc<Route>| route.vendor.format == call.format;
+    let asked = match model.routes.is_empty() || model.routes.iter().any(of_format) {
+        true => match asks.unknown() {
+            Some(field) => return refuse(field),
+            None => *asks.asked(),
+        },
+        false => *asks.without_cache().asked(),
     };
-    let (field, problem) = match (&call.cache_write, prices.cache_write_1h) {
-        (CacheWrite::Unsaid | CacheWrite::FiveMinutes, _) => return Ok(prices.usual),
-        _ if !arrives() => return Ok(prices.usual),
-        (CacheWrite::OneHour(_), Some(price)) => return Ok(price),
-        (CacheWrite::Mixed(field), Some(_)) => (field, Problem::MixedLifetimes),
-        (CacheWrite::OneHour(field) | CacheWrite::Mixed(field) | CacheWrite::Other(field), _) => {
-            (field, Problem::Unpriced)
-        }
-    };
-    Err(Error::invalid(field.to_string(), problem))
+    if let Some(kind) = prices.unpriced(&asked) {
+        return refuse(asks.field(kind).unwrap_or_default());
+    }
+    // Of a tool that may be called without end nobody could say what to hold.
+    let search = Class::WebSearchCall;
+    if asked.classes.get(search) == Ask::WITHOUT_END {
+        let field = asks.field(Unpriced::Class(search)).unwrap_or_default();
+        let tool = field.strip_suffix("type").unwrap_or_default();
+        return Err(Error::invalid(format!("{tool}max_uses"), Problem::Missing));
+    }
+    Ok(())
 }
 
 fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {

@@ -1,19 +1,50 @@
 //! Usage as vendors write it: counts that may be missing, null or nonsense.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Deserializer};
 use serde_json::{Number, Value};
 
-use crate::{json::members, usage::Usage};
+use crate::{
+    json::members,
+    price::{Class, Counts, Label, Served},
+    usage::Usage,
+};
 
 /// What a vendor said that an answer used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VendorUsage {
     /// By rate class.
     pub usage: Usage,
+    /// Of `cache_write`, what the vendor said is kept for its usual time.
+    pub cache_write_usual: u64,
+    /// How it said that it served the call.
+    pub served: Served,
+    /// It counted something that is billed apart and has no class here.
+    pub unknown: bool,
     /// Of the output, what was reasoning, if the vendor says.
     pub reasoning: Option<u64>,
     /// Something is missing or contradicts itself.
     pub suspect: bool,
+}
+
+impl VendorUsage {
+    /// With the `service_tier` that stands beside the usage of a chat answer, JSON.
+    #[must_use]
+    pub fn served_as(mut self, service_tier: Option<&str>) -> Self {
+        if let Some(tier) = service_tier {
+            self.served.service_tier = label(tier);
+        }
+        self
+    }
+}
+
+/// The word that a JSON string is; nothing of anything else, and of a word that would have to be decoded.
+fn label(json: &str) -> Label {
+    let word = json
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    word.map(Label::new).unwrap_or_default()
 }
 
 /// Whether what an answer has as its `error`, in JSON, is one. Some vendors write an empty one into each answer.
@@ -117,33 +148,76 @@ struct ChatUsage {
     prompt_cache_hit_tokens: Count,
     cached_tokens: Count,
     cache_write_tokens: Count,
+    ttl_30m_tokens: Count,
+    ttl_12h_tokens: Count,
+    input_audio: Count,
+    input_image: Count,
     reasoning_tokens: Count,
+    output_audio: Count,
+    output_image: Count,
+    tools: Tools,
 }
 
 impl ChatUsage {
     fn of(json: &str) -> Option<Self> {
-        const NAMES: [&str; 6] = [
+        const NAMES: [&str; 7] = [
             "prompt_tokens",
             "completion_tokens",
             "total_tokens",
             "prompt_cache_hit_tokens",
             "prompt_tokens_details",
             "completion_tokens_details",
+            "server_tool_use",
         ];
-        let [prompt, completion, total, hit, of_prompt, of_completion] =
-            members(json, &NAMES).ok()?;
-        let [cached_tokens, cache_write_tokens] =
-            details(of_prompt, &["cached_tokens", "cache_write_tokens"])?;
-        let [reasoning_tokens] = details(of_completion, &["reasoning_tokens"])?;
+        let [
+            prompt,
+            completion,
+            total,
+            hit,
+            of_prompt,
+            of_completion,
+            tools,
+        ] = members(json, &NAMES).ok()?;
+        let of_prompt = of_prompt.filter(|json| *json != "null");
+        let of_prompt = of_prompt.map_or(Some([None; 5]), |json| {
+            const NAMES: [&str; 5] = [
+                "cached_tokens",
+                "cache_write_tokens",
+                "audio_tokens",
+                "image_tokens",
+                "cache_write_tokens_details",
+            ];
+            members(json, &NAMES).ok()
+        })?;
+        let [
+            cached_tokens,
+            cache_write_tokens,
+            input_audio,
+            input_image,
+            lives,
+        ] = of_prompt;
+        let [ttl_30m_tokens, ttl_12h_tokens] =
+            details(lives, &["ttl_30m_tokens", "ttl_12h_tokens"])?;
+        let [reasoning_tokens, output_audio, output_image] = details(
+            of_completion,
+            &["reasoning_tokens", "audio_tokens", "image_tokens"],
+        )?;
         let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
         Some(Self {
             prompt_tokens: count(prompt)?,
             completion_tokens: count(completion)?,
             total_tokens: count(total)?,
             prompt_cache_hit_tokens: count(hit)?,
-            cached_tokens,
-            cache_write_tokens,
+            cached_tokens: count(cached_tokens)?,
+            cache_write_tokens: count(cache_write_tokens)?,
+            ttl_30m_tokens,
+            ttl_12h_tokens,
+            input_audio: count(input_audio)?,
+            input_image: count(input_image)?,
             reasoning_tokens,
+            output_audio,
+            output_image,
+            tools: Tools::of(tools),
         })
     }
 
@@ -171,26 +245,234 @@ impl ChatUsage {
             .tokens
             .or(self.prompt_cache_hit_tokens.tokens)
             .unwrap_or(0);
-        let written = cache_write_tokens.tokens.unwrap_or(0);
-        let cached_input = cached.min(prompt);
-        let cache_write = written.min(prompt - cached_input);
-        let input = prompt - cached_input - cache_write;
+        // Vendors repeat the lifetimes in the total, or leave it out.
+        let [usual, half_day] =
+            [self.ttl_30m_tokens, self.ttl_12h_tokens].map(|count| count.tokens.unwrap_or(0));
+        let written = cache_write_tokens
+            .tokens
+            .unwrap_or(0)
+            .max(usual.saturating_add(half_day));
+        // Each token once. Sound has a price of its own, so it goes before the cache that it may stand in, too; images
+        // may have one, and go last.
+        let mut input = prompt;
+        let mut take = |count: u64| {
+            let taken = count.min(input);
+            input -= taken;
+            taken
+        };
+        let input_audio = take(self.input_audio.tokens.unwrap_or(0));
+        let half_day = take(half_day);
+        let cached_input = take(cached);
+        let cache_write = take(written.saturating_sub(half_day));
+        let input_image = take(self.input_image.tokens.unwrap_or(0));
+        // What is sound may be in the cache, too.
+        let overlap = input_audio;
+        let mut classes = Counts::default();
+        for (class, count) in [
+            (Class::InputAudio, input_audio),
+            (Class::InputImage, input_image),
+            (Class::CacheWrite12h, half_day),
+            (Class::WebSearchCall, self.tools.web_searches),
+        ] {
+            *classes.get_mut(class) = count;
+        }
+        for (class, count) in [
+            (Class::OutputAudio, self.output_audio),
+            (Class::OutputImage, self.output_image),
+        ] {
+            let taken = count.tokens.unwrap_or(0).min(output);
+            *classes.get_mut(class) = taken;
+            output -= taken;
+        }
         VendorUsage {
             usage: Usage {
                 input,
                 cached_input,
                 cache_write,
                 output,
-                ..Usage::default()
+                classes,
             },
+            cache_write_usual: usual.min(cache_write),
+            served: Served::default(),
+            unknown: self.tools.unknown,
             reasoning,
             suspect: contradicted
                 || self.prompt_tokens.tokens.is_none()
                 || self.completion_tokens.tokens.is_none()
                 || cached_tokens.suspect
                 || cache_write_tokens.suspect
-                || cached_input != cached
-                || cache_write != written,
+                || cached - cached_input > overlap
+                || written - cache_write.saturating_add(half_day).min(written) > overlap,
+        }
+    }
+}
+
+/// The `usage` of a messages answer. Cumulative: what a later event repeats replaces what an earlier one said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MessagesUsage {
+    input_tokens: Count,
+    cache_creation_input_tokens: Count,
+    cache_read_input_tokens: Count,
+    output_tokens: Count,
+    written_5m: Count,
+    written_1h: Count,
+    tools: Tools,
+    served: Served,
+}
+
+impl MessagesUsage {
+    /// Reads the object, JSON; `None` if it is no such object.
+    pub(crate) fn of(json: &str) -> Option<Self> {
+        const NAMES: [&str; 9] = [
+            "input_tokens",
+            "cache_creation_input_tokens",
+            "cache_read_input_tokens",
+            "output_tokens",
+            "cache_creation",
+            "server_tool_use",
+            "service_tier",
+            "speed",
+            "inference_geo",
+        ];
+        let [
+            input,
+            written,
+            read,
+            output,
+            lives,
+            tools,
+            service_tier,
+            speed,
+            inference_geo,
+        ] = members(json, &NAMES).ok()?;
+        let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
+        let label = |value: Option<&str>| value.map(label).unwrap_or_default();
+        let [written_5m, written_1h] = details(
+            lives,
+            &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"],
+        )?;
+        Some(Self {
+            input_tokens: count(input)?,
+            cache_creation_input_tokens: count(written)?,
+            cache_read_input_tokens: count(read)?,
+            output_tokens: count(output)?,
+            written_5m,
+            written_1h,
+            tools: Tools::of(tools),
+            served: Served {
+                service_tier: label(service_tier),
+                speed: label(speed),
+                inference_geo: label(inference_geo),
+            },
+        })
+    }
+
+    /// Whether it counts output.
+    pub(crate) const fn counts_output(&self) -> bool {
+        self.output_tokens.tokens.is_some()
+    }
+
+    /// Takes what a later one says.
+    pub(crate) fn replace_by(&mut self, newer: Self) {
+        for (old, new) in [
+            (&mut self.input_tokens, newer.input_tokens),
+            (
+                &mut self.cache_creation_input_tokens,
+                newer.cache_creation_input_tokens,
+            ),
+            (
+                &mut self.cache_read_input_tokens,
+                newer.cache_read_input_tokens,
+            ),
+            (&mut self.output_tokens, newer.output_tokens),
+            (&mut self.written_5m, newer.written_5m),
+            (&mut self.written_1h, newer.written_1h),
+        ] {
+            if new.tokens.is_some() || new.suspect {
+                *old = new;
+            }
+        }
+        self.tools.web_searches = self.tools.web_searches.max(newer.tools.web_searches);
+        self.tools.unknown |= newer.tools.unknown;
+        for (old, new) in [
+            (&mut self.served.service_tier, newer.served.service_tier),
+            (&mut self.served.speed, newer.served.speed),
+            (&mut self.served.inference_geo, newer.served.inference_geo),
+        ] {
+            if !new.is_empty() {
+                *old = new;
+            }
+        }
+    }
+
+    /// `None` while nothing was reported.
+    pub(crate) fn counts(&self) -> Option<VendorUsage> {
+        let all = [
+            self.input_tokens,
+            self.cache_creation_input_tokens,
+            self.cache_read_input_tokens,
+            self.output_tokens,
+        ];
+        let suspect = all.iter().any(|count| count.suspect);
+        if !suspect && all.iter().all(|count| count.tokens.is_none()) {
+            return None;
+        }
+        let [input, written, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
+        let [usual, hour] =
+            [self.written_5m, self.written_1h].map(|count| count.tokens.unwrap_or(0));
+        // The split may come without its total; a total beyond it was raised by a later event.
+        let written = written.max(usual.saturating_add(hour));
+        Some(VendorUsage {
+            usage: Usage {
+                input,
+                cached_input,
+                cache_write: written - hour,
+                output,
+                classes: Counts::default()
+                    .with(Class::CacheWrite1h, hour)
+                    .with(Class::WebSearchCall, self.tools.web_searches),
+            },
+            cache_write_usual: usual,
+            served: self.served,
+            unknown: self.tools.unknown,
+            reasoning: None,
+            suspect: suspect || self.written_5m.suspect || self.written_1h.suspect,
+        })
+    }
+}
+
+/// `server_tool_use`: calls of tools that the vendor ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tools {
+    web_searches: u64,
+    /// There are calls of a tool that nobody knows the price of.
+    unknown: bool,
+}
+
+impl Tools {
+    fn of(json: Option<&str>) -> Self {
+        // Fetching costs nothing but its tokens.
+        const FREE: &str = "web_fetch_requests";
+        const SEARCH: &str = "web_search_requests";
+        let Some(json) = json.filter(|json| *json != "null") else {
+            return Self::default();
+        };
+        let Ok(counts) = serde_json::from_str::<HashMap<String, Count>>(json) else {
+            return Self {
+                unknown: true,
+                ..Self::default()
+            };
+        };
+        let others = counts
+            .iter()
+            .filter(|(name, _)| *name != FREE && *name != SEARCH);
+        let search = counts.get(SEARCH).copied().unwrap_or_default();
+        Self {
+            web_searches: search.tokens.unwrap_or(0),
+            unknown: search.suspect
+                || others.into_iter().any(|(_, count)| {
+                    count.tokens != Some(0) && (count.tokens.is_some() || count.suspect)
+                }),
         }
     }
 }

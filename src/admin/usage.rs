@@ -243,19 +243,7 @@ impl Report {
 impl Sums {
     fn add(&mut self, receipt: &Receipt) {
         let used = receipt.item.usage;
-        let Usage {
-            input,
-            cached_input,
-            cache_write,
-            output,
-        } = self.usage;
-        self.usage = Usage {
-            input: input.saturating_add(used.input),
-            cached_input: cached_input.saturating_add(used.cached_input),
-            cache_write: cache_write.saturating_add(used.cache_write),
-            output: output.saturating_add(used.output),
-            ..Usage::default()
-        };
+        self.usage = self.usage.plus(&used);
         self.calls += 1;
         self.charged_rub.0 += i128::from(receipt.charged_rub.micro());
         self.loss_rub.0 += i128::from(receipt.loss_rub.micro());

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tollgate_layers::{
     model::{Found, Model, Models, Vendor},
-    price::{Price, PriceList, Rate},
+    price::{Class, Price, PriceList, Rate, Rates},
     reserve::ledger::TariffVersion,
     respond::Language,
 };
@@ -366,19 +366,20 @@ impl UsdtRates {
             let product = usdt.checked_mul(rate)?.checked_mul(multiplier)?;
             Rate::from_decimal_rounded_up(product)
         };
-        let prices = PriceList::from(Arc::new(Price {
+        let hour = match self.cache_write_1h {
+            None => None,
+            Some(usdt) => Some(rubles(usdt)?),
+        };
+        Some(PriceList::from(Price {
             input: rubles(self.input)?,
             cached_input: rubles(self.cached_input)?,
             output: rubles(self.output)?,
             cache_write: rubles(self.cache_write)?,
             version,
             exchange_rate: rate.normalize().to_string(),
+            classes: Rates::default().with(Class::CacheWrite1h, hour),
             ..Price::default()
-        }));
-        Some(match self.cache_write_1h {
-            None => prices,
-            Some(usdt) => prices.cache_write_1h(rubles(usdt)?),
-        })
+        }))
     }
 }
 
@@ -494,7 +495,6 @@ impl<'a> ModelJson<'a> {
     fn new(entry: &'a Entry, priced: bool) -> Self {
         let prices = entry.prices.as_ref().filter(|_| priced);
         let price = prices.map(|prices| &prices.usual);
-        let of_an_hour = prices.and_then(|prices| prices.cache_write_1h.as_ref());
         Self {
             id: &entry.model.id,
             family: &entry.model.family,
@@ -502,7 +502,7 @@ impl<'a> ModelJson<'a> {
             cached_input_rub_mtok: price.map(|price| price.cached_input),
             output_rub_mtok: price.map(|price| price.output),
             cache_write_rub_mtok: price.map(|price| price.cache_write),
-            cache_write_1h_rub_mtok: of_an_hour.map(|price| price.cache_write),
+            cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
         }
     }
 }

@@ -72,7 +72,7 @@ impl Estimate {
         // What the ledger would hold, or what it would ask for in vain.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
-        let Priced { model, price, .. } = req.body();
+        let Priced { model, prices, .. } = req.body();
         Ok(reply::json(&EstimateJson {
             model: &model.id,
             input_tokens_max: bill.input_tokens_max(),
@@ -80,7 +80,7 @@ impl Estimate {
             hold_rub: hold,
             free_rub: free,
             fits: hold <= free,
-            price,
+            price: &prices.usual,
         }))
     }
 

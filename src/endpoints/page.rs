@@ -15,7 +15,7 @@ use tollgate_layers::{
     body::{AnswerBody, full},
     model::Model,
     money::MicroRub,
-    price::{PriceList, Rate},
+    price::{Class, PriceList, Rate},
     reserve::ledger::TariffVersion,
     respond::Language,
 };
@@ -199,10 +199,10 @@ fn families<'a>(
         });
         let cell = |at: usize| Cell::new(classes[at], rates.map(|rates| rates[at]), language);
         let of_an_hour = prices
-            .and_then(|prices| prices.cache_write_1h.as_ref())
-            .map(|price| {
+            .and_then(|prices| prices.usual.classes.get(Class::CacheWrite1h))
+            .map(|rate| {
                 let class = say(language, "на час", "for an hour");
-                Box::new(Cell::new(class, Some(price.cache_write), language))
+                Box::new(Cell::new(class, Some(rate), language))
             });
         let row = Row {
             id: &model.id,

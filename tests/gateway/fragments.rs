@@ -10,7 +10,7 @@ use tollgate_layers::{
     passthrough::usage::Reader,
     sse::{Event, Splitter},
     translate::{chat, messages, wire::AnswerCx},
-    usage::Usage,
+    usage::{Reading, Usage},
 };
 
 const CX: AnswerCx = AnswerCx {
@@ -67,12 +67,14 @@ fn heard(format: Format, stream: &str) -> Heard {
         Format::Chat => of_messages(&said),
         Format::Messages => of_chat(&said),
     };
+    let mut reading = Reading::default();
+    reader.note(&mut reading);
     Heard {
         error: error.map(|error| format!("{error:?}")),
         metered: Metered {
-            usage: reader.usage(),
-            text_bytes: reader.text_bytes(),
-            flags: [reader.output_counted(), reader.suspect(), reader.finished()],
+            usage: reading.usage,
+            text_bytes: reading.text_bytes,
+            flags: [reading.output_counted, reading.suspect, reader.finished()],
         },
         ..heard
     }

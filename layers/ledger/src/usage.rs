@@ -39,6 +39,22 @@ impl Usage {
         self.output.saturating_add(self.classes.total(Kind::Output))
     }
 
+    /// What was used in both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let classes = Class::ALL.into_iter().map(|class| {
+            let (one, other) = (self.classes.get(class), other.classes.get(class));
+            (class, one.saturating_add(other))
+        });
+        Self {
+            input: self.input.saturating_add(other.input),
+            cached_input: self.cached_input.saturating_add(other.cached_input),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            output: self.output.saturating_add(other.output),
+            classes: classes.collect(),
+        }
+    }
+
     /// Whether nothing was used.
     #[must_use]
     pub fn is_zero(&self) -> bool {
@@ -148,7 +164,7 @@ impl Bounds {
         };
         let (mut usage, mut bounded) = reported.clamped(input_max, output_max);
         if !usage.classes.is_empty() || self.cache_write.is_some() {
-            bounded |= self.count_classes(&mut usage, reading.cache_write_5m);
+            bounded |= self.count_classes(&mut usage, reading);
         }
         let mut estimated = bounded || reading.suspect;
         // No call is without input.
@@ -174,9 +190,10 @@ impl Bounds {
 
     /// Holds calls of tools to what was held for, and says whether it had to; counts as the dearest that was asked for
     /// what was written to the cache for a time that the vendor has not told.
-    fn count_classes(&self, usage: &mut Usage, cache_write_5m: u64) -> bool {
-        if let Some(class) = self.cache_write {
-            let untold = usage.cache_write.saturating_sub(cache_write_5m);
+    fn count_classes(&self, usage: &mut Usage, reading: &Reading) -> bool {
+        // Marks for the cache reach no vendor of another format.
+        if let Some(class) = self.cache_write.filter(|_| !reading.translated) {
+            let untold = usage.cache_write.saturating_sub(reading.cache_write_usual);
             usage.cache_write -= untold;
             let written = usage.classes.get_mut(class);
             *written = written.saturating_add(untold);
@@ -227,6 +244,10 @@ impl End {
 pub struct Reading {
     /// The vendor that is asked, or was asked last.
     pub vendor: Option<Arc<str>>,
+    /// What it calls the model, where that matters.
+    pub vendor_model: Option<Arc<str>>,
+    /// It speaks another format than the caller.
+    pub translated: bool,
     /// That vendor's stream is read to its end when the client leaves it.
     pub outlives_client: bool,
     /// The client has left, and what the vendor makes is taken to its end without it.
@@ -235,12 +256,14 @@ pub struct Reading {
     pub dispatched: bool,
     /// The newest usage that the vendor reported.
     pub usage: Option<Usage>,
-    /// Of the usage's `cache_write`, what the vendor said is kept for five minutes.
-    pub cache_write_5m: u64,
+    /// Of the usage's `cache_write`, what the vendor said is kept for its usual time.
+    pub cache_write_usual: u64,
     /// How the vendor said that it served the call.
     pub served: Served,
     /// The usage's output is a count, not the first guess that messages streams begin with.
     pub output_counted: bool,
+    /// The vendor counted something that is billed apart and has no class here.
+    pub unknown: bool,
     /// Something about the reported usage made no sense and was repaired.
     pub suspect: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
@@ -249,6 +272,19 @@ pub struct Reading {
     pub usage_due: bool,
     /// How the vendor's answer ended; `None` while it has not.
     pub end: Option<End>,
+}
+
+/// The vendor that is about to be asked.
+#[derive(Clone, Debug)]
+pub struct Attempted {
+    /// Its name.
+    pub vendor: Arc<str>,
+    /// What it calls the model, where that matters.
+    pub model: Option<Arc<str>>,
+    /// It speaks another format than the caller.
+    pub translated: bool,
+    /// Its stream is read to its end when the client leaves it.
+    pub outlives_client: bool,
 }
 
 /// The meter of one call. Made with the call's price by `select`, written by the layers below the
@@ -289,11 +325,13 @@ impl Meter {
     }
 
     /// A vendor is about to be asked: what an earlier attempt used is no part of the call.
-    pub fn attempt(&self, vendor: Arc<str>, outlives_client: bool) {
+    pub fn attempt(&self, attempted: Attempted) {
         let mut reading = self.lock();
         *reading = Reading {
-            vendor: Some(vendor),
-            outlives_client,
+            vendor: Some(attempted.vendor),
+            vendor_model: attempted.model,
+            translated: attempted.translated,
+            outlives_client: attempted.outlives_client,
             client_gone: reading.client_gone,
             ..Reading::default()
         };
@@ -309,6 +347,8 @@ impl Meter {
         let mut reading = self.lock();
         *reading = Reading {
             vendor: reading.vendor.take(),
+            vendor_model: reading.vendor_model.take(),
+            translated: reading.translated,
             outlives_client: reading.outlives_client,
             client_gone: reading.client_gone,
             ..Reading::default()
@@ -391,15 +431,21 @@ mod tests {
     #[test]
     fn an_attempt_begins_anew_and_a_refusal_keeps_whose_it_was() {
         let meter = Meter::default();
+        let attempted = |vendor: &str, outlives_client| Attempted {
+            vendor: vendor.into(),
+            model: None,
+            translated: false,
+            outlives_client,
+        };
         let used = |reading: &mut Reading| {
             reading.dispatched = true;
             reading.text_bytes = 7;
             reading.end = Some(End::VendorCut);
         };
-        meter.attempt("first".into(), true);
+        meter.attempt(attempted("first", true));
         meter.update(used);
         meter.update(|reading| reading.client_gone = true);
-        meter.attempt("second".into(), false);
+        meter.attempt(attempted("second", false));
         let reading = meter.read();
         assert_eq!(reading.vendor.as_deref(), Some("second"));
         assert!(!reading.outlives_client && !reading.dispatched && reading.client_gone);

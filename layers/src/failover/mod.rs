@@ -57,7 +57,7 @@
 //! #     Priced {
 //! #         call: Arc::new(call),
 //! #         model: Arc::clone(model),
-//! #         price: Arc::new(price),
+//! #         prices: price.into(),
 //! #         output_tokens: 100,
 //! #         meter: Meter::default(),
 //! #     }

@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     facts::Caller,
     model::{OnDisconnect, Route},
-    usage::Meter,
+    usage::{Attempted, Meter},
 };
 
 /// What a caller is told to wait where calls end at any time, or an operator has to act.
@@ -248,8 +248,20 @@ impl Chosen {
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
         let vendor = &self.route.vendor;
         let drained = vendor.on_disconnect == OnDisconnect::Drain;
-        let meter = &req.body().meter;
-        meter.attempt(Arc::clone(&vendor.name), drained);
+        let Priced {
+            call,
+            meter,
+            prices,
+            ..
+        } = req.body();
+        // Only looked up where it has a cost.
+        let has_costs = !prices.route_costs().is_empty();
+        meter.attempt(Attempted {
+            vendor: Arc::clone(&vendor.name),
+            model: has_costs.then(|| self.route.model.as_str().into()),
+            translated: vendor.format != call.format,
+            outlives_client: drained,
+        });
         req.map(|priced| Attempt {
             priced,
             route: Arc::clone(&self.route),

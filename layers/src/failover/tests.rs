@@ -12,12 +12,12 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{
-    call::{CacheWrite, Call, Format, InputSize, Spans},
+    call::{Call, Format, InputSize, Spans},
     error::{Problem, VendorAnswered, VendorUnreached},
     facts::Caller,
     key::{KeyDigest, KeyRecord, KeyStatus},
     model::{Dialect, Egress, Model, OnDisconnect, Protocol, Route, Vendor},
-    price::{Price, Rate},
+    price::{Price, PriceList, Rate},
     usage::{End, Meter},
 };
 
@@ -186,14 +186,14 @@ impl World {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
-            cache_write: CacheWrite::default(),
+            asks: None,
             spans: Spans::default(),
             session: None,
         };
         Request::new(Priced {
             call: Arc::new(call),
             model: Arc::new(model),
-            price: Arc::new(Price {
+            prices: PriceList::from(Price {
                 input: rate,
                 cached_input: rate,
                 output: rate,

@@ -3,10 +3,10 @@
 
 use super::json::{At, Object, Once, Shape, elements};
 use crate::{
-    call::CacheWrite,
+    call::Ask,
     error::Error,
     json::{Reader, Str},
-    path::Path,
+    price::Class,
 };
 
 /// The field that a mark is.
@@ -24,10 +24,7 @@ impl Shape for Mark {
         Ok(())
     }
     fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
-        if !lifetime(at, object, Lifetime::OF_A_MARK)? {
-            at.note(|_| CacheWrite::FiveMinutes);
-        }
-        Ok(())
+        lifetime(at, object, Lifetime::OF_A_MARK)
     }
 }
 
@@ -43,7 +40,7 @@ impl Shape for Options {
         Ok(())
     }
     fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
-        lifetime(at, object, Lifetime::OF_A_CALL).map(drop)
+        lifetime(at, object, Lifetime::OF_A_CALL)
     }
 }
 
@@ -84,52 +81,44 @@ impl Shape for Marked {
     }
 }
 
-/// Reads the `ttl` of an object. Says whether there is one.
-fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<bool, Error> {
+/// Reads the `ttl` of an object.
+fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(), Error> {
     let mut once = const { Once::new(&["ttl"]) };
-    let mut said = false;
     while let Some(key) = object.next_key()? {
         once.check(at, &key)?;
         if &*key == "ttl" {
-            said = at.field(&key, &mut object, place)?;
+            at.field(&key, &mut object, place)?;
         } else {
             at.weigh_field(&key, &mut object)?;
         }
     }
-    Ok(said)
+    Ok(())
 }
 
-/// A `ttl`: the words that are known for it, and what each asks for. Says whether it is there.
+/// A `ttl`: the words that are known for it, and the class that each asks for beside the usual.
 #[derive(Clone, Copy, Debug)]
-struct Lifetime(&'static [(&'static str, Asks)]);
-
-/// What a word asks for where it stands.
-type Asks = fn(&Path<'_>) -> CacheWrite;
+struct Lifetime(&'static [(&'static str, Option<Class>)]);
 
 impl Lifetime {
-    const OF_A_MARK: Self = Self(&[
-        ("5m", |_| CacheWrite::FiveMinutes),
-        ("1h", |path| CacheWrite::OneHour(path.to_string().into())),
-    ]);
-    /// The one that there is without a word, too.
-    const OF_A_CALL: Self = Self(&[("30m", |_| CacheWrite::Unsaid)]);
+    const OF_A_MARK: Self = Self(&[("5m", None), ("1h", Some(Class::CacheWrite1h))]);
+    const OF_A_CALL: Self = Self(&[("30m", None), ("12h", Some(Class::CacheWrite12h))]);
 }
 
 impl Shape for Lifetime {
-    type Value = bool;
+    type Value = ();
     const EXPECTED: &'static str = "string";
 
-    fn null(self, _: At<'_>) -> Result<bool, Error> {
-        Ok(false)
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
     }
-    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<bool, Error> {
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
         let text = text.decoded();
-        let known = self.0.iter().find(|(word, _)| *word == text);
-        at.note(|path| match known {
-            Some((_, asks)) => asks(path),
-            None => CacheWrite::Other(path.to_string().into()),
-        });
-        Ok(true)
+        match self.0.iter().find(|(word, _)| *word == text) {
+            Some((_, None)) => {}
+            Some((_, Some(class))) => at.ask(Ask::Class(*class, 1)),
+            None => at.ask(Ask::UnknownLifetime),
+        }
+        Ok(())
     }
 }
 
@@ -137,19 +126,33 @@ impl Shape for Lifetime {
 mod tests {
     use super::*;
     use crate::{
-        call::{CacheWrite::*, InputSize},
+        call::InputSize,
         error::Problem,
         parse::{chat, messages},
+        price::Unpriced,
     };
 
-    fn of_messages(fields: &str) -> Result<(CacheWrite, InputSize), Error> {
-        let body = format!(r#"{{"model":"m","max_tokens":1,{fields}}}"#);
-        messages::call(body.as_bytes(), 100).map(|call| (call.cache_write, call.input))
+    /// The lifetime beside the usual that is asked for, or that nobody knows, and the field that asks for it.
+    type Asked = Option<(Option<Class>, String)>;
+
+    fn asked(asks: Option<Box<crate::call::Asks>>) -> Asked {
+        let asks = asks?;
+        if let Some(field) = asks.unknown() {
+            return Some((None, field.to_owned()));
+        }
+        let class = asks.cache_write()?;
+        let field = asks.field(Unpriced::Class(class))?;
+        Some((Some(class), field.to_owned()))
     }
 
-    fn of_chat(fields: &str) -> Result<(CacheWrite, InputSize), Error> {
+    fn of_messages(fields: &str) -> Result<(Asked, InputSize), Error> {
+        let body = format!(r#"{{"model":"m","max_tokens":1,{fields}}}"#);
+        messages::call(body.as_bytes(), 100).map(|call| (asked(call.asks), call.input))
+    }
+
+    fn of_chat(fields: &str) -> Result<(Asked, InputSize), Error> {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
-        chat::call(body.as_bytes(), 100).map(|call| (call.cache_write, call.input))
+        chat::call(body.as_bytes(), 100).map(|call| (asked(call.asks), call.input))
     }
 
     const USER: &str = r#""messages":[{"role":"user","content":"x"}]"#;
@@ -236,30 +239,24 @@ mod tests {
                 };
                 read.unwrap_or_else(|error| panic!("{fields}: {error}"))
             };
-            let ttl = || format!("{name}.ttl").into_boxed_str();
+            let ttl = |class| Some((class, format!("{name}.ttl")));
             let escaped = HOUR
                 .replace("cache_c", "cache\\u005fc")
                 .replace("1h", "\\u0031h");
             for (mark, asked) in [
-                (r#""cache_control":null"#, Unsaid),
-                (r#""cache_control":{"type":"ephemeral"}"#, FiveMinutes),
-                (
-                    r#""cache_control":{"type":"ephemeral","ttl":null}"#,
-                    FiveMinutes,
-                ),
-                (
-                    r#""cache_control":{"ttl":"5m","type":"ephemeral"}"#,
-                    FiveMinutes,
-                ),
-                (HOUR, OneHour(ttl())),
-                (&escaped, OneHour(ttl())),
+                (r#""cache_control":null"#, None),
+                (r#""cache_control":{"type":"ephemeral"}"#, None),
+                (r#""cache_control":{"type":"ephemeral","ttl":null}"#, None),
+                (r#""cache_control":{"ttl":"5m","type":"ephemeral"}"#, None),
+                (HOUR, ttl(Some(Class::CacheWrite1h))),
+                (&escaped, ttl(Some(Class::CacheWrite1h))),
                 (
                     r#""cache_control":{"type":"ephemeral","ttl":"12h"}"#,
-                    Other(ttl()),
+                    ttl(None),
                 ),
                 (
                     r#""cache_control":{"type":"ephemeral","ttl":""}"#,
-                    Other(ttl()),
+                    ttl(None),
                 ),
             ] {
                 let (asks, size) = read(mark);
@@ -302,24 +299,27 @@ mod tests {
             } else {
                 of_messages(&fields)
             };
-            assert_eq!(read.unwrap().0, Unsaid, "{fields}");
+            assert_eq!(read.unwrap().0, None, "{fields}");
         }
     }
 
     #[test]
-    fn several_marks_ask_for_one_lifetime_or_for_a_mixture_named_by_its_hour() {
+    fn of_several_marks_the_first_that_asks_for_more_is_named() {
         let part = |ttl: &str| match ttl {
             "" => r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}"#.to_owned(),
             ttl => format!(r#"{{"type":"text","text":"a","cache_control":{{"ttl":"{ttl}"}}}}"#),
         };
-        let field = |index: usize| format!("messages[0].content[{index}].cache_control.ttl").into();
+        let field = |index: usize, class| {
+            let field = format!("messages[0].content[{index}].cache_control.ttl");
+            Some((class, field))
+        };
         for (ttls, asked) in [
-            (&["", "5m", ""][..], FiveMinutes),
-            (&["1h", "1h"], OneHour(field(0))),
-            (&["1h", "5m"], Mixed(field(0))),
-            (&["", "", "1h", "1h"], Mixed(field(2))),
-            (&["1h", "", "1h"], Mixed(field(0))),
-            (&["1h", "", "2h", "3h"], Other(field(2))),
+            (&["", "5m", ""][..], None),
+            (&["1h", "1h"], field(0, Some(Class::CacheWrite1h))),
+            (&["1h", "5m"], field(0, Some(Class::CacheWrite1h))),
+            (&["", "", "1h", "1h"], field(2, Some(Class::CacheWrite1h))),
+            (&["1h", "", "1h"], field(0, Some(Class::CacheWrite1h))),
+            (&["1h", "", "2h", "3h"], field(2, None)),
         ] {
             let parts: Vec<_> = ttls.iter().map(|ttl| part(ttl)).collect();
             let parts = parts.join(",");
@@ -329,16 +329,23 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_the_chat_format_may_ask_for_its_usual_lifetime_alone() {
+    fn a_call_of_the_chat_format_asks_for_a_lifetime_of_all_it_writes() {
         for (options, asked) in [
-            ("null", Unsaid),
-            ("{}", Unsaid),
-            (r#"{"mode":"explicit"}"#, Unsaid),
-            (r#"{"ttl":"30m"}"#, Unsaid),
-            (r#"{"ttl":null}"#, Unsaid),
+            ("null", None),
+            ("{}", None),
+            (r#"{"mode":"explicit"}"#, None),
+            (r#"{"ttl":"30m"}"#, None),
+            (r#"{"ttl":null}"#, None),
             (
                 r#"{"mode":"implicit","ttl":"12h"}"#,
-                Other("prompt_cache_options.ttl".into()),
+                Some((
+                    Some(Class::CacheWrite12h),
+                    "prompt_cache_options.ttl".to_owned(),
+                )),
+            ),
+            (
+                r#"{"ttl":"1h"}"#,
+                Some((None, "prompt_cache_options.ttl".to_owned())),
             ),
         ] {
             let fields = format!(r#""prompt_cache_options":{options},{USER}"#);

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use super::{
     cache::{MARK, Mark, Marked, Options},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word},
 };
 use crate::{
-    call::{Call, Format, Spans},
+    call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
 };
 
@@ -98,7 +98,9 @@ impl Shape for Body {
                 "n" => choices = at.field(&key, &mut object, Count { max: 128 })?,
                 "tools" => at.field(&key, &mut object, Tools)?,
                 "service_tier" => {
-                    at.field(&key, &mut object, OnlyDefault::of(&["auto", "default"]))?
+                    let usual = &["auto", "default"];
+                    let ask = Ask::ServiceTier;
+                    at.field(&key, &mut object, Word { usual, ask })?;
                 }
                 "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
                 "modalities" => at.field(&key, &mut object, OnlyDefault::of(&["text"]))?,
@@ -159,7 +161,7 @@ impl Shape for Body {
             choices: choices.unwrap_or(1),
             usage_asked: options.include_usage,
             input: at.cx.size(),
-            cache_write: at.cx.cache_write(),
+            asks: at.cx.asks(),
             spans,
             session: None,
         })
@@ -422,9 +424,9 @@ mod tests {
                 Problem::ThreadUnsupported,
             ),
             (
-                &format!(r#"{{"model":"m","service_tier":"flex",{message}}}"#),
+                &format!(r#"{{"model":"m","service_tier":["flex"],{message}}}"#),
                 "service_tier",
-                Problem::Unsupported,
+                Problem::WrongType("string"),
             ),
             (
                 &format!(r#"{{"model":"m","modalities":["text","audio"],{message}}}"#),

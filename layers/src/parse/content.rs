@@ -2,11 +2,13 @@
 
 use super::{
     cache::{MARK, Mark, Marked},
-    json::{At, Object, Once, Shape, Text, elements},
+    json::{At, Count, Object, Once, Shape, Text, elements},
 };
 use crate::{
+    call::Ask,
     error::{Error, Problem},
     json::{Reader, Str},
+    price::Class,
 };
 
 /// A conversation of at least one turn.
@@ -223,9 +225,8 @@ impl Shape for Tools {
 struct Tool;
 
 impl Tool {
-    /// Bytes of instructions that the vendor adds for a tool of this kind; `None` for what the vendor
-    /// runs itself, which is paid by other rates than tokens'.
-    fn instructions_of(kind: &str) -> Option<u64> {
+    /// Who runs a tool of this kind.
+    fn runs(kind: &str) -> Runs {
         const TYPED: [&str; 5] = [
             "bash_",
             "text_editor_",
@@ -234,30 +235,53 @@ impl Tool {
             "tool_search_",
         ];
         match kind {
-            "function" | "custom" => Some(0),
-            _ if TYPED.iter().any(|prefix| kind.starts_with(prefix)) => Some(3000),
-            _ => None,
+            "function" | "custom" => Runs::Caller(0),
+            _ if TYPED.iter().any(|prefix| kind.starts_with(prefix)) => Runs::Caller(3000),
+            _ if kind.starts_with("web_search_") => Runs::Search,
+            _ => Runs::Unpriced,
         }
     }
 }
+
+/// Who runs a tool.
+#[derive(Clone, Copy, Debug)]
+enum Runs {
+    /// The caller. The vendor adds so many bytes of instructions for it.
+    Caller(u64),
+    /// The vendor, which bills each search of the web.
+    Search,
+    /// The vendor, by rates that no model has here.
+    Unpriced,
+}
+
+/// Bytes of instructions that a vendor adds for the search of the web.
+const SEARCH_BYTES: u64 = 3000;
 
 impl Shape for Tool {
     type Value = ();
     const EXPECTED: &'static str = "object";
 
     fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
-        let mut once = const { Once::new(&["type", "function", MARK]) };
+        let mut once = const { Once::new(&["type", "function", "max_uses", MARK]) };
+        let (mut search, mut max_uses) = (false, None);
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                "type" => match at.field(&key, &mut object, Text(Self::instructions_of))? {
-                    None => return Err(at.refuse_field(&key, Problem::Unsupported)),
-                    Some(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
+                "type" => match at.field(&key, &mut object, Text(Self::runs))? {
+                    Runs::Unpriced => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                    Runs::Caller(bytes) => at.cx.weigh(|size| size.text_bytes += bytes),
+                    Runs::Search => search = true,
                 },
+                "max_uses" => max_uses = at.field(&key, &mut object, Count { max: 1000 })?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "function" => at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?,
                 _ => at.weigh_field(&key, &mut object)?,
             }
+        }
+        if search {
+            at.cx.weigh(|size| size.text_bytes += SEARCH_BYTES);
+            let most = max_uses.unwrap_or(Ask::WITHOUT_END);
+            at.ask_field("type", Ask::Class(Class::WebSearchCall, most));
         }
         Ok(())
     }

@@ -13,10 +13,11 @@ use memchr::memmem;
 
 use super::DEPTH_MAX;
 use crate::{
-    call::{CacheWrite, InputSize},
+    call::{Ask, Asks, InputSize},
     error::{Error, Problem},
     json::{NotJson, Reader, Str, Value},
     path::Path,
+    price::Label,
 };
 
 /// What one pass gathers.
@@ -24,7 +25,7 @@ use crate::{
 pub(super) struct Cx {
     pub(super) messages_max: u64,
     size: Cell<InputSize>,
-    cache_write: RefCell<CacheWrite>,
+    asks: RefCell<Option<Box<Asks>>>,
 }
 
 impl Cx {
@@ -32,7 +33,7 @@ impl Cx {
         Self {
             messages_max,
             size: Cell::default(),
-            cache_write: RefCell::default(),
+            asks: RefCell::default(),
         }
     }
 
@@ -59,9 +60,9 @@ impl Cx {
         self.size.get()
     }
 
-    /// What the marks ask for that were read.
-    pub(super) fn cache_write(&self) -> CacheWrite {
-        self.cache_write.take()
+    /// What was asked for that is billed apart.
+    pub(super) fn asks(&self) -> Option<Box<Asks>> {
+        self.asks.take()
     }
 
     pub(super) fn weigh(&self, change: impl FnOnce(&mut InputSize)) {
@@ -185,11 +186,18 @@ impl At<'_> {
         Ok(())
     }
 
-    /// Notes for how long a mark asks the vendor's cache to keep what is written to it; `life` makes it of the
-    /// name of this place.
-    pub(super) fn note(self, life: impl FnOnce(&Path<'_>) -> CacheWrite) {
-        let noted = self.cx.cache_write.take();
-        self.cx.cache_write.replace(noted.and(life(self.path)));
+    /// Notes what is asked for here that is billed apart.
+    pub(super) fn ask(self, ask: Ask) {
+        let mut asks = self.cx.asks.borrow_mut();
+        let asks = asks.get_or_insert_default();
+        asks.add(ask, || self.path.to_string());
+    }
+
+    /// The same of a field of the object here.
+    pub(super) fn ask_field(self, field: &str, ask: Ask) {
+        let mut asks = self.cx.asks.borrow_mut();
+        let asks = asks.get_or_insert_default();
+        asks.add(ask, || Path::Key(self.path, field).to_string());
     }
 
     fn value<P: Shape>(self, json: &mut Reader<'_>, place: P) -> Result<P::Value, Error> {
@@ -443,6 +451,30 @@ impl OnlyDefault {
             allowed,
             otherwise: Problem::Unsupported,
         }
+    }
+}
+
+/// A word for how the call is to be served: what every call gets, or what the model may have a price for.
+#[derive(Debug)]
+pub(super) struct Word {
+    /// What keeps the price what it is.
+    pub(super) usual: &'static [&'static str],
+    pub(super) ask: fn(Label) -> Ask,
+}
+
+impl Shape for Word {
+    type Value = ();
+    const EXPECTED: &'static str = "string";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        let word = text.decoded();
+        if !self.usual.contains(&&*word) {
+            at.ask((self.ask)(Label::new(&word)));
+        }
+        Ok(())
     }
 }
 

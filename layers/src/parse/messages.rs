@@ -5,10 +5,10 @@ use bytes::Bytes;
 use super::{
     cache::{MARK, Mark},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word},
 };
 use crate::{
-    call::{Call, Format, Spans},
+    call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
 };
 
@@ -79,17 +79,21 @@ impl Shape for Body {
                 }
                 "stream" => stream = at.field(&key, &mut object, Flag)?,
                 "tools" => at.field(&key, &mut object, Tools)?,
-                "service_tier" => at.field(
-                    &key,
-                    &mut object,
-                    OnlyDefault::of(&["auto", "standard_only"]),
-                )?,
-                "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
-                "inference_geo" => at.field(
-                    &key,
-                    &mut object,
-                    OnlyDefault::of(&["global", "not_available"]),
-                )?,
+                "service_tier" => {
+                    let usual = &["auto", "standard_only"];
+                    let ask = Ask::ServiceTier;
+                    at.field(&key, &mut object, Word { usual, ask })?;
+                }
+                "speed" => {
+                    let usual = &["standard"];
+                    let ask = Ask::Speed;
+                    at.field(&key, &mut object, Word { usual, ask })?;
+                }
+                "inference_geo" => {
+                    let usual = &["global", "not_available"];
+                    let ask = Ask::InferenceGeo;
+                    at.field(&key, &mut object, Word { usual, ask })?;
+                }
                 "thread" => {
                     at.field(
                         &key,
@@ -123,7 +127,7 @@ impl Shape for Body {
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
-            cache_write: at.cx.cache_write(),
+            asks: at.cx.asks(),
             spans,
             session: None,
         })
@@ -167,6 +171,7 @@ impl Shape for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::price::{Asked, Class, Label, Unpriced};
 
     fn read(body: &str) -> Result<Call, Error> {
         call(body.as_bytes(), 100)
@@ -203,7 +208,7 @@ mod tests {
             (format!(r#"{{"model":"m","max_tokens":1,"thread":{{"type":"create"}},{message}}}"#), "thread", Problem::ThreadUnsupported),
             (format!(r#"{{"model":"m","max_tokens":1,"mcp_servers":[{{}}],{message}}}"#), "mcp_servers[0]", Problem::Unsupported),
             (
-                format!(r#"{{"model":"m","max_tokens":1,"tools":[{{"type":"web_search_20250305","name":"w"}}],{message}}}"#),
+                format!(r#"{{"model":"m","max_tokens":1,"tools":[{{"type":"code_execution_20250522","name":"w"}}],{message}}}"#),
                 "tools[0].type",
                 Problem::Unsupported,
             ),
@@ -223,6 +228,32 @@ mod tests {
                 other => panic!("{body}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_is_billed_apart_is_noted_with_its_field() {
+        let body = r#"{"model":"m","max_tokens":1,"speed":"fast","service_tier":"priority","inference_geo":"us",
+            "tools":[{"name":"f"},{"type":"web_search_20250305","name":"w","max_uses":3},
+            {"max_uses":2,"type":"web_search_20260209","name":"w"}],
+            "messages":[{"role":"user","content":"x"}]}"#;
+        let asks = read(body).unwrap().asks.unwrap();
+        let Asked { served, classes } = *asks.asked();
+        assert_eq!(
+            [served.speed, served.service_tier, served.inference_geo],
+            ["fast", "priority", "us"].map(Label::new)
+        );
+        assert_eq!(classes.get(Class::WebSearchCall), 5);
+        for (kind, field) in [
+            (Unpriced::Speed, "speed"),
+            (Unpriced::ServiceTier, "service_tier"),
+            (Unpriced::InferenceGeo, "inference_geo"),
+            (Unpriced::Class(Class::WebSearchCall), "tools[1].type"),
+        ] {
+            assert_eq!(asks.field(kind), Some(field));
+        }
+        let usual = r#"{"model":"m","max_tokens":1,"speed":"standard","service_tier":"auto","inference_geo":null,
+            "messages":[{"role":"user","content":"x"}]}"#;
+        assert_eq!(read(usual).unwrap().asks, None);
     }
 
     #[test]

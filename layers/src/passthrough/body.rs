@@ -323,10 +323,7 @@ impl Tap {
             None => (reader.finished() || self.ended).then_some(End::Finished),
         };
         self.meter.update(|reading| {
-            reading.usage = reader.usage();
-            reading.output_counted = reader.output_counted();
-            reading.suspect = reader.suspect();
-            reading.text_bytes = reader.text_bytes();
+            reader.note(reading);
             reading.usage_due = reader.may_end() && !reader.finished();
             reading.end = end;
         });
@@ -846,7 +843,8 @@ mod tests {
                 input: 5,
                 cached_input: 7,
                 cache_write: 2,
-                output: 3..Usage::default()
+                output: 3,
+                ..Usage::default()
             })
         );
         assert_eq!(reading.text_bytes, 5);

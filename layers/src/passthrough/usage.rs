@@ -16,10 +16,11 @@ use crate::{
     call::Format,
     error::Error,
     json::members,
+    price::Class,
     scrub::scrubbed,
     sse::Event,
-    usage::{End, Meter, Usage},
-    vendor_usage::{Count, VendorUsage, chat_usage, counts, is_error},
+    usage::{End, Meter, Reading, Usage},
+    vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error},
 };
 
 /// Reads a stream, event by event.
@@ -115,29 +116,34 @@ impl Reader {
     }
 
     /// The newest usage.
-    #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
+    fn counts(&self) -> Option<VendorUsage> {
         match self.format {
-            Format::Chat => self.chat.map(|counts| counts.usage),
-            Format::Messages => self.messages.counts().map(|counts| counts.usage),
+            Format::Chat => self.chat,
+            Format::Messages => self.messages.counts(),
         }
     }
 
-    /// Whether the usage's output is a count: messages streams begin with a guess.
+    /// Writes down what has been counted.
+    pub fn note(&self, reading: &mut Reading) {
+        let counts = self.counts();
+        note(counts, reading);
+        reading.output_counted = self.output_counted();
+        reading.suspect = self.suspect || counts.is_some_and(|counts| counts.suspect);
+        reading.text_bytes = self.text_bytes;
+    }
+
+    /// The newest usage.
     #[must_use]
-    pub const fn output_counted(&self) -> bool {
+    pub fn usage(&self) -> Option<Usage> {
+        self.counts().map(|counts| counts.usage)
+    }
+
+    /// Whether the usage's output is a count: messages streams begin with a guess.
+    const fn output_counted(&self) -> bool {
         match self.format {
             Format::Chat => self.chat.is_some(),
             Format::Messages => self.output_counted,
         }
-    }
-
-    /// Whether some of the usage made no sense.
-    #[must_use]
-    pub fn suspect(&self) -> bool {
-        self.suspect
-            || self.chat.is_some_and(|counts| counts.suspect)
-            || self.messages.counts().is_some_and(|counts| counts.suspect)
     }
 
     /// A sign of life in the stream's format that means nothing.
@@ -147,12 +153,6 @@ impl Reader {
             Format::Chat => b": keep-alive\n\n",
             Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
         })
-    }
-
-    /// Bytes of text seen.
-    #[must_use]
-    pub const fn text_bytes(&self) -> u64 {
-        self.text_bytes
     }
 
     fn chat_event(&mut self, data: &[u8]) -> Seen {
@@ -179,7 +179,11 @@ impl Reader {
             groq.ok()?.usage
         };
         let usage = chunk.usage.or_else(groq);
-        match usage.map(|usage| chat_usage(usage.get())) {
+        let counted = usage.map(|usage| {
+            let counts = chat_usage(usage.get())?;
+            Some(counts.served_as(chunk.service_tier.map(RawValue::get)))
+        });
+        match counted {
             // One of nothing at all behind one of something says nothing.
             Some(Some(counts)) if counts.usage.is_zero() && self.chat.is_some() => {}
             Some(Some(counts)) => self.chat = Some(counts),
@@ -234,7 +238,7 @@ impl Reader {
                 match usage.map(|usage| MessagesUsage::of(usage.get())) {
                     Some(Some(usage)) => {
                         self.output_counted |=
-                            event.kind == "message_delta" && usage.output_tokens.tokens.is_some();
+                            event.kind == "message_delta" && usage.counts_output();
                         self.messages.replace_by(usage);
                     }
                     Some(None) => self.suspect = true,
@@ -254,25 +258,26 @@ impl Reader {
 /// It is no JSON object, or an error in the clothes of an answer.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
-    let [usage, error] = members(&json, &["usage", "error"]).map_err(broken)?;
+    let [usage, error, service_tier] =
+        members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
     if let Some(error) = error.filter(|error| is_error(error)) {
         return Err(vendor_error(error));
     }
     let counts = usage
         .filter(|usage| *usage != "null")
         .and_then(|usage| match format {
-            Format::Chat => chat_usage(usage),
+            Format::Chat => Some(chat_usage(usage)?.served_as(service_tier)),
             Format::Messages => MessagesUsage::of(usage)?.counts(),
         });
     // Text is only charged by where the vendor has not counted it.
-    let uncounted = counts.is_none_or(|counts| counts.usage.output == 0);
+    let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
     let text = if uncounted {
         text_bytes(format, bytes)
     } else {
         0
     };
     meter.update(|reading| {
-        reading.usage = counts.map(|counts| counts.usage);
+        note(counts, reading);
         reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
         reading.text_bytes = text;
@@ -282,6 +287,15 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let charged = meter.counted().filter(|counted| counted.estimated);
     Ok(charged
         .map(|charged| with_usage(format, bytes, within(&json, usage).as_ref(), &charged.usage)))
+}
+
+fn note(counts: Option<VendorUsage>, reading: &mut Reading) {
+    reading.usage = counts.map(|counts| counts.usage);
+    if let Some(counts) = counts {
+        reading.cache_write_usual = counts.cache_write_usual;
+        reading.served = counts.served;
+        reading.unknown = counts.unknown;
+    }
 }
 
 /// JSON as text that is as long: one that its vendor has cut within a character is the caller's to see, and no
@@ -311,22 +325,55 @@ fn with_usage(format: Format, answer: &[u8], old: Option<&Range<usize>>, usage: 
         input,
         cached_input,
         cache_write,
-        output,
+        classes,
+        ..
     } = *usage;
+    let output = usage.output_total();
+    let [hour, half_day, sound, image, spoken, drawn, searches] =
+        Class::ALL.map(|class| classes.get(class));
+    let written = cache_write.saturating_add(hour).saturating_add(half_day);
+    let some = |count: u64, text: String| if count > 0 { text } else { String::new() };
     let usage = match format {
         Format::Chat => {
             let prompt = usage.input_total();
             let total = prompt.saturating_add(output);
+            let lives = some(
+                half_day,
+                format!(
+                    ",\"cache_write_tokens_details\":{{\"ttl_30m_tokens\":{},\"ttl_12h_tokens\":{half_day}}}",
+                    cache_write.saturating_add(hour)
+                ),
+            );
+            let parts = some(sound, format!(",\"audio_tokens\":{sound}"))
+                + &some(image, format!(",\"image_tokens\":{image}"));
+            let made = some(
+                spoken.saturating_add(drawn),
+                format!(
+                    ",\"completion_tokens_details\":{{\"audio_tokens\":{spoken},\"image_tokens\":{drawn}}}"
+                ),
+            );
+            let tools = some(searches, server_tool_use(searches));
             format!(
                 "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{output},\"total_tokens\":{total},\
                  \"prompt_tokens_details\":{{\"cached_tokens\":{cached_input},\
-                 \"cache_write_tokens\":{cache_write}}}}}"
+                 \"cache_write_tokens\":{written}{lives}{parts}}}{made}{tools}}}"
             )
         }
-        Format::Messages => format!(
-            "{{\"input_tokens\":{input},\"cache_creation_input_tokens\":{cache_write},\
-             \"cache_read_input_tokens\":{cached_input},\"output_tokens\":{output}}}"
-        ),
+        Format::Messages => {
+            let lives = some(
+                hour,
+                format!(
+                    ",\"cache_creation\":{{\"ephemeral_5m_input_tokens\":{},\"ephemeral_1h_input_tokens\":{hour}}}",
+                    cache_write.saturating_add(half_day)
+                ),
+            );
+            let input = input.saturating_add(sound).saturating_add(image);
+            let tools = some(searches, server_tool_use(searches));
+            format!(
+                "{{\"input_tokens\":{input},\"cache_creation_input_tokens\":{written},\
+                 \"cache_read_input_tokens\":{cached_input},\"output_tokens\":{output}{lives}{tools}}}"
+            )
+        }
     };
     if let Some(&Range { start, end }) = old {
         return [&answer[..start], usage.as_bytes(), &answer[end..]]
@@ -348,6 +395,10 @@ fn with_usage(format: Format, answer: &[u8], old: Option<&Range<usize>>, usage: 
     .into()
 }
 
+fn server_tool_use(searches: u64) -> String {
+    format!(",\"server_tool_use\":{{\"web_search_requests\":{searches}}}")
+}
+
 /// A vendor's own words about an error go to the log, not to the caller.
 fn vendor_error(error: &str) -> Error {
     let text: String = error.chars().take(500).collect();
@@ -363,6 +414,8 @@ struct ChatAnswer<'a> {
     error: Option<&'a RawValue>,
     #[serde(borrow)]
     x_groq: Option<&'a RawValue>,
+    #[serde(borrow)]
+    service_tier: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -396,83 +449,6 @@ struct MessagesStart<'a> {
 struct StartedMessage<'a> {
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
-}
-
-/// Cumulative: what a later event repeats replaces what an earlier one said.
-#[derive(Clone, Copy, Debug, Default)]
-struct MessagesUsage {
-    input_tokens: Count,
-    cache_creation_input_tokens: Count,
-    cache_read_input_tokens: Count,
-    output_tokens: Count,
-}
-
-impl MessagesUsage {
-    fn of(json: &str) -> Option<Self> {
-        const NAMES: [&str; 4] = [
-            "input_tokens",
-            "cache_creation_input_tokens",
-            "cache_read_input_tokens",
-            "output_tokens",
-        ];
-        let [
-            input_tokens,
-            cache_creation_input_tokens,
-            cache_read_input_tokens,
-            output_tokens,
-        ] = counts(json, &NAMES)?;
-        Some(Self {
-            input_tokens,
-            cache_creation_input_tokens,
-            cache_read_input_tokens,
-            output_tokens,
-        })
-    }
-
-    fn replace_by(&mut self, newer: Self) {
-        for (old, new) in [
-            (&mut self.input_tokens, newer.input_tokens),
-            (
-                &mut self.cache_creation_input_tokens,
-                newer.cache_creation_input_tokens,
-            ),
-            (
-                &mut self.cache_read_input_tokens,
-                newer.cache_read_input_tokens,
-            ),
-            (&mut self.output_tokens, newer.output_tokens),
-        ] {
-            if new.tokens.is_some() || new.suspect {
-                *old = new;
-            }
-        }
-    }
-
-    /// `None` while nothing was reported.
-    fn counts(&self) -> Option<VendorUsage> {
-        let all = [
-            self.input_tokens,
-            self.cache_creation_input_tokens,
-            self.cache_read_input_tokens,
-            self.output_tokens,
-        ];
-        let suspect = all.iter().any(|count| count.suspect);
-        if !suspect && all.iter().all(|count| count.tokens.is_none()) {
-            return None;
-        }
-        let [input, cache_write, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
-        Some(VendorUsage {
-            reasoning: None,
-            usage: Usage {
-                input,
-                cached_input,
-                cache_write,
-                output,
-                ..Usage::default()
-            },
-            suspect,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -586,6 +562,8 @@ mod tests {
         input_estimate: 20,
         output_bound: 50,
         output_limit: 60,
+        calls_max: None,
+        cache_write: None,
     };
 
     #[test]

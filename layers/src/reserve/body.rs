@@ -408,6 +408,8 @@ mod tests {
                 bounded: false,
                 session: None,
                 end: reading.end.unwrap_or(End::ClientLeft),
+                unpriced: false,
+                vendor_cost_rub: None,
             };
             Some((COST, item))
         }

@@ -12,7 +12,7 @@ use crate::{
     facts::Caller,
     model::Model,
     money::MicroRub,
-    price::Price,
+    price::{Asked, Bound, Class, PriceList},
     session::SessionId,
     usage::{Bounds, Counted, ESTIMATE_BYTES, End, Reading},
 };
@@ -102,7 +102,7 @@ impl Tariff<Priced> for ByTokens {
         let Priced {
             call,
             model,
-            price,
+            prices,
             output_tokens,
             meter,
         } = req.body();
@@ -119,7 +119,13 @@ impl Tariff<Priced> for ByTokens {
             };
             return Err(Error::invalid("messages", problem));
         }
-        let cost = |output: u64| price.cost_bound(input_bound, output.saturating_mul(call.choices));
+        let mut asked = call
+            .asks
+            .as_ref()
+            .map_or_else(Asked::default, |asks| *asks.asked());
+        *asked.classes.get_mut(Class::InputImage) = call.input.images;
+        let bound = prices.bound(input_bound, &asked);
+        let cost = |output: u64| bound.cost(input_bound, output.saturating_mul(call.choices));
         let want = cost(*output_tokens);
         // The client's own ceiling is held in full; ours gives way where funds are short.
         let least = match call.output_tokens {
@@ -135,7 +141,8 @@ impl Tariff<Priced> for ByTokens {
             finish_without_client: !call.stream,
             tells_cost: call.usage_asked,
             bill: TokenBill {
-                price: Arc::clone(price),
+                prices: prices.clone(),
+                bound,
                 model: Arc::clone(model),
                 bounds: Bounds {
                     input_bound,
@@ -143,6 +150,8 @@ impl Tariff<Priced> for ByTokens {
                     input_estimate: self.input_estimate(&call.input, input_bound),
                     output_bound: output_tokens.saturating_mul(call.choices),
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
+                    calls_max: Some(asked.classes.get(Class::WebSearchCall)).filter(|max| *max > 0),
+                    cache_write: call.asks.as_ref().and_then(|asks| asks.cache_write()),
                 },
                 session: call.session.clone(),
             },
@@ -154,7 +163,7 @@ impl Tariff<Priced> for ByTokens {
         if priced.call.output_tokens.is_none() {
             let choices = priced.call.choices.max(1);
             let bounds = &mut bill.bounds;
-            let paid_for = priced.price.output_tokens_for(held, bounds.input_bound) / choices;
+            let paid_for = bill.bound.output_tokens_for(held, bounds.input_bound) / choices;
             priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
             bounds.output_bound = priced.output_tokens.saturating_mul(choices);
         }
@@ -166,7 +175,8 @@ impl Tariff<Priced> for ByTokens {
 /// What is kept of a model call to charge it.
 #[derive(Debug)]
 pub struct TokenBill {
-    price: Arc<Price>,
+    prices: PriceList,
+    bound: Bound,
     model: Arc<Model>,
     bounds: Bounds,
     session: Option<SessionId>,
@@ -194,17 +204,24 @@ impl Bill for TokenBill {
         if usage.is_zero() {
             return None;
         }
+        let vendor = reading.vendor.as_deref().unwrap_or_default();
+        let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
+        let (charge, vendor_cost_rub) =
+            self.prices
+                .charge_of(usage, &reading.served, vendor, vendor_model);
         let item = Item {
             model: self.model.id.clone(),
-            vendor: reading.vendor.as_deref().unwrap_or_default().to_owned(),
-            usage,
-            price: Some(Arc::clone(&self.price)),
+            vendor: vendor.to_owned(),
+            usage: charge.usage,
+            price: Some(charge.price),
             estimated,
             bounded,
+            unpriced: charge.unpriced || reading.unknown,
+            vendor_cost_rub,
             end,
             session: self.session.clone(),
         };
-        Some((self.price.cost(&usage), item))
+        Some((charge.cost, item))
     }
 }
 
@@ -225,20 +242,25 @@ impl TokenBill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{price::Rate, usage::Usage};
+    use crate::{
+        price::{Price, Rate},
+        usage::Usage,
+    };
 
     fn bill() -> TokenBill {
         let rate = Rate::new(1_000_000);
+        let prices = PriceList::from(Price {
+            input: rate,
+            cached_input: rate,
+            output: rate,
+            cache_write: rate,
+            version: 1,
+            exchange_rate: "1".into(),
+            ..Price::default()
+        });
         TokenBill {
-            price: Arc::new(Price {
-                input: rate,
-                cached_input: rate,
-                output: rate,
-                cache_write: rate,
-                version: 1,
-                exchange_rate: "1".into(),
-                ..Price::default()
-            }),
+            bound: prices.bound(100, &Asked::default()),
+            prices,
             model: Arc::new(Model {
                 id: "m".into(),
                 family: "f".into(),
@@ -256,6 +278,7 @@ mod tests {
                 input_estimate: 20,
                 output_bound: 50,
                 output_limit: 60,
+                ..Bounds::default()
             },
             session: Some("s-1".parse().unwrap()),
         }

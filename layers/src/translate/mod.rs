@@ -38,7 +38,7 @@
 //! #     let priced = Priced {
 //! #         call: Arc::new(call),
 //! #         model: Arc::new(model),
-//! #         price: Arc::new(price),
+//! #         prices: price.into(),
 //! #         output_tokens: 100,
 //! #         meter: Meter::default(),
 //! #     };

@@ -167,7 +167,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
-    use crate::call::{CacheWrite, InputSize, Spans};
+    use crate::call::{InputSize, Spans};
 
     /// A call of the model `m`, with a text so long.
     fn call(text_bytes: usize) -> Call {
@@ -181,7 +181,7 @@ mod tests {
             choices: 1,
             usage_asked: false,
             input: InputSize::default(),
-            cache_write: CacheWrite::default(),
+            asks: None,
             spans: Spans {
                 start: 1,
                 model: 9..12,

@@ -57,6 +57,8 @@ pub(crate) struct Sales {
     loss: Rubles,
     overruns: Counter,
     estimated: Counter,
+    unpriced: Counter,
+    vendor_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
 }
 
@@ -99,6 +101,8 @@ impl Sales {
             loss: Rubles::default(),
             overruns: Counter::default(),
             estimated: Counter::default(),
+            unpriced: Counter::default(),
+            vendor_cost: Family::default(),
             unpriced_input: Counter::default(),
         };
         registry.register(
@@ -130,6 +134,16 @@ impl Sales {
             "tollgate_estimated_calls",
             "Calls whose usage was missing or absurd, and was estimated or bounded",
             sales.estimated.clone(),
+        );
+        registry.register(
+            "tollgate_unpriced_calls",
+            "Calls of which the vendor told something that their model has no price for",
+            sales.unpriced.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_cost_rubles",
+            "What vendors take for calls, where the config says it",
+            sales.vendor_cost.clone(),
         );
         registry.register(
             "tollgate_unpriced_input_calls",
@@ -178,6 +192,17 @@ impl Sales {
         for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
             series.inc_by(tokens);
         }
+        // Few models have other classes: those have a series from their first call on.
+        for (class, count) in item.usage.classes.iter() {
+            self.tokens(&model.label, class.name()).inc_by(count);
+        }
+        if let Some(cost) = item.vendor_cost_rub {
+            let labels = Model {
+                model: Arc::clone(&model.label),
+            };
+            let series = self.vendor_cost.get_or_create(&labels);
+            series.inner().add(micro(cost));
+        }
         model.charged.inner().add(micro(settled.charged));
         self.loss.inner().add(micro(settled.loss));
         if settlement.cost > settlement.held {
@@ -185,6 +210,9 @@ impl Sales {
         }
         if item.estimated {
             self.estimated.inc();
+        }
+        if item.unpriced {
+            self.unpriced.inc();
         }
         // No call was let in that could have so much, by what is known of text, images and documents.
         if model

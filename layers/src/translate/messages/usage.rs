@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::{
+    price::Class,
     usage::Usage,
     vendor_usage::{VendorUsage, chat_usage},
 };
@@ -62,12 +63,16 @@ impl Serialize for Tally {
             thinking_tokens: u64,
         }
         let Self { usage, thinking } = *self;
+        let classes = usage.classes;
         let details = |thinking_tokens| Details { thinking_tokens };
         Written {
-            input_tokens: usage.input,
-            cache_creation_input_tokens: usage.cache_write,
+            // That format tells neither sound nor images apart.
+            input_tokens: usage.input
+                + classes.get(Class::InputAudio)
+                + classes.get(Class::InputImage),
+            cache_creation_input_tokens: usage.cache_write + classes.get(Class::CacheWrite12h),
             cache_read_input_tokens: usage.cached_input,
-            output_tokens: usage.output,
+            output_tokens: usage.output_total(),
             output_tokens_details: thinking.map(details),
         }
         .serialize(serializer)
