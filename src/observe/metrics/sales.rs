@@ -157,11 +157,14 @@ impl Sales {
     pub(super) fn follow(&self, snapshot: &Snapshot) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { models, vendors } = &mut *known;
-        for (model, _) in snapshot.models() {
+        for (model, prices) in snapshot.models() {
             let series = models
                 .entry(Arc::from(model.id.as_str()))
                 .or_insert_with_key(|label| self.of_model(label));
             series.input_tokens_priced_max = model.input_tokens_priced_max;
+            if prices.is_some_and(|prices| !prices.route_costs().is_empty()) {
+                self.vendor_cost(&series.label);
+            }
             for route in &model.routes {
                 let vendor = &route.vendor.name;
                 vendors.insert(Arc::clone(vendor));
@@ -197,11 +200,7 @@ impl Sales {
             self.tokens(&model.label, class.name()).inc_by(count);
         }
         if let Some(cost) = item.vendor_cost_rub {
-            let labels = Model {
-                model: Arc::clone(&model.label),
-            };
-            let series = self.vendor_cost.get_or_create(&labels);
-            series.inner().add(micro(cost));
+            self.vendor_cost(&model.label).inner().add(micro(cost));
         }
         model.charged.inner().add(micro(settled.charged));
         self.loss.inner().add(micro(settled.loss));
@@ -269,6 +268,13 @@ impl Sales {
             class,
         };
         self.tokens.get_or_create(&labels).clone()
+    }
+
+    fn vendor_cost(&self, model: &Arc<str>) -> Rubles {
+        let labels = Model {
+            model: Arc::clone(model),
+        };
+        self.vendor_cost.get_or_create(&labels).clone()
     }
 
     fn charged(&self, model: &Arc<str>) -> Rubles {
