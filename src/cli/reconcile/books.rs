@@ -27,8 +27,8 @@ const VENDORS_MAX: usize = 1000;
 /// What is billed by the call and not by the token.
 const PER_CALL: &str = "_call";
 
-/// The classes of a call's usage with their counts. Names are those of the configuration's rates; what is listed here is
-/// compared.
+/// The classes of a call's usage with their counts. Names are those of the configuration's rates; what is listed here
+/// is compared.
 pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     [
         ("input", usage.input),

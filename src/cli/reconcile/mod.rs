@@ -1,7 +1,8 @@
 //! `tollgate reconcile`: the books beside the vendor's own export of what was used.
 //!
 //! The vendor's files are read first: they say which time is compared. Then an export of the books is read as it comes,
-//! and nothing of it is kept but sums by day and model and a few receipts for each. Exit code 1 is drift and nothing else.
+//! and nothing of it is kept but sums by day and model and a few receipts for each. Exit code 1 is drift and nothing
+//! else.
 
 mod amount;
 mod books;
@@ -75,8 +76,8 @@ pub(super) struct ReconcileArgs {
     /// How far ours may lie from the vendor's, in percent of the vendor's
     #[arg(long, value_name = "PERCENT", default_value = "0")]
     tolerance: Tolerance,
-    /// The gateway's configuration, for the vendor's names of models and for prices; no secret of it is read. Without it a
-    /// model is called by the vendor as it is in the catalog
+    /// The gateway's configuration, for the vendor's names of models and for prices; no secret of it is read. Without
+    /// it a model is called by the vendor as it is in the catalog
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The vendor's name of a model that the configuration does not have any more; repeat for several

@@ -2,8 +2,8 @@
 //! `GET /v1/organizations/cost_report` with `group_by[]=description`).
 //!
 //! The fields are those of <https://platform.claude.com/docs/en/api/admin/usage_report/retrieve_messages> and
-//! <https://platform.claude.com/docs/en/api/admin/cost_report/retrieve>, read on 2026-11-23. Amounts are decimal text in
-//! cents: `"123.45"` is $1.2345. Priority Tier stands in the usage and not in the costs.
+//! <https://platform.claude.com/docs/en/api/admin/cost_report/retrieve>, read on 2026-11-23. Amounts are decimal text
+//! in cents: `"123.45"` is $1.2345. Priority Tier stands in the usage and not in the costs.
 
 use std::ops::Range;
 

@@ -2,10 +2,10 @@
 //! `GET /v1/organization/costs` with `group_by=line_item`).
 //!
 //! The fields are those of <https://platform.openai.com/docs/api-reference/usage>, read on 2026-11-23. In
-//! `input_tokens` cached and written tokens are counted in, in `input_uncached_tokens` and the counts of audio and images
-//! neither is. What a `line_item` looks like no reference says: the forms below are those that organisations have got,
-//! `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`, `"gpt-image-1 image, output"` and
-//! `"priority | gpt-5.6-sol, output, long context"` among them.
+//! `input_tokens` cached and written tokens are counted in, in `input_uncached_tokens` and the counts of audio and
+//! images neither is. What a `line_item` looks like no reference says: the forms below are those that organisations
+//! have got, `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`, `"gpt-image-1 image, output"`
+//! and `"priority | gpt-5.6-sol, output, long context"` among them.
 
 use std::ops::Range;
 
@@ -247,7 +247,12 @@ mod tests {
                 "data[0].results[0].object: is organization.usage.images.result; what is read are",
             ),
             (
-                |result| *result = json!({"object": "organization.costs.result", "line_item": "a, input", "amount": {"value": 1, "currency": "eur"}}),
+                |result| {
+                    *result = json!({
+                        "object": "organization.costs.result", "line_item": "a, input",
+                        "amount": {"value": 1, "currency": "eur"},
+                    });
+                },
                 "data[0].results[0].amount.currency: must be USD, and is eur",
             ),
         ];
