@@ -9,6 +9,10 @@ pub(super) enum Failure {
     Refused(String),
     /// 1: the ledger is in breach; the breaches have been printed.
     Breach,
+    /// 1: the vendor counts otherwise; the drifts have been printed.
+    Drift,
+    /// 2, of `reconcile` alone: what was given to compare is not what it should be.
+    BadInput(String),
     /// 64: the command or the configuration is wrong.
     Usage(String),
     /// 65: what was given to read is not what it should be.
@@ -34,7 +38,8 @@ impl Failure {
 
     pub(super) const fn code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Breach => 1,
+            Self::Refused(_) | Self::Breach | Self::Drift => 1,
+            Self::BadInput(_) => 2,
             Self::Usage(_) => USAGE,
             Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
@@ -47,8 +52,9 @@ impl Failure {
     /// What is said; nothing where it has been.
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Breach => "",
+            Self::Breach | Self::Drift => "",
             Self::Refused(text)
+            | Self::BadInput(text)
             | Self::Usage(text)
             | Self::Data(text)
             | Self::OutOfReach(text)
@@ -63,6 +69,8 @@ impl Failure {
         let said = |text: String| format!("{place}: {text}");
         match self {
             Self::Breach => Self::Breach,
+            Self::Drift => Self::Drift,
+            Self::BadInput(text) => Self::BadInput(said(text)),
             Self::Refused(text) => Self::Refused(said(text)),
             Self::Usage(text) => Self::Usage(said(text)),
             Self::Data(text) => Self::Data(said(text)),

@@ -11,6 +11,7 @@ mod import;
 mod ledger_copy;
 mod operate;
 mod progress;
+mod reconcile;
 mod show;
 mod usage;
 
@@ -85,8 +86,10 @@ Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
 Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
   tollgate audit
+  tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, or a breach found by the audit; 64 wrong use or configuration; \
+Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, or drift found by reconcile; 2 a file given \
+to reconcile that is not what it should be; 64 wrong use or configuration; \
 65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
 gateway's own fault; 74 a file could not be read or written; 77 not the gateway's admin key.";
 
@@ -282,6 +285,18 @@ enum Command {
         /// Check this export instead of asking the gateway; - is standard input
         #[arg(long, value_name = "FILE")]
         export: Option<PathBuf>,
+        #[command(flatten)]
+        reach: AdminArgs,
+    },
+
+    /// Hold the books against a vendor's own export of what was used; exit 1 on drift, and on nothing else
+    ///
+    /// By day of UTC, the vendor's model and class: our count, the vendor's, and the costs where both are known. For
+    /// each drift the receipts are named that may explain it: estimated, bounded, cut, left by their client.
+    #[command(after_help = reconcile::HELP)]
+    Reconcile {
+        #[command(flatten)]
+        args: reconcile::ReconcileArgs,
         #[command(flatten)]
         reach: AdminArgs,
     },
@@ -692,6 +707,7 @@ impl Command {
                 reach,
             } => audit::live(&reach).await,
             Self::Vendor { reach, command } => operate::vendor(&reach, command).await,
+            Self::Reconcile { args, reach } => reconcile::reconcile(&reach, &args).await,
             Self::Import { wish, reach } => import::import(&reach, &wish).await,
             Self::Ledger {
                 command: LedgerCommand::Copy(wish),
@@ -847,6 +863,9 @@ mod tests {
             "tollgate audit --export f",
             "tollgate audit --export -",
             "tollgate receipt (0190163d-8694-739b-aea5-966c26f8ad91)",
+            "tollgate reconcile --vendor openai --file usage.json",
+            "tollgate reconcile --vendor a,b --vendor c --file - --file f --tolerance 0.5 --config c --route m=n \
+             --since 2026-11-01 --until 2026-12-01 --export e --json",
             "tollgate import keys.csv",
             "tollgate import keys.csv --dry-run --keys-out made.csv --json",
             "tollgate ledger copy --from sqlite:a.db --to redis://h:6379/0",
@@ -919,6 +938,15 @@ mod tests {
             ),
             ("tollgate completions tcsh", "tcsh"),
             ("tollgate usage --by week", "week"),
+            ("tollgate reconcile --vendor v", "--file"),
+            (
+                "tollgate reconcile --vendor v --file f --tolerance 1%",
+                "percentage",
+            ),
+            (
+                "tollgate reconcile --vendor v --file f --since 2026-11-01T10:00:00Z",
+                "not a day like",
+            ),
             ("tollgate usage --since 31.01.2026", "2027-01-31"),
             ("tollgate usage --format csv --json", "cannot be used with"),
             ("tollgate vendor disable", "<VENDOR>"),

@@ -69,6 +69,7 @@ mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
 mod process; // signals and files of the binary
 mod receipts; // what a key's own calls cost
+mod reconcile; // the books beside a vendor's own export
 mod redis_down; // Redis dead, emptied, standing still
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
 mod reload; // another configuration, taken while calls run

@@ -1,0 +1,186 @@
+//! Dollars as vendors bill them, and how far books may lie apart: integers, no floats.
+
+use std::{fmt, ops::AddAssign, str::FromStr};
+
+use rust_decimal::{Decimal, prelude::ToPrimitive};
+
+/// Vendors' money in billionths of a dollar, or of a USDT: they bill fractions of a cent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NanoUsd(i128);
+
+impl NanoUsd {
+    pub(super) const ZERO: Self = Self(0);
+    /// Two amounts that are no farther apart than this are one: vendors round each line of theirs.
+    pub(super) const NEGLIGIBLE: Self = Self(10_000_000);
+
+    const PER_DOLLAR: i64 = 1_000_000_000;
+
+    pub(super) const fn nano(self) -> i128 {
+        self.0
+    }
+
+    /// What so many tokens cost at so many nano-dollars for a million of them, added up over calls.
+    pub(super) const fn of_nano_per_mtok(sum: i128) -> Self {
+        Self((sum + 500_000).div_euclid(1_000_000))
+    }
+
+    /// A hundredth: of an amount that was written in cents.
+    pub(super) const fn hundredth(self) -> Self {
+        Self((self.0 + 50).div_euclid(100))
+    }
+
+    pub(super) const fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+/// Decimal dollars, also with an exponent as JSON may write them; finer than a billionth is rounded.
+impl FromStr for NanoUsd {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let known =
+            |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E');
+        if !text.bytes().all(known) {
+            return Err(());
+        }
+        let decimal = match text.contains(['e', 'E']) {
+            true => Decimal::from_scientific(text),
+            false => Decimal::from_str(text),
+        };
+        let nano = decimal
+            .ok()
+            .and_then(|decimal| decimal.checked_mul(Decimal::from(Self::PER_DOLLAR)))
+            .and_then(|nano| nano.round().to_i128());
+        nano.map(Self).ok_or(())
+    }
+}
+
+impl AddAssign for NanoUsd {
+    fn add_assign(&mut self, other: Self) {
+        self.0 = self.0.saturating_add(other.0);
+    }
+}
+
+/// Two to nine digits behind the point.
+impl fmt::Display for NanoUsd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_dollar = u128::from(Self::PER_DOLLAR.unsigned_abs());
+        let (sign, nano) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());
+        let fraction = format!("{:09}", nano % per_dollar);
+        let coarse = fraction.trim_end_matches('0');
+        let fraction = &fraction[..coarse.len().max(2)];
+        write!(f, "{sign}{}.{fraction}", nano / per_dollar)
+    }
+}
+
+/// How far ours may lie from the vendor's, in ten-thousandths of a percent of the vendor's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tolerance(u32);
+
+impl Tolerance {
+    const PER_PERCENT: u32 = 10_000;
+    const WHOLE: u128 = 1_000_000;
+
+    /// Whether two numbers lie farther apart.
+    pub(super) fn is_exceeded(self, ours: i128, vendors: i128) -> bool {
+        let apart = ours.abs_diff(vendors);
+        apart.saturating_mul(Self::WHOLE) > vendors.unsigned_abs().saturating_mul(self.0.into())
+    }
+}
+
+impl FromStr for Tolerance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let percent = Decimal::from_str(text).ok().filter(|_| plain);
+        let parts = percent.and_then(|percent| percent.checked_mul(Self::PER_PERCENT.into()));
+        parts
+            .filter(Decimal::is_integer)
+            .and_then(|parts| parts.to_u32())
+            .filter(|parts| *parts <= 100 * Self::PER_PERCENT)
+            .map(Self)
+            .ok_or_else(|| {
+                "not a percentage from 0 to 100 with up to four digits behind the point, like 0.5"
+                    .into()
+            })
+    }
+}
+
+/// In percent.
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Decimal::new(self.0.into(), 4).normalize().fmt(f)
+    }
+}
+
+/// How far ours lies from the vendor's, in percent of the vendor's; `None` where the vendor's is nothing.
+pub(super) fn percent_apart(ours: i128, vendors: i128) -> Option<String> {
+    let hundredths = ours
+        .abs_diff(vendors)
+        .saturating_mul(10_000)
+        .checked_div(vendors.unsigned_abs())?;
+    Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_as_vendors_write_them() {
+        for (text, nano, shown) in [
+            ("0.06", 60_000_000, "0.06"),
+            // OpenAI, amount.value as text.
+            ("0.8958740000000000", 895_874_000, "0.895874"),
+            ("1e-7", 100, "0.0000001"),
+            ("1.5E2", 150_000_000_000, "150.00"),
+            ("-12", -12_000_000_000, "-12.00"),
+            ("0.0000000004", 0, "0.00"),
+        ] {
+            let amount: NanoUsd = text.parse().unwrap();
+            assert_eq!(
+                (amount.nano(), amount.to_string().as_str()),
+                (nano, shown),
+                "{text}"
+            );
+        }
+        for text in ["", "1,5", "$1", "1_000", "NaN", "--1"] {
+            assert_eq!(text.parse::<NanoUsd>(), Err(()), "{text}");
+        }
+        // Anthropic, "38.2799" cents.
+        let cents: NanoUsd = "38.2799".parse().unwrap();
+        assert_eq!(cents.hundredth().to_string(), "0.382799");
+    }
+
+    #[test]
+    fn a_tolerance_is_a_part_of_the_vendors_count() {
+        for (percent, ours, vendors, exceeded) in [
+            ("0", 100, 100, false),
+            ("0", 101, 100, true),
+            ("0.5", 1005, 1000, false),
+            ("0.5", 1006, 1000, true),
+            ("0.5", 994, 1000, true),
+            // Nothing is a part of nothing.
+            ("100", 1, 0, true),
+            ("100", 0, 100, false),
+            ("0.0001", 1_000_001, 1_000_000, false),
+        ] {
+            let tolerance: Tolerance = percent.parse().unwrap();
+            assert_eq!(
+                tolerance.is_exceeded(ours, vendors),
+                exceeded,
+                "{percent}: {ours} {vendors}"
+            );
+            assert_eq!(tolerance.to_string(), percent);
+        }
+        for text in ["", "-1", "100.1", "0.00001", "1%", "half"] {
+            assert!(text.parse::<Tolerance>().is_err(), "{text}");
+        }
+        assert_eq!(percent_apart(994, 1000).as_deref(), Some("0.60"));
+        assert_eq!(percent_apart(3, 0), None);
+    }
+}

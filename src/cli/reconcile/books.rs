@@ -1,0 +1,624 @@
+//! What the books say was used at some vendors: an export, added up as it comes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+use serde::Deserialize;
+use tollgate_layers::{
+    calendar::day_of,
+    facts::RequestNumber,
+    reserve::ledger::{Booked, Receipt},
+    usage::{End, Usage},
+};
+
+use super::{amount::NanoUsd, names::Names};
+use crate::admin::export::{FORMAT, VERSION};
+
+/// No line that is looked at is longer.
+const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// So many pairs of day and model are added up at most.
+const DAYS_AND_MODELS_MAX: usize = 100_000;
+/// So many receipts are named for a day and a model.
+pub(super) const RECEIPTS_NAMED_MAX: usize = 10;
+/// So many names of vendors are remembered, to be told.
+const VENDORS_MAX: usize = 1000;
+/// What is billed by the call and not by the token.
+const PER_CALL: &str = "_call";
+
+/// The classes of a call's usage with their counts. Names are those of the configuration's rates; what is listed here
+/// is compared.
+pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    [
+        ("input", usage.input),
+        ("cached_input", usage.cached_input),
+        ("cache_write", usage.cache_write),
+        ("output", usage.output),
+    ]
+    .into_iter()
+}
+
+/// Why a receipt's counts may be others than the vendor's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The counts are ours, since the vendor's were missing or absurd.
+    Estimated,
+    /// The vendor's were cut to what was held for.
+    Bounded,
+    /// The vendor's answer broke off.
+    VendorCut,
+    /// The vendor answered an error inside its answer.
+    VendorError,
+    /// The client left, and what the vendor made behind that is not known.
+    ClientLeft,
+    /// The gateway was killed in the middle.
+    GatewayStopped,
+    /// It was in dispute, and is counted neither here nor by `tollgate usage`.
+    Stale,
+    /// It began in one day and was booked in another: the vendor may have it in the first.
+    OverMidnight,
+}
+
+impl Reason {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Estimated,
+        Self::Bounded,
+        Self::VendorCut,
+        Self::VendorError,
+        Self::ClientLeft,
+        Self::GatewayStopped,
+        Self::Stale,
+        Self::OverMidnight,
+    ];
+
+    /// The word that receipts have for it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Estimated => "estimated",
+            Self::Bounded => "bounded",
+            Self::VendorCut => End::VendorCut.as_str(),
+            Self::VendorError => End::VendorError.as_str(),
+            Self::ClientLeft => End::ClientLeft.as_str(),
+            Self::GatewayStopped => End::GatewayStopped.as_str(),
+            Self::Stale => Booked::Stale.as_str(),
+            Self::OverMidnight => "over_midnight",
+        }
+    }
+
+    fn of(receipt: &Receipt) -> Vec<Self> {
+        let item = &receipt.item;
+        let begun = receipt.number.unix_ms();
+        Self::ALL
+            .into_iter()
+            .filter(|reason| match reason {
+                Self::Estimated => item.estimated,
+                Self::Bounded => item.bounded,
+                Self::VendorCut => item.end == End::VendorCut,
+                Self::VendorError => item.end == End::VendorError,
+                Self::ClientLeft => item.end == End::ClientLeft,
+                Self::GatewayStopped => item.end == End::GatewayStopped,
+                Self::Stale => receipt.booked == Booked::Stale,
+                Self::OverMidnight => begun > 0 && day_of(begun) != day_of(receipt.at_ms),
+            })
+            .collect()
+    }
+}
+
+/// The books of a day and a model.
+#[derive(Debug, Default)]
+pub(super) struct DayBooks {
+    pub(super) calls: u64,
+    pub(super) classes: BTreeMap<&'static str, ClassBooks>,
+    pub(super) suspects: Suspects,
+}
+
+/// What was used of a class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClassBooks {
+    pub(super) count: u64,
+    /// Nano-USDT for a million tokens × tokens.
+    nano_per_mtok: i128,
+    /// Of some of it nobody knows what it costs.
+    unpriced: bool,
+}
+
+impl ClassBooks {
+    /// What the vendor takes for it; `None` where that is not known of all of it.
+    pub(super) fn cost(&self) -> Option<NanoUsd> {
+        (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
+    }
+}
+
+/// Receipts that may explain why the vendor counts otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    pub(super) calls: u64,
+    /// How many there are of each of [`Reason::ALL`].
+    pub(super) by_reason: [u64; Reason::ALL.len()],
+    /// The largest of them, the largest first.
+    pub(super) largest: Vec<Suspect>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Suspect {
+    tokens: u64,
+    pub(super) number: RequestNumber,
+    pub(super) reasons: Vec<Reason>,
+    pub(super) usage: Usage,
+}
+
+impl Suspects {
+    fn add(&mut self, receipt: &Receipt, reasons: &[Reason]) {
+        self.calls += 1;
+        for (count, reason) in self.by_reason.iter_mut().zip(Reason::ALL) {
+            *count += u64::from(reasons.contains(&reason));
+        }
+        let usage = receipt.item.usage;
+        let tokens = classes_of(&usage).fold(0, |sum: u64, (_, count)| sum.saturating_add(count));
+        let place = self
+            .largest
+            .partition_point(|known| (known.tokens, receipt.number) > (tokens, known.number));
+        if place < RECEIPTS_NAMED_MAX {
+            let suspect = Suspect {
+                tokens,
+                number: receipt.number,
+                reasons: reasons.to_vec(),
+                usage,
+            };
+            self.largest.insert(place, suspect);
+            self.largest.truncate(RECEIPTS_NAMED_MAX);
+        }
+    }
+}
+
+/// The books, as far as they have been read.
+#[derive(Debug)]
+pub(super) struct Books<'a> {
+    vendors: &'a BTreeSet<String>,
+    names: &'a Names,
+    time: Range<u64>,
+    pub(super) days: BTreeMap<(u64, String), DayBooks>,
+    /// Receipts of these vendors in that time.
+    pub(super) calls: u64,
+    /// All vendors that receipts name.
+    pub(super) vendors_seen: BTreeSet<String>,
+    /// Accounts whose journals do not go back to their beginnings.
+    pub(super) journals_cut: u64,
+    lines: Lines,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Header,
+    Lines,
+    End,
+}
+
+/// A line of an export, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Line {
+    Header {
+        format: String,
+        version: u64,
+    },
+    Call(Box<Receipt>),
+    End {
+        lines: u64,
+    },
+    #[serde(other)]
+    Other,
+}
+
+impl<'a> Books<'a> {
+    /// The books of these vendors in a time, in Unix milliseconds.
+    pub(super) fn new(vendors: &'a BTreeSet<String>, names: &'a Names, time: Range<u64>) -> Self {
+        Self {
+            vendors,
+            names,
+            time,
+            days: BTreeMap::new(),
+            calls: 0,
+            vendors_seen: BTreeSet::new(),
+            journals_cut: 0,
+            lines: Lines::default(),
+            stage: Stage::Header,
+        }
+    }
+
+    /// How many lines have come.
+    pub(super) const fn lines(&self) -> u64 {
+        self.lines.number
+    }
+
+    /// Takes the next bytes of an export.
+    ///
+    /// # Errors
+    /// What is wrong with a line, and with which.
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), String> {
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            self.lines.push(part)?;
+            if part.ends_with(b"\n") {
+                let line = self.lines.end();
+                self.line(&line)
+                    .map_err(|problem| format!("line {}: {problem}", self.lines.number))?;
+                self.lines.give_back(line);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the export came to its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.stage == Stage::End && self.lines.is_empty()
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), String> {
+        if self.lines.skipped {
+            self.journals_cut += u64::from(contains(line, br#""journal_complete":false"#));
+            return match self.stage {
+                Stage::Lines => Ok(()),
+                _ => Err("an account stands outside of the export".into()),
+            };
+        }
+        let line: Line = serde_json::from_slice(line)
+            .map_err(|error| format!("not a line of an export: {error}"))?;
+        match (self.stage, line) {
+            (Stage::Header, Line::Header { format, version })
+                if format == FORMAT && version == VERSION =>
+            {
+                self.stage = Stage::Lines;
+            }
+            (Stage::Header, Line::Header { format, version }) => {
+                return Err(format!(
+                    "an export of format {format:?}, version {version}; this program reads {FORMAT:?}, version {VERSION}"
+                ));
+            }
+            (Stage::Lines, Line::Call(receipt)) => return self.receipt(&receipt),
+            (Stage::Lines, Line::Other) => {}
+            (Stage::Lines, Line::End { lines }) if lines == self.lines.number => {
+                self.stage = Stage::End
+            }
+            (Stage::Lines, Line::End { lines }) => {
+                return Err(format!(
+                    "the end counts {lines} lines: lines were lost or added"
+                ));
+            }
+            _ => {
+                return Err(
+                    "an export begins with its header, ends with its end, and has no other".into(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn receipt(&mut self, receipt: &Receipt) -> Result<(), String> {
+        let item = &receipt.item;
+        if !self.vendors_seen.contains(&item.vendor) && self.vendors_seen.len() < VENDORS_MAX {
+            self.vendors_seen.insert(item.vendor.clone());
+        }
+        if !self.vendors.contains(&item.vendor) {
+            return Ok(());
+        }
+        let reasons = Reason::of(receipt);
+        let begun = receipt.number.unix_ms();
+        if reasons.contains(&Reason::OverMidnight) && self.time.contains(&begun) {
+            let books = self.day(day_of(begun), receipt)?;
+            books.suspects.add(receipt, &reasons);
+        }
+        if !self.time.contains(&receipt.at_ms) {
+            return Ok(());
+        }
+        let books = self.day(day_of(receipt.at_ms), receipt)?;
+        if !reasons.is_empty() {
+            books.suspects.add(receipt, &reasons);
+        }
+        // It moved nothing, and may be of a call that was charged.
+        if receipt.booked == Booked::Stale {
+            return Ok(());
+        }
+        self.calls += 1;
+        let names = self.names;
+        let books = self.day(day_of(receipt.at_ms), receipt)?;
+        books.calls += 1;
+        for (class, count) in classes_of(&item.usage).filter(|(_, count)| *count > 0) {
+            let sum = books.classes.entry(class).or_default();
+            sum.count = sum.count.saturating_add(count);
+            match names.rate(&item.vendor, &item.model, class) {
+                Some(rate) => {
+                    let scale = if class.ends_with(PER_CALL) {
+                        1_000_000
+                    } else {
+                        1
+                    };
+                    let cost = rate.saturating_mul(scale).saturating_mul(count.into());
+                    sum.nano_per_mtok = sum.nano_per_mtok.saturating_add(cost);
+                }
+                None => sum.unpriced = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn day(&mut self, day: u64, receipt: &Receipt) -> Result<&mut DayBooks, String> {
+        let model = self
+            .names
+            .of_receipt(&receipt.item.vendor, &receipt.item.model);
+        if self.days.len() >= DAYS_AND_MODELS_MAX {
+            return Err(format!(
+                "more than {DAYS_AND_MODELS_MAX} days and models; give a shorter time"
+            ));
+        }
+        Ok(self.days.entry((day, model)).or_default())
+    }
+}
+
+/// The line that is coming. Of an account's, which may be as long as the account has keys, the end alone is kept.
+#[derive(Debug, Default)]
+struct Lines {
+    number: u64,
+    coming: Vec<u8>,
+    skipped: bool,
+}
+
+impl Lines {
+    const ACCOUNT: &[u8] = br#"{"kind":"account","#;
+    const KEPT: usize = 64;
+
+    fn push(&mut self, part: &[u8]) -> Result<(), String> {
+        if self.coming.is_empty() {
+            self.skipped = false;
+        }
+        self.coming.extend_from_slice(part);
+        self.skipped |= self.coming.starts_with(Self::ACCOUNT);
+        if self.skipped {
+            let surplus = self.coming.len().saturating_sub(Self::KEPT);
+            self.coming.drain(..surplus);
+        } else if self.coming.len() > LINE_BYTES_MAX {
+            return Err(format!(
+                "line {}: longer than {LINE_BYTES_MAX} bytes",
+                self.number + 1
+            ));
+        }
+        Ok(())
+    }
+
+    /// The whole line.
+    fn end(&mut self) -> Vec<u8> {
+        self.number += 1;
+        std::mem::take(&mut self.coming)
+    }
+
+    /// Takes the room of a line back, for the next one.
+    fn give_back(&mut self, mut line: Vec<u8>) {
+        line.clear();
+        self.coming = line;
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.coming.is_empty()
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{super::names::Routes, *};
+
+    /// 2026-11-20, and a number that was made on it.
+    const DAY: u64 = 20_777;
+    const MS: u64 = DAY * 86_400_000;
+
+    fn number(ms: u64, n: u64) -> String {
+        format!("{:08x}-{:04x}-7000-8000-{n:012x}", ms >> 16, ms & 0xffff)
+    }
+
+    fn call(n: u64, edit: impl FnOnce(&mut Value)) -> Value {
+        let mut call = json!({
+            "kind": "call", "number": number(MS + 5, n), "at_ms": MS + 10, "account": "acme", "key": "k1",
+            "held_rub": "20.00", "cost_rub": "1.00", "charged_rub": "1.00", "loss_rub": "0.00", "booked": "held",
+            "model": "m", "vendor": "v", "usage": {"input": 7, "cached_input": 0, "cache_write": 1, "output": 2},
+            "price": null, "estimated": false, "end": "finished",
+        });
+        edit(&mut call);
+        call
+    }
+
+    fn export(calls: &[Value]) -> String {
+        let mut lines = vec![
+            json!({"kind": "header", "format": FORMAT, "version": VERSION, "made_at": "2026-11-21T00:00:00Z"}).to_string(),
+            format!("{{\"kind\":\"account\",\"id\":\"acme\",\"name\":\"{}\",\"journal_complete\":false}}", "x".repeat(1000)),
+            json!({"kind": "entry", "id": "p1", "at_ms": 1, "account": "acme", "amount_rub": "9.00"}).to_string(),
+        ];
+        lines.extend(calls.iter().map(Value::to_string));
+        lines.push(json!({"kind": "end", "accounts": 1, "lines": lines.len() + 1}).to_string());
+        lines.join("\n") + "\n"
+    }
+
+    fn names() -> Names {
+        let config = "[[model]]\nid = \"m\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
+                      routes = [ { vendor = \"v\", model = \"vm\" } ]";
+        Routes::read(config).unwrap().names(&vendors(), &[])
+    }
+
+    fn vendors() -> BTreeSet<String> {
+        BTreeSet::from(["v".to_owned()])
+    }
+
+    /// In pieces of this size.
+    fn read<'a>(
+        export: &str,
+        size: usize,
+        names: &'a Names,
+        vendors: &'a BTreeSet<String>,
+    ) -> Result<Books<'a>, String> {
+        let mut books = Books::new(vendors, names, MS..MS + 86_400_000);
+        for piece in export.as_bytes().chunks(size) {
+            books.push(piece)?;
+        }
+        Ok(books)
+    }
+
+    #[test]
+    fn receipts_are_added_up_however_the_export_is_cut() {
+        let calls = [
+            call(1, |_| {}),
+            call(2, |call| call["usage"]["output"] = json!(5)),
+            call(3, |call| call["vendor"] = json!("other")),
+            call(4, |call| call["booked"] = json!("stale")),
+            // Of the day before and of the day after.
+            call(5, |call| call["at_ms"] = json!(MS - 1)),
+            call(6, |call| call["at_ms"] = json!(MS + 86_400_000)),
+        ];
+        let (names, vendors, export) = (names(), vendors(), export(&calls));
+        for size in [1, 7, 64, 1 << 20] {
+            let books = read(&export, size, &names, &vendors).unwrap();
+            assert!(books.is_whole());
+            assert_eq!((books.calls, books.journals_cut, books.lines()), (2, 1, 10));
+            let day = &books.days[&(DAY, "vm".to_owned())];
+            let count = |class: &str| day.classes[class].count;
+            assert_eq!(
+                (
+                    day.calls,
+                    count("input"),
+                    count("output"),
+                    count("cache_write")
+                ),
+                (2, 14, 7, 2)
+            );
+            assert_eq!(day.classes["input"].cost().unwrap().to_string(), "0.000028");
+            assert_eq!(day.classes["cache_write"].cost(), None);
+            let seen: Vec<_> = books.vendors_seen.iter().collect();
+            assert_eq!(seen, ["other", "v"]);
+        }
+    }
+
+    #[test]
+    fn receipts_that_may_differ_are_named_with_their_reasons() {
+        type Edit = fn(&mut Value);
+        let cases: [(Edit, &[Reason]); 7] = [
+            (|call| call["estimated"] = json!(true), &[Reason::Estimated]),
+            (|call| call["bounded"] = json!(true), &[Reason::Bounded]),
+            (
+                |call| call["end"] = json!("vendor_cut"),
+                &[Reason::VendorCut],
+            ),
+            (
+                |call| call["end"] = json!("vendor_error"),
+                &[Reason::VendorError],
+            ),
+            (
+                |call| {
+                    call["estimated"] = json!(true);
+                    call["end"] = json!("client_left");
+                },
+                &[Reason::Estimated, Reason::ClientLeft],
+            ),
+            (
+                |call| call["end"] = json!("gateway_stopped"),
+                &[Reason::GatewayStopped],
+            ),
+            (|call| call["booked"] = json!("stale"), &[Reason::Stale]),
+        ];
+        let (names, vendors) = (names(), vendors());
+        for (edit, reasons) in cases {
+            let export = export(&[call(1, |_| {}), call(2, edit)]);
+            let books = read(&export, 100, &names, &vendors).unwrap();
+            let suspects = &books.days[&(DAY, "vm".to_owned())].suspects;
+            assert_eq!(suspects.calls, 1, "{reasons:?}");
+            assert_eq!(suspects.largest[0].number.to_string(), number(MS + 5, 2));
+            assert_eq!(suspects.largest[0].reasons, reasons);
+        }
+    }
+
+    #[test]
+    fn a_call_over_midnight_may_be_in_either_day() {
+        let (names, vendors) = (names(), vendors());
+        let begun_before = call(1, |call| call["number"] = json!(number(MS - 1, 1)));
+        let booked_after = call(2, |call| call["at_ms"] = json!(MS + 86_400_000 + 1));
+        let export = export(&[begun_before, booked_after]);
+        let books = read(&export, 100, &names, &vendors).unwrap();
+        let days: Vec<_> = books.days.keys().map(|(day, _)| *day).collect();
+        assert_eq!(days, [DAY]);
+        let day = &books.days[&(DAY, "vm".to_owned())];
+        // The first is booked in this day; of the second the vendor may say so.
+        assert_eq!((day.calls, day.suspects.calls), (1, 2));
+        assert!(
+            day.suspects
+                .largest
+                .iter()
+                .all(|suspect| suspect.reasons == [Reason::OverMidnight])
+        );
+    }
+
+    #[test]
+    fn the_largest_receipts_are_named_and_the_others_counted() {
+        let calls: Vec<Value> = (0..25)
+            .map(|n| {
+                call(n, |call| {
+                    call["estimated"] = json!(true);
+                    call["usage"]["input"] = json!((n * 7) % 25);
+                })
+            })
+            .collect();
+        let (names, vendors) = (names(), vendors());
+        let books = read(&export(&calls), 4096, &names, &vendors).unwrap();
+        let suspects = &books.days[&(DAY, "vm".to_owned())].suspects;
+        let named: Vec<u64> = suspects
+            .largest
+            .iter()
+            .map(|suspect| suspect.usage.input)
+            .collect();
+        assert_eq!(named, [24, 23, 22, 21, 20, 19, 18, 17, 16, 15]);
+        assert_eq!((suspects.calls, suspects.by_reason[0]), (25, 25));
+    }
+
+    #[test]
+    fn what_is_no_whole_export_is_told() {
+        let (names, vendors) = (names(), vendors());
+        let whole = export(&[call(1, |_| {})]);
+        let without = |number: usize| {
+            let lines = whole
+                .lines()
+                .enumerate()
+                .filter(|(index, _)| *index != number);
+            lines
+                .map(|(_, line)| format!("{line}\n"))
+                .collect::<String>()
+        };
+        for (text, says) in [
+            (without(0), "line 1: an account stands outside"),
+            (
+                without(2),
+                "line 4: the end counts 5 lines: lines were lost",
+            ),
+            (
+                whole.replace("\"at_ms\"", "\"at\""),
+                "line 4: not a line of an export: missing field `at_ms`",
+            ),
+            (
+                whole.replace("\"version\":1", "\"version\":9"),
+                "line 1: an export of format",
+            ),
+            (
+                format!("{whole}{whole}"),
+                "line 6: an export begins with its header",
+            ),
+            ("hello\n".into(), "line 1: not a line of an export"),
+        ] {
+            let error = read(&text, 100, &names, &vendors).err().unwrap_or_default();
+            assert!(error.starts_with(says), "{error}");
+        }
+        assert!(!read(&without(4), 100, &names, &vendors).unwrap().is_whole());
+        let cut = &whole[..whole.len() - 1];
+        assert!(!read(cut, 100, &names, &vendors).unwrap().is_whole());
+    }
+}

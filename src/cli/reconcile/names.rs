@@ -1,0 +1,362 @@
+//! Which model of the vendor's a receipt is of, and what it costs there: receipts know the catalog's name alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use toml::Value;
+
+use super::amount::NanoUsd;
+use crate::text::similar::hint;
+
+/// Of a configuration what says which vendor calls which model what. The rest is not looked at: no secret is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Routes {
+    vendor: Vec<Vendor>,
+    model: Vec<Model>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Vendor {
+    name: String,
+    url: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Model {
+    id: String,
+    usdt_mtok: BTreeMap<String, Value>,
+    routes: Vec<Route>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Route {
+    vendor: String,
+    model: Option<String>,
+    /// What this vendor takes, where it is another price than the model's.
+    cost_usdt_mtok: BTreeMap<String, Value>,
+}
+
+/// Nano-USDT for a million tokens, or for one call, by class.
+type Rates = BTreeMap<String, i128>;
+
+/// The names of some vendors' models. Those that receipts cannot tell apart are one: two models of a vendor behind one
+/// name of the catalog, and an alias beside its dated version, under which the vendor counts it.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// By vendor, and by the catalog's name.
+    known: BTreeMap<String, BTreeMap<String, Known>>,
+    /// The names that are one.
+    groups: Vec<BTreeSet<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The vendor's name for it, or one of them.
+    called: String,
+    /// The name under which it is compared.
+    compared_as: String,
+    rates: Rates,
+}
+
+impl Routes {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().replace('\n', "; "))
+    }
+
+    /// The vendors that are meant by a name: the one that is called so, or else, for `openai` and `anthropic`, all at
+    /// that company's address.
+    ///
+    /// # Errors
+    /// There is none; the text says which there are.
+    pub(super) fn vendors(&self, name: &str) -> Result<Vec<String>, String> {
+        let names = || self.vendor.iter().map(|vendor| vendor.name.as_str());
+        if names().any(|known| known == name) {
+            return Ok(vec![name.to_owned()]);
+        }
+        let domain = match name {
+            "openai" => "openai.com",
+            "anthropic" => "anthropic.com",
+            _ => "",
+        };
+        let at_domain = |url: &str| {
+            let host: Option<http::Uri> = url.parse().ok();
+            let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
+            let before = host.strip_suffix(domain);
+            !domain.is_empty()
+                && before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+        };
+        let there = self.vendor.iter().filter(|vendor| at_domain(&vendor.url));
+        let there: Vec<String> = there.map(|vendor| vendor.name.clone()).collect();
+        if there.is_empty() {
+            let known: Vec<&str> = names().collect();
+            return Err(format!(
+                "{name}: the configuration has no such vendor; it has {}{}",
+                known.join(", "),
+                hint(name, known.iter().copied())
+            ));
+        }
+        Ok(there)
+    }
+
+    /// The names that these vendors have for models; `also` adds what the configuration does not have any more.
+    pub(super) fn names(&self, vendors: &BTreeSet<String>, also: &[(String, String)]) -> Names {
+        let mut names = Names::default();
+        for model in &self.model {
+            for route in model
+                .routes
+                .iter()
+                .filter(|route| vendors.contains(&route.vendor))
+            {
+                let called = route.model.as_ref().unwrap_or(&model.id);
+                let known = names.add(&route.vendor, &model.id, called);
+                if known.rates.is_empty() {
+                    known.rates = rates(&model.usdt_mtok);
+                    known.rates.extend(rates(&route.cost_usdt_mtok));
+                }
+            }
+        }
+        for (catalog, called) in also {
+            for vendor in vendors {
+                names.add(vendor, catalog, called);
+            }
+        }
+        names.join_versions();
+        names.settle();
+        names
+    }
+}
+
+fn rates(table: &BTreeMap<String, Value>) -> Rates {
+    let rate = |value: &Value| Some(value.as_str()?.parse::<NanoUsd>().ok()?.nano());
+    let rates = table.iter();
+    rates
+        .filter_map(|(class, value)| Some((class.clone(), rate(value)?)))
+        .collect()
+}
+
+impl Names {
+    /// The name under which a receipt's model is compared.
+    pub(super) fn of_receipt(&self, vendor: &str, catalog: &str) -> String {
+        match self.known(vendor, catalog) {
+            Some(known) => known.compared_as.clone(),
+            None => self.of_vendor(catalog),
+        }
+    }
+
+    /// The name under which a model of the vendor's is compared.
+    pub(super) fn of_vendor(&self, called: &str) -> String {
+        let group = |name: &str| self.groups.iter().find(|group| group.contains(name));
+        let group = group(called)
+            .or_else(|| group(undated(called)?))
+            .or_else(|| {
+                let mut of_versions = self
+                    .groups
+                    .iter()
+                    .filter(|group| group.iter().any(|name| undated(name) == Some(called)));
+                // Of several versions of it, nobody knows which one is meant.
+                of_versions.next().filter(|_| of_versions.next().is_none())
+            });
+        group.map_or_else(
+            || called.to_owned(),
+            |group| {
+                let names: Vec<&str> = group.iter().map(String::as_str).collect();
+                names.join(" + ")
+            },
+        )
+    }
+
+    /// Nano-USDT for a million tokens, or for a call, of this class.
+    pub(super) fn rate(&self, vendor: &str, catalog: &str, class: &str) -> Option<i128> {
+        self.known(vendor, catalog)?.rates.get(class).copied()
+    }
+
+    fn known(&self, vendor: &str, catalog: &str) -> Option<&Known> {
+        self.known.get(vendor)?.get(catalog)
+    }
+
+    fn add(&mut self, vendor: &str, catalog: &str, called: &str) -> &mut Known {
+        let of_vendor = self.known.entry(vendor.to_owned()).or_default();
+        let known = of_vendor.entry(catalog.to_owned()).or_default();
+        if known.called.is_empty() {
+            called.clone_into(&mut known.called);
+        }
+        let first = known.called.clone();
+        self.join(&first, called);
+        let known = self
+            .known
+            .get_mut(vendor)
+            .and_then(|of| of.get_mut(catalog));
+        known.expect("it was put there")
+    }
+
+    /// Gives what is known the names that it is compared under, once all of them are there.
+    fn settle(&mut self) {
+        let mut known = std::mem::take(&mut self.known);
+        for one in known.values_mut().flat_map(BTreeMap::values_mut) {
+            one.compared_as = self.of_vendor(&one.called);
+        }
+        self.known = known;
+    }
+
+    /// Makes two names one.
+    fn join(&mut self, one: &str, other: &str) {
+        let (joined, apart): (Vec<_>, Vec<_>) = std::mem::take(&mut self.groups)
+            .into_iter()
+            .partition(|group| group.contains(one) || group.contains(other));
+        self.groups = apart;
+        let mut all: BTreeSet<String> = joined.into_iter().flatten().collect();
+        all.extend([one.to_owned(), other.to_owned()]);
+        self.groups.push(all);
+    }
+
+    fn join_versions(&mut self) {
+        let known: BTreeSet<String> = self.groups.iter().flatten().cloned().collect();
+        for name in &known {
+            if let Some(alias) = undated(name).filter(|alias| known.contains(*alias)) {
+                self.join(alias, name);
+            }
+        }
+    }
+}
+
+/// A name without the date behind it (`-2025-08-07`, `-20250514`, `@20250514`), if it has one.
+fn undated(name: &str) -> Option<&str> {
+    let date = |tail: &str, dashes: bool| {
+        tail.bytes()
+            .enumerate()
+            .all(|(index, byte)| match dashes && matches!(index, 4 | 7) {
+                true => byte == b'-',
+                false => byte.is_ascii_digit(),
+            })
+    };
+    [(10, true), (8, false)]
+        .iter()
+        .find_map(|(digits, dashes)| {
+            let (before, tail) = name.split_at_checked(name.len().checked_sub(*digits)?)?;
+            let before = before.strip_suffix(['-', '@'])?;
+            (date(tail, *dashes) && !before.is_empty()).then_some(before)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"
+        listen = "127.0.0.1:8080"
+        [admin]
+        key = "${TOLLGATE_ADMIN_KEY}"
+        [[vendor]]
+        name = "openai-eu"
+        format = "chat"
+        url = "https://eu.api.openai.com/v1"
+        key = "${NOT_SET}"
+        [[vendor]]
+        name = "openai-us"
+        url = "https://api.openai.com/v1"
+        [[vendor]]
+        name = "reseller"
+        url = "https://notopenai.com/v1"
+        [[model]]
+        id = "mini"
+        usdt_mtok = { input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }
+        routes = [
+          { vendor = "openai-eu", model = "gpt-5-mini-2025-08-07", weight = 3 },
+          { vendor = "reseller", model = "openai/gpt-5-mini", cost_usdt_mtok = { input = "0.2" } },
+        ]
+        [[model]]
+        id = "gpt-4o"
+        routes = [ { vendor = "openai-us" }, { vendor = "openai-us", model = "gpt-4o-mini" } ]
+        [[model]]
+        id = "alias"
+        routes = [ { vendor = "openai-us", model = "gpt-6" }, { vendor = "openai-eu", model = "gpt-6-2026-03-01" } ]
+    "#;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_vendor_is_meant_by_its_name_or_by_its_company() {
+        let routes = Routes::read(CONFIG).unwrap();
+        assert_eq!(routes.vendors("reseller").unwrap(), ["reseller"]);
+        assert_eq!(
+            routes.vendors("openai").unwrap(),
+            ["openai-eu", "openai-us"]
+        );
+        let error = routes.vendors("reselller").unwrap_err();
+        assert!(
+            error.ends_with("it has openai-eu, openai-us, reseller; did you mean reseller?"),
+            "{error}"
+        );
+        assert!(routes.vendors("anthropic").is_err());
+        let error = Routes::read("[[model]]\nid = \n").unwrap_err();
+        assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn receipts_and_the_vendors_lines_meet_under_one_name() {
+        let routes = Routes::read(CONFIG).unwrap();
+        let also = [("old".to_owned(), "gpt-3".to_owned())];
+        let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
+        for (vendor, catalog, called) in [
+            ("openai-eu", "mini", "gpt-5-mini-2025-08-07"),
+            // The alias of a version that is known, and the other way round.
+            ("openai-eu", "mini", "gpt-5-mini"),
+            ("openai-us", "gpt-4o", "gpt-4o-2024-08-06"),
+            // Two models behind one name of the catalog.
+            ("openai-us", "gpt-4o", "gpt-4o-mini-2024-07-18"),
+            // An alias on one vendor, its version on the other.
+            ("openai-us", "alias", "gpt-6-2026-03-01"),
+            ("openai-eu", "alias", "gpt-6-2026-05-01"),
+            ("openai-us", "old", "gpt-3-20230101"),
+            // Never heard of, and the same on both sides.
+            ("openai-us", "whisper", "whisper"),
+        ] {
+            assert_eq!(
+                names.of_receipt(vendor, catalog),
+                names.of_vendor(called),
+                "{catalog} {called}"
+            );
+        }
+        assert_eq!(names.of_vendor("gpt-4o"), "gpt-4o + gpt-4o-mini");
+        assert_ne!(names.of_vendor("gpt-5"), names.of_vendor("gpt-5-mini"));
+    }
+
+    #[test]
+    fn rates_are_the_routes_or_else_the_models() {
+        let routes = Routes::read(CONFIG).unwrap();
+        let names = routes.names(&set(&["openai-eu", "reseller"]), &[]);
+        assert_eq!(names.rate("openai-eu", "mini", "input"), Some(250_000_000));
+        assert_eq!(names.rate("reseller", "mini", "input"), Some(200_000_000));
+        assert_eq!(
+            names.rate("reseller", "mini", "output"),
+            Some(2_000_000_000)
+        );
+        assert_eq!(names.rate("reseller", "mini", "input_audio"), None);
+        assert_eq!(names.rate("openai-us", "mini", "input"), None);
+    }
+
+    #[test]
+    fn a_date_behind_a_name_is_known_for_one() {
+        for (name, bare) in [
+            ("gpt-4o-2024-08-06", Some("gpt-4o")),
+            ("claude-sonnet-4-20250514", Some("claude-sonnet-4")),
+            ("claude-sonnet-4@20250514", Some("claude-sonnet-4")),
+            ("gpt-4o", None),
+            ("gpt-4o-2024_08_06", None),
+            ("2024-08-06", None),
+            ("модель", None),
+        ] {
+            assert_eq!(undated(name), bare, "{name}");
+        }
+    }
+}

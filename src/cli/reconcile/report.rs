@@ -1,0 +1,239 @@
+//! What came of it, as JSON and as text made of that.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    amount::{Tolerance, percent_apart},
+    books::{Books, Reason, Suspects, classes_of},
+    compare::Row,
+    vendor_files::CALLS,
+};
+use crate::{
+    cli::show::{Cell, counted, table},
+    text::time::rfc3339,
+};
+
+/// So many days and models are explained in the text; the rest is counted.
+const EXPLAINED_MAX: usize = 100;
+
+const COLUMNS: &[Cell] = &[
+    Cell::text("day (UTC)", "/day"),
+    Cell::text("model", "/model"),
+    Cell::text("class", "/class"),
+    Cell::number("ours", "/ours"),
+    Cell::number("vendor's", "/vendors"),
+    Cell::number("difference", "/difference"),
+    Cell::number("%", "/difference_percent"),
+];
+const COST_COLUMNS: &[Cell] = &[
+    Cell::number("our cost, USDT", "/our_cost_usdt"),
+    Cell::number("vendor's, USD", "/vendors_cost_usd"),
+    Cell::number("difference", "/cost_difference"),
+    Cell::number("%", "/cost_difference_percent"),
+];
+const VERDICT: Cell = Cell::text("", "/verdict").or("");
+
+/// What was compared, and how.
+#[derive(Debug)]
+pub(super) struct Compared<'a> {
+    pub(super) vendors: Vec<&'a str>,
+    /// In Unix milliseconds.
+    pub(super) since_ms: u64,
+    pub(super) until_ms: u64,
+    pub(super) tolerance: Tolerance,
+    pub(super) rows: &'a [Row],
+}
+
+impl Compared<'_> {
+    /// How many rows lie farther apart than is tolerated.
+    pub(super) fn drifts(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_drift).count()
+    }
+
+    /// The answer for programs.
+    pub(super) fn as_json(&self, books: &Books<'_>) -> Value {
+        let mut drifted: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.is_drift) {
+            let classes = drifted.entry((row.day, &row.model)).or_default();
+            classes.push(row.class);
+        }
+        let none = Suspects::default();
+        let explained = drifted.iter().map(|((day, model), classes)| {
+            let books = books.days.get(&(*day, (*model).to_owned()));
+            explained(
+                *day,
+                model,
+                classes,
+                books.map_or(&none, |books| &books.suspects),
+            )
+        });
+        json!({
+            "vendors": self.vendors, "since": rfc3339(self.since_ms), "until": rfc3339(self.until_ms),
+            "tolerance_percent": self.tolerance.to_string(),
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "drifts": self.drifts(),
+            "explained": explained.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn row(row: &Row) -> Value {
+    let apart = |ours: i128, vendors: Option<i128>| {
+        let percent = vendors.map(|vendors| percent_apart(ours, vendors));
+        // What is there beside nothing is no part of it.
+        percent.map(|percent| {
+            percent.unwrap_or_else(|| if ours == 0 { "0.00" } else { "all" }.to_owned())
+        })
+    };
+    let costs = row.our_cost.zip(row.vendors_cost);
+    json!({
+        "day": day(row.day), "model": row.model, "class": row.class,
+        "ours": row.ours, "vendors": row.vendors,
+        "difference": row.vendors.map(|vendors| signed(i128::from(row.ours) - i128::from(vendors))),
+        "difference_percent": apart(row.ours.into(), row.vendors.map(i128::from)),
+        "our_cost_usdt": row.our_cost.map(|cost| cost.to_string()),
+        "vendors_cost_usd": row.vendors_cost.map(|cost| cost.to_string()),
+        "cost_difference": costs.map(|(ours, vendors)| ours.minus(vendors).to_string()),
+        "cost_difference_percent": costs.and_then(|(ours, vendors)| apart(ours.nano(), Some(vendors.nano()))),
+        "drift": row.is_drift,
+    })
+}
+
+/// A difference of two counts, as far as a number of JSON goes.
+fn signed(difference: i128) -> i64 {
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
+}
+
+fn explained(of_day: u64, model: &str, classes: &[&str], suspects: &Suspects) -> Value {
+    let reasons = Reason::ALL
+        .iter()
+        .zip(suspects.by_reason)
+        .filter(|(_, count)| *count > 0);
+    let by_reason: Map<String, Value> = reasons
+        .map(|(reason, count)| (reason.as_str().to_owned(), count.into()))
+        .collect();
+    let receipts: Vec<Value> = suspects
+        .largest
+        .iter()
+        .map(|suspect| {
+            let usage: Map<String, Value> = classes_of(&suspect.usage)
+                .map(|(class, count)| (class.to_owned(), count.into()))
+                .collect();
+            let reasons: Vec<&str> = suspect
+                .reasons
+                .iter()
+                .map(|reason| reason.as_str())
+                .collect();
+            json!({"number": suspect.number, "reasons": reasons, "usage": usage})
+        })
+        .collect();
+    let more = suspects.calls - receipts.len() as u64;
+    json!({
+        "day": day(of_day), "model": model, "classes": classes, "calls": suspects.calls, "by_reason": by_reason,
+        "receipts": receipts, "more": more,
+    })
+}
+
+/// A day, in UTC.
+fn day(day: u64) -> String {
+    let mut text = rfc3339(tollgate_layers::calendar::day_begins_ms(day));
+    text.truncate("2026-01-31".len());
+    text
+}
+
+/// The answer for people.
+pub(super) fn text(answer: &Value) -> String {
+    let rows = list(answer, "rows");
+    let tolerance = answer["tolerance_percent"].as_str().unwrap_or_default();
+    let drifts = answer["drifts"].as_u64().unwrap_or_default();
+    if rows.is_empty() {
+        return "neither side has anything in that time\n".into();
+    }
+    let mut columns = COLUMNS.to_vec();
+    if rows.iter().any(|row| !row["vendors_cost_usd"].is_null()) {
+        columns.extend(COST_COLUMNS);
+    }
+    columns.push(VERDICT);
+    let mut marked = rows.to_vec();
+    for row in &mut marked {
+        row["verdict"] = if row["drift"] == true { "drift" } else { "" }.into();
+    }
+    let mut text = table(&columns, &marked);
+    let explained = list(answer, "explained");
+    for one in explained.iter().take(EXPLAINED_MAX) {
+        text.push('\n');
+        text.push_str(&explanation(one));
+    }
+    if explained.len() > EXPLAINED_MAX {
+        let rest = explained.len() - EXPLAINED_MAX;
+        text.push_str(&format!("\nand {rest} more; --json has all of them\n"));
+    }
+    text.push('\n');
+    let compared = rows.iter().filter(|row| row["class"] != CALLS).count() as u64;
+    text.push_str(&match drifts {
+        0 => format!(
+            "ok: {}, none apart by more than {tolerance} %\n",
+            counted(compared, "row")
+        ),
+        _ => format!(
+            "{drifts} of {} apart by more than {tolerance} %\n",
+            counted(compared, "row")
+        ),
+    });
+    text
+}
+
+fn explanation(one: &Value) -> String {
+    let words = |value: &Value| {
+        let words = value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
+        words.collect::<Vec<_>>().join(", ")
+    };
+    let (day, model) = (one["day"].as_str().unwrap_or_default(), &one["model"]);
+    let model: String = model
+        .as_str()
+        .unwrap_or_default()
+        .replace(char::is_control, "\u{fffd}");
+    let mut text = format!("{day} {model} ({}): ", words(&one["classes"]));
+    let calls = one["calls"].as_u64().unwrap_or_default();
+    if calls == 0 {
+        text.push_str("no receipt explains it; see docs/reconcile.md for what leaves none\n");
+        return text;
+    }
+    let by_reason = one["by_reason"].as_object().into_iter().flatten();
+    let by_reason: Vec<String> = by_reason
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    text.push_str(&format!(
+        "{} may explain it: {}\n",
+        counted(calls, "receipt"),
+        by_reason.join(", ")
+    ));
+    for receipt in list(one, "receipts") {
+        let usage = receipt["usage"].as_object().into_iter().flatten();
+        let usage: Vec<String> = usage
+            .filter(|(_, count)| count.as_u64() != Some(0))
+            .map(|(class, count)| format!("{class} {count}"))
+            .collect();
+        text.push_str(&format!(
+            "  {}  {}: {}\n",
+            receipt["number"].as_str().unwrap_or_default(),
+            words(&receipt["reasons"]),
+            usage.join(", "),
+        ));
+    }
+    match one["more"].as_u64() {
+        None | Some(0) => {}
+        Some(more) => text.push_str(&format!("  and {more} more\n")),
+    }
+    text
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,202 @@
+//! A CSV file with the columns `day,model,class,count,cost`, for vendors without an API of their own for it: what a
+//! console shows can be brought into this form by hand.
+
+use tollgate_layers::calendar::day_of;
+
+use super::{CLASSES, VendorUsage};
+use crate::{
+    cli::csv::{Record, records},
+    text::{similar::hint, time::parse_rfc3339_ms},
+};
+
+const COLUMNS: &[&str] = &["day", "model", "class", "count", "cost"];
+
+pub(super) fn read(text: &str, vendor: &mut VendorUsage) -> Result<(), String> {
+    let records = records(text).map_err(|(line, problem)| at(line, problem))?;
+    let mut records = records.iter();
+    let names = records.next().ok_or("it is empty")?;
+    let columns = columns(names).map_err(|problem| at(names.line, problem))?;
+    for record in records {
+        line(record, &columns, vendor).map_err(|problem| at(record.line, problem))?;
+    }
+    Ok(())
+}
+
+fn at(line: u64, problem: impl std::fmt::Display) -> String {
+    format!("line {line}: {problem}")
+}
+
+/// Where each of [`COLUMNS`] stands.
+fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
+    for (index, name) in names.cells.iter().enumerate() {
+        if !COLUMNS.contains(&name.as_str()) {
+            return Err(format!(
+                "{name}: unknown column; the columns are {}{}",
+                COLUMNS.join(", "),
+                hint(name, COLUMNS.iter().copied())
+            ));
+        }
+        if names.cells[..index].contains(name) {
+            return Err(format!("{name}: stands there twice"));
+        }
+    }
+    let columns: Vec<Option<usize>> = COLUMNS
+        .iter()
+        .map(|column| names.cells.iter().position(|name| name == column))
+        .collect();
+    for (column, there) in COLUMNS.iter().zip(&columns).take(3) {
+        if there.is_none() {
+            return Err(format!("{column}: the column is missing"));
+        }
+    }
+    if columns[3].is_none() && columns[4].is_none() {
+        return Err("count, cost: one of these columns must be there".into());
+    }
+    Ok(columns)
+}
+
+fn line(
+    record: &Record,
+    columns: &[Option<usize>],
+    vendor: &mut VendorUsage,
+) -> Result<(), String> {
+    if record.cells.len() > columns.iter().flatten().count() {
+        return Err("has more cells than there are columns".into());
+    }
+    let cell = |column: usize| {
+        let place = columns[column]?;
+        record.cells.get(place).map(String::as_str)
+    };
+    let text = |column: usize| cell(column).unwrap_or_default();
+    let day = parse_rfc3339_ms(text(0))
+        .filter(|_| text(0).len() == "2026-11-20".len())
+        .map(day_of)
+        .ok_or_else(|| {
+            format!(
+                "day: must be a day of UTC like 2026-11-20, and is {:?}",
+                text(0)
+            )
+        })?;
+    let model = Some(text(1))
+        .filter(|model| !model.is_empty())
+        .ok_or("model: it is missing")?;
+    let class = CLASSES
+        .iter()
+        .find(|class| **class == text(2))
+        .ok_or_else(|| {
+            format!(
+                "class: must be one of {}, and is {:?}{}",
+                CLASSES.join(", "),
+                text(2),
+                hint(text(2), CLASSES.iter().copied())
+            )
+        })?;
+    vendor.cover_day(day)?;
+    let (count, cost) = (text(3), text(4));
+    if count.is_empty() && cost.is_empty() {
+        return Err("count: it is missing, and so is the cost".into());
+    }
+    if !count.is_empty() {
+        let count = count
+            .parse()
+            .map_err(|_| format!("count: must be a whole number from 0 on, and is {count:?}"))?;
+        vendor.count(day, model, class, count)?;
+    }
+    if !cost.is_empty() {
+        let cost = cost
+            .parse()
+            .map_err(|()| format!("cost: must be dollars as a decimal number, and is {cost:?}"))?;
+        vendor.cost(day, model, class, cost)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{read, told};
+
+    /// 2026-11-20.
+    const DAY: u64 = 20_777;
+
+    #[test]
+    fn a_table_is_read_with_its_columns_in_any_order() {
+        let file = "model,class,day,cost,count\n\
+                    m,input,2026-11-20,0.5,10\n\
+                    m,input,2026-11-20,,5\n\
+                    m,output,2026-11-20,1.25,\n\
+                    m,output,2026-11-21,,3\n";
+        let vendor = read(file).unwrap();
+        assert_eq!(
+            told(&vendor, DAY, "m"),
+            [
+                ("input", 15, "0.50".to_owned()),
+                ("output", 0, "1.25".to_owned())
+            ]
+        );
+        assert_eq!(
+            told(&vendor, DAY + 1, "m"),
+            [("output", 3, "0.00".to_owned())]
+        );
+        assert!(vendor.has_counts && vendor.has_costs);
+        let covered = vendor.covered.unwrap();
+        assert_eq!(covered, DAY * 86_400_000..(DAY + 2) * 86_400_000);
+        // As spreadsheets write it that use the comma for decimals.
+        let vendor = read("day;model;class;count\n2026-11-20;m;input;7\n").unwrap();
+        assert_eq!(told(&vendor, DAY, "m"), [("input", 7, "0.00".to_owned())]);
+    }
+
+    #[test]
+    fn mistakes_name_their_line_and_column() {
+        for (file, says) in [
+            (
+                "day,model,clas,count\n",
+                "line 1: clas: unknown column; the columns are day, model",
+            ),
+            ("day,model,count\n", "line 1: class: the column is missing"),
+            ("day,model,class\n", "line 1: count, cost: one of these"),
+            (
+                "day,day,model,class,count\n",
+                "line 1: day: stands there twice",
+            ),
+            (
+                "day,model,class,count\n\n2026-11-31,m,input,1\n",
+                "line 3: day: must be a day",
+            ),
+            (
+                "day,model,class,count\n2026-11-20T10:00:00Z,m,input,1\n",
+                "line 2: day: must be a day",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,,input,1\n",
+                "line 2: model: it is missing",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,m,inputs,1\n",
+                "line 2: class: must be one of calls, input",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,m,input,1.5\n",
+                "line 2: count: must be a whole number",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,m,input,\n",
+                "line 2: count: it is missing",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,m,input,1,2\n",
+                "line 2: has more cells",
+            ),
+            (
+                "day,model,class,cost\n2026-11-20,m,input,$1\n",
+                "line 2: cost: must be dollars",
+            ),
+            (
+                "day,model,class,count\n2026-11-20,\"m,input,1\n",
+                "line 2: a quote is opened",
+            ),
+        ] {
+            let error = read(file).unwrap_err();
+            assert!(error.starts_with(says), "{file}: {error}");
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! What a vendor says was used: its exports, read into one shape.
+//!
+//! A file is one document of the vendor's API, or several behind each other or in an array, as pages are saved; or a
+//! CSV file. Which it is, it says itself.
+
+mod anthropic;
+mod csv;
+mod openai;
+
+use std::{collections::BTreeMap, ops::Range};
+
+use serde_json::{Map, Value};
+use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
+
+use super::amount::NanoUsd;
+use crate::text::similar::nearest;
+
+/// The classes that vendors bill, by our names for them. `calls` is no class: nobody is billed by it.
+pub(super) const CLASSES: &[&str] = &[
+    "calls",
+    "input",
+    "cached_input",
+    "cache_write",
+    "cache_write_1h",
+    "cache_write_12h",
+    "output",
+    "input_audio",
+    "output_audio",
+    "input_image",
+    "output_image",
+    "web_search_call",
+    OTHER,
+];
+
+/// How many calls were made.
+pub(super) const CALLS: &str = "calls";
+/// What is billed and is none of our classes.
+const OTHER: &str = "other";
+
+/// So many rows are compared at most: a hundred models in three years.
+const ROWS_MAX: usize = 1_000_000;
+
+/// A day, counted from 1970-01-01, a model by the vendor's name, and one of [`CLASSES`].
+pub(super) type Line = (u64, String, &'static str);
+
+/// What the vendor says of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Billed {
+    pub(super) count: u64,
+    pub(super) cost: NanoUsd,
+}
+
+/// All that the vendor's files say.
+#[derive(Debug, Default)]
+pub(super) struct VendorUsage {
+    pub(super) lines: BTreeMap<Line, Billed>,
+    /// Whether counts are told, and costs: what is not told is not nothing.
+    pub(super) has_counts: bool,
+    pub(super) has_costs: bool,
+    /// From the first moment to the last one of what the files speak of, in Unix milliseconds.
+    pub(super) covered: Option<Range<u64>>,
+    /// Fields that look like counts and are not known here.
+    pub(super) unknown: Vec<String>,
+    /// The newest page of each kind says that there are more behind it.
+    more: BTreeMap<Kind, String>,
+}
+
+/// What a document of JSON is a page of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    OpenAiUsage,
+    OpenAiCosts,
+    AnthropicUsage,
+    AnthropicCosts,
+}
+
+impl VendorUsage {
+    /// Takes a file in.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where: a line, or the path of a field.
+    pub(super) fn read(&mut self, file: &[u8]) -> Result<(), String> {
+        match file.trim_ascii_start().first() {
+            Some(b'{' | b'[') => self.json(file),
+            Some(_) => {
+                let text =
+                    str::from_utf8(file).map_err(|_| "it is not text in UTF-8".to_owned())?;
+                csv::read(text, self)
+            }
+            None => Err("it is empty".into()),
+        }
+    }
+
+    /// Ends what was begun: no page may be missing.
+    ///
+    /// # Errors
+    /// Which one is.
+    pub(super) fn whole(&self) -> Result<(), String> {
+        match self.more.values().next() {
+            Some(place) => Err(format!(
+                "{place}has_more: is true, and the page behind it is missing; ask for it with page=, and save all pages \
+                 behind each other in one file"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn json(&mut self, file: &[u8]) -> Result<(), String> {
+        let mut page = 0;
+        for document in serde_json::Deserializer::from_slice(file).into_iter::<Value>() {
+            let document = document.map_err(|error| format!("not JSON: {error}"))?;
+            let pages = match document {
+                Value::Array(pages) => pages,
+                page => vec![page],
+            };
+            for one in &pages {
+                page += 1;
+                let place = match (page, pages.len()) {
+                    (1, 1) => String::new(),
+                    _ => format!("page {page}: "),
+                };
+                self.page(one, &place)
+                    .map_err(|problem| format!("{place}{problem}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn page(&mut self, page: &Value, place: &str) -> Result<(), String> {
+        let page = Object::new(page, "")?;
+        let buckets = page.list("data")?;
+        let mut kind = None;
+        for (index, bucket) in buckets.iter().enumerate() {
+            let bucket = Object::new(bucket, &format!("data[{index}]"))?;
+            let results = bucket.list("results")?;
+            let openai = bucket.has("start_time");
+            if !openai && !bucket.has("starting_at") {
+                return Err(format!(
+                    "{}: has neither start_time (OpenAI) nor starting_at (Anthropic){}",
+                    bucket.place,
+                    hint_of(&bucket, &["start_time", "starting_at"])
+                ));
+            }
+            let time = match openai {
+                true => openai::bucket(&bucket)?,
+                false => anthropic::bucket(&bucket)?,
+            };
+            let day = self
+                .cover(&time)
+                .map_err(|problem| format!("{}: {problem}", bucket.place))?;
+            for (index, result) in results.iter().enumerate() {
+                let result = Object::new(result, &format!("{}.results[{index}]", bucket.place))?;
+                kind = Some(match openai {
+                    true => openai::result(&result, day, self)?,
+                    false => anthropic::result(&result, day, self)?,
+                });
+            }
+        }
+        // A page without a result is the last one of whatever it belongs to, or changes nothing.
+        if let Some(kind) = kind {
+            match page.get("has_more") {
+                Some(Value::Bool(true)) => self.more.insert(kind, place.to_owned()),
+                _ => self.more.remove(&kind),
+            };
+        }
+        Ok(())
+    }
+
+    /// Notes a time that the file speaks of, and gives its day.
+    fn cover(&mut self, time: &Range<u64>) -> Result<u64, String> {
+        let day = day_of(time.start);
+        if time.end <= time.start || time.end > day_begins_ms(day + 1) {
+            return Err(
+                "the bucket does not lie within one day of UTC; ask for bucket_width=1d (or 1h, 1m)".into(),
+            );
+        }
+        self.covered = Some(match self.covered.take() {
+            None => time.clone(),
+            Some(covered) => covered.start.min(time.start)..covered.end.max(time.end),
+        });
+        Ok(day)
+    }
+
+    fn cover_day(&mut self, day: u64) -> Result<u64, String> {
+        self.cover(&(day_begins_ms(day)..day_begins_ms(day) + DAY_MS))
+    }
+
+    fn count(
+        &mut self,
+        day: u64,
+        model: &str,
+        class: &'static str,
+        count: u64,
+    ) -> Result<(), String> {
+        self.has_counts = true;
+        if count > 0 {
+            let line = self.line(day, model, class)?;
+            line.count = line.count.saturating_add(count);
+        }
+        Ok(())
+    }
+
+    fn cost(
+        &mut self,
+        day: u64,
+        model: &str,
+        class: &'static str,
+        cost: NanoUsd,
+    ) -> Result<(), String> {
+        self.has_costs = true;
+        if cost != NanoUsd::ZERO {
+            self.line(day, model, class)?.cost += cost;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, day: u64, model: &str, class: &'static str) -> Result<&mut Billed, String> {
+        if self.lines.len() >= ROWS_MAX {
+            return Err(format!(
+                "more than {ROWS_MAX} rows of day, model and class; give a shorter time"
+            ));
+        }
+        Ok(self
+            .lines
+            .entry((day, model.to_owned(), class))
+            .or_default())
+    }
+
+    fn unknown(&mut self, field: &str) {
+        if self.unknown.len() < 20 && !self.unknown.iter().any(|known| known == field) {
+            self.unknown.push(field.to_owned());
+        }
+    }
+}
+
+/// An object of a vendor's JSON, and where it stands: complaints name it.
+struct Object<'a> {
+    fields: &'a Map<String, Value>,
+    place: String,
+}
+
+impl<'a> Object<'a> {
+    fn new(value: &'a Value, place: &str) -> Result<Self, String> {
+        match value {
+            Value::Object(fields) => Ok(Self {
+                fields,
+                place: place.to_owned(),
+            }),
+            _ if place.is_empty() => {
+                Err("must be an object, as the vendor's API answers it".into())
+            }
+            _ => Err(format!("{place}: must be an object")),
+        }
+    }
+
+    fn path(&self, field: &str) -> String {
+        match self.place.as_str() {
+            "" => field.to_owned(),
+            place => format!("{place}.{field}"),
+        }
+    }
+
+    fn wrong(&self, field: &str, problem: impl std::fmt::Display) -> String {
+        format!("{}: {problem}", self.path(field))
+    }
+
+    fn has(&self, field: &str) -> bool {
+        self.get(field).is_some()
+    }
+
+    /// What stands there; null is nothing.
+    fn get(&self, field: &str) -> Option<&'a Value> {
+        self.fields.get(field).filter(|value| !value.is_null())
+    }
+
+    fn required(&self, field: &str) -> Result<&'a Value, String> {
+        self.get(field)
+            .ok_or_else(|| self.wrong(field, format!("it is missing{}", hint_of(self, &[field]))))
+    }
+
+    fn list(&self, field: &str) -> Result<&'a [Value], String> {
+        match self.required(field)? {
+            Value::Array(items) => Ok(items),
+            _ => Err(self.wrong(field, "must be a list")),
+        }
+    }
+
+    fn text(&self, field: &str) -> Result<Option<&'a str>, String> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(field, "must be text")),
+        }
+    }
+
+    fn object(&self, field: &str) -> Result<Option<Self>, String> {
+        self.get(field)
+            .map(|value| Self::new(value, &self.path(field)))
+            .transpose()
+    }
+
+    /// A count that may be left out.
+    fn count(&self, field: &str) -> Result<Option<u64>, String> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let count = value.as_u64().ok_or_else(|| {
+            self.wrong(
+                field,
+                format!("must be a whole number from 0 on, and is {value}"),
+            )
+        })?;
+        Ok(Some(count))
+    }
+
+    fn required_count(&self, field: &str) -> Result<u64, String> {
+        self.required(field)?;
+        Ok(self.count(field)?.unwrap_or_default())
+    }
+
+    /// The model that a result is of.
+    fn model(&self) -> Result<&'a str, String> {
+        self.text("model")?
+            .ok_or_else(|| self.wrong("model", "it is missing; ask for group_by=model"))
+    }
+
+    /// Decimal text, or a number.
+    fn amount(&self, field: &str) -> Result<NanoUsd, String> {
+        let value = self.required(field)?;
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        };
+        text.parse()
+            .map_err(|()| self.wrong(field, format!("must be a decimal number, and is {value}")))
+    }
+
+    fn dollars(&self, field: &str) -> Result<(), String> {
+        match self.text(field)? {
+            Some(currency) if currency.eq_ignore_ascii_case("usd") => Ok(()),
+            Some(currency) => Err(self.wrong(field, format!("must be USD, and is {currency}"))),
+            None => Err(self.wrong(field, "it is missing")),
+        }
+    }
+
+    /// Tells of counts that nobody here knows: what a vendor bills since yesterday is not to be passed over.
+    fn tell_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
+        for (field, value) in self.fields {
+            let counts = field.ends_with("_tokens") || field.ends_with("_requests");
+            if counts
+                && !known.contains(&field.as_str())
+                && value.as_u64() != Some(0)
+                && !value.is_null()
+            {
+                vendor.unknown(field);
+            }
+        }
+    }
+}
+
+/// `; is it x that was meant?`, of a field that is there.
+fn hint_of(object: &Object<'_>, wanted: &[&str]) -> String {
+    let there = || object.fields.keys().map(String::as_str);
+    wanted
+        .iter()
+        .find_map(|field| nearest(field, there()))
+        .map_or_else(String::new, |near| {
+            format!("; is it {near} that was meant?")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// 2026-11-20.
+    const DAY: u64 = 20_777;
+
+    pub(super) fn read(file: &str) -> Result<VendorUsage, String> {
+        let mut vendor = VendorUsage::default();
+        vendor.read(file.as_bytes())?;
+        vendor.whole()?;
+        Ok(vendor)
+    }
+
+    /// Class, count and cost of the lines of a day and a model.
+    pub(super) fn told(
+        vendor: &VendorUsage,
+        day: u64,
+        model: &str,
+    ) -> Vec<(&'static str, u64, String)> {
+        let lines = vendor.lines.iter();
+        let mut told: Vec<_> = lines
+            .filter(|((of_day, of_model, _), _)| (*of_day, of_model.as_str()) == (day, model))
+            .map(|((_, _, class), billed)| (*class, billed.count, billed.cost.to_string()))
+            .collect();
+        told.sort_by_key(|(class, _, _)| CLASSES.iter().position(|known| known == class));
+        told
+    }
+
+    fn page(model: &str, has_more: bool) -> Value {
+        json!({
+            "object": "page", "has_more": has_more, "next_page": null,
+            "data": [{
+                "object": "bucket", "start_time": DAY * 86_400, "end_time": (DAY + 1) * 86_400,
+                "results": [{
+                    "object": "organization.usage.completions.result", "input_tokens": 5, "output_tokens": 1,
+                    "num_model_requests": 1, "model": model,
+                }],
+            }],
+        })
+    }
+
+    #[test]
+    fn pages_stand_behind_each_other_or_in_a_list_and_none_is_missing() {
+        let (first, last) = (page("a", true), page("b", false));
+        for file in [
+            format!("{first}\n{last}\n"),
+            format!("{first}{last}"),
+            json!([first, last]).to_string(),
+        ] {
+            let vendor = read(&file).unwrap();
+            let models: Vec<_> = vendor
+                .lines
+                .keys()
+                .map(|(_, model, _)| model.as_str())
+                .collect();
+            assert_eq!(models, ["a", "a", "a", "b", "b", "b"], "{file}");
+            assert_eq!(vendor.covered, Some(DAY * DAY_MS..(DAY + 1) * DAY_MS));
+        }
+        let error = read(&first.to_string()).unwrap_err();
+        assert!(error.starts_with("has_more: is true"), "{error}");
+        let error = read(&json!([last, first]).to_string()).unwrap_err();
+        assert!(error.starts_with("page 2: has_more: is true"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_export_is_told_with_its_place() {
+        let mut no_time = page("a", false);
+        let bucket = no_time["data"][0].as_object_mut().unwrap();
+        let start = bucket.remove("start_time").unwrap();
+        bucket.insert("start_tim".into(), start);
+        let mut long = page("a", false);
+        long["data"][0]["end_time"] = json!((DAY + 7) * 86_400);
+        let mut broken = page("a", false).to_string();
+        broken.truncate(80);
+        for (file, says) in [
+            (String::new(), "it is empty"),
+            (
+                "{\"data\":\n [}".into(),
+                "not JSON: expected value at line 2 column 3",
+            ),
+            (broken, "not JSON: EOF while parsing"),
+            (
+                "{\"date\": []}".into(),
+                "data: it is missing; is it date that was meant?",
+            ),
+            ("[1]".into(), "must be an object"),
+            ("{\"data\": [7]}".into(), "data[0]: must be an object"),
+            (
+                no_time.to_string(),
+                "data[0]: has neither start_time (OpenAI) nor starting_at (Anthropic)",
+            ),
+            (
+                long.to_string(),
+                "data[0]: the bucket does not lie within one day of UTC",
+            ),
+        ] {
+            let error = read(&file).unwrap_err();
+            assert!(error.starts_with(says), "{file}: {error}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The books beside a vendor's own export: what agrees, what drifts and which receipts explain it, what cannot be read.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    harness::{Key, RedisServer, Setup, World, config_text, with},
+    ledger::folder,
+    ops::Op,
+    replies::{self, Running, Tokens},
+    usage_report::{complained, said, tollgate},
+};
+
+/// What the vendor reports of each call.
+const TOKENS: Tokens = Tokens {
+    input: 40,
+    cached_input: 30,
+    cache_write: 20,
+    output: 10,
+};
+
+/// Three calls that the vendor counted, and the day on which all of them were booked.
+async fn three_calls(world: &World, op: Op, key: &Key) -> String {
+    let reply = replies::answer(op, "ответ", &TOKENS.usage(op));
+    world.vendor.script(move |_| Reply::json(200, &reply));
+    let mut days = Vec::new();
+    for _ in 0..3 {
+        let answer = op.call(world, key, &op.body("вопрос")).await;
+        days.push(day_of(&world.receipt(&answer.number()).await));
+    }
+    days.dedup();
+    assert_eq!(days.len(), 1, "midnight of UTC; run it again");
+    days.remove(0)
+}
+
+fn day_of(receipt: &Value) -> String {
+    receipt["at"].as_str().unwrap()[..10].to_owned()
+}
+
+/// The day behind this one, by asking the calendar of the books.
+fn next_day(day: &str) -> String {
+    let begins = |text: &str| text.parse::<i64>().unwrap();
+    let days = tollgate_layers::calendar::day_of_date(
+        begins(&day[..4]),
+        begins(&day[5..7]),
+        begins(&day[8..]),
+    );
+    let (year, month, day) = tollgate_layers::calendar::date_of_day(days + 1);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn unix(day: &str) -> i64 {
+    let number = |text: &str| text.parse::<i64>().unwrap();
+    86_400
+        * tollgate_layers::calendar::day_of_date(
+            number(&day[..4]),
+            number(&day[5..7]),
+            number(&day[8..]),
+        )
+}
+
+/// What OpenAI's usage API answers of so many such calls, and of more output.
+fn openai(day: &str, calls: u64, more_output: u64) -> Value {
+    json!({
+        "object": "page",
+        "data": [{
+            "object": "bucket", "start_time": unix(day), "end_time": unix(&next_day(day)),
+            "results": [{
+                "object": "organization.usage.completions.result",
+                "input_tokens": calls * (TOKENS.input + TOKENS.cached_input + TOKENS.cache_write),
+                "input_cached_tokens": calls * TOKENS.cached_input,
+                "input_cache_write_tokens": calls * TOKENS.cache_write,
+                "output_tokens": calls * TOKENS.output + more_output,
+                "input_audio_tokens": 0, "output_audio_tokens": 0, "num_model_requests": calls,
+                "model": "vendor-chat-1", "project_id": null, "user_id": null, "api_key_id": null, "batch": null,
+            }],
+        }],
+        "has_more": false, "next_page": null,
+    })
+}
+
+/// What Anthropic's usage report says of so many such calls.
+fn anthropic(day: &str, calls: u64) -> Value {
+    json!({
+        "data": [{
+            "starting_at": format!("{day}T00:00:00Z"), "ending_at": format!("{}T00:00:00Z", next_day(day)),
+            "results": [{
+                "uncached_input_tokens": calls * TOKENS.input, "cache_read_input_tokens": calls * TOKENS.cached_input,
+                "cache_creation": {
+                    "ephemeral_5m_input_tokens": calls * TOKENS.cache_write, "ephemeral_1h_input_tokens": 0,
+                },
+                "output_tokens": calls * TOKENS.output, "server_tool_use": {"web_search_requests": 0},
+                "model": "vendor-messages-1", "service_tier": "standard", "context_window": "0-200k",
+            }],
+        }],
+        "has_more": false, "next_page": null,
+    })
+}
+
+fn write(dir: &Path, name: &str, text: impl ToString) -> String {
+    let path = dir.join(name);
+    fs::write(&path, text.to_string()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The gateway's configuration as a file: its secrets are names of variables, and none of them is set here.
+fn config(world: &World, dir: &Path) -> String {
+    write(
+        dir,
+        "tollgate.toml",
+        config_text(world.vendor.address(), "memory:", "outbox.db"),
+    )
+}
+
+/// Runs the command with these arguments and more.
+async fn run(world: &World, vendor: &str, file: &str, more: &[&str]) -> std::process::Output {
+    let args = ["reconcile", "--vendor", vendor, "--file", file];
+    tollgate(world, &[&args, more].concat(), "").await
+}
+
+/// Class, ours and the vendor's of the rows that drift, of all rows.
+fn drifts(answer: &str) -> Vec<(String, u64, u64)> {
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    let rows = answer["rows"].as_array().unwrap().iter();
+    rows.filter(|row| row["drift"] == true)
+        .map(|row| {
+            let count = |field: &str| row[field].as_u64().unwrap();
+            (
+                row["class"].as_str().unwrap().to_owned(),
+                count("ours"),
+                count("vendors"),
+            )
+        })
+        .collect()
+}
+
+async fn on_a_ledger(ledger: &str) {
+    let (world, dir) = (Setup::default().ledger(ledger).start().await, folder());
+    let key = world.key().await;
+    let config = config(&world, dir.path());
+    let day = three_calls(&world, Op::Chat, &key).await;
+    three_calls(&world, Op::Messages, &key).await;
+
+    // Both agree, in the shape of either vendor.
+    let chat = write(dir.path(), "openai.json", openai(&day, 3, 0));
+    let messages = write(dir.path(), "anthropic.json", anthropic(&day, 3));
+    for (vendor, file, rows) in [("chat-vendor", &chat, 4), ("messages-vendor", &messages, 4)] {
+        let output = run(&world, vendor, file, &["--config", &config]).await;
+        let text = said(&output, 0);
+        let last = format!("ok: {rows} rows, none apart by more than 0 %\n");
+        assert!(text.ends_with(&last), "{text}");
+        assert!(text.contains(&format!("{day}  vendor-")), "{text}");
+    }
+
+    // Without the configuration the vendor's names of models are not known, unless they are given.
+    let named = ["--route", "chat=vendor-chat-1"];
+    said(&run(&world, "chat-vendor", &chat, &named).await, 0);
+    said(&run(&world, "chat-vendor", &chat, &[]).await, 1);
+
+    // A stream whose client leaves: the vendor made more than was seen.
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
+    let number = running.number.clone();
+    drop(running);
+    let receipt = world.receipt(&number).await;
+    assert_eq!(
+        (&receipt["end"], &receipt["estimated"]),
+        (&json!("client_left"), &json!(true))
+    );
+    let ours = receipt["usage"]["output"].as_u64().unwrap();
+    let input = receipt["usage"]["input"].as_u64().unwrap();
+    let mut drifted = openai(&day, 3, ours + 90);
+    let result = &mut drifted["data"][0]["results"][0];
+    result["input_tokens"] = json!(result["input_tokens"].as_u64().unwrap() + input);
+    let drifted = write(dir.path(), "drift.json", drifted);
+    let json = said(
+        &run(
+            &world,
+            "chat-vendor",
+            &drifted,
+            &["--config", &config, "--json"],
+        )
+        .await,
+        1,
+    );
+    assert_eq!(
+        drifts(&json),
+        [("output".to_owned(), 30 + ours, 120 + ours)]
+    );
+    let answer: Value = serde_json::from_str(&json).unwrap();
+    let explained = &answer["explained"][0];
+    assert_eq!(explained["classes"], json!(["output"]));
+    assert_eq!(explained["receipts"][0]["number"], number.as_str());
+    assert_eq!(
+        explained["receipts"][0]["reasons"],
+        json!(["estimated", "client_left"])
+    );
+    assert_eq!(
+        (&explained["calls"], &explained["more"]),
+        (&json!(1), &json!(0))
+    );
+    let text = said(
+        &run(&world, "chat-vendor", &drifted, &["--config", &config]).await,
+        1,
+    );
+    assert!(text.contains("1 receipt may explain it: "), "{text}");
+    assert!(
+        text.contains(&format!("  {number}  estimated, client_left: ")),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("1 of 4 rows apart by more than 0 %\n"),
+        "{text}"
+    );
+
+    // The same from an export, and within a tolerance.
+    let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
+    said(
+        &tollgate(&world, &["export", "--output", &books], "").await,
+        0,
+    );
+    let from_export = ["--config", &config, "--json", "--export", &books];
+    let of_export = run(&world, "chat-vendor", &drifted, &from_export).await;
+    assert_eq!(
+        serde_json::from_str::<Value>(&said(&of_export, 1)).unwrap(),
+        answer
+    );
+    said(
+        &run(
+            &world,
+            "chat-vendor",
+            &drifted,
+            &["--config", &config, "--tolerance", "90"],
+        )
+        .await,
+        0,
+    );
+}
+
+#[tokio::test]
+async fn books_in_a_file_agree_or_the_receipts_say_why_not() {
+    let folder = folder();
+    on_a_ledger(&format!(
+        "sqlite:{}",
+        folder.path().join("books.db").display()
+    ))
+    .await;
+}
+
+#[tokio::test]
+async fn books_in_redis_agree_or_the_receipts_say_why_not() {
+    let server = RedisServer::start().await;
+    on_a_ledger(&server.url()).await;
+}
+
+#[tokio::test]
+async fn costs_are_held_against_the_prices_of_the_configuration() {
+    let (world, dir) = (World::start().await, folder());
+    let key = world.key().await;
+    // Dear enough for a difference to be more than a cent: two and four USDT.
+    let big = json!({ "prompt_tokens": 2_000_000, "completion_tokens": 2_000_000, "total_tokens": 4_000_000 });
+    let config = config(&world, dir.path());
+    let reply = replies::answer(Op::Chat, "ответ", &big);
+    world.vendor.script(move |_| Reply::json(200, &reply));
+    let body = with(Op::Chat.body("вопрос"), json!({ "max_tokens": 4000 }));
+    let answer = Op::Chat.call(&world, &key, &body).await;
+    let receipt = world.receipt(&answer.number()).await;
+    // No call of this size has so many tokens: they were cut, and the vendor bills them all the same.
+    assert_eq!(receipt["bounded"], true, "{receipt}");
+    let day = day_of(&receipt);
+    let item = |direction: &str, value: f64| {
+        json!({
+            "object": "organization.costs.result", "amount": { "value": value, "currency": "usd" },
+            "line_item": format!("vendor-chat-1, {direction}"), "project_id": null,
+        })
+    };
+    let costs = json!({
+        "object": "page", "has_more": false, "next_page": null,
+        "data": [{
+            "object": "bucket", "start_time": unix(&day), "end_time": unix(&next_day(&day)),
+            "results": [item("input", 2.0), item("output", 4.0)],
+        }],
+    });
+    let file = write(dir.path(), "costs.json", costs);
+    let json = said(
+        &run(
+            &world,
+            "chat-vendor",
+            &file,
+            &["--config", &config, "--json"],
+        )
+        .await,
+        1,
+    );
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let explained = &report["explained"][0];
+    assert_eq!(explained["classes"], json!(["input", "output"]), "{report}");
+    assert_eq!(explained["receipts"][0]["number"], answer.number().as_str());
+    assert_eq!(
+        explained["receipts"][0]["reasons"],
+        json!(["estimated", "bounded"])
+    );
+    let row = &report["rows"][1];
+    let output = receipt["usage"]["output"].as_u64().unwrap();
+    assert_eq!(
+        (&row["class"], &row["ours"], &row["vendors"]),
+        (&json!("output"), &json!(output), &Value::Null)
+    );
+    assert_eq!(
+        (&row["our_cost_usdt"], &row["vendors_cost_usd"]),
+        (&json!("0.008"), &json!("4.00"))
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_2_and_says_where() {
+    let (world, dir) = (World::start().await, folder());
+    let day = "2026-11-20";
+    let typo = openai(day, 1, 0)
+        .to_string()
+        .replace("\"output_tokens\"", "\"output_tokenz\"");
+    let mut more = openai(day, 1, 0);
+    more["has_more"] = json!(true);
+    let good = write(dir.path(), "good.json", openai(day, 1, 0));
+    for (name, text, says) in [
+        (
+            "typo.json",
+            typo,
+            "data[0].results[0].output_tokens: it is missing; is it output_tokenz that was meant?",
+        ),
+        (
+            "more.json",
+            more.to_string(),
+            "has_more: is true, and the page behind it is missing",
+        ),
+        (
+            "cut.json",
+            openai(day, 1, 0).to_string()[..50].to_owned(),
+            "not JSON: EOF while parsing",
+        ),
+        (
+            "bill.csv",
+            "day,model,class,count\n2026-11-20,m,inptu,1\n".into(),
+            "line 2: class: must be one of",
+        ),
+    ] {
+        let file = write(dir.path(), name, text);
+        let errors = complained(&run(&world, "chat-vendor", &file, &[]).await, 2);
+        let expected = format!("error: {file}: {says}");
+        assert!(errors.starts_with(&expected), "{errors}");
+    }
+    complained(&run(&world, "chat-vendor", "no-such-file", &[]).await, 2);
+    let cut = write(
+        dir.path(),
+        "books.ndjson",
+        "{\"kind\":\"header\",\"format\":\"tollgate-export\",\"version\":1}\n",
+    );
+    let errors = complained(
+        &run(&world, "chat-vendor", &good, &["--export", &cut]).await,
+        2,
+    );
+    assert!(errors.contains("the export was cut off"), "{errors}");
+    let config = config(&world, dir.path());
+    let errors = complained(
+        &run(&world, "chat-vendr", &good, &["--config", &config]).await,
+        64,
+    );
+    assert!(errors.contains("did you mean chat-vendor?"), "{errors}");
+    // Exit code 1 is drift, and nothing that went wrong.
+    let away = ["--admin-url", "http://127.0.0.1:1"];
+    complained(&run(&world, "chat-vendor", &good, &away).await, 69);
+}
