@@ -28,7 +28,10 @@ use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use rust_decimal::Decimal;
 use tokio::{runtime::Runtime, time::Instant};
-use tollgate::catalog::snapshot::{Live, RateReading};
+use tollgate::{
+    catalog::snapshot::{Live, RateReading},
+    endpoints::RENDERERS,
+};
 use tollgate_layers::{
     Error,
     auth::{AuthLayer, SecretKey},
@@ -426,7 +429,7 @@ impl Desk {
             id: 1,
             effective_from_ms: 0,
         };
-        let live = Live::new(&config, version);
+        let live = Live::new(&config, version, RENDERERS);
         live.set_rate(RateReading::fixed(Decimal::from(90)));
 
         let ledger = MemoryLedger::new();

@@ -82,3 +82,43 @@ fn listens(admin: &Option<AdminConfig>) -> Option<std::net::SocketAddr> {
 fn shown(admin: &Option<AdminConfig>) -> Option<&str> {
     admin.as_ref().map(|admin| admin.key.expose_secret())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{SMALL, changed, parse};
+
+    #[test]
+    fn a_reload_names_what_it_does_not_take() {
+        let text = |text: &str| format!("listen = \"127.0.0.1:1\"\n{text}");
+        let started = parse(&text(SMALL)).unwrap();
+        let needs = |next: &str| need_restart(&started, &parse(next).unwrap());
+        assert!(needs(&text(SMALL)).is_empty());
+        for (from, to) in [
+            ("output = \"2.00\"", "output = \"3.00\""),
+            ("fixed = \"90.50\"", "fixed = \"91\""),
+            ("127.0.0.1:9", "127.0.0.1:10"),
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = 1\nconnections_max = 1\ndrain_seconds = 1\n[admin]",
+            ),
+            ("[admin]", "[ledger]\nhold_grace_seconds = 90\n[admin]"),
+        ] {
+            assert!(needs(&text(&changed(from, to))).is_empty(), "{to}");
+        }
+        let next = changed("${ADMIN_KEY}", "${VENDOR_KEY}");
+        let next = next.replacen("[admin]", "[ledger]\nurl = \"memory:\"\n[admin]", 1);
+        let next =
+            format!("listen = \"127.0.0.1:2\"\nreuse_port = true\nlanguage = \"en\"\n{next}");
+        assert_eq!(
+            needs(&next),
+            [
+                "listen",
+                "reuse_port",
+                "language",
+                "admin.key",
+                "ledger.url"
+            ]
+        );
+    }
+}

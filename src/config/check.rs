@@ -2,36 +2,24 @@
 //!
 //! A part that is `None` has left its mistake behind, so the checks go on to the end.
 
-use std::{
-    collections::HashSet,
-    fmt::Display,
-    net::{IpAddr, SocketAddr},
-    ops::RangeInclusive,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, time::Duration};
 
-use http::{HeaderValue, Uri};
-use ipnet::IpNet;
+use http::Uri;
 use rust_decimal::Decimal;
-use secrecy::{ExposeSecret, SecretString};
-use tollgate_layers::{model::Dialect, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
+use secrecy::SecretString;
+use tollgate_layers::respond::Language;
 
 use super::{
-    AdminConfig, Config, LedgerConfig, LedgerUrl, LiveConfig, ModelConfig, OutboxConfig, Tariff,
-    UsdtRates,
+    Config, LiveConfig, ModelConfig, Tariff,
     error::Errors,
-    raw::{RawAdmin, RawConfig, RawLedger, RawModel, RawUsdt},
-    secret::{Env, referred, secret},
-    vendor::{Vendors, connections_of},
+    raw::RawConfig,
+    secret::{Env, secret},
+    vendor::connections_of,
 };
 use crate::node::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
-const TOKENS_MAX: u64 = 1_000_000_000;
-const DISPLAY_NAME_CHARS_MAX: usize = 60;
-/// Claude Code shows 100 of what a model says of itself: the price stands behind this, and is not to be cut.
-const DESCRIPTION_CHARS_MAX: usize = 40;
+pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 /// The longest that a call may take, unless the file says otherwise.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
@@ -114,29 +102,6 @@ impl Check<'_> {
         })
     }
 
-    fn multiplier(&mut self, given: Option<&str>) -> Option<Decimal> {
-        const PATH: &str = "tariff.sell_rate_multiplier";
-        if given.is_none() {
-            self.warnings.add(
-                PATH,
-                "is absent: models are sold at cost, the base price × the exchange rate; if that is meant, write \"1\"",
-            );
-        }
-        let multiplier = self.decimal(given.unwrap_or("1"), PATH, 6, 1_000)?;
-        if multiplier < Decimal::ONE {
-            self.warnings.add(
-                PATH,
-                "is below 1: models are sold for less than their base prices",
-            );
-        } else if multiplier > Decimal::TEN {
-            self.warnings.add(
-                PATH,
-                "is above 10: models are sold for more than ten times their base prices",
-            );
-        }
-        Some(multiplier)
-    }
-
     /// Notes vendors to which no model has a route.
     fn unused(&mut self, names: &[Option<String>], models: Option<&[ModelConfig]>) {
         let Some(models) = models else { return };
@@ -150,314 +115,6 @@ impl Check<'_> {
                 );
             }
         }
-    }
-
-    fn service(&mut self, given: Option<String>) -> Option<String> {
-        let service = given.unwrap_or_else(|| "tollgate".to_owned());
-        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if service.is_empty() || !service.bytes().all(good) {
-            self.errors.add(
-                "service",
-                "must be one path segment of a-z, 0-9 and '-', like \"tollgate\"",
-            );
-            return None;
-        }
-        if ["chat", "messages", "models"].contains(&service.as_str()) {
-            self.errors.add(
-                "service",
-                "is taken by another path under /v1: choose another name",
-            );
-            return None;
-        }
-        Some(service)
-    }
-
-    fn base_url(
-        &mut self,
-        given: Option<&str>,
-        listen: Option<SocketAddr>,
-        scheme: &str,
-    ) -> Option<String> {
-        let Some(text) = given else {
-            if listen.is_some_and(|listen| listen.ip().is_unspecified()) {
-                self.warnings.add(
-                    "base_url",
-                    "is absent, and the address of listen, which the catalog shows instead, is nobody's",
-                );
-            }
-            return listen.map(|listen| format!("{scheme}://{listen}/v1"));
-        };
-        let text = text.trim_end_matches('/');
-        let uri = web_address(text).and_then(without_query);
-        let uri = self.keep(uri, "base_url")?;
-        if !uri.path().ends_with("/v1") {
-            self.errors.add(
-                "base_url",
-                "must end in /v1: it is the address that chat-completions clients are given",
-            );
-            return None;
-        }
-        Some(text.to_owned())
-    }
-
-    fn networks(&mut self, given: &[String]) -> Option<Vec<IpNet>> {
-        let network = |text: &String| {
-            text.parse::<IpNet>()
-                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-                .map_err(|_| {
-                    "must be a CIDR or an address, like \"10.0.0.0/8\" or \"192.0.2.7\"".to_owned()
-                })
-        };
-        let networks: Vec<_> = given
-            .iter()
-            .enumerate()
-            .map(|(index, text)| self.keep(network(text), &format!("trusted_proxies[{index}]")))
-            .collect();
-        networks.into_iter().collect()
-    }
-
-    fn admin(&mut self, raw: RawAdmin, callers: Option<SocketAddr>) -> Option<AdminConfig> {
-        let listen = self.address(
-            raw.listen.as_deref().unwrap_or("127.0.0.1:8081"),
-            "admin.listen",
-        );
-        if listen.is_some_and(|listen| listen.port() != 0 && Some(listen) == callers) {
-            self.errors.add(
-                "admin.listen",
-                "is the same as listen: operators and callers need an address each",
-            );
-        }
-        let key = self.secret(
-            raw.key,
-            "admin.key",
-            "operators show it; make one with `openssl rand -hex 32`",
-        )?;
-        if key.expose_secret().len() < 16 {
-            self.errors.add(
-                "admin.key",
-                "must have at least 16 characters; make one with `openssl rand -hex 32`",
-            );
-            return None;
-        }
-        if HeaderValue::from_str(key.expose_secret()).is_err() {
-            self.errors
-                .add("admin.key", "must be plain ASCII, it is sent in a header");
-            return None;
-        }
-        let connections_max = self.whole(
-            raw.connections_max,
-            "admin.connections_max",
-            Shares::of_process(0).operators as u64,
-            1..=1_000_000,
-        );
-        Some(AdminConfig {
-            listen: listen?,
-            key,
-            connections_max: connections_max?,
-        })
-    }
-
-    fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
-        let url = ledger_url(raw.url.as_deref().unwrap_or("sqlite:tollgate.db"), self.env);
-        let url = self.keep(url, "ledger.url");
-        let hold = match raw.hold.as_deref() {
-            None => Some(HoldMode::Usual),
-            Some(text) => self.choice(
-                text,
-                "ledger.hold",
-                [("usual", HoldMode::Usual), ("strict", HoldMode::Strict)],
-            ),
-        };
-        let image_tokens = self.whole(
-            raw.image_tokens,
-            "ledger.image_tokens",
-            5_000,
-            1..=TOKENS_MAX,
-        );
-        let document_tokens = self.whole(
-            raw.document_tokens,
-            "ledger.document_tokens",
-            50_000,
-            1..=TOKENS_MAX,
-        );
-        let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
-        let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
-        let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
-        let outbox = self.keep(outbox_path(outbox), "ledger.outbox");
-        let outbox_calls_max = self.whole(
-            raw.outbox_calls_max,
-            "ledger.outbox_calls_max",
-            100_000,
-            1..=10_000_000,
-        );
-        let outbox_age_max = self.seconds(
-            raw.outbox_age_max_seconds,
-            "ledger.outbox_age_max_seconds",
-            3600,
-            1,
-        );
-        Some(LedgerConfig {
-            url: url?,
-            hold: hold?,
-            image_tokens: image_tokens?,
-            document_tokens: document_tokens?,
-            hold_grace: hold_grace?,
-            open_wait: open_wait?,
-            outbox: OutboxConfig {
-                path: outbox?,
-                calls_max: outbox_calls_max?,
-                age_max: outbox_age_max?,
-            },
-        })
-    }
-
-    fn models(&mut self, raw: Vec<RawModel>, vendors: &Vendors) -> Option<Vec<ModelConfig>> {
-        if raw.is_empty() {
-            self.errors
-                .missing("model", "add a [[model]], or there is nothing to sell");
-            return None;
-        }
-        let mut ids = HashSet::new();
-        let models: Vec<_> = raw
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| {
-                let path = format!("model[{index}]");
-                // Before the rest, whose mistakes must not hide this one.
-                if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
-                    && !ids.insert(id.clone())
-                {
-                    self.errors.add(
-                        format!("{path}.id"),
-                        format!("{id:?} is there already: one model each id"),
-                    );
-                }
-                self.model(raw, &path, vendors)
-            })
-            .collect();
-        models.into_iter().collect()
-    }
-
-    fn model(&mut self, raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
-        let at = |field: &str| format!("{path}.{field}");
-        let dialect = self.dialect(&raw.dialect(), Dialect::default(), &at);
-        let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
-        let family = self.required(
-            raw.family,
-            &at("family"),
-            "the catalog shows it, like \"GPT-5\"",
-        );
-        let display_name = self.line(
-            raw.display_name,
-            &at("display_name"),
-            DISPLAY_NAME_CHARS_MAX,
-        );
-        let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
-        let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
-        if raw.output_tokens_max.is_none() {
-            self.errors.missing(
-                &at("output_tokens_max"),
-                "give the most output tokens that the model can write",
-            );
-        }
-        let max = self.whole(
-            raw.output_tokens_max,
-            &at("output_tokens_max"),
-            TOKENS_MAX,
-            1..=TOKENS_MAX,
-        );
-        let min_range = 1..=max.unwrap_or(TOKENS_MAX);
-        let min = self.whole(
-            raw.output_tokens_min,
-            &at("output_tokens_min"),
-            256_u64.min(*min_range.end()),
-            min_range,
-        );
-        let default = self.optional(
-            raw.output_tokens_default,
-            &at("output_tokens_default"),
-            min.unwrap_or(1)..=max.unwrap_or(TOKENS_MAX),
-        );
-        let input_tokens_max = self.optional(
-            raw.input_tokens_max,
-            &at("input_tokens_max"),
-            1..=TOKENS_MAX,
-        );
-        let window = input_tokens_max.flatten().unwrap_or(TOKENS_MAX);
-        let input_tokens_priced_max = self.optional(
-            raw.input_tokens_priced_max,
-            &at("input_tokens_priced_max"),
-            1..=window,
-        );
-        let usual = dialect.unwrap_or_default();
-        let routes = self.routes(raw.routes, &at("routes"), id.as_deref(), usual, vendors);
-        Some(ModelConfig {
-            id: id?,
-            family: family?,
-            display_name: display_name?,
-            description: description?,
-            usdt_mtok: usdt_mtok?,
-            output_tokens_max: max?,
-            output_tokens_min: min?,
-            output_tokens_default: default?,
-            input_tokens_max: input_tokens_max?,
-            input_tokens_priced_max: input_tokens_priced_max?,
-            sticky: raw.sticky.unwrap_or(false),
-            routes: dialect.and(routes)?,
-        })
-    }
-
-    fn usdt_rates(&mut self, raw: Option<RawUsdt>, path: &str) -> Option<UsdtRates> {
-        let Some(raw) = raw else {
-            self.errors.missing(
-                path,
-                "a model without a full price cannot be called: give input, cached_input, output and cache_write",
-            );
-            return None;
-        };
-        let [input, cached_input, output, cache_write] = [
-            ("input", raw.input),
-            ("cached_input", raw.cached_input),
-            ("output", raw.output),
-            ("cache_write", raw.cache_write),
-        ]
-        .map(|(name, given)| {
-            let path = format!("{path}.{name}");
-            let advice = "a model without a full price cannot be called: give USDT per million tokens, like \"0.25\"";
-            let text = self.required(given, &path, advice)?;
-            self.decimal(&text, &path, 9, 1_000_000)
-        });
-        let cache_write_1h = match raw.cache_write_1h {
-            None => Some(None),
-            Some(text) => {
-                let path = format!("{path}.cache_write_1h");
-                let rate = self.decimal(&text, &path, 9, 1_000_000);
-                if rate
-                    .zip(cache_write)
-                    .is_some_and(|(long, short)| long < short)
-                {
-                    let problem = "is below cache_write: what is kept for longer costs more";
-                    self.warnings.add(path, problem);
-                }
-                rate.map(Some)
-            }
-        };
-        if cached_input
-            .zip(input)
-            .is_some_and(|(cached, input)| cached > input)
-        {
-            self.warnings.add(
-                format!("{path}.cached_input"),
-                "is above input: what is read from a cache costs less",
-            );
-        }
-        Some(UsdtRates {
-            input: input?,
-            cached_input: cached_input?,
-            output: output?,
-            cache_write: cache_write?,
-            cache_write_1h: cache_write_1h?,
-        })
     }
 
     /// Notes the mistake, if it is one.
@@ -480,29 +137,6 @@ impl Check<'_> {
         given
     }
 
-    /// A short text for people, if there is one.
-    fn line(
-        &mut self,
-        given: Option<String>,
-        path: &str,
-        chars_max: usize,
-    ) -> Option<Option<String>> {
-        let fits = given.as_ref().is_none_or(|text| {
-            (1..=chars_max).contains(&text.chars().count())
-                && text.trim() == text
-                && !text.contains(char::is_control)
-        });
-        if !fits {
-            self.errors.add(
-                path,
-                format!(
-                    "must be 1 to {chars_max} characters in one line, without blanks around them"
-                ),
-            );
-        }
-        fits.then_some(given)
-    }
-
     pub(super) fn secret(
         &mut self,
         given: Option<String>,
@@ -514,7 +148,7 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    fn address(&mut self, text: &str, path: &str) -> Option<SocketAddr> {
+    pub(super) fn address(&mut self, text: &str, path: &str) -> Option<SocketAddr> {
         let address = text
             .parse::<SocketAddr>()
             .map_err(|_| "must be an IP address with a port, like \"127.0.0.1:8080\"");
@@ -558,7 +192,7 @@ impl Check<'_> {
     }
 
     /// The same where there may be none.
-    fn optional(
+    pub(super) fn optional(
         &mut self,
         given: Option<u64>,
         path: &str,
@@ -648,46 +282,158 @@ pub(super) fn without_query(uri: Uri) -> Result<Uri, String> {
     }
 }
 
-fn outbox_path(text: &str) -> Result<PathBuf, String> {
-    if text.is_empty() || text.contains(':') {
-        return Err(
-            "must be the path of a file, like tollgate-outbox.db: one for each gateway".into(),
-        );
-    }
-    Ok(PathBuf::from(text))
-}
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
 
-pub(super) fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
-    let reference = referred(text, env);
-    let literal = reference.is_none();
-    let url = reference.unwrap_or_else(|| Ok(text.to_owned()))?;
-    if url == "memory:" {
-        return Ok(LedgerUrl::Memory);
+    use super::*;
+    use crate::{
+        config::{
+            LedgerUrl, Limits, OutboxConfig,
+            testing::{SMALL, assert_mistakes, changed, parse},
+        },
+        edge::server::ConnectionLimits,
+    };
+
+    #[test]
+    fn a_language_is_one_that_there_is() {
+        assert_mistakes(&[(
+            "[admin]",
+            "language = \"de\"\n[admin]",
+            "language",
+            "\"ru\"",
+        )]);
     }
-    if let Some(path) = url.strip_prefix("sqlite:") {
-        return match path {
-            "" => Err("needs a path: sqlite:PATH, like sqlite:tollgate.db".to_owned()),
-            path => Ok(LedgerUrl::Sqlite(path.into())),
+
+    #[test]
+    fn absent_fields_have_their_defaults() {
+        let config = parse(SMALL).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.base_url, "http://127.0.0.1:8080/v1");
+        assert_eq!(config.ledger.url, LedgerUrl::Sqlite("tollgate.db".into()));
+        assert_eq!(
+            (config.ledger.image_tokens, config.ledger.document_tokens),
+            (5_000, 50_000)
+        );
+        assert_eq!(config.ledger.hold_grace, Duration::from_secs(60));
+        assert_eq!(
+            config.ledger.outbox,
+            OutboxConfig {
+                path: "tollgate-outbox.db".into(),
+                calls_max: 100_000,
+                age_max: Duration::from_secs(3600),
+            }
+        );
+        assert_eq!(
+            config.limits,
+            Limits {
+                catalog_requests_per_second: 10,
+                requests_per_second: None,
+                unknown_keys_per_second: 10,
+                unknown_keys_burst: 300,
+                uri_bytes_max: 2048,
+                in_flight_max: 10_000,
+                body_bytes_max: 33_554_432,
+                body_bytes_in_flight_max: 536_870_912,
+                body_timeout: Duration::from_secs(60),
+                body_rate_min: 1024,
+                answer_bytes_max: 67_108_864,
+                messages_max: 10_000,
+                connections: ConnectionLimits {
+                    max: Shares::of_process(1024).callers,
+                    ..ConnectionLimits::default()
+                },
+                call_time_max: Duration::from_secs(900),
+                drain_timeout: Duration::from_secs(30),
+            }
+        );
+        let rate = &config.live.rate;
+        assert_eq!((rate.age_max.as_secs(), rate.refresh.as_secs()), (600, 60));
+        assert_eq!(config.live.tariff.sell_rate_multiplier, Decimal::ONE);
+        let admin = config.admin.unwrap();
+        assert_eq!(admin.listen.to_string(), "127.0.0.1:8081");
+        assert_eq!(admin.key.expose_secret(), "admin-secret-0123456789");
+        assert_eq!(admin.connections_max, Shares::of_process(0).operators);
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once_each_with_its_line() {
+        let text = concat!(
+            "listen = 8080\n",
+            "languge = \"ru\"\n",
+            "[limits]\n",
+            "in_flight_max = \"many\"\n",
+            "body_bytes_max = 0\n",
+            "[[vendor]]\n",
+            "name = \"v\"\n",
+            "format = \"chat\"\n",
+            "url = \"nowhere\"\n",
+            "key = \"sk-literal\"\n",
+            "[[vendor]]\n",
+            "name = \"v\"\n",
+            "[[model]]\n",
+            "id = \"m\"\n",
+            "usdt_mtok = { input = 1.0, output = \"0\" }\n",
+        );
+        let errors = parse(text).unwrap_err();
+        let shown = errors.to_string();
+        for start in [
+            "line 1: listen: ",
+            "line 2: languge: ",
+            "line 4: limits.in_flight_max: ",
+            "line 5: limits.body_bytes_max: ",
+            "line 9: vendor[0].url: ",
+            "line 10: vendor[0].key: ",
+            "line 12: vendor[1].name: ",
+            "line 11: vendor[1].format: ",
+            "line 13: model[0].family: ",
+            "line 15: model[0].usdt_mtok.input: ",
+            "line 15: model[0].usdt_mtok.output: ",
+            "line 15: model[0].usdt_mtok.cache_write: ",
+        ] {
+            assert!(
+                shown.lines().any(|line| line.starts_with(start)),
+                "{start} is not in\n{shown}"
+            );
+        }
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.contains("rate.source: missing")),
+            "{shown}"
+        );
+        assert!(!shown.contains("sk-literal"), "{shown}");
+        assert_eq!(shown.lines().count(), errors.iter().count());
+        assert_eq!(shown.matches("usdt_mtok.input:").count(), 1, "{shown}");
+    }
+
+    #[test]
+    fn what_is_allowed_and_probably_not_meant_is_warned_of() {
+        let paths = |text: &str| -> Vec<String> {
+            let config = parse(text).unwrap_or_else(|errors| panic!("{text}: {errors}"));
+            config
+                .warnings
+                .into_iter()
+                .map(|warning| warning.path)
+                .collect()
         };
-    }
-    let schemes = ["redis", "redis-sentinel", "redis-cluster"];
-    let is_redis = url
-        .split_once("://")
-        .map(|(scheme, _)| scheme.replacen("rediss", "redis", 1))
-        .is_some_and(|scheme| schemes.contains(&scheme.as_str()));
-    if !is_redis {
-        return Err(
-            "must be memory:, sqlite:PATH, redis://HOST:PORT/DB, redis-sentinel://HOST:PORT,HOST:PORT/MASTER \
-             or redis-cluster://HOST:PORT,HOST:PORT; rediss://, rediss-sentinel:// and rediss-cluster:// \
-             for TLS"
-                .to_owned(),
+        let priced = changed("[admin]", "[tariff]\nsell_rate_multiplier = \"1\"\n[admin]");
+        assert!(paths(&priced).is_empty());
+        assert_eq!(paths(SMALL), ["tariff.sell_rate_multiplier"]);
+        assert_eq!(
+            paths(&format!("listen = \"0.0.0.0:80\"\n{priced}")),
+            ["base_url"]
+        );
+        let cheap = "cache_write = \"0.25\", cache_write_1h = \"0.24\"";
+        assert_eq!(
+            paths(&priced.replace("cache_write = \"0.25\"", cheap)),
+            ["model[0].usdt_mtok.cache_write_1h"]
+        );
+        let idle = "[[vendor]]\nname = \"idle\"\nformat = \"messages\"\n\
+                url = \"https://h/v1\"\nkey = \"${VENDOR_KEY}\"\n";
+        assert_eq!(
+            paths(&format!("{priced}{idle}")),
+            ["vendor[1].name", "vendor[1].url"]
         );
     }
-    let parsed = RedisUrl::parse(&url).map_err(|error| error.to_string())?;
-    if literal && parsed.has_credentials() {
-        return Err(
-            "has a password in it: put the whole address into the environment and write \"${NAME}\" here".to_owned()
-        );
-    }
-    Ok(LedgerUrl::Redis(url))
 }

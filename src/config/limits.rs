@@ -148,3 +148,54 @@ impl Check<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        config::testing::{SMALL, assert_mistakes, changed, parse},
+        node::files::Shares,
+    };
+
+    #[test]
+    fn limits_are_within_their_ranges() {
+        assert_mistakes(&[
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = 0\n[admin]",
+                "limits.in_flight_max",
+                "1 to",
+            ),
+            (
+                "[admin]",
+                "[limits]\nbody_bytes_in_flight_max = 1000\n[admin]",
+                "limits.body_bytes_in_flight_max",
+                "body_bytes_max",
+            ),
+            (
+                "[admin]",
+                "[limits]\nh2_stream_window_bytes = 1000\n[admin]",
+                "limits.h2_stream_window_bytes",
+                "65535",
+            ),
+            (
+                "[admin]",
+                "[limits]\nhead_bytes_max = 100\n[admin]",
+                "limits.head_bytes_max",
+                "4096",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn connections_are_what_vendors_leave_or_what_the_file_says() {
+        let callers = |text: &str| parse(text).unwrap().limits.connections.max;
+        let of_vendor = "name = \"v\"\nconnections_max = 7";
+        let few = changed("name = \"v\"", of_vendor);
+        assert_eq!(callers(&few), Shares::of_process(7).callers);
+        assert!(callers(&few) > callers(SMALL));
+        let given = few.replace("[admin]", "[limits]\nconnections_max = 5\n[admin]");
+        assert_eq!(callers(&given), 5);
+        let text = changed("[admin]", "[admin]\nconnections_max = 3");
+        assert_eq!(parse(&text).unwrap().admin.unwrap().connections_max, 3);
+    }
+}

@@ -1,7 +1,7 @@
 //! `tollgate.toml`: read once into types that cannot be wrong, all mistakes reported together.
 //!
-//! The file's shape is `raw`; what it means is `check`, with `limits`, `rate`, `tls`, `traces` and `vendor`; where
-//! secrets come from is `secret`; what of it a running gateway takes is `changes`.
+//! The file's shape is `raw`; what it means is `check`, with a file for each section; where secrets come from is
+//! `secret`; what of it a running gateway takes is `changes`.
 
 use std::{
     cell::RefCell, fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
@@ -12,7 +12,6 @@ use http::{HeaderMap, Method, Uri};
 use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::SecretString;
-use sha2::{Digest, Sha256};
 use tollgate_layers::{model::Route, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
 
 use self::secret::Env;
@@ -25,11 +24,17 @@ mod changes;
 mod check;
 mod error;
 mod files;
+mod ledger;
 mod limits;
+mod listen;
+mod model;
+mod prices;
 mod rate;
 mod raw;
 mod schema;
 mod secret;
+#[cfg(test)]
+mod testing;
 mod tls;
 mod traces;
 mod vendor;
@@ -38,6 +43,7 @@ pub use self::{
     changes::need_restart,
     error::{ConfigError, ConfigErrors},
     files::Files,
+    prices::{Tariff, UsdtRates},
     schema::schema,
 };
 
@@ -216,7 +222,7 @@ impl LedgerUrl {
     /// What is wrong with it, without repeating it.
     pub fn read(text: &str) -> Result<Self, String> {
         let files = RefCell::default();
-        check::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
+        ledger::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
     }
 
     /// Which store, in a word.
@@ -289,36 +295,6 @@ pub struct LiveConfig {
     pub tariff: Tariff,
     /// Models in the order of the catalog. Never empty; ids differ.
     pub models: Vec<ModelConfig>,
-}
-
-impl LiveConfig {
-    /// A digest of what a tariff version covers: base prices and the multiplier. It stays the same
-    /// when models are only reordered, or written with other zeros.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let mut lines: Vec<String> = self
-            .models
-            .iter()
-            .map(ModelConfig::fingerprint_line)
-            .collect();
-        lines.sort();
-        lines.insert(
-            0,
-            format!(
-                "sell_rate_multiplier {}",
-                self.tariff.sell_rate_multiplier.normalize()
-            ),
-        );
-        let digest = Sha256::digest(lines.join("\n"));
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-/// `[tariff]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tariff {
-    /// Price = base price × exchange rate × this. Above zero.
-    pub sell_rate_multiplier: Decimal,
 }
 
 /// `[rate]`: rubles for one USDT.
@@ -409,43 +385,82 @@ pub struct ModelConfig {
     pub routes: Vec<Arc<Route>>,
 }
 
-impl ModelConfig {
-    fn fingerprint_line(&self) -> String {
-        let UsdtRates {
-            input,
-            cached_input,
-            output,
-            cache_write,
-            cache_write_1h,
-        } = self.usdt_mtok;
-        let [input, cached_input, output, cache_write] =
-            [input, cached_input, output, cache_write].map(|rate| rate.normalize());
-        let mut line = format!(
-            "{:?} {input} {cached_input} {output} {cache_write}",
-            self.id
+#[cfg(test)]
+mod tests {
+    use super::{
+        testing::{EXAMPLE, changed, parse},
+        *,
+    };
+
+    #[test]
+    fn the_example_is_accepted() {
+        let config = parse(EXAMPLE).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(config.service, "tollgate");
+        assert_eq!(config.limits.catalog_requests_per_second, 10);
+        assert!(config.admin.expect("admin").listen.ip().is_loopback());
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_cannot_be_read() {
+        let errors = Config::load(Path::new("/no/such/tollgate.toml")).unwrap_err();
+        assert!(
+            errors.to_string().starts_with("cannot be read: "),
+            "{errors}"
         );
-        // With its name: a model without it has the line of a version that knew four rates.
-        if let Some(rate) = cache_write_1h {
-            line += &format!(" cache_write_1h {}", rate.normalize());
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let text = changed("[admin]", "[ledger]\nurl = \"${LEDGER_URL}\"\n[admin]");
+        let text = text.replacen("name = \"v\"", "name = \"v\"\nproxy = \"${PROXY_URL}\"", 1);
+        let text = text.replace(
+            "fixed = \"90.50\"",
+            "url = \"https://rates.example/?key=query-secret\"\nselect = \"/rate\"",
+        );
+        let shown = format!("{:?}", parse(&text).unwrap());
+        for secret in ["hunter2", "admin-secret", "sk-vendor", "query-secret"] {
+            assert!(!shown.contains(secret), "{shown}");
         }
-        line
+        assert!(
+            shown.contains("rates.example") && shown.contains("db") && shown.contains("proxy:3128"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn the_files_that_a_config_names_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (admin, vendor) = (
+            write("admin", "admin-secret-0123456789"),
+            dir.path().join("vendor"),
+        );
+        let refer = |path: &Path| format!("file:{}", path.display());
+        let text =
+            changed("${ADMIN_KEY}", &refer(&admin)).replace("${VENDOR_KEY}", &refer(&vendor));
+        let config = write("tollgate.toml", &text);
+        let Loaded {
+            config: refused,
+            files,
+        } = Config::read(&config);
+        assert!(refused.is_err(), "one of its files is missing");
+        assert_eq!(files.look(), files);
+        write("vendor", "sk-vendor-secret");
+        assert_ne!(files.look(), files);
+        let Loaded { config, files } = Config::read(&config);
+        assert!(config.is_ok());
+        for name in ["tollgate.toml", "admin", "vendor"] {
+            let path = dir.path().join(name);
+            let held = std::fs::read(&path).unwrap();
+            std::fs::write(&path, "another").unwrap();
+            assert_ne!(files.look(), files, "{name}");
+            std::fs::write(&path, held).unwrap();
+            assert_eq!(files.look(), files, "{name}");
+        }
+        assert!(!format!("{files:?}").contains("secret"));
     }
 }
-
-/// Base prices: USDT per million tokens, each above zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsdtRates {
-    /// Ordinary input.
-    pub input: Decimal,
-    /// Input read from the vendor's cache.
-    pub cached_input: Decimal,
-    /// Output, reasoning included.
-    pub output: Decimal,
-    /// Input written to the vendor's cache.
-    pub cache_write: Decimal,
-    /// The same where it is kept for an hour; `None`: not sold.
-    pub cache_write_1h: Option<Decimal>,
-}
-
-#[cfg(test)]
-mod tests;

@@ -143,3 +143,63 @@ impl Check<'_> {
         self.decimal(text, path, 6, 1_000_000)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::assert_mistakes;
+
+    #[test]
+    fn mistakes_of_rate_sources_are_named() {
+        assert_mistakes(&[
+            (
+                "[admin]",
+                "[rate]\nstep_max_percent = \"-1\"\n[admin]",
+                "rate.step_max_percent",
+                "above 0",
+            ),
+            (
+                "[admin]",
+                "[rate]\nrefresh_seconds = 700\n[admin]",
+                "rate.refresh_seconds",
+                "max_age_seconds",
+            ),
+            (
+                "fixed = \"90.50\"",
+                "fixed = \"ninety\"",
+                "rate.source[0].fixed",
+                "decimal",
+            ),
+            (
+                "fixed = \"90.50\"",
+                "fixed = \"90\"\nurl = \"http://h\"",
+                "rate.source[0]",
+                "one of them",
+            ),
+            ("fixed = \"90.50\"", "", "rate.source[0]", "fixed"),
+            (
+                "fixed = \"90.50\"",
+                "url = \"http://h\"",
+                "rate.source[0].select",
+                "missing",
+            ),
+            (
+                "fixed = \"90.50\"",
+                "url = \"http://h\"\nselect = \"a\"",
+                "rate.source[0].select",
+                "begin",
+            ),
+            (
+                "fixed = \"90.50\"",
+                "url = \"ftp://h\"\nselect = \"/a\"",
+                "rate.source[0].url",
+                "http",
+            ),
+            (
+                "fixed = \"90.50\"",
+                "url = \"http://h\"\nselect = \"/a\"\nmin = \"9\"\nmax = \"1\"",
+                "rate.source[0].min",
+                "max",
+            ),
+        ]);
+    }
+}

@@ -546,3 +546,102 @@ fn line(text: &str, position: usize) -> usize {
         .filter(|byte| *byte == b'\n')
         .count()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{assert_mistakes, changed, parse};
+
+    #[test]
+    fn fields_of_the_wrong_shape_or_name_are_named() {
+        assert_mistakes(&[
+            ("[admin]", "listen = 8080\n[admin]", "listen", "text"),
+            (
+                "[admin]",
+                "lisen = \"127.0.0.1:80\"\n[admin]",
+                "lisen",
+                "unknown field",
+            ),
+            (
+                "[admin]",
+                "trusted_proxies = [1]\n[admin]",
+                "trusted_proxies",
+                "text",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = \"9\"\n[admin]",
+                "limits.in_flight_max",
+                "whole number",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_flight_max = 1.5\n[admin]",
+                "limits.in_flight_max",
+                "whole number, 0 or more, found 1.5",
+            ),
+            (
+                "[admin]",
+                "[tariff]\nsell_rate_multiplier = 1.15\n[admin]",
+                "tariff.sell_rate_multiplier",
+                "quotes",
+            ),
+            (
+                "key = \"${VENDOR_KEY}\"",
+                "key = 5",
+                "vendor[0].key",
+                "text",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nhttp2 = \"yes\"",
+                "vendor[0].http2",
+                "true or false",
+            ),
+            (
+                "name = \"v\"",
+                "name = \"v\"\nconnect_seconds = -3",
+                "vendor[0].connect_seconds",
+                "must be a whole number, 0 or more, found -3",
+            ),
+            (
+                "input = \"0.25\"",
+                "input = 0.25",
+                "model[0].usdt_mtok.input",
+                "quotes",
+            ),
+            (
+                "input = \"0.25\"",
+                "inputs = \"0.25\"",
+                "model[0].usdt_mtok.inputs",
+                "unknown field",
+            ),
+            (
+                "[admin]",
+                "[limits]\nin_fligt_max = 1\n[admin]",
+                "limits.in_fligt_max",
+                "did you mean in_flight_max?",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_text_that_is_not_toml_is_refused_with_the_line_but_not_its_text() {
+        let errors = parse("listen = \"127.0.0.1:80\"\nkey = sk-literal oops\n").unwrap_err();
+        let shown = errors.to_string();
+        assert!(shown.starts_with("line 2: not TOML: "), "{shown}");
+        assert!(!shown.contains("sk-literal"), "{shown}");
+    }
+
+    #[test]
+    fn a_field_of_the_wrong_shape_is_told_once() {
+        for (from, to, path) in [
+            ("fixed = \"90.50\"", "fixed = 90.50", "rate.source[0].fixed"),
+            ("fixed = \"90.50\"", "url = 5", "rate.source[0].url"),
+            ("key = \"${VENDOR_KEY}\"", "keys = [1]", "vendor[0].keys"),
+        ] {
+            let errors = parse(&changed(from, to)).unwrap_err();
+            let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+            assert_eq!(paths, [path], "{errors}");
+        }
+    }
+}

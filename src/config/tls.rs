@@ -82,3 +82,32 @@ impl Check<'_> {
         Some((file, held))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::assert_mistakes;
+
+    #[test]
+    fn mistakes_of_tls_are_named() {
+        assert_mistakes(&[
+            (
+                "[admin]",
+                "[tls]\n[admin]",
+                "tls.certificate_file",
+                "missing",
+            ),
+            (
+                "[admin]",
+                "[tls]\ncertificate_file = \"/no/such/c.pem\"\nkey_file = \"Cargo.toml\"\n[admin]",
+                "tls.certificate_file",
+                "cannot read /no/such/c.pem",
+            ),
+            (
+                "[admin]",
+                "[tls]\ncertificate_file = \"Cargo.toml\"\nkey_file = \"Cargo.toml\"\n[admin]",
+                "tls.certificate_file",
+                "Cargo.toml has no certificate in PEM",
+            ),
+        ]);
+    }
+}

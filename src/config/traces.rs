@@ -69,6 +69,10 @@ fn per_million(share: &str) -> Result<u32, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{
+        Config, ConfigErrors,
+        testing::{SMALL, parse},
+    };
 
     #[test]
     fn a_share_is_so_many_of_a_million() {
@@ -91,5 +95,40 @@ mod tests {
         ] {
             assert!(per_million(text).is_err(), "{text}");
         }
+    }
+
+    /// `SMALL` with `[traces]`.
+    fn with_traces(lines: &str) -> Result<Config, ConfigErrors> {
+        parse(&format!("[traces]\n{lines}\n{SMALL}"))
+    }
+
+    #[test]
+    #[cfg(feature = "otel")]
+    fn traces_are_sent_where_the_file_says() {
+        let config = with_traces(
+            "url = \"http://127.0.0.1:4318/v1/traces\"\nsample = \"0.05\"\n\
+         headers = { Authorization = \"${VENDOR_KEY}\" }",
+        );
+        let traces = config.unwrap().traces.unwrap();
+        assert_eq!(traces.url, "http://127.0.0.1:4318/v1/traces");
+        assert_eq!(traces.calls_per_million, 50_000);
+        assert_eq!(traces.headers["authorization"], "sk-vendor-secret");
+        let shown = format!("{traces:?}");
+        assert!(!shown.contains("sk-vendor-secret"), "{shown}");
+
+        assert!(parse(SMALL).unwrap().traces.is_none());
+        let errors = with_traces("sample = \"2\"\nheaders = { \"a b\" = \"sk-literal\" }");
+        let errors = errors.unwrap_err().to_string();
+        for field in ["traces.url", "traces.sample", "traces.headers.a b"] {
+            assert!(errors.contains(field), "{field}: {errors}");
+        }
+        assert!(!errors.contains("sk-literal"), "{errors}");
+    }
+
+    #[test]
+    #[cfg(not(feature = "otel"))]
+    fn a_build_without_traces_says_so() {
+        let errors = with_traces("url = \"http://127.0.0.1:4318/v1/traces\"").unwrap_err();
+        assert!(errors.to_string().contains("--features otel"), "{errors}");
     }
 }

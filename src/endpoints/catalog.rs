@@ -8,12 +8,20 @@ use http::{
         IF_NONE_MATCH,
     },
 };
+use serde::Serialize;
 use tollgate_layers::{
     Error,
     body::{self, AnswerBody},
+    price::{Class, Rate},
 };
 
-use crate::catalog::snapshot::{Document, Live};
+use crate::{
+    catalog::{
+        documents::{CatalogView, Document, ModelView},
+        snapshot::Live,
+    },
+    text::time::rfc3339,
+};
 
 /// Far within the five minutes that the specification allows, since prices follow the rate.
 const PRICED: &str = "public, max-age=60";
@@ -26,8 +34,8 @@ pub(crate) type Answer<B> = fn(&Live, &Request<B>) -> Result<Response<AnswerBody
 /// Answers the catalog of the snapshot in force.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
-    let page = snapshot.page();
-    document(&page.json, "application/json", page.priced, req).map(for_anybody)
+    let shown = snapshot.documents();
+    document(&shown.json, "application/json", shown.priced, req).map(for_anybody)
 }
 
 /// Lets pages of any origin read an answer.
@@ -88,15 +96,86 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
         })
 }
 
+/// The catalog as JSON: specification 2.6.
+pub(crate) fn render(view: &CatalogView<'_>) -> Document {
+    let catalog = CatalogJson {
+        base_url: &view.urls.base_url,
+        priced: view.priced,
+        price_version: VersionJson {
+            id: view.version.id,
+            effective_from: rfc3339(view.version.effective_from_ms),
+        },
+        sell_rate_multiplier: view.sell_rate_multiplier.normalize().to_string(),
+        models: view.models.iter().map(ModelJson::new).collect(),
+    };
+    let json = serde_json::to_vec(&catalog).expect("text and numbers are always JSON");
+    Document::new(json.into())
+}
+
+#[derive(Serialize)]
+struct CatalogJson<'a> {
+    base_url: &'a str,
+    priced: bool,
+    price_version: VersionJson,
+    sell_rate_multiplier: String,
+    models: Vec<ModelJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct VersionJson {
+    id: u64,
+    effective_from: String,
+}
+
+#[derive(Serialize)]
+struct ModelJson<'a> {
+    id: &'a str,
+    family: &'a str,
+    input_rub_mtok: Option<Rate>,
+    cached_input_rub_mtok: Option<Rate>,
+    output_rub_mtok: Option<Rate>,
+    cache_write_rub_mtok: Option<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_write_1h_rub_mtok: Option<Rate>,
+}
+
+impl<'a> ModelJson<'a> {
+    fn new(view: &ModelView<'a>) -> Self {
+        let price = view.prices.map(|prices| &prices.usual);
+        Self {
+            id: &view.model.id,
+            family: &view.model.family,
+            input_rub_mtok: price.map(|price| price.input),
+            cached_input_rub_mtok: price.map(|price| price.cached_input),
+            output_rub_mtok: price.map(|price| price.output),
+            cache_write_rub_mtok: price.map(|price| price.cache_write),
+            cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
+    use serde_json::{Value, json};
+    use tollgate_layers::model::{Found, Models};
 
     use super::*;
-    use crate::catalog::snapshot::{
-        RateReading,
-        tests::{decimal, live},
+    use crate::{
+        catalog::snapshot::{
+            RateReading,
+            tests::{decimal, live_with},
+        },
+        endpoints::RENDERERS,
     };
+
+    fn live() -> Live {
+        live_with(RENDERERS)
+    }
+
+    fn catalog(live: &Live) -> Value {
+        serde_json::from_slice(&live.snapshot().documents().json.bytes).unwrap()
+    }
 
     async fn ask(
         live: &Live,
@@ -119,6 +198,68 @@ mod tests {
         let live = live();
         live.set_rate(RateReading::fixed(decimal("90.5")));
         live
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_catalog_is_the_specifications_and_shows_what_is_charged() {
+        let live = live();
+        live.set_rate(RateReading::measured(decimal("90.50")));
+        assert_eq!(
+            catalog(&live),
+            json!({
+                "base_url": "https://api.example/v1",
+                "priced": true,
+                "price_version": {"id": 7, "effective_from": "2026-01-02T03:04:05.678Z"},
+                "sell_rate_multiplier": "1.15",
+                "models": [
+                    {
+                        "id": "z-first",
+                        "family": "Z",
+                        "input_rub_mtok": "26.01875",
+                        "cached_input_rub_mtok": "2.601875",
+                        "output_rub_mtok": "208.15",
+                        "cache_write_rub_mtok": "26.01875",
+                    },
+                    {
+                        "id": "a-second",
+                        "family": "A",
+                        "input_rub_mtok": "0.000001",
+                        "cached_input_rub_mtok": "104.075",
+                        "output_rub_mtok": "104.075",
+                        "cache_write_rub_mtok": "104.075",
+                    },
+                ],
+            })
+        );
+        let Found::Callable(_, prices) = live.find_model("z-first") else {
+            panic!("z-first has no price");
+        };
+        let price = prices.usual;
+        assert_eq!(price.input.to_string(), "26.01875");
+        assert_eq!((price.version, price.exchange_rate.as_str()), (7, "90.5"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_rate_every_price_is_null() {
+        let live = live();
+        let catalog = catalog(&live);
+        assert_eq!(catalog["priced"], false);
+        assert_eq!(catalog["price_version"]["id"], 7);
+        for model in catalog["models"].as_array().unwrap() {
+            for field in [
+                "input_rub_mtok",
+                "cached_input_rub_mtok",
+                "output_rub_mtok",
+                "cache_write_rub_mtok",
+            ] {
+                assert_eq!(model[field], Value::Null);
+            }
+        }
+        live.set_rate(RateReading::measured(decimal("100000000000")));
+        let catalog = self::catalog(&live);
+        assert_eq!(catalog["priced"], true);
+        let past_what_money_can_be = &catalog["models"][0]["input_rub_mtok"];
+        assert_eq!(*past_what_money_can_be, Value::Null);
     }
 
     #[tokio::test]

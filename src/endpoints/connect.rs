@@ -13,10 +13,13 @@ use http::{
 };
 use serde::Serialize;
 use serde_json::Value;
-use tollgate_layers::{Error, body::AnswerBody, model::Model};
+use tollgate_layers::{Error, body::AnswerBody};
 
 use crate::{
-    catalog::snapshot::{Document, Live, PublicUrls},
+    catalog::{
+        documents::{CatalogView, ConnectDocuments, Document, ModelView, PublicUrls},
+        snapshot::Live,
+    },
     config::UsdtRates,
     endpoints::{
         catalog::{document, for_anybody},
@@ -213,71 +216,58 @@ impl Format {
 }
 
 /// All answers, ready to be sent.
-#[derive(Debug)]
-pub(crate) struct Connect {
-    /// The list for programs.
-    index: Document,
-    /// And for people.
-    html: Document,
-    /// In the order of [`CLIENTS`].
-    files: Vec<Document>,
-}
-
-/// A model of the catalog, and its price in dollars while it has one.
-pub(crate) struct Sold<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) usd_mtok: Option<UsdtRates>,
-}
-
-impl Connect {
-    pub(crate) fn new<'a>(front: &PublicUrls, sold: impl Iterator<Item = Sold<'a>>) -> Self {
-        let offer = Offer::new(front, sold);
-        let base = format!("{}/{}/connect", front.base_url, front.service);
-        let entries: Vec<Entry> = CLIENTS
-            .iter()
-            .map(|client| Entry {
-                client: client.name,
-                title: client.title,
-                format: client.format,
-                filename: client.filename,
-                place: (client.place)(&offer),
-                url: format!("{base}/{}", client.name),
-                text: (client.write)(&offer),
-            })
-            .collect();
-        let index = serde_json::to_vec(&Index { clients: &entries });
-        let html = written(&ConnectHtml {
-            offer: &offer,
-            clients: &entries,
-        });
-        Self {
-            index: Document::new(index.expect("text is always JSON").into()),
-            html: Document::new(html.into()),
-            files: entries
-                .into_iter()
-                .map(|entry| Document::new(entry.text.into()))
-                .collect(),
-        }
+pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
+    let urls = view.urls;
+    let offer = Offer::new(urls, &view.models);
+    let base = format!("{}/{}/connect", urls.base_url, urls.service);
+    let entries: Vec<Entry> = CLIENTS
+        .iter()
+        .map(|client| Entry {
+            client: client.name,
+            title: client.title,
+            format: client.format,
+            filename: client.filename,
+            place: (client.place)(&offer),
+            url: format!("{base}/{}", client.name),
+            text: (client.write)(&offer),
+        })
+        .collect();
+    let index = serde_json::to_vec(&Index { clients: &entries });
+    let html = written(&ConnectHtml {
+        offer: &offer,
+        clients: &entries,
+    });
+    ConnectDocuments {
+        index: Document::new(index.expect("text is always JSON").into()),
+        html: Document::new(html.into()),
+        clients: entries
+            .into_iter()
+            .map(|entry| Document::new(entry.text.into()))
+            .collect(),
     }
 }
 
 /// Answers the list of clients or what one of them takes, of the snapshot in force.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
-    let page = snapshot.page();
-    let Connect { index, html, files } = &*page.connect;
+    let shown = snapshot.documents();
+    let ConnectDocuments {
+        index,
+        html,
+        clients,
+    } = &*shown.connect;
     let Some(name) = asked_for(req.uri().path()) else {
         if page::is_asked_for(req.headers()) {
-            return document(html, page::HTML, page.priced, req).map(page::for_browsers);
+            return document(html, page::HTML, shown.priced, req).map(page::for_browsers);
         }
-        let mut res = document(index, "application/json", page.priced, req)?;
+        let mut res = document(index, "application/json", shown.priced, req)?;
         res.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept"));
         return Ok(for_anybody(res));
     };
     let Some((client, file)) = CLIENTS
         .iter()
-        .zip(files)
+        .zip(clients)
         .find(|(client, _)| client.name == name)
     else {
         return Err(Error::ClientUnknown {
@@ -285,7 +275,7 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
             known: CLIENTS.map(|client| client.name).join(", "),
         });
     };
-    let mut res = document(file, client.format.content_type(), page.priced, req)?;
+    let mut res = document(file, client.format.content_type(), shown.priced, req)?;
     let disposition = format!(
         "{}; filename=\"{}\"",
         client.format.disposition(),
@@ -364,9 +354,12 @@ impl Row {
 }
 
 impl<'a> Offer<'a> {
-    fn new<'m>(front: &'a PublicUrls, sold: impl Iterator<Item = Sold<'m>>) -> Self {
+    fn new(front: &'a PublicUrls, sold: &[ModelView<'_>]) -> Self {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
-        for Sold { model, usd_mtok } in sold {
+        for &ModelView {
+            model, usd_mtok, ..
+        } in sold
+        {
             ids.push(model.id.as_str());
             models.push(Row {
                 id: json(&model.id),

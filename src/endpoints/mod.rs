@@ -10,3 +10,18 @@ pub(crate) mod page;
 pub mod receipts;
 pub(crate) mod reply;
 pub mod router;
+
+use std::sync::Arc;
+
+use crate::catalog::documents::{PriceDocuments, Renderers};
+
+/// All that is rendered of the catalog, before anybody asks for it.
+pub const RENDERERS: Renderers = Renderers {
+    openapi: openapi::render,
+    prices: |view| PriceDocuments {
+        json: catalog::render(view),
+        html: page::render(view),
+        connect: Arc::new(connect::render(view)),
+        priced: view.priced,
+    },
+};

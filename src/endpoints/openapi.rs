@@ -9,7 +9,10 @@ use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
 
 use crate::{
-    catalog::snapshot::{Live, PublicUrls},
+    catalog::{
+        documents::{Document, PublicUrls},
+        snapshot::Live,
+    },
     endpoints::catalog::{document, for_anybody},
 };
 
@@ -25,12 +28,17 @@ const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ROOT_URL: &str = "\"http://127.0.0.1:8080\"";
 const SERVICE_PATH: &str = "  /v1/tollgate/";
 
-/// The callers' document, with the names and addresses of `front`.
-pub(crate) fn public(front: &PublicUrls) -> String {
+/// The callers' document.
+pub(crate) fn render(urls: &PublicUrls) -> Document {
+    Document::new(public(urls).into())
+}
+
+/// With the names and addresses of `urls`.
+fn public(urls: &PublicUrls) -> String {
     // What JSON quotes is quoted in YAML.
-    let root_url = serde_json::Value::from(front.root_url()).to_string();
+    let root_url = serde_json::Value::from(urls.root_url()).to_string();
     PUBLIC
-        .replace(SERVICE_PATH, &format!("  /v1/{}/", front.service))
+        .replace(SERVICE_PATH, &format!("  /v1/{}/", urls.service))
         .replace(ROOT_URL, &root_url)
 }
 
@@ -47,15 +55,15 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_those_of_the_configuration() {
-        let front = |service: &str, base_url: &str| PublicUrls {
+        let urls = |service: &str, base_url: &str| PublicUrls {
             service: service.into(),
             base_url: base_url.into(),
             language: Language::Ru,
         };
-        let usual = public(&front("tollgate", "http://127.0.0.1:8080/v1"));
+        let usual = public(&urls("tollgate", "http://127.0.0.1:8080/v1"));
         assert_eq!(usual, PUBLIC);
 
-        let other = public(&front("gate", "https://ai.example/llm/v1"));
+        let other = public(&urls("gate", "https://ai.example/llm/v1"));
         assert!(!other.contains("/v1/tollgate/") && !other.contains("127.0.0.1"));
         for path in ["models", "key", "estimate", "receipts/{number}"] {
             assert!(other.contains(&format!("\n  /v1/gate/{path}:\n")), "{path}");

@@ -13,15 +13,16 @@ use http::{
 use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
-    model::Model,
     money::MicroRub,
-    price::{Class, PriceList, Rate},
-    reserve::ledger::TariffVersion,
+    price::{Class, Rate},
     respond::Language,
 };
 
 use crate::{
-    catalog::snapshot::{Live, PublicUrls},
+    catalog::{
+        documents::{CatalogView, Document, ModelView},
+        snapshot::Live,
+    },
     endpoints::catalog::document,
     text::time::rfc3339,
 };
@@ -35,8 +36,8 @@ pub(crate) const HTML: &str = "text/html; charset=utf-8";
 /// Answers the page of the snapshot in force.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
-    let page = snapshot.page();
-    document(&page.html, HTML, page.priced, req).map(for_browsers)
+    let shown = snapshot.documents();
+    document(&shown.html, HTML, shown.priced, req).map(for_browsers)
 }
 
 /// What keeps a page to itself.
@@ -85,31 +86,31 @@ pub(crate) fn nothing() -> Response<AnswerBody> {
 }
 
 /// The whole page.
-pub(crate) fn render<'a>(
-    front: &PublicUrls,
-    version: TariffVersion,
-    priced: bool,
-    models: impl Iterator<Item = (&'a Model, Option<&'a PriceList>)>,
-) -> String {
-    let language = front.language;
+pub(crate) fn render(view: &CatalogView<'_>) -> Document {
+    Document::new(written(view).into())
+}
+
+fn written(view: &CatalogView<'_>) -> String {
+    let (urls, version) = (view.urls, view.version);
+    let language = urls.language;
     let classes = [
         say(language, "Вход", "Input"),
         say(language, "Вход из кэша", "Cached input"),
         say(language, "Выход", "Output"),
         say(language, "Запись в кэш", "Cache write"),
     ];
-    let families = families(models, classes, language);
+    let families = families(&view.models, classes, language);
     let page = PageHtml {
         language,
-        service: &front.service,
-        base_url: &front.base_url,
-        root_url: front.root_url(),
-        catalog_path: format!("/v1/{}/models", front.service),
-        connect_path: format!("/v1/{}/connect", front.service),
+        service: &urls.service,
+        base_url: &urls.base_url,
+        root_url: urls.root_url(),
+        catalog_path: format!("/v1/{}/models", urls.service),
+        connect_path: format!("/v1/{}/connect", urls.service),
         version: version.id,
         since: rfc3339(version.effective_from_ms),
         since_shown: day(version.effective_from_ms, language),
-        priced,
+        priced: view.priced,
         classes,
         example: families
             .first()
@@ -182,12 +183,12 @@ impl Cell {
 
 /// By family, both in the order of the catalog.
 fn families<'a>(
-    models: impl Iterator<Item = (&'a Model, Option<&'a PriceList>)>,
+    models: &[ModelView<'a>],
     classes: [&'static str; 4],
     language: Language,
 ) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = Vec::new();
-    for (model, prices) in models {
+    for &ModelView { model, prices, .. } in models {
         let rates = prices.map(|prices| {
             let price = &prices.usual;
             [
@@ -303,9 +304,14 @@ fn day(ms: u64, language: Language) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate_layers::price::Price;
+    use tollgate_layers::{
+        model::Model,
+        price::{Price, PriceList},
+        reserve::ledger::TariffVersion,
+    };
 
     use super::*;
+    use crate::catalog::documents::PublicUrls;
 
     #[test]
     fn prices_are_shown_in_kopecks_rounded_up_or_with_two_digits_that_count() {
@@ -361,7 +367,7 @@ mod tests {
     }
 
     fn page(models: &[Model], prices: Option<&PriceList>) -> String {
-        let front = PublicUrls {
+        let urls = PublicUrls {
             service: "tollgate".into(),
             base_url: "https://ai.example/v1".into(),
             language: Language::Ru,
@@ -370,8 +376,18 @@ mod tests {
             id: 7,
             effective_from_ms: 1_767_323_045_678,
         };
-        let models = models.iter().map(|model| (model, prices));
-        render(&front, version, prices.is_some(), models)
+        let views = models.iter().map(|model| ModelView {
+            model,
+            prices,
+            usd_mtok: None,
+        });
+        written(&CatalogView {
+            urls: &urls,
+            version,
+            sell_rate_multiplier: 1.into(),
+            priced: prices.is_some(),
+            models: views.collect(),
+        })
     }
 
     fn model(id: &str, family: &str) -> Model {

@@ -44,6 +44,7 @@ use crate::{
         server::{self, InheritedSockets, Listener, OpenConnections, RequestBody, ServerSettings},
         tls::{Identity, Tls},
     },
+    endpoints::RENDERERS,
     ledger::AnyLedger,
     node::{files::Shares, limits::LiveLimits, readiness::Readiness, reload::Reload},
     observe::{
@@ -132,7 +133,7 @@ impl Gateway {
             .await
             .context("cannot read the tariff version")?;
         let limits = LiveLimits::new(config);
-        let live = Arc::new(Live::new(config, version));
+        let live = Arc::new(Live::new(config, version, RENDERERS));
         let metrics = Arc::new(Metrics::new(&config.service));
         metrics.follow(&live.snapshot());
         let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();

@@ -200,10 +200,11 @@ async fn each_lifetime_is_charged_by_what_the_vendor_says_that_it_wrote() {
     let world = with_an_hour().start().await;
     let key = world.key().await;
     let body = marked(Op::Messages, &["1h", "5m"]);
-    let usage = |creation: &str| {
-        format!(
+    let usage = |creation: &str| -> Value {
+        let usage = format!(
             r#"{{"input_tokens":3,"cache_creation_input_tokens":400,"cache_read_input_tokens":0,"output_tokens":7{creation}}}"#
-        )
+        );
+        serde_json::from_str(&usage).unwrap()
     };
     // Told in full, in part, and not at all: what is not told is of the dearest that was asked for.
     for (creation, five, hour) in [

@@ -1,0 +1,216 @@
+//! What `[ledger]` means.
+
+use std::path::PathBuf;
+
+use tollgate_layers::{redis_conn::RedisUrl, reserve::HoldMode};
+
+use super::{
+    LedgerConfig, LedgerUrl, OutboxConfig,
+    check::{Check, TOKENS_MAX},
+    raw::RawLedger,
+    secret::{Env, referred},
+};
+
+impl Check<'_> {
+    pub(super) fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
+        let url = ledger_url(raw.url.as_deref().unwrap_or("sqlite:tollgate.db"), self.env);
+        let url = self.keep(url, "ledger.url");
+        let hold = match raw.hold.as_deref() {
+            None => Some(HoldMode::Usual),
+            Some(text) => self.choice(
+                text,
+                "ledger.hold",
+                [("usual", HoldMode::Usual), ("strict", HoldMode::Strict)],
+            ),
+        };
+        let image_tokens = self.whole(
+            raw.image_tokens,
+            "ledger.image_tokens",
+            5_000,
+            1..=TOKENS_MAX,
+        );
+        let document_tokens = self.whole(
+            raw.document_tokens,
+            "ledger.document_tokens",
+            50_000,
+            1..=TOKENS_MAX,
+        );
+        let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
+        let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
+        let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
+        let outbox = self.keep(outbox_path(outbox), "ledger.outbox");
+        let outbox_calls_max = self.whole(
+            raw.outbox_calls_max,
+            "ledger.outbox_calls_max",
+            100_000,
+            1..=10_000_000,
+        );
+        let outbox_age_max = self.seconds(
+            raw.outbox_age_max_seconds,
+            "ledger.outbox_age_max_seconds",
+            3600,
+            1,
+        );
+        Some(LedgerConfig {
+            url: url?,
+            hold: hold?,
+            image_tokens: image_tokens?,
+            document_tokens: document_tokens?,
+            hold_grace: hold_grace?,
+            open_wait: open_wait?,
+            outbox: OutboxConfig {
+                path: outbox?,
+                calls_max: outbox_calls_max?,
+                age_max: outbox_age_max?,
+            },
+        })
+    }
+}
+
+fn outbox_path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.contains(':') {
+        return Err(
+            "must be the path of a file, like tollgate-outbox.db: one for each gateway".into(),
+        );
+    }
+    Ok(PathBuf::from(text))
+}
+
+pub(super) fn ledger_url(text: &str, env: Env<'_>) -> Result<LedgerUrl, String> {
+    let reference = referred(text, env);
+    let literal = reference.is_none();
+    let url = reference.unwrap_or_else(|| Ok(text.to_owned()))?;
+    if url == "memory:" {
+        return Ok(LedgerUrl::Memory);
+    }
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return match path {
+            "" => Err("needs a path: sqlite:PATH, like sqlite:tollgate.db".to_owned()),
+            path => Ok(LedgerUrl::Sqlite(path.into())),
+        };
+    }
+    let schemes = ["redis", "redis-sentinel", "redis-cluster"];
+    let is_redis = url
+        .split_once("://")
+        .map(|(scheme, _)| scheme.replacen("rediss", "redis", 1))
+        .is_some_and(|scheme| schemes.contains(&scheme.as_str()));
+    if !is_redis {
+        return Err(
+            "must be memory:, sqlite:PATH, redis://HOST:PORT/DB, redis-sentinel://HOST:PORT,HOST:PORT/MASTER \
+             or redis-cluster://HOST:PORT,HOST:PORT; rediss://, rediss-sentinel:// and rediss-cluster:// \
+             for TLS"
+                .to_owned(),
+        );
+    }
+    let parsed = RedisUrl::parse(&url).map_err(|error| error.to_string())?;
+    if literal && parsed.has_credentials() {
+        return Err(
+            "has a password in it: put the whole address into the environment and write \"${NAME}\" here".to_owned()
+        );
+    }
+    Ok(LedgerUrl::Redis(url))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{assert_mistakes, changed, parse};
+
+    #[test]
+    fn mistakes_of_the_ledger_are_named() {
+        assert_mistakes(&[
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-cluster://a:1,,b:2\"\n[admin]",
+                "ledger.url",
+                "a:7000,b:7001",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-cluster://a:1/2\"\n[admin]",
+                "ledger.url",
+                "database 0 only",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-cluster://:hunter2@a:1\"\n[admin]",
+                "ledger.url",
+                "password",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"rediss-sentinel://a,b\"\n[admin]",
+                "ledger.url",
+                "/mymaster",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis-ring://a\"\n[admin]",
+                "ledger.url",
+                "redis-cluster://",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis://\"\n[admin]",
+                "ledger.url",
+                "redis://user:password@host:port",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"postgres://a\"\n[admin]",
+                "ledger.url",
+                "sqlite:PATH",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nurl = \"redis://:hunter2@h\"\n[admin]",
+                "ledger.url",
+                "password",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nhold = \"loose\"\n[admin]",
+                "ledger.hold",
+                "\"strict\"",
+            ),
+            (
+                "[admin]",
+                "[ledger]\nopen_wait_seconds = 100000\n[admin]",
+                "ledger.open_wait_seconds",
+                "0 to",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn ledger_urls() {
+        for (text, url) in [
+            ("memory:", LedgerUrl::Memory),
+            ("sqlite:a/b.db", LedgerUrl::Sqlite("a/b.db".into())),
+            (
+                "redis://host:6379/0",
+                LedgerUrl::Redis("redis://host:6379/0".into()),
+            ),
+            ("rediss://host", LedgerUrl::Redis("rediss://host".into())),
+            (
+                "redis-sentinel://a,b:26380/mymaster",
+                LedgerUrl::Redis("redis-sentinel://a,b:26380/mymaster".into()),
+            ),
+            (
+                "rediss-cluster://a:7000,b:7001",
+                LedgerUrl::Redis("rediss-cluster://a:7000,b:7001".into()),
+            ),
+            (
+                "${LEDGER_URL}",
+                LedgerUrl::Redis("redis://:hunter2@db:6379/0".into()),
+            ),
+        ] {
+            let config = parse(&changed(
+                "[admin]",
+                &format!("[ledger]\nurl = \"{text}\"\n[admin]"),
+            ))
+            .expect(text);
+            assert_eq!(config.ledger.url, url);
+        }
+    }
+}

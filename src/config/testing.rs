@@ -1,0 +1,60 @@
+//! What the tests of this room share: a small file, and mistakes in it.
+
+use super::{Config, ConfigErrors};
+
+pub(super) const EXAMPLE: &str = include_str!("../../deploy/tollgate.toml");
+
+pub(super) const SMALL: &str = r#"
+        [admin]
+        key = "${ADMIN_KEY}"
+        [[rate.source]]
+        fixed = "90.50"
+        [[vendor]]
+        name = "v"
+        format = "chat"
+        url = "http://127.0.0.1:9/v1/"
+        key = "${VENDOR_KEY}"
+        [[model]]
+        id = "m"
+        family = "M"
+        usdt_mtok = { input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }
+        output_tokens_max = 128000
+        routes = [ { vendor = "v", model = "m-1" } ]
+    "#;
+
+fn env(name: &str) -> Option<String> {
+    let value = match name {
+        "ADMIN_KEY" | "TOLLGATE_ADMIN_KEY" => "admin-secret-0123456789",
+        "VENDOR_KEY" | "OPENAI_API_KEY" | "ANTHROPIC_API_KEY" => "sk-vendor-secret",
+        "SHORT_KEY" => "0123456789abcde",
+        "LEDGER_URL" => "redis://:hunter2@db:6379/0",
+        "PROXY_URL" => "http://user:hunter2@proxy:3128",
+        _ => return None,
+    };
+    Some(value.to_owned())
+}
+
+pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(text, &env)
+}
+
+/// `SMALL` with one line changed.
+pub(super) fn changed(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    SMALL.replacen(from, to, 1)
+}
+
+/// Holds that `SMALL` with `from` changed to `to` is refused for a field, in words that hold `word` and no secret.
+pub(super) fn assert_mistakes(mistakes: &[(&str, &str, &str, &str)]) {
+    for (from, to, path, word) in mistakes {
+        let errors = parse(&changed(from, to)).expect_err(to);
+        let found = errors.iter().find(|error| error.path == *path);
+        let found = found.unwrap_or_else(|| panic!("{to}: no {path} in\n{errors}"));
+        assert!(found.problem.contains(word), "{to}: {found}");
+        assert!(found.line.is_some(), "{to}: {found}");
+        let shown = format!("{errors} {errors:?}");
+        for secret in ["hunter2", "0123456789abcdef", "sk-vendor-secret"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+}
