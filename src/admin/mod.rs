@@ -12,9 +12,9 @@ pub(crate) mod export;
 mod fields;
 mod query;
 mod refusal;
-mod route;
+mod routes;
 mod usage;
-mod vendor;
+mod vendors;
 
 use std::{
     collections::BTreeMap,
@@ -51,9 +51,9 @@ use self::{
     fields::Fields,
     query::Query,
     refusal::{Refusal, json_response, response},
-    route::{Call, Route, route},
+    routes::{Call, Route, route},
     usage::UsageQuery,
-    vendor::VendorAnswer,
+    vendors::VendorAnswer,
 };
 use crate::{
     catalog::snapshot::Live,
@@ -75,7 +75,7 @@ pub(crate) use self::{
         address, amount, ceiling, line, parse_address, prefix, requests, sha256, time_after,
         tokens, words,
     },
-    vendor::path_segment,
+    vendors::path_segment,
 };
 
 /// What a call's number looks like, for those who wrote something else.
@@ -603,9 +603,9 @@ impl Admin {
                 "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) shows them".into(),
             )
         };
-        let name = vendor::name_of(name).ok_or_else(none)?;
+        let name = vendors::name_of(name).ok_or_else(none)?;
         let mut fields = Fields::parse(body, &["status"])?;
-        let enabled = fields.required("status", vendor::enabled)?;
+        let enabled = fields.required("status", vendors::enabled)?;
         let find = || {
             let vendors = self.health.snapshot();
             vendors.into_iter().find(|vendor| *vendor.name == *name)

@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
 
-use super::{body::AnswerBody, route::NoRoute};
+use super::{body::AnswerBody, routes::NoRoute};
 use crate::text::{causes::chain, similar::hint};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
