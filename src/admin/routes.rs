@@ -1,200 +1,317 @@
-//! Paths of the operator's listener.
+//! Paths and methods of the operators' listener: each room has the routes of what it answers.
 
-use http::Method;
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-/// What a path and method ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route<'a> {
-    /// Whether the process runs. No key needed.
-    Live,
-    /// Whether it takes calls. No key needed.
-    Ready,
-    /// What it counts. No key needed: no name of a customer is in it.
-    Metrics,
-    /// What all of it looks like. No key needed.
-    OpenApi,
-    /// Anything that needs the admin key.
-    Call(Call<'a>),
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request};
+use tollgate_layers::Error;
+use tower::Service;
+
+use super::{
+    Admin, Answer, accounts, audit, body_limit::UnreadBody, export, keys, probes, query::Query,
+    receipts, refusal::Refusal, usage, vendors,
+};
+
+const ROOMS: &[&[Route]] = &[
+    probes::ROUTES,
+    accounts::ROUTES,
+    keys::ROUTES,
+    receipts::ROUTES,
+    usage::ROUTES,
+    export::ROUTES,
+    vendors::ROUTES,
+    audit::ROUTES,
+];
+
+/// A path and a method, and what answers them.
+pub(super) struct Route {
+    method: &'static str,
+    /// A segment in braces stands for any one.
+    path: &'static str,
+    access: Access,
+    answer: fn(Arc<Admin>, Asked) -> Answering,
 }
 
-/// A call of the admin API, with the ids of its path unchecked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call<'a> {
-    ListAccounts,
-    CreateAccount,
-    ShowAccount(&'a str),
-    ChangeAccount(&'a str),
-    TopUp(&'a str),
-    Adjust(&'a str),
-    ListKeys(&'a str),
-    CreateKey(&'a str),
-    ShowKey(&'a str),
-    ChangeKey(&'a str),
-    DeleteKey(&'a str),
-    ShowReceipt(&'a str),
-    ShowUsage,
-    Export,
-    ListVendors,
-    ChangeVendor(&'a str),
-    Audit,
+pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
+
+/// What a request must show, and may bring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Nothing: there is nothing in the answer that a stranger may not know, and nothing else is looked at.
+    Open,
+    /// The admin key.
+    WithKey,
+    /// The admin key; and parameters, which whoever answers reads. All others refuse them.
+    WithKeyAndQuery,
 }
 
-/// Why nothing answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoRoute {
-    /// 404.
-    PathUnknown,
-    /// 405.
-    MethodNotAllowed {
-        /// The `allow` header.
-        allow: &'static str,
-    },
+impl Route {
+    pub(super) const fn get(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("GET", path, answer)
+    }
+
+    pub(super) const fn post(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("POST", path, answer)
+    }
+
+    pub(super) const fn patch(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("PATCH", path, answer)
+    }
+
+    pub(super) const fn delete(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("DELETE", path, answer)
+    }
+
+    /// Needs no key.
+    pub(super) const fn open(self) -> Self {
+        Self {
+            access: Access::Open,
+            ..self
+        }
+    }
+
+    /// Takes parameters.
+    pub(super) const fn with_query(self) -> Self {
+        Self {
+            access: Access::WithKeyAndQuery,
+            ..self
+        }
+    }
+
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            access: Access::WithKey,
+            answer,
+        }
+    }
+
+    /// What stands in `path` for the segment in braces, or nothing where there is none. `None`: it is another path.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
+        let mut named = "";
+        loop {
+            match (wanted.next(), given.next()) {
+                (None, None) => return Some(named),
+                (Some(any), Some(segment)) if any.starts_with('{') => named = segment,
+                (Some(wanted), Some(segment)) if wanted == segment => {}
+                _ => return None,
+            }
+        }
+    }
 }
 
-/// Finds what answers. HEAD is answered like GET.
-pub(super) fn route<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoRoute> {
-    use Call::*;
+/// A request, for whoever answers it.
+pub(super) struct Asked {
+    named: String,
+    query: Option<String>,
+    headers: HeaderMap,
+    body: UnreadBody,
+}
 
-    let verb = if *method == Method::HEAD {
-        "GET"
-    } else {
-        method.as_str()
+impl Asked {
+    /// What the path names, unchecked.
+    pub(super) fn named(&self) -> &str {
+        &self.named
+    }
+
+    pub(super) fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    pub(super) const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The whole body, within its limits.
+    pub(super) async fn body(self) -> Result<Bytes, Refusal> {
+        self.body.whole().await
+    }
+}
+
+/// Whether only the holder of the admin key is answered. What is no route at all is for everybody not found.
+pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
+    find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
+}
+
+/// Finds what answers, and what its path names. HEAD is answered like GET.
+fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, &'p str), Refusal> {
+    let verb = match method.as_str() {
+        "HEAD" => "GET",
+        verb => verb,
     };
-    let only = |allow| Err(NoRoute::MethodNotAllowed { allow });
-    let segments: Vec<&str> = path
-        .strip_prefix('/')
-        .ok_or(NoRoute::PathUnknown)?
-        .split('/')
-        .collect();
-    let call = match (segments.as_slice(), verb) {
-        (["livez"], "GET") => return Ok(Route::Live),
-        (["readyz"], "GET") => return Ok(Route::Ready),
-        (["metrics"], "GET") => return Ok(Route::Metrics),
-        (["openapi.yaml"], "GET") => return Ok(Route::OpenApi),
-        (["livez" | "readyz" | "metrics" | "openapi.yaml"], _) => return only("GET, HEAD"),
+    let mut allow = Vec::new();
+    for route in ROOMS.iter().copied().flatten() {
+        let Some(named) = route.matches(path) else {
+            continue;
+        };
+        if route.method == verb {
+            return Ok((route, named));
+        }
+        allow.push(match route.method {
+            "GET" => "GET, HEAD",
+            method => method,
+        });
+    }
+    if allow.is_empty() {
+        return Err(Refusal::PathUnknown);
+    }
+    let allow = allow.join(", ");
+    Err(Refusal::MethodNotAllowed { allow })
+}
 
-        (["admin", "v1", "accounts"], "GET") => ListAccounts,
-        (["admin", "v1", "accounts"], "POST") => CreateAccount,
-        (["admin", "v1", "accounts"], _) => return only("GET, HEAD, POST"),
+/// Answers whatever has a route. The admin key is asked for above.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    admin: Arc<Admin>,
+}
 
-        (["admin", "v1", "accounts", id], "GET") => ShowAccount(id),
-        (["admin", "v1", "accounts", id], "PATCH") => ChangeAccount(id),
-        (["admin", "v1", "accounts", _], _) => return only("GET, HEAD, PATCH"),
+impl Routes {
+    /// The routes to `admin`.
+    #[must_use]
+    pub fn new(admin: Admin) -> Self {
+        Self {
+            admin: Arc::new(admin),
+        }
+    }
+}
 
-        (["admin", "v1", "accounts", id, "topups"], "POST") => TopUp(id),
-        (["admin", "v1", "accounts", id, "adjustments"], "POST") => Adjust(id),
-        (["admin", "v1", "accounts", _, "topups" | "adjustments"], _) => return only("POST"),
+impl Service<Request<UnreadBody>> for Routes {
+    type Response = Answer;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Answer, Error>>;
 
-        (["admin", "v1", "accounts", id, "keys"], "GET") => ListKeys(id),
-        (["admin", "v1", "accounts", id, "keys"], "POST") => CreateKey(id),
-        (["admin", "v1", "accounts", _, "keys"], _) => return only("GET, HEAD, POST"),
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
 
-        (["admin", "v1", "keys", id], "GET") => ShowKey(id),
-        (["admin", "v1", "keys", id], "PATCH") => ChangeKey(id),
-        (["admin", "v1", "keys", id], "DELETE") => DeleteKey(id),
-        (["admin", "v1", "keys", _], _) => return only("GET, HEAD, PATCH, DELETE"),
-
-        (["admin", "v1", "receipts", number], "GET") => ShowReceipt(number),
-        (["admin", "v1", "receipts", _], _) => return only("GET, HEAD"),
-
-        (["admin", "v1", "usage"], "GET") => ShowUsage,
-        (["admin", "v1", "export"], "GET") => Export,
-        (["admin", "v1", "usage" | "export"], _) => return only("GET, HEAD"),
-        (["admin", "v1", "vendors"], "GET") => ListVendors,
-        (["admin", "v1", "vendors"], _) => return only("GET, HEAD"),
-
-        (["admin", "v1", "vendors", name], "PATCH") => ChangeVendor(name),
-        (["admin", "v1", "vendors", _], _) => return only("PATCH"),
-
-        (["admin", "v1", "audit"], "POST") => Audit,
-        (["admin", "v1", "audit"], _) => return only("POST"),
-
-        _ => return Err(NoRoute::PathUnknown),
-    };
-    Ok(Route::Call(call))
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let admin = Arc::clone(&self.admin);
+        Box::pin(async move {
+            let (head, body) = req.into_parts();
+            let (route, named) = find(&head.method, head.uri.path())?;
+            if route.access == Access::WithKey {
+                Query::parse(head.uri.query(), &[])?;
+            }
+            let asked = Asked {
+                named: named.to_owned(),
+                query: head.uri.query().map(str::to_owned),
+                headers: head.headers,
+                body,
+            };
+            Ok((route.answer)(admin, asked).await?)
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const KEY: Access = Access::WithKey;
+    const QUERY: Access = Access::WithKeyAndQuery;
+
     #[test]
     fn each_call_has_its_path_and_method() {
-        for (method, path, expected) in [
-            ("GET", "/livez", Route::Live),
-            ("HEAD", "/readyz", Route::Ready),
-            ("GET", "/metrics", Route::Metrics),
-            ("GET", "/openapi.yaml", Route::OpenApi),
-            ("GET", "/admin/v1/accounts", Route::Call(Call::ListAccounts)),
+        for (method, path, route, named, access) in [
+            ("GET", "/livez", "/livez", "", Access::Open),
+            ("HEAD", "/readyz", "/readyz", "", Access::Open),
+            ("GET", "/metrics", "/metrics", "", Access::Open),
+            ("GET", "/openapi.yaml", "/openapi.yaml", "", Access::Open),
+            ("GET", "accounts", "accounts", "", KEY),
+            ("POST", "accounts", "accounts", "", KEY),
+            ("GET", "accounts/acme", "accounts/{account}", "acme", KEY),
+            ("PATCH", "accounts/acme", "accounts/{account}", "acme", KEY),
+            // A closing slash leaves an empty id, which no account has.
+            ("GET", "accounts/", "accounts/{account}", "", KEY),
             (
                 "POST",
-                "/admin/v1/accounts",
-                Route::Call(Call::CreateAccount),
+                "accounts/acme/topups",
+                "accounts/{account}/topups",
+                "acme",
+                KEY,
+            ),
+            (
+                "POST",
+                "accounts/acme/adjustments",
+                "accounts/{account}/adjustments",
+                "acme",
+                KEY,
             ),
             (
                 "GET",
-                "/admin/v1/accounts/acme",
-                Route::Call(Call::ShowAccount("acme")),
-            ),
-            (
-                "PATCH",
-                "/admin/v1/accounts/acme",
-                Route::Call(Call::ChangeAccount("acme")),
+                "accounts/acme/keys",
+                "accounts/{account}/keys",
+                "acme",
+                KEY,
             ),
             (
                 "POST",
-                "/admin/v1/accounts/acme/topups",
-                Route::Call(Call::TopUp("acme")),
+                "accounts/acme/keys",
+                "accounts/{account}/keys",
+                "acme",
+                KEY,
             ),
-            (
-                "POST",
-                "/admin/v1/accounts/acme/adjustments",
-                Route::Call(Call::Adjust("acme")),
-            ),
-            (
-                "GET",
-                "/admin/v1/accounts/acme/keys",
-                Route::Call(Call::ListKeys("acme")),
-            ),
-            (
-                "POST",
-                "/admin/v1/accounts/acme/keys",
-                Route::Call(Call::CreateKey("acme")),
-            ),
-            ("GET", "/admin/v1/keys/k1", Route::Call(Call::ShowKey("k1"))),
-            (
-                "HEAD",
-                "/admin/v1/keys/k1",
-                Route::Call(Call::ShowKey("k1")),
-            ),
-            (
-                "PATCH",
-                "/admin/v1/keys/k1",
-                Route::Call(Call::ChangeKey("k1")),
-            ),
-            (
-                "DELETE",
-                "/admin/v1/keys/k1",
-                Route::Call(Call::DeleteKey("k1")),
-            ),
-            (
-                "GET",
-                "/admin/v1/receipts/n",
-                Route::Call(Call::ShowReceipt("n")),
-            ),
-            ("GET", "/admin/v1/usage", Route::Call(Call::ShowUsage)),
-            ("GET", "/admin/v1/export", Route::Call(Call::Export)),
-            ("GET", "/admin/v1/vendors", Route::Call(Call::ListVendors)),
-            (
-                "PATCH",
-                "/admin/v1/vendors/a%20b",
-                Route::Call(Call::ChangeVendor("a%20b")),
-            ),
-            ("POST", "/admin/v1/audit", Route::Call(Call::Audit)),
+            ("GET", "keys/k1", "keys/{key}", "k1", KEY),
+            ("HEAD", "keys/k1", "keys/{key}", "k1", KEY),
+            ("PATCH", "keys/k1", "keys/{key}", "k1", KEY),
+            ("DELETE", "keys/k1", "keys/{key}", "k1", KEY),
+            ("GET", "receipts/n", "receipts/{number}", "n", KEY),
+            ("GET", "usage", "usage", "", QUERY),
+            ("GET", "export", "export", "", QUERY),
+            ("GET", "vendors", "vendors", "", KEY),
+            ("PATCH", "vendors/a%20b", "vendors/{vendor}", "a%20b", KEY),
+            ("POST", "audit", "audit", "", KEY),
         ] {
+            let whole = |path: &str| match path.strip_prefix('/') {
+                Some(_) => path.to_owned(),
+                None => format!("/admin/v1/{path}"),
+            };
+            let (path, wanted) = (whole(path), whole(route));
             let method = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(route(&method, path), Ok(expected), "{method} {path}");
+            let Ok((route, got)) = find(&method, &path) else {
+                panic!("{method} {path}");
+            };
+            let verb = if method == Method::HEAD {
+                "GET"
+            } else {
+                method.as_str()
+            };
+            assert_eq!((route.method, route.path), (verb, &*wanted), "{path}");
+            assert_eq!(got, named, "{method} {path}");
+            assert!(route.access == access, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn nothing_is_open_but_what_a_stranger_may_know() {
+        let open = ROOMS.iter().copied().flatten();
+        let open: Vec<&str> = open
+            .filter(|route| route.access == Access::Open)
+            .map(|route| route.path)
+            .collect();
+        assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
     }
 
     #[test]
@@ -203,9 +320,9 @@ mod tests {
             "/",
             "",
             "*",
+            "livez",
             "/admin",
             "/admin/v1",
-            "/admin/v1/accounts/",
             "/admin/v1/accounts/acme/",
             "/admin/v1/accounts/acme/other",
             "/admin/v1/keys",
@@ -215,14 +332,10 @@ mod tests {
             "//livez",
             "/livez/",
             "/metrics/",
+            "/admin/v1/{account}",
         ] {
-            let got = route(&Method::GET, path);
-            // A closing slash leaves an empty id, which no account has.
-            let empty_id = got == Ok(Route::Call(Call::ShowAccount("")));
-            assert!(
-                got == Err(NoRoute::PathUnknown) || empty_id,
-                "{path}: {got:?}"
-            );
+            let refused = find(&Method::GET, path).err();
+            assert_eq!(refused, Some(Refusal::PathUnknown), "{path}");
         }
     }
 
@@ -246,11 +359,10 @@ mod tests {
             ("GET", "/admin/v1/audit", "POST"),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(
-                route(&method, path),
-                Err(NoRoute::MethodNotAllowed { allow }),
-                "{method} {path}"
-            );
+            let allow = allow.to_owned();
+            let refused = find(&method, path).err();
+            let expected = Some(Refusal::MethodNotAllowed { allow });
+            assert_eq!(refused, expected, "{method} {path}");
         }
     }
 }
