@@ -1,17 +1,19 @@
-//! The way of a request, top to bottom. Nothing else assembles services.
+//! The way of a request, top to bottom: a caller's, and an operator's. Nothing else assembles services.
 //!
-//! Below `paths` a request changes its type at each step, so that an order that would be wrong does
+//! Below the callers' `paths` a request changes its type at each step, so that an order that would be wrong does
 //! not compile. `server` feeds the top and tells each request its client's address; what `reserve` has
 //! held ends in the settler, off the caller's way. Every [`Error`] goes up to `respond`, which alone knows HTTP.
 
 use std::{convert::Infallible, future::ready, net::IpAddr, sync::Arc};
 
 use http::{Request, Response};
+use http_body::Body;
+use secrecy::SecretString;
 use tollgate_layers::{
     Error,
     auth::AuthLayer,
     body::AnswerBody,
-    error::Limit,
+    error::{BoxError, Limit},
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
     in_flight::{self, InFlightLayer},
@@ -21,7 +23,7 @@ use tollgate_layers::{
     rate_limit::{Gcra, PostPaid, Quota, RateLimitLayer, RefusalLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
-    respond::{self, RespondLayer},
+    respond::{self, Language, RespondLayer},
     select::SelectLayer,
     setting::Setting,
     translate::TranslateLayer,
@@ -30,10 +32,11 @@ use tollgate_layers::{
 use tower::{Service, ServiceBuilder};
 
 use crate::{
+    admin::{self, Admin, AdminAuthLayer, BodyLimitLayer, OperatorsShape, Routes, WhichCall},
     catalog::snapshot::Live,
     config::Config,
     edge::{
-        head::HeadLayer,
+        head::{HeadLayer, HeadLimits},
         limiter::{AddressLimiter, Counted},
         panics::{self, PanicsLayer},
         server::RequestBody,
@@ -58,11 +61,16 @@ use crate::{
     },
 };
 
-/// What comes out at the top.
+/// What comes out at the top of the callers' list.
 pub type Answer = Response<
     respond::ResponseBody<
         record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
     >,
+>;
+
+/// What comes out at the top of the operators' list.
+pub type OperatorsAnswer = Response<
+    respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
 >;
 
 /// How many keys' request and token rates are remembered.
@@ -91,8 +99,8 @@ pub struct Shared<'a> {
     pub calls: &'a Calls,
 }
 
-/// The whole gateway as one service.
-pub fn stack(
+/// All that callers are answered by, as one service.
+pub fn callers(
     Shared {
         config,
         limits,
@@ -121,7 +129,7 @@ pub fn stack(
     let request_number = RequestNumberLayer::new();
     let respond = RespondLayer::new(config.language).without_log();
     let observe = ObserveLayer::new(observed.clone());
-    let panics = PanicsLayer;
+    let panics = PanicsLayer::new();
     let head = HeadLayer::new(limits.head.clone());
     let in_flight = InFlightLayer::new(limits.in_flight_max.clone());
     let catalog_rate = RateLimitLayer::new(
@@ -221,6 +229,36 @@ pub fn stack(
         .layer(panics) //         500      in the call and in its body
         .layer(head) //           400 414 431  before anything is decided by it
         .service(Paths::new(&config.service, branches)) // 404 405
+}
+
+/// All that operators are answered by, as one service. `key` is the admin key.
+pub fn operators<B>(
+    key: &SecretString,
+    admin: Admin,
+) -> impl Service<Request<B>, Response = OperatorsAnswer, Error = Infallible, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let request_number = RequestNumberLayer::new();
+    let respond = RespondLayer::new(Language::En)
+        .shaped_by(OperatorsShape)
+        .without_log();
+    let panics = PanicsLayer::new().witnessed_by::<WhichCall>();
+    let head = HeadLayer::new(HeadLimits::OF_THE_SERVER);
+    let admin_auth = AdminAuthLayer::new(key);
+    let body_limit = BodyLimitLayer::default();
+    ServiceBuilder::new()
+        .layer(request_number) //          + RequestNumber
+        .layer(respond) //                 Error → JSON in the operators' words; above it: Infallible
+        .layer(panics) //         500      in the call and in its body; the log is told which call it was
+        .layer(head) //           400      one length, one host; no limits but the server's
+        .layer(admin_auth) //     401      where a route needs the key; what is no route is let through to its 404
+        .layer(body_limit) //     408 413  Request<B> → Request<UnreadBody>: read where a route asks for it
+        .service(Routes::new(admin)) // 404 405, and what the ledger says
 }
 
 /// Counts for the client's address; uncounted while there is no quota.

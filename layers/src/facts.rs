@@ -122,6 +122,13 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_whom_nobody_has_let_in_is_our_own_fault_and_not_the_callers() {
+        let req = http::Request::new(());
+        let refused = Caller::of(&req);
+        assert!(matches!(refused, Err(Error::Internal(_))), "{refused:?}");
+    }
+
+    #[test]
     fn ipv6_counts_by_64_bits_and_mapped_ipv4_as_ipv4() {
         let block = |text: &str| ClientAddr(text.parse().unwrap()).block().to_string();
         assert_eq!(block("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");

@@ -90,6 +90,51 @@ use crate::{
 ///
 /// A key with nothing to spend is told so before it is told that a model is unknown; this is the one
 /// time that the funds are asked here.
+///
+/// It takes what `parse` has read, so that it does not compile above `parse`:
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use tollgate_layers::{
+/// #     Error, body::AnswerBody, call::{Call, Priced}, model::{Found, Models}, select::SelectLayer,
+/// # };
+/// # use tower::{Service, ServiceBuilder};
+/// # #[derive(Clone)]
+/// # struct Catalog;
+/// # impl Models for Catalog {
+/// #     fn find_model(&self, _: &str) -> Found {
+/// #         Found::Unknown
+/// #     }
+/// # }
+/// # fn takes<B, S: Service<Request<B>>>(_: S) {}
+/// # async fn inner(_: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
+/// #     Err(Error::Draining)
+/// # }
+/// let select = SelectLayer::without_ledger(Catalog);
+/// takes::<Call, _>(ServiceBuilder::new().layer(select).service_fn(inner));
+/// ```
+///
+/// ```compile_fail
+/// # use bytes::Bytes;
+/// # use http::{Request, Response};
+/// # use tollgate_layers::{
+/// #     Error, body::AnswerBody, call::{Call, Priced}, model::{Found, Models}, select::SelectLayer,
+/// # };
+/// # use tower::{Service, ServiceBuilder};
+/// # #[derive(Clone)]
+/// # struct Catalog;
+/// # impl Models for Catalog {
+/// #     fn find_model(&self, _: &str) -> Found {
+/// #         Found::Unknown
+/// #     }
+/// # }
+/// # fn takes<B, S: Service<Request<B>>>(_: S) {}
+/// # async fn inner(_: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
+/// #     Err(Error::Draining)
+/// # }
+/// let select = SelectLayer::without_ledger(Catalog);
+/// takes::<Bytes, _>(ServiceBuilder::new().layer(select).service_fn(inner));
+/// ```
 #[derive(Clone, Debug)]
 pub struct SelectLayer<M, F> {
     models: M,

@@ -2,18 +2,15 @@
 
 use std::{
     fmt,
-    panic::AssertUnwindSafe,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use tollgate_layers::error::BoxError;
-
-use crate::edge::panics;
+use tollgate_layers::{Error, error::BoxError};
 
 /// A body of the admin API.
 pub struct AnswerBody(Kind);
@@ -25,16 +22,10 @@ enum Kind {
 
 impl AnswerBody {
     /// A body that is made piece by piece, each when the one before has been taken. An error breaks
-    /// the answer off, and so does a panic.
+    /// the answer off.
     pub(super) fn stream(
         pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {
-        let pieces = AssertUnwindSafe(pieces).catch_unwind().map(|piece| {
-            piece.unwrap_or_else(|panic| {
-                panics::tell("an answer of the admin API", &*panic);
-                Err("it panicked".into())
-            })
-        });
         Self(Kind::Stream(Box::pin(pieces)))
     }
 }
@@ -47,12 +38,12 @@ impl From<Bytes> for AnswerBody {
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = BoxError;
+    type Error = Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match &mut self.get_mut().0 {
             Kind::Whole(whole) => {
                 let frame = ready!(Pin::new(whole).poll_frame(cx));
@@ -60,7 +51,7 @@ impl Body for AnswerBody {
             }
             Kind::Stream(pieces) => {
                 let piece = ready!(pieces.as_mut().poll_next(cx));
-                Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+                Poll::Ready(piece.map(|piece| piece.map(Frame::data).map_err(Error::Internal)))
             }
         }
     }
@@ -106,19 +97,9 @@ mod tests {
 
         let broken = pieces().into_iter().chain([Err("disk".into())]);
         let broken = AnswerBody::stream(stream::iter(broken));
-        assert_eq!(broken.collect().await.unwrap_err().to_string(), "disk");
-    }
-
-    #[tokio::test]
-    async fn a_panic_breaks_the_answer_off() {
-        let pieces = stream::iter([1, 0]).map(|piece| {
-            assert_ne!(piece, 0, "a panic of the test's");
-            Ok(Bytes::from_static(b"a"))
-        });
-        let mut body = AnswerBody::stream(pieces);
-        let first = body.frame().await.unwrap().unwrap();
-        assert_eq!(first.into_data().unwrap(), "a");
-        assert!(body.frame().await.unwrap().is_err());
-        assert!(body.frame().await.is_none());
+        let Err(Error::Internal(cause)) = broken.collect().await else {
+            panic!("it was not broken off");
+        };
+        assert_eq!(cause.to_string(), "disk");
     }
 }

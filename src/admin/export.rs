@@ -8,7 +8,7 @@
 //! {"kind":"end","accounts":…,"lines":…}      lines counts all, this one too
 //! ```
 
-use std::vec;
+use std::{sync::Arc, vec};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -20,8 +20,21 @@ use tollgate_layers::{
     reserve::ledger::{AccountBooks, AccountView, BookError, JournalPart, LedgerAdmin, OpenHold},
 };
 
-use super::answer::KeyAnswer;
+use super::{
+    Admin, Answer,
+    answer::KeyAnswer,
+    body::AnswerBody,
+    now_ms,
+    query::{self, Query},
+    refusal::{Refusal, response},
+    routes::{Asked, Route},
+};
 use crate::{ledger::AnyLedger, text::time::rfc3339};
+
+pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/export", |admin, asked| {
+    Box::pin(admin.export(asked))
+})
+.with_query()];
 
 /// The version of the lines.
 pub(crate) const VERSION: u64 = 1;
@@ -31,8 +44,32 @@ pub(crate) const FORMAT: &str = "tollgate-export";
 /// A piece of the answer is sent when it has grown to this.
 const PIECE_BYTES: usize = 64 * 1024;
 
+impl Admin {
+    async fn export(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account: Option<AccountId> =
+            Query::parse(asked.query(), &["account"])?.optional("account", query::id)?;
+        let accounts = match &account {
+            Some(id) => {
+                let view = self.store.account(id).await;
+                view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?;
+                vec![id.clone()]
+            }
+            None => {
+                let views = self.store.accounts().await;
+                let views = views.map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+                views.into_iter().map(|view| view.id).collect()
+            }
+        };
+        let account = account.as_ref().map(tracing::field::display);
+        tracing::info!(target: "audit", who = "admin", what = "export", account, accounts = accounts.len());
+        let export = Export::new(self.store.clone(), accounts, now_ms());
+        let body = AnswerBody::stream(export.pieces());
+        Ok(response(body, "application/x-ndjson"))
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Export {
+struct Export {
     store: AnyLedger,
     stage: Stage,
     accounts: vec::IntoIter<AccountId>,
@@ -58,7 +95,7 @@ struct Reading {
 }
 
 impl Export {
-    pub(super) fn new(store: AnyLedger, accounts: Vec<AccountId>, now_ms: u64) -> Self {
+    fn new(store: AnyLedger, accounts: Vec<AccountId>, now_ms: u64) -> Self {
         Self {
             store,
             stage: Stage::Header { made_at_ms: now_ms },
@@ -70,7 +107,7 @@ impl Export {
     }
 
     /// The lines in pieces. Where the ledger cannot be read on, the last item is the error.
-    pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
+    fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
         stream::unfold(self, |mut export| async move {
             match export.next_piece().await {
                 Ok(None) => None,

@@ -1,11 +1,12 @@
 //! Every way the operator's API says no, and its HTTP form.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
-use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
+use tollgate_layers::{Error, facts::RequestNumber, reserve::ledger::BookError};
 
-use super::{body::AnswerBody, route::NoRoute};
 use crate::text::{causes::chain, similar::hint};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -16,7 +17,7 @@ pub(super) enum Refusal {
     /// 404: no such path.
     PathUnknown,
     /// 405: the path takes other methods.
-    MethodNotAllowed { allow: &'static str },
+    MethodNotAllowed { allow: String },
     /// 401: not the admin key.
     KeyRefused,
     /// 413: the body is too large.
@@ -151,7 +152,7 @@ impl Refusal {
         }
     }
 
-    pub(super) fn into_response(self) -> Response<AnswerBody> {
+    pub(super) fn answer(&self) -> Response<Bytes> {
         #[derive(Serialize)]
         struct Body<'a> {
             error: Inner<'a>,
@@ -173,39 +174,44 @@ impl Refusal {
         };
         let mut response = json_response(self.status(), &body);
         let (name, value) = match self {
-            Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::from_static(allow)),
-            Self::KeyRefused => (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
-            Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, HeaderValue::from_static("1")),
-            Self::Panicked { number } => {
-                let number = HeaderValue::try_from(number.to_string()).expect("digits and dashes");
-                (X_REQUEST_ID, number)
-            }
+            Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::try_from(allow)),
+            Self::KeyRefused => (header::WWW_AUTHENTICATE, HeaderValue::try_from("Bearer")),
+            Self::LedgerOutOfReach(_) => (header::RETRY_AFTER, HeaderValue::try_from("1")),
+            Self::Panicked { number } => (X_REQUEST_ID, HeaderValue::try_from(number.to_string())),
             _ => return response,
         };
+        let value = value.expect("letters, digits and commas");
         response.headers_mut().insert(name, value);
         response
     }
 }
 
-impl From<NoRoute> for Refusal {
-    fn from(none: NoRoute) -> Self {
-        match none {
-            NoRoute::PathUnknown => Self::PathUnknown,
-            NoRoute::MethodNotAllowed { allow } => Self::MethodNotAllowed { allow },
-        }
+/// In the words of its answer.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// On its way up it is the cause of an internal error, which the operators' shape knows.
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Internal(refusal.into())
     }
 }
 
 /// An answer in JSON that nothing on the way keeps.
-pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<AnswerBody> {
+pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
     let bytes = serde_json::to_vec(body).expect("answers have string keys and no failing parts");
-    let mut response = response(AnswerBody::from(Bytes::from(bytes)), "application/json");
+    let mut response = response(Bytes::from(bytes), "application/json");
     *response.status_mut() = status;
     response
 }
 
 /// An answer that nothing on the way keeps.
-pub(super) fn response(body: AnswerBody, content_type: &'static str) -> Response<AnswerBody> {
+pub(super) fn response<B>(body: B, content_type: &'static str) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -235,7 +241,9 @@ mod tests {
         for (refusal, status, name, value) in [
             (Refusal::PathUnknown, 404, "cache-control", "no-store"),
             (
-                Refusal::MethodNotAllowed { allow: "POST" },
+                Refusal::MethodNotAllowed {
+                    allow: "POST".into(),
+                },
                 405,
                 "allow",
                 "POST",
@@ -301,7 +309,7 @@ mod tests {
             ),
         ] {
             let text = format!("{refusal:?}");
-            let response = refusal.into_response();
+            let response = refusal.answer();
             assert_eq!(response.status(), status, "{text}");
             assert_eq!(response.headers()[name], value, "{text}");
         }

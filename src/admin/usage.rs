@@ -1,6 +1,6 @@
 //! What was used and charged in a time: receipts added up by account, key, model, session or day.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::{
@@ -11,17 +11,32 @@ use tollgate_layers::{
 };
 
 use super::{
+    Admin, Answer, ok,
     query::{self, Query},
     refusal::Refusal,
+    routes::{Asked, Route},
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
+
+pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/usage", |admin, asked| {
+    Box::pin(admin.show_usage(asked))
+})
+.with_query()];
 
 /// How many rows an answer has at most.
 const ROWS_MAX: usize = 100_000;
 
+impl Admin {
+    async fn show_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        ok(&UsageQuery::parse(asked.query())?
+            .fulfil(&self.store)
+            .await?)
+    }
+}
+
 /// What is asked for.
 #[derive(Debug)]
-pub(super) struct UsageQuery {
+struct UsageQuery {
     account: Option<AccountId>,
     key: Option<KeyId>,
     model: Option<String>,
@@ -45,7 +60,7 @@ enum Group {
 
 impl UsageQuery {
     /// Reads the parameters `account`, `key`, `model`, `session`, `since`, `until` and `group`.
-    pub(super) fn parse(query: Option<&str>) -> Result<Self, Refusal> {
+    fn parse(query: Option<&str>) -> Result<Self, Refusal> {
         const KNOWN: &[&str] = &[
             "account", "key", "model", "session", "since", "until", "group",
         ];
@@ -70,7 +85,7 @@ impl UsageQuery {
     }
 
     /// Adds up what the ledger has.
-    pub(super) async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
+    async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
         let mut report = Report::of(&self);
         for account in self.accounts(store).await? {
             self.add(store, &account, &mut report).await?;
@@ -178,7 +193,7 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
 
 /// The answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+struct Report {
     since: Option<String>,
     until: Option<String>,
     group: Vec<Group>,

@@ -11,8 +11,6 @@ pub(super) enum Failure {
     Breach,
     /// 1: the vendor counts otherwise; the drifts have been printed.
     Drift,
-    /// 2, of `reconcile` alone: what was given to compare is not what it should be.
-    BadInput(String),
     /// 64: the command or the configuration is wrong.
     Usage(String),
     /// 65: what was given to read is not what it should be.
@@ -39,7 +37,6 @@ impl Failure {
     pub(super) const fn code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::Breach | Self::Drift => 1,
-            Self::BadInput(_) => 2,
             Self::Usage(_) => USAGE,
             Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
@@ -54,7 +51,6 @@ impl Failure {
         match self {
             Self::Breach | Self::Drift => "",
             Self::Refused(text)
-            | Self::BadInput(text)
             | Self::Usage(text)
             | Self::Data(text)
             | Self::OutOfReach(text)
@@ -70,7 +66,6 @@ impl Failure {
         match self {
             Self::Breach => Self::Breach,
             Self::Drift => Self::Drift,
-            Self::BadInput(text) => Self::BadInput(said(text)),
             Self::Refused(text) => Self::Refused(said(text)),
             Self::Usage(text) => Self::Usage(said(text)),
             Self::Data(text) => Self::Data(said(text)),

@@ -1,6 +1,9 @@
-//! The commands. Those for operators talk to a running gateway's admin API and hold no state.
+//! The commands. Those for operators talk to a running gateway's admin API and hold no state. What a group of commands
+//! takes stands in its file, beside what runs it.
 
+mod account;
 mod audit;
+mod check;
 mod client;
 mod completions;
 mod csv;
@@ -8,36 +11,29 @@ mod export;
 mod failure;
 mod health;
 mod import;
+mod key;
 mod ledger_copy;
-mod operate;
 mod progress;
+mod receipt;
 mod reconcile;
 mod show;
 mod usage;
+mod vendor;
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use serde_json::json;
-use tollgate_layers::{
-    facts::RequestNumber,
-    key::{AccountId, KeyId},
-    money::MicroRub,
-};
+use tollgate_layers::{facts::RequestNumber, key::AccountId, money::MicroRub};
 
 use self::{
+    account::AccountCommand,
     failure::{Failure, USAGE},
-    show::counted,
+    key::KeyCommand,
+    vendor::VendorCommand,
 };
 use crate::{
-    admin::{NOT_A_NUMBER, parse_address},
-    config::{Config, ConfigError, Loaded},
+    config::{Config, Loaded},
     observe::log::{self, Calls, Flush},
     text::{causes::chain, time::parse_rfc3339_ms},
 };
@@ -88,8 +84,7 @@ Look into it:
   tollgate audit
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, or drift found by reconcile; 2 a file given \
-to reconcile that is not what it should be; 64 wrong use or configuration; \
+Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, or drift found by reconcile; 64 wrong use or configuration; \
 65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
 gateway's own fault; 74 a file could not be read or written; 77 not the gateway's admin key.";
 
@@ -167,7 +162,7 @@ enum Command {
         /// The account
         account: AccountId,
         /// Decimal rubles, more than 0
-        #[arg(allow_negative_numbers = true, value_parser = payment)]
+        #[arg(allow_negative_numbers = true, value_parser = account::payment)]
         rubles: MicroRub,
         /// The payment's id
         #[arg(long, value_name = "PAYMENT-ID")]
@@ -218,7 +213,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
     Receipt {
         /// The call's number
-        #[arg(value_parser = number)]
+        #[arg(value_parser = receipt::number)]
         number: RequestNumber,
         #[command(flatten)]
         reach: AdminArgs,
@@ -382,244 +377,7 @@ struct AdminArgs {
     json: bool,
 }
 
-#[derive(Debug, Subcommand)]
-enum AccountCommand {
-    /// Open an account
-    ///
-    /// The same id and name again changes nothing.
-    #[command(after_help = "Example:\n  tollgate account create acme --name \"Acme LLC\"")]
-    Create {
-        /// Its id, for good: letters, digits, - and _
-        id: AccountId,
-        /// Its name, for people
-        #[arg(long)]
-        name: Option<String>,
-    },
-    /// List all accounts
-    #[command(
-        after_help = "Example:\n  tollgate account list --json | jq '.accounts[] | select(.free_rub == \"0.00\")'"
-    )]
-    List,
-    /// Show an account: its balance, what running calls hold, what is free, and its keys
-    ///
-    /// What was spent today and this month is what was charged since 00:00 UTC, and since that of the
-    /// month's first day.
-    #[command(after_help = "Example:\n  tollgate account show acme")]
-    Show {
-        /// The account
-        id: AccountId,
-    },
-    /// Rename an account
-    #[command(after_help = "Example:\n  tollgate account set acme --name \"Acme Holding\"")]
-    Set {
-        /// The account; its id stays
-        id: AccountId,
-        /// Its name, for people
-        #[arg(long)]
-        name: String,
-    },
-    /// Refuse the account's new calls; running ones end
-    ///
-    /// An account is not deleted: its payments and receipts stay.
-    #[command(after_help = "Example:\n  tollgate account suspend acme")]
-    Suspend {
-        /// The account
-        id: AccountId,
-    },
-    /// Let a suspended account call again
-    #[command(after_help = "Example:\n  tollgate account resume acme")]
-    Resume {
-        /// The account
-        id: AccountId,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum KeyCommand {
-    /// Make a key and print it, once
-    ///
-    /// Without limits the key may spend all the account has, on every model, from everywhere.
-    #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
-                            tollgate key create acme --ceiling 500 --model gpt-5-mini --address 203.0.113.0/24 \
-                            --expires 2027-01-31\n  \
-                            tollgate key create acme --ceiling-day 20 --ceiling-month 300 --requests-per-minute 60 \
-                            --tokens-per-minute 200000")]
-    Create {
-        /// The account that pays
-        account: AccountId,
-        #[command(flatten)]
-        limits: Limits,
-    },
-    /// List an account's keys, deleted ones too
-    #[command(after_help = "Example:\n  tollgate key list acme")]
-    List {
-        /// The account
-        account: AccountId,
-    },
-    /// Show a key: its limits, what it spent, what it can spend now
-    #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
-    Show {
-        /// The key's id, not the key itself
-        key: KeyId,
-    },
-    /// Refuse the key's new calls until it is enabled
-    #[command(after_help = "Example:\n  tollgate key disable k0AbC123dEf456gH")]
-    Disable {
-        /// The key's id, not the key itself
-        key: KeyId,
-    },
-    /// Let a disabled key call again
-    #[command(after_help = "Example:\n  tollgate key enable k0AbC123dEf456gH")]
-    Enable {
-        /// The key's id, not the key itself
-        key: KeyId,
-    },
-    /// Refuse the key for ever; its receipts stay
-    #[command(after_help = "Example:\n  tollgate key delete k0AbC123dEf456gH")]
-    Delete {
-        /// The key's id, not the key itself
-        key: KeyId,
-    },
-    /// Change a key's name and limits
-    ///
-    /// Lists are replaced as a whole. What is not named stays.
-    #[command(
-        after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
-                            tollgate key set k0AbC123dEf456gH --name build --any-model --no-expiry\n  \
-                            tollgate key set k0AbC123dEf456gH --ceiling-day 5 --no-ceiling-month"
-    )]
-    Set {
-        /// The key's id, not the key itself
-        key: KeyId,
-        #[command(flatten)]
-        limits: Limits,
-        #[command(flatten)]
-        without: Without,
-    },
-}
-
-/// What may be taken away from a key.
-#[derive(Debug, Args)]
-struct Without {
-    /// Take the ceiling away
-    #[arg(long, conflicts_with = "ceiling")]
-    no_ceiling: bool,
-    /// Take the ceiling of a month away
-    #[arg(long, conflicts_with = "ceiling_month")]
-    no_ceiling_month: bool,
-    /// Take the ceiling of a day away
-    #[arg(long, conflicts_with = "ceiling_day")]
-    no_ceiling_day: bool,
-    /// Let it never expire
-    #[arg(long, conflicts_with = "expires")]
-    no_expiry: bool,
-    /// Let it call every model
-    #[arg(long, conflicts_with = "models")]
-    any_model: bool,
-    /// Let it be used from everywhere
-    #[arg(long, conflicts_with = "addresses")]
-    any_address: bool,
-    /// Take its limit of requests per second away
-    #[arg(long, conflicts_with = "requests_per_second")]
-    any_rate: bool,
-    /// Take its limit of requests per minute away
-    #[arg(long, conflicts_with = "requests_per_minute")]
-    no_requests_per_minute: bool,
-    /// Take its limit of tokens per minute away
-    #[arg(long, conflicts_with = "tokens_per_minute")]
-    no_tokens_per_minute: bool,
-}
-
-#[derive(Debug, Subcommand)]
-enum VendorCommand {
-    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
-    #[command(
-        after_help = "A route is answering, shut after failures (until shut until) for calls that have another, trying \
-                      one call to see whether it is back, resting because the vendor asked for it with a 429 or has \
-                      no such model (until rests until), or disabled with its vendor.\n\n\
-                      Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
-    )]
-    List,
-    /// Send the vendor no new calls; running ones end
-    ///
-    /// On the node that answers, until it is restarted; a reload keeps it. For good, take the vendor out
-    /// of the configuration.
-    #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
-    Disable {
-        /// The vendor's name in the configuration
-        vendor: String,
-    },
-    /// Send a disabled vendor calls again
-    #[command(after_help = "Example:\n  tollgate vendor enable openai-eu")]
-    Enable {
-        /// The vendor's name in the configuration
-        vendor: String,
-    },
-}
-
-/// What a key may be given.
-#[derive(Debug, Args)]
-struct Limits {
-    /// A name, for people
-    #[arg(long)]
-    name: Option<String>,
-    /// The most it may spend in all
-    #[arg(long, value_name = "RUBLES")]
-    ceiling: Option<MicroRub>,
-    /// The most it may spend in a month of UTC
-    #[arg(long, value_name = "RUBLES")]
-    ceiling_month: Option<MicroRub>,
-    /// The most it may spend in a day of UTC
-    #[arg(long, value_name = "RUBLES")]
-    ceiling_day: Option<MicroRub>,
-    /// A model it may call, by its catalog name; repeat for several
-    #[arg(long = "model", value_name = "MODEL")]
-    models: Vec<String>,
-    /// An address or block it may be used from; repeat for several
-    #[arg(long = "address", value_name = "CIDR", value_parser = address)]
-    addresses: Vec<String>,
-    /// The date or time from which it is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
-    #[arg(long, value_name = "DATE", value_parser = time)]
-    expires: Option<String>,
-    /// The most requests per second, on each node
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    requests_per_second: Option<u32>,
-    /// The most requests per minute, on each node; those of ten seconds at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    requests_per_minute: Option<u32>,
-    /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
-    tokens_per_minute: Option<u32>,
-}
-
-fn payment(text: &str) -> Result<MicroRub, String> {
-    let amount = text.parse::<MicroRub>();
-    let amount = amount.map_err(|error| error.to_string())?;
-    if amount > MicroRub::ZERO {
-        return Ok(amount);
-    }
-    let range = format!(
-        "a payment is {} to {} rubles",
-        MicroRub::new(1),
-        MicroRub::MAX
-    );
-    Err(if amount == MicroRub::ZERO {
-        range
-    } else {
-        format!("{range}; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT")
-    })
-}
-
-/// A number may come with the parentheses that it has at the end of an error.
-fn number(text: &str) -> Result<RequestNumber, String> {
-    let bare = text.trim_matches(['(', ')', ' ']);
-    bare.parse().map_err(|_| NOT_A_NUMBER.to_owned())
-}
-
-fn address(text: &str) -> Result<String, String> {
-    parse_address(text).map(|block| block.to_string())
-}
-
+/// A date or a time, as it was written.
 fn time(text: &str) -> Result<String, String> {
     match parse_rfc3339_ms(text) {
         Some(_) => Ok(text.to_owned()),
@@ -665,7 +423,7 @@ impl Command {
                 .map_err(|error| failed(&error)),
             Self::Serve { config: file } => {
                 let Loaded { config, files } = Config::read(&file);
-                let config = config.map_err(|errors| mistakes(&file, &errors))?;
+                let config = config.map_err(|errors| check::mistakes(&file, &errors))?;
                 crate::node::serve(config, &file, files)
                     .await
                     .map_err(|error| failed(&error))
@@ -673,25 +431,25 @@ impl Command {
             Self::Check {
                 config,
                 json: false,
-            } => check(&config),
-            Self::Check { config, json: true } => check_as_json(&config),
+            } => check::check(&config),
+            Self::Check { config, json: true } => check::check_as_json(&config),
             Self::Schema => show::write(&format!("{:#}\n", crate::config::schema())),
-            Self::Account { reach, command } => operate::account(&reach, command).await,
+            Self::Account { reach, command } => account::account(&reach, command).await,
             Self::Topup {
                 account,
                 rubles,
                 id,
                 reach,
-            } => operate::top_up(&reach, &account, rubles, &id).await,
+            } => account::top_up(&reach, &account, rubles, &id).await,
             Self::Adjust {
                 account,
                 rubles,
                 id,
                 reason,
                 reach,
-            } => operate::adjust(&reach, &account, rubles, &id, &reason).await,
-            Self::Key { reach, command } => operate::key(&reach, command).await,
-            Self::Receipt { number, reach } => operate::receipt(&reach, number).await,
+            } => account::adjust(&reach, &account, rubles, &id, &reason).await,
+            Self::Key { reach, command } => key::key(&reach, command).await,
+            Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
             Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,
             Self::Export {
                 account,
@@ -706,7 +464,7 @@ impl Command {
                 export: None,
                 reach,
             } => audit::live(&reach).await,
-            Self::Vendor { reach, command } => operate::vendor(&reach, command).await,
+            Self::Vendor { reach, command } => vendor::vendor(&reach, command).await,
             Self::Reconcile { args, reach } => reconcile::reconcile(&reach, &args).await,
             Self::Import { wish, reach } => import::import(&reach, &wish).await,
             Self::Ledger {
@@ -722,61 +480,6 @@ impl Command {
 /// The whole chain of causes, in one line.
 fn failed(error: &anyhow::Error) -> Failure {
     Failure::Refused(chain(&**error))
-}
-
-fn mistakes(path: &Path, errors: &crate::config::ConfigErrors) -> Failure {
-    let lines: Vec<String> = errors
-        .iter()
-        .map(|error| format!("{}: {error}", path.display()))
-        .collect();
-    Failure::Usage(lines.join("\n"))
-}
-
-fn check(path: &Path) -> Result<(), Failure> {
-    let config = Config::load(path).map_err(|errors| mistakes(path, &errors))?;
-    for warning in &config.warnings {
-        eprintln!("{}: warning: {warning}", path.display());
-    }
-    let (models, vendors, ledger) = summary(&config);
-    show::write(&format!(
-        "ok: {}, {}, ledger {ledger}\n",
-        counted(models as u64, "model"),
-        counted(vendors as u64, "vendor")
-    ))
-}
-
-fn check_as_json(path: &Path) -> Result<(), Failure> {
-    match Config::load(path) {
-        Ok(config) => {
-            let (models, vendors, ledger) = summary(&config);
-            let report = json!({
-                "ok": true, "models": models, "vendors": vendors, "ledger": ledger, "errors": [],
-                "warnings": config.warnings.iter().map(as_json).collect::<Vec<_>>(),
-            });
-            show::write(&format!("{report:#}\n"))
-        }
-        Err(errors) => {
-            let list: Vec<_> = errors.iter().map(as_json).collect();
-            let report = json!({"ok": false, "errors": list});
-            show::write(&format!("{report:#}\n"))?;
-            Err(mistakes(path, &errors))
-        }
-    }
-}
-
-fn as_json(error: &ConfigError) -> serde_json::Value {
-    json!({"path": error.path, "line": error.line, "problem": error.problem})
-}
-
-/// How many models, how many vendors that they lead to, and which store.
-fn summary(config: &Config) -> (usize, usize, &'static str) {
-    let models = &config.live.models;
-    let vendors: BTreeSet<&str> = models
-        .iter()
-        .flat_map(|model| &model.routes)
-        .map(|route| route.vendor.name.as_ref())
-        .collect();
-    (models.len(), vendors.len(), config.ledger.url.kind())
 }
 
 #[cfg(test)]
@@ -974,13 +677,6 @@ mod tests {
     }
 
     #[test]
-    fn only_a_payment_below_nothing_is_meant_to_take_money_off() {
-        assert!(payment("-5").unwrap_err().contains("tollgate adjust"));
-        assert!(!payment("0").unwrap_err().contains("tollgate adjust"));
-        assert_eq!(payment("0.000001"), Ok(MicroRub::new(1)));
-    }
-
-    #[test]
     fn help_shows_what_is_the_commands_own_and_then_what_all_commands_have() {
         let mut cli = Cli::command();
         cli.build();
@@ -1003,13 +699,5 @@ mod tests {
             "help",
         ];
         assert!(options.ends_with(&last), "{help}");
-    }
-
-    #[test]
-    fn a_mistake_names_the_file_once() {
-        let file = "/no/such/tollgate.toml";
-        let failure = check(Path::new(file)).unwrap_err();
-        assert!(failure.text().starts_with(file), "{failure:?}");
-        assert_eq!(failure.text().matches(file).count(), 1, "{failure:?}");
     }
 }

@@ -179,6 +179,14 @@ fn plain(value: &Value) -> String {
         .collect()
 }
 
+/// The list under `field` of an answer; empty where it has none.
+pub(super) fn rows<'a>(answer: &'a Value, field: &str) -> &'a [Value] {
+    answer
+        .get(field)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

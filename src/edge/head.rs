@@ -27,6 +27,15 @@ pub struct HeadLimits {
     pub bytes_max: usize,
 }
 
+impl HeadLimits {
+    /// No narrower than those of the server, which reads no more of a head than it may have.
+    pub const OF_THE_SERVER: Self = Self {
+        uri_bytes_max: usize::MAX,
+        headers_max: usize::MAX,
+        bytes_max: usize::MAX,
+    };
+}
+
 /// Refuses heads that are not within the limits.
 #[derive(Clone, Debug)]
 pub struct HeadLayer {

@@ -6,6 +6,8 @@
 
 use std::{
     any::Any,
+    fmt,
+    marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -19,45 +21,130 @@ use pin_project_lite::pin_project;
 use tollgate_layers::{Error, error::BoxError};
 use tower::{Layer, Service};
 
-/// Turns a panic into [`Error::Internal`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PanicsLayer;
+/// Turns a panic into an [`Error::Internal`] whose cause is [`Panicked`].
+///
+/// Whoever stands above tells the log, or a [`Witness`] does, who knows of the request what nobody else does by then.
+#[derive(Debug)]
+pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
-impl<S> Layer<S> for PanicsLayer {
-    type Service = Panics<S>;
+impl PanicsLayer {
+    /// Tells nobody but the caller.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    /// Tells a witness of each request too.
+    #[must_use]
+    pub const fn witnessed_by<W: Witness>(self) -> PanicsLayer<W> {
+        PanicsLayer(PhantomData)
+    }
+}
+
+impl Default for PanicsLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<W> Clone for PanicsLayer<W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for PanicsLayer<W> {}
+
+/// What is remembered of a request, for the log, in case that it panics.
+pub trait Witness: Clone {
+    /// Sees the request before anybody below does.
+    fn of<B>(req: &Request<B>) -> Self;
+
+    /// It has panicked, or its answer's body has.
+    fn tell(&self, panicked: &Panicked);
+}
+
+/// Nobody: the log is told elsewhere.
+impl Witness for () {
+    fn of<B>(_: &Request<B>) -> Self {}
+
+    fn tell(&self, _: &Panicked) {}
+}
+
+/// The cause of an [`Error::Internal`] that was a panic: what the panic says of itself.
+#[derive(Debug)]
+pub struct Panicked(String);
+
+impl Panicked {
+    /// What `panic` says of itself.
+    fn of(panic: &(dyn Any + Send)) -> Self {
+        Self(panic_message(panic).to_owned())
+    }
+
+    /// The panic's words.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "panicked: {}", self.0)
+    }
+}
+
+impl std::error::Error for Panicked {}
+
+impl<S, W> Layer<S> for PanicsLayer<W> {
+    type Service = Panics<S, W>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Panics { inner }
+        Panics {
+            inner,
+            layer: *self,
+        }
     }
 }
 
 /// The service of [`PanicsLayer`].
-#[derive(Clone, Debug)]
-pub struct Panics<S> {
+#[derive(Debug)]
+pub struct Panics<S, W = ()> {
     inner: S,
+    layer: PanicsLayer<W>,
 }
 
-impl<S, B, A> Service<Request<B>> for Panics<S>
+impl<S: Clone, W> Clone for Panics<S, W> {
+    fn clone(&self) -> Self {
+        self.layer.layer(self.inner.clone())
+    }
+}
+
+impl<S, B, A, W> Service<Request<B>> for Panics<S, W>
 where
     S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    W: Witness,
 {
-    type Response = Response<ResponseBody<A>>;
+    type Response = Response<ResponseBody<A, W>>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, W>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        match caught(|| self.inner.call(req)) {
+        let witness = W::of(&req);
+        match caught(&witness, || self.inner.call(req)) {
             Ok(inner) => ResponseFuture {
                 inner: Some(inner),
                 refused: None,
+                witness,
             },
             Err(error) => ResponseFuture {
                 inner: None,
                 refused: Some(Box::new(error)),
+                witness,
             },
         }
     }
@@ -66,19 +153,21 @@ where
 pin_project! {
     /// The future of [`Panics`].
     #[derive(Debug)]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
         // Boxed: nearly none has one, and all are moved.
         refused: Option<Box<Error>>,
+        witness: W,
     }
 }
 
-impl<F, A> Future for ResponseFuture<F>
+impl<F, A, W> Future for ResponseFuture<F, W>
 where
     F: Future<Output = Result<Response<A>, Error>>,
+    W: Witness,
 {
-    type Output = Result<Response<ResponseBody<A>>, Error>;
+    type Output = Result<Response<ResponseBody<A, W>>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -86,29 +175,34 @@ where
             let error = this.refused.take().expect("polled after it was ready");
             return Poll::Ready(Err(*error));
         };
-        let res = match caught(|| inner.poll(cx)) {
+        let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
                 // Dropped here and not by whoever drops us: its guards may wait no longer.
-                drop(caught(|| this.inner.set(None)));
+                drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }
         };
-        Poll::Ready(Ok(res.map(|inner| ResponseBody { inner: Some(inner) })))
+        let witness = this.witness.clone();
+        Poll::Ready(Ok(res.map(|inner| ResponseBody {
+            inner: Some(inner),
+            witness,
+        })))
     }
 }
 
 pin_project! {
     /// An answer's body whose panics are errors.
     #[derive(Debug)]
-    pub struct ResponseBody<A> {
+    pub struct ResponseBody<A, W = ()> {
         // `None` once it has panicked: it must not be polled again.
         #[pin]
         inner: Option<A>,
+        witness: W,
     }
 }
 
-impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
+impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, W> {
     type Data = Bytes;
     type Error = Error;
 
@@ -120,10 +214,10 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        match caught(|| inner.poll_frame(cx)) {
+        match caught(this.witness, || inner.poll_frame(cx)) {
             Ok(frame) => frame,
             Err(error) => {
-                drop(caught(|| this.inner.set(None)));
+                drop(caught(&(), || this.inner.set(None)));
                 Poll::Ready(Some(Err(error)))
             }
         }
@@ -140,17 +234,14 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
     }
 }
 
-/// What `run` returns, unless it panics.
-fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Error> {
+/// What `run` returns, unless it panics: then the witness has told of it.
+fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error> {
     // What was half done is dropped and never looked at again.
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panicked(&*panic))
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    Error::Internal(BoxError::from(format!(
-        "panicked: {}",
-        panic_message(panic)
-    )))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let panicked = Panicked::of(&*panic);
+        witness.tell(&panicked);
+        Error::Internal(BoxError::from(panicked))
+    })
 }
 
 /// What a panic says of itself.
@@ -214,7 +305,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_an_error_wherever_it_is() {
         let at = |place: &'static str| {
-            PanicsLayer.layer(service_fn(move |_: Request<()>| {
+            PanicsLayer::new().layer(service_fn(move |_: Request<()>| {
                 assert!(place != "call", "in the call");
                 async move {
                     assert!(place != "future", "in the future");

@@ -16,7 +16,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use http::Request;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -33,7 +32,6 @@ use tollgate_layers::{
     },
     upstream::Upstream,
 };
-use tower::service_fn;
 
 use crate::{
     admin::Admin,
@@ -41,7 +39,7 @@ use crate::{
     config::{Config, Files, RateConfig},
     edge::{
         panics::catch_round,
-        server::{self, InheritedSockets, Listener, OpenConnections, RequestBody, ServerSettings},
+        server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings},
         tls::{Identity, Tls},
     },
     endpoints::RENDERERS,
@@ -52,7 +50,7 @@ use crate::{
         record::Calls,
         traces::{self, Exporter},
     },
-    stack::{KEYS_MAX, Shared, stack},
+    stack::{self, KEYS_MAX, Shared},
 };
 
 /// How long answers that are cut may take to say so.
@@ -155,7 +153,7 @@ impl Gateway {
         let health = Health::new();
         follow(&health, &live);
         let upstream = Upstream::new(limits.call_time_max.clone());
-        let service = stack(Shared {
+        let service = stack::callers(Shared {
             config,
             limits: &limits,
             live: &live,
@@ -199,18 +197,14 @@ impl Gateway {
                 readiness: readiness.clone(),
                 connections: server_settings.open.clone(),
             };
-            let admin = Arc::new(Admin::new(
+            let api = Admin::new(
                 store.clone(),
                 Arc::clone(&live),
                 health.clone(),
-                &admin.key,
                 readiness.clone(),
                 Scrape::new(Arc::clone(&metrics), sources),
-            ));
-            let service = service_fn(move |req: Request<RequestBody>| {
-                let admin = Arc::clone(&admin);
-                async move { Ok(admin.handle(req).await) }
-            });
+            );
+            let service = stack::operators(&admin.key, api);
             let settings = ServerSettings {
                 connections: limits.admin_connections.clone(),
                 open: OpenConnections::default(),

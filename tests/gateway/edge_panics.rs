@@ -90,7 +90,7 @@ async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sen
         .map_request(|req: Request<RequestBody>| req.map(drop))
         .layer(RequestNumberLayer::new())
         .layer(RespondLayer::new(Language::En))
-        .layer(PanicsLayer)
+        .layer(PanicsLayer::new())
         .layer(ReserveLayer::new(ledger.clone(), tariff, settler, HOUR))
         .service(inner);
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

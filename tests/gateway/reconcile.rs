@@ -346,11 +346,11 @@ async fn what_cannot_be_read_is_2_and_says_where() {
         ),
     ] {
         let file = write(dir.path(), name, text);
-        let errors = complained(&run(&world, "chat-vendor", &file, &[]).await, 2);
+        let errors = complained(&run(&world, "chat-vendor", &file, &[]).await, 65);
         let expected = format!("error: {file}: {says}");
         assert!(errors.starts_with(&expected), "{errors}");
     }
-    complained(&run(&world, "chat-vendor", "no-such-file", &[]).await, 2);
+    complained(&run(&world, "chat-vendor", "no-such-file", &[]).await, 65);
     let cut = write(
         dir.path(),
         "books.ndjson",

@@ -192,6 +192,45 @@ pub struct Quote<T> {
 }
 
 /// Puts a hold around each call.
+///
+/// Sold by tokens, a call needs its price: with [`tokens::ByTokens`] it does not compile straight below `parse`,
+/// without `select` between them.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use http::{Request, Response};
+/// # use tollgate_layers::{
+/// #     Error, body::AnswerBody, call::{Call, Priced},
+/// #     reserve::{ReserveLayer, Settler, memory::MemoryLedger, tokens::ByTokens},
+/// # };
+/// # use tower::{Service, ServiceBuilder};
+/// # fn takes<B, S: Service<Request<B>>>(_: S) {}
+/// # async fn inner<B>(_: Request<B>) -> Result<Response<AnswerBody>, Error> {
+/// #     Err(Error::Draining)
+/// # }
+/// # fn stacked(ledger: MemoryLedger, tariff: ByTokens, settler: Settler) {
+/// let reserve = ReserveLayer::new(ledger, tariff, settler, Duration::from_secs(960));
+/// takes::<Priced, _>(ServiceBuilder::new().layer(reserve).service_fn(inner));
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # use std::time::Duration;
+/// # use http::{Request, Response};
+/// # use tollgate_layers::{
+/// #     Error, body::AnswerBody, call::{Call, Priced},
+/// #     reserve::{ReserveLayer, Settler, memory::MemoryLedger, tokens::ByTokens},
+/// # };
+/// # use tower::{Service, ServiceBuilder};
+/// # fn takes<B, S: Service<Request<B>>>(_: S) {}
+/// # async fn inner<B>(_: Request<B>) -> Result<Response<AnswerBody>, Error> {
+/// #     Err(Error::Draining)
+/// # }
+/// # fn stacked(ledger: MemoryLedger, tariff: ByTokens, settler: Settler) {
+/// let reserve = ReserveLayer::new(ledger, tariff, settler, Duration::from_secs(960));
+/// takes::<Call, _>(ServiceBuilder::new().layer(reserve).service_fn(inner));
+/// # }
+/// ```
 pub struct ReserveLayer<L, T> {
     shared: Arc<Shared<L, T>>,
 }

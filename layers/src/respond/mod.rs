@@ -70,7 +70,7 @@
 //! ```
 //!
 //! A refusal of one's own travels as the cause of an [`Error::Internal`]; a shape finds it there by
-//! `downcast_ref`.
+//! `downcast_ref`. Whoever numbers answers otherwise, or not at all, says so in [`Shape::stamp`].
 
 mod body;
 mod refused;
@@ -84,7 +84,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 use uuid::fmt::Hyphenated;
@@ -164,11 +164,20 @@ impl<P> fmt::Debug for RespondLayer<P> {
 
 /// What an error looks like to a caller. A closure from [`Refused`] to the answer is one.
 ///
-/// Every answer gets the request's number in its headers, whatever its shape; the log has the error
-/// with its cause already.
+/// The log has the error with its cause already.
 pub trait Shape: Clone + Send + Sync + 'static {
     /// The whole answer of a request that was refused.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
+
+    /// Writes the request's number into the headers of each answer, refused or not: `x-request-id`, and
+    /// `request-id`, which is what the messages SDK shows.
+    fn stamp(&self, number: RequestNumber, headers: &mut HeaderMap) {
+        let mut text = [0; Hyphenated::LENGTH];
+        let text = number.uuid().hyphenated().encode_lower(&mut text);
+        let number = HeaderValue::from_str(text).expect("a UUID is a header value");
+        headers.insert(X_REQUEST_ID, number.clone());
+        headers.insert(REQUEST_ID, number);
+    }
 
     /// The last event of a stream that failed, with the blank lines around it.
     fn event(&self, refused: &Refused<'_>, format: Format) -> Bytes {
@@ -286,26 +295,20 @@ where
         let this = self.project();
         let result = ready!(this.inner.poll(cx));
         let answering = this.answering.take().expect("polled after it was ready");
-        let mut number = [0; Hyphenated::LENGTH];
-        let number = answering
-            .number
-            .uuid()
-            .hyphenated()
-            .encode_lower(&mut number);
-        let number = HeaderValue::from_str(number).expect("a UUID is a header value");
-        let mut res = match result {
-            Ok(res) => {
+        let number = answering.number;
+        Poll::Ready(Ok(match result {
+            Ok(mut res) => {
+                answering.shape.stamp(number, res.headers_mut());
                 let format = res.extensions().get::<EventStream>().map(|stream| stream.0);
                 res.map(|inner| ResponseBody::answer(inner, answering, format))
             }
             Err(error) => {
                 let refused = answering.refused(&error);
-                answering.shape.answer(&refused).map(ResponseBody::refusal)
+                let mut res = answering.shape.answer(&refused);
+                answering.shape.stamp(number, res.headers_mut());
+                res.map(ResponseBody::refusal)
             }
-        };
-        res.headers_mut().insert(X_REQUEST_ID, number.clone());
-        res.headers_mut().insert(REQUEST_ID, number);
-        Poll::Ready(Ok(res))
+        }))
     }
 }
 
@@ -440,6 +443,31 @@ mod tests {
                 let russian = message.chars().any(|c| ('а'..='я').contains(&c));
                 assert_eq!(russian, language == Language::Ru, "{message}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shape_says_where_the_number_goes() {
+        #[derive(Clone)]
+        struct Bare;
+
+        impl Shape for Bare {
+            fn answer(&self, _: &Refused<'_>) -> Response<Bytes> {
+                Response::new(Bytes::from_static(b"no"))
+            }
+
+            fn stamp(&self, _: RequestNumber, _: &mut HeaderMap) {}
+        }
+
+        let service = RespondLayer::new(Language::En)
+            .shaped_by(Bare)
+            .layer(tower::service_fn(async |req: Request<bool>| {
+                let answer = Response::new(crate::body::full(Bytes::new()));
+                req.into_body().then_some(answer).ok_or(Error::KeyMissing)
+            }));
+        for answered in [true, false] {
+            let Ok(res) = service.clone().oneshot(Request::new(answered)).await;
+            assert!(res.headers().is_empty(), "{:?}", res.headers());
         }
     }
 

@@ -79,7 +79,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// The request's number; [`super::RespondLayer`] puts it into the headers of every answer.
+    /// The request's number; [`super::Shape::stamp`] puts it into the headers of every answer.
     #[must_use]
     pub const fn number(&self) -> RequestNumber {
         self.number

@@ -44,7 +44,7 @@ Files, which say themselves what they are; docs/reconcile.md shows how to ask fo
              output_image, web_search_call, other, calls; the count, the cost in USD, or both
 Pages of one answer stand behind each other in one file. Ask the vendor for the gateway's keys or project alone.
 
-Exit codes: 0 all within the tolerance; 1 not all, and nothing else; 2 a file that is not what it should be; the
+Exit codes: 0 all within the tolerance; 1 not all, and nothing else; 65 a file that is not what it should be; the
 others as of all commands.
 
 Examples:
@@ -144,11 +144,11 @@ fn read_files(files: &[PathBuf]) -> Result<VendorUsage, Failure> {
         let bytes = read_whole(path)?;
         vendor
             .read(&bytes)
-            .map_err(|problem| Failure::BadInput(format!("{last}: {problem}")))?;
+            .map_err(|problem| Failure::Data(format!("{last}: {problem}")))?;
     }
     vendor
         .whole()
-        .map_err(|problem| Failure::BadInput(format!("{last}: {problem}")))?;
+        .map_err(|problem| Failure::Data(format!("{last}: {problem}")))?;
     Ok(vendor)
 }
 
@@ -156,8 +156,8 @@ fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
     match read {
-        Err(error) => Err(Failure::BadInput(format!("{}: {error}", path.display()))),
-        Ok(size) if size as u64 > FILE_BYTES_MAX => Err(Failure::BadInput(format!(
+        Err(error) => Err(Failure::Data(format!("{}: {error}", path.display()))),
+        Ok(size) if size as u64 > FILE_BYTES_MAX => Err(Failure::Data(format!(
             "{}: more than {FILE_BYTES_MAX} bytes; give a shorter time",
             path.display()
         ))),
@@ -179,7 +179,7 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
         let names = Routes::default().names(&vendors, &args.routes);
         return Ok((vendors, names));
     };
-    let wrong = |problem: &str| Failure::BadInput(format!("{}: {problem}", path.display()));
+    let wrong = |problem: &str| Failure::Data(format!("{}: {problem}", path.display()));
     let text =
         String::from_utf8(read_whole(path)?).map_err(|_| wrong("it is not text in UTF-8"))?;
     let routes = Routes::read(&text).map_err(|problem| wrong(&problem))?;
@@ -201,7 +201,7 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
             (since.unwrap_or(covered.start), until.unwrap_or(covered.end))
         }
         (None, _, _) => {
-            return Err(Failure::BadInput(
+            return Err(Failure::Data(
                 "the files speak of no day; say with --since and --until which are meant".into(),
             ));
         }
@@ -215,9 +215,8 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
 }
 
 fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
-    let wrong = |problem: &dyn std::fmt::Display| {
-        Failure::BadInput(format!("{}: {problem}", path.display()))
-    };
+    let wrong =
+        |problem: &dyn std::fmt::Display| Failure::Data(format!("{}: {problem}", path.display()));
     let mut file = open(path).map_err(|error| wrong(&error))?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -314,7 +313,7 @@ mod tests {
     fn the_files_say_which_time_is_compared_unless_somebody_else_does() {
         let mut vendor = VendorUsage::default();
         let error = time(&args(), &vendor).unwrap_err();
-        assert_eq!(error.code(), 2);
+        assert_eq!(error.code(), 65);
         vendor
             .read(b"day,model,class,count\n2026-11-20,m,input,1\n2026-11-22,m,input,1\n")
             .unwrap();

@@ -1,17 +1,76 @@
-//! What the admin API shows of vendors, and their names in its paths.
+//! Vendors: what the admin API shows of them, their switch, and their names in its paths.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use tollgate_layers::failover::{BreakerState, LastError, RouteState, VendorState};
 
+use super::{
+    Admin, Answer,
+    change::changes,
+    fields::Fields,
+    now_ms, ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
 use crate::text::time::rfc3339;
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/vendors", |admin, _| {
+        Box::pin(admin.list_vendors())
+    }),
+    Route::patch("/admin/v1/vendors/{vendor}", |admin, asked| {
+        Box::pin(admin.change_vendor(asked))
+    }),
+];
+
+const CHANGE_FIELDS: &[&str] = &["status"];
+
+impl Admin {
+    async fn list_vendors(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let vendors = self.health.snapshot();
+        let now_ms = now_ms();
+        let vendors: Vec<VendorAnswer<'_>> = vendors
+            .iter()
+            .map(|vendor| VendorAnswer::new(vendor, now_ms))
+            .collect();
+        ok(&BTreeMap::from([("vendors", vendors)]))
+    }
+
+    /// On this node, until it is restarted: a vendor is left out for good in the config.
+    async fn change_vendor(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let none = || {
+            Refusal::NotFound(
+                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) shows them".into(),
+            )
+        };
+        let name = name_of(asked.named());
+        let body = asked.body().await?;
+        let name = name.ok_or_else(none)?;
+        let mut fields = Fields::parse(&body, CHANGE_FIELDS)?;
+        let enabled = fields.required("status", enabled)?;
+        let find = || {
+            let vendors = self.health.snapshot();
+            vendors.into_iter().find(|vendor| *vendor.name == *name)
+        };
+        let before = find().ok_or_else(none)?;
+        if !self.health.enable(&name, enabled) {
+            return Err(none());
+        }
+        let vendor = find().ok_or_else(none)?;
+        let now_ms = now_ms();
+        let [before, after] = [&before, &vendor].map(|state| VendorAnswer::new(state, now_ms));
+        let change = changes(CHANGE_FIELDS, &before, &after);
+        tracing::info!(target: "audit", who = "admin", what = "vendor.change", vendor = name, change);
+        ok(&after)
+    }
+}
 
 /// A vendor as this node knows it.
 #[derive(Serialize)]
-pub(super) struct VendorAnswer<'a> {
+struct VendorAnswer<'a> {
     name: &'a str,
     status: &'static str,
     in_flight: usize,
@@ -42,7 +101,7 @@ struct ErrorAnswer {
 }
 
 impl<'a> VendorAnswer<'a> {
-    pub(super) fn new(vendor: &'a VendorState, now_ms: u64) -> Self {
+    fn new(vendor: &'a VendorState, now_ms: u64) -> Self {
         Self {
             name: &vendor.name,
             status: if vendor.disabled {
@@ -118,7 +177,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn enabled(value: &Value) -> Result<bool, String> {
+fn enabled(value: &Value) -> Result<bool, String> {
     match value.as_str() {
         Some("active") => Ok(true),
         Some("disabled") => Ok(false),
@@ -140,7 +199,7 @@ pub(crate) fn path_segment(name: &str) -> String {
 }
 
 /// The name that a segment of a path stands for, if it is one.
-pub(super) fn name_of(segment: &str) -> Option<String> {
+fn name_of(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {

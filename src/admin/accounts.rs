@@ -1,0 +1,187 @@
+//! Accounts: opened, renamed, suspended; payments and corrections.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+use tollgate_layers::{
+    key::AccountId,
+    money::MicroRub,
+    reserve::ledger::{BookError, Entry, LedgerAdmin},
+};
+
+use super::{
+    Admin, Answer,
+    answer::AccountAnswer,
+    change::changes,
+    fields::{self, Fields},
+    ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/accounts", |admin, _| {
+        Box::pin(admin.list_accounts())
+    }),
+    Route::post("/admin/v1/accounts", |admin, asked| {
+        Box::pin(admin.create_account(asked))
+    }),
+    Route::get("/admin/v1/accounts/{account}", |admin, asked| {
+        Box::pin(admin.show_account(asked))
+    }),
+    Route::patch("/admin/v1/accounts/{account}", |admin, asked| {
+        Box::pin(admin.change_account(asked))
+    }),
+    Route::post("/admin/v1/accounts/{account}/topups", |admin, asked| {
+        Box::pin(admin.top_up(asked))
+    }),
+    Route::post(
+        "/admin/v1/accounts/{account}/adjustments",
+        |admin, asked| Box::pin(admin.adjust(asked)),
+    ),
+];
+
+const CHANGE_FIELDS: &[&str] = &["name", "status"];
+
+impl Admin {
+    async fn list_accounts(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let accounts = self
+            .store
+            .accounts()
+            .await
+            .map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+        ok(&BTreeMap::from([("accounts", accounts)]))
+    }
+
+    async fn create_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let mut fields = Fields::parse(&asked.body().await?, &["id", "name"])?;
+        let id: AccountId = fields.required("id", fields::id)?;
+        let name = fields.optional("name", fields::line)?.unwrap_or_default();
+        let view = self
+            .store
+            .create_account(&id, &name)
+            .await
+            .map_err(|error| match error {
+                BookError::Exists => Refusal::Conflict(format!(
+                    "account {id} exists already, with another name: rename it (tollgate account set {id} \
+                     --name NAME), or choose another id for another account"
+                )),
+                error => Refusal::of_change(&error, &format!("account {id}")),
+            })?;
+        tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);
+        ok(&view)
+    }
+
+    async fn show_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let id = account_id(asked.named())?;
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
+        let view = self.store.account(&id).await.map_err(of_ledger)?;
+        let keys = self.store.keys(&id).await.map_err(of_ledger)?;
+        ok(&AccountAnswer::new(&view, &keys))
+    }
+
+    async fn change_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let id = account_id(asked.named())?;
+        let mut fields = Fields::parse(&asked.body().await?, CHANGE_FIELDS)?;
+        let name = fields.optional("name", fields::line)?;
+        let suspended = fields.optional("status", suspended)?;
+        if name.is_none() && suspended.is_none() {
+            return Err(Refusal::invalid(
+                "",
+                "nothing to change: send name or status",
+            ));
+        }
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
+        let before = self.store.account(&id).await.map_err(of_ledger)?;
+        let view = self
+            .store
+            .change_account(&id, name.as_deref(), suspended)
+            .await;
+        let view = view.map_err(|error| Refusal::of_change(&error, &format!("account {id}")))?;
+        let change = changes(CHANGE_FIELDS, &before, &view);
+        tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, change);
+        ok(&view)
+    }
+
+    async fn top_up(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub"])?;
+        let id = fields.required("id", fields::words)?;
+        let amount = fields.required("amount_rub", fields::amount)?;
+        if amount <= MicroRub::ZERO {
+            let problem = "must be more than 0; to take money off, send an adjustment";
+            return Err(Refusal::invalid("amount_rub", problem));
+        }
+        let reason = None;
+        self.enter(&account, Entry { id, amount, reason }).await
+    }
+
+    async fn adjust(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub", "reason"])?;
+        let id = fields.required("id", fields::words)?;
+        let amount = fields.required("amount_rub", fields::amount)?;
+        let reason = Some(fields.required("reason", fields::words)?);
+        if amount == MicroRub::ZERO {
+            return Err(Refusal::invalid("amount_rub", "must not be 0"));
+        }
+        self.enter(&account, Entry { id, amount, reason }).await
+    }
+
+    async fn enter(&self, account: &AccountId, entry: Entry) -> Result<Answer, Refusal> {
+        let of_ledger =
+            |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
+        let before = self.store.account(account).await.map_err(of_ledger)?;
+        let view = self
+            .store
+            .enter(account, &entry)
+            .await
+            .map_err(|error| match error {
+                BookError::Exists => Refusal::Conflict(format!(
+                    "id: {:?} was booked on account {account} before, with another amount; \
+                 send that amount to repeat it, or a new id to book another",
+                    entry.id
+                )),
+                error => Refusal::of_change(&error, &format!("account {account}")),
+            })?;
+        let what = if entry.reason.is_some() {
+            "account.adjust"
+        } else {
+            "account.topup"
+        };
+        let Entry { id, amount, reason } = entry;
+        // The ledger does not say whether the id was new: a repeat leaves a line too.
+        tracing::info!(
+            target: "audit", who = "admin", what, account = %account, id, amount_rub = %amount, reason,
+            balance_before_rub = %before.balance_rub, balance_rub = %view.balance_rub
+        );
+        ok(&view)
+    }
+}
+
+pub(super) fn account_id(text: &str) -> Result<AccountId, Refusal> {
+    text.parse::<AccountId>()
+        .map_err(|error| Refusal::NotFound(format!("no such account: {error}")))
+}
+
+fn suspended(value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some("active") => Ok(false),
+        Some("suspended") => Ok(true),
+        _ => Err("must be \"active\" or \"suspended\"".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_account_is_active_or_suspended_in_words() {
+        assert_eq!(suspended(&json!("active")), Ok(false));
+        assert_eq!(suspended(&json!("suspended")), Ok(true));
+        assert!(suspended(&json!(true)).is_err());
+    }
+}

@@ -1,0 +1,438 @@
+//! Keys: made or taken over, limited, disabled, deleted.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+use tollgate_layers::{
+    auth::SecretKey,
+    ceiling::Ceilings,
+    key::{KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
+    reserve::ledger::{BookError, KeyChange, KeyView, LedgerAdmin},
+};
+
+use super::{
+    Admin, Answer,
+    accounts::account_id,
+    answer::KeyAnswer,
+    change::changes,
+    fields::{self, Fields},
+    now_ms, ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+use crate::text::{causes::chain, similar::nearest};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/accounts/{account}/keys", |admin, asked| {
+        Box::pin(admin.list_keys(asked))
+    }),
+    Route::post("/admin/v1/accounts/{account}/keys", |admin, asked| {
+        Box::pin(admin.create_key(asked))
+    }),
+    Route::get("/admin/v1/keys/{key}", |admin, asked| {
+        Box::pin(admin.show_key(asked))
+    }),
+    Route::patch("/admin/v1/keys/{key}", |admin, asked| {
+        Box::pin(admin.change_key(asked))
+    }),
+    Route::delete("/admin/v1/keys/{key}", |admin, asked| {
+        Box::pin(admin.delete_key(asked))
+    }),
+];
+
+const KEY_FIELDS: &[&str] = &[
+    "sha256",
+    "prefix",
+    "name",
+    "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
+    "models",
+    "addresses",
+    "requests_per_second",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "expires_at",
+];
+const KEY_CHANGE_FIELDS: &[&str] = &[
+    "status",
+    "name",
+    "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
+    "models",
+    "addresses",
+    "requests_per_second",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "expires_at",
+];
+/// How many models are named to whoever has named another one.
+const MODELS_NAMED_MAX: usize = 5;
+
+impl Admin {
+    async fn list_keys(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let keys = self.store.keys(&account).await;
+        let keys =
+            keys.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let keys: Vec<KeyAnswer<'_>> = keys.iter().map(KeyAnswer::from).collect();
+        ok(&BTreeMap::from([("keys", keys)]))
+    }
+
+    async fn create_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let body = asked.body().await?;
+        let now_ms = now_ms();
+        let mut fields = Fields::parse(&body, KEY_FIELDS)?;
+        let shown = Shown::read(&mut fields)?;
+        let wish = key_change(&mut fields, now_ms)?;
+        self.check_models(wish.models.as_deref())?;
+        let ceilings = wish.ceilings(Ceilings::NONE);
+        if let Shown::Issued { digest, .. } = &shown
+            && let Some(known) = self.key_of(digest).await?
+        {
+            return Err(Refusal::Conflict(format!(
+                "sha256: that is key {} of account {} already",
+                known.id, known.account
+            )));
+        }
+        let (digest, prefix) = shown.parts();
+        let mut record = KeyRecord {
+            id: new_key_id()?,
+            account,
+            digest,
+            prefix,
+            name: String::new(),
+            status: KeyStatus::Active,
+            models: Vec::new(),
+            addresses: Vec::new(),
+            requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            expires_at_ms: None,
+            created_at_ms: now_ms,
+            changed_at_ms: 0,
+        };
+        wish.apply(&mut record);
+        let view = self.store.create_key(&record, ceilings).await.map_err(|error| match error {
+            BookError::Unavailable(source) => {
+                tracing::warn!(error = chain(&*source), account = %record.account, "ledger out of reach");
+                Refusal::LedgerOutOfReach(match &shown {
+                    Shown::Made(_) => format!(
+                        "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
+                         then create another",
+                        record.id
+                    ),
+                    Shown::Issued { .. } => {
+                        "the ledger is out of reach; the key may have been made: send the same again".into()
+                    }
+                })
+            }
+            BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
+            // Our own are never the same twice.
+            BookError::Exists => Refusal::Conflict("sha256: there is a key with this digest already".into()),
+            error => Refusal::of_ledger(&error, &format!("key {}", record.id)),
+        })?;
+        let (account, unlimited) = (&record.account, unlimited(&view));
+        let limits = changes(
+            KEY_FIELDS,
+            &KeyAnswer::from(&unlimited),
+            &KeyAnswer::from(&view),
+        );
+        tracing::info!(
+            target: "audit", who = "admin", what = "key.create", account = %account, key = %record.id,
+            prefix = record.prefix, limits
+        );
+        match &shown {
+            Shown::Made(secret) => ok(&KeyAnswer::with_secret(&view, secret.expose())),
+            Shown::Issued { .. } => ok(&KeyAnswer::from(&view)),
+        }
+    }
+
+    /// Of the key with this id, or of the one whose SHA-256 stands there: no id is so long.
+    async fn show_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let text = asked.named();
+        let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
+            Some(digest) => {
+                let none = || Refusal::NotFound("no key with this SHA-256".into());
+                let digest = digest.map_err(|_| none())?;
+                self.key_of(&digest).await?.ok_or_else(none)?.id.clone()
+            }
+            None => key_id(text)?,
+        };
+        let view = self
+            .store
+            .key(&id)
+            .await
+            .map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
+        ok(&KeyAnswer::from(&view))
+    }
+
+    async fn key_of(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, Refusal> {
+        let found = self.store.find_key(digest).await;
+        found.map_err(|error| Refusal::of_ledger(&BookError::Unavailable(error), "key"))
+    }
+
+    async fn change_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let id = &key_id(asked.named())?;
+        let mut fields = Fields::parse(&asked.body().await?, KEY_CHANGE_FIELDS)?;
+        let status = fields.optional("status", key_status)?;
+        let now_ms = now_ms();
+        let mut change = KeyChange {
+            status,
+            ..key_change(&mut fields, now_ms)?
+        };
+        if change == KeyChange::default() {
+            let problem = format!(
+                "nothing to change: send one of {}",
+                KEY_CHANGE_FIELDS.join(", ")
+            );
+            return Err(Refusal::invalid("", problem));
+        }
+        self.check_models(change.models.as_deref())?;
+        change.changed_at_ms = Some(now_ms);
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
+        let before = self.store.key(id).await.map_err(of_ledger)?;
+        if before.record.status == KeyStatus::Deleted {
+            return Err(deleted(id));
+        }
+        let view = self
+            .store
+            .change_key(id, &change)
+            .await
+            .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
+        // Deleted since it was looked at: the ledger has left it so.
+        if view.record.status == KeyStatus::Deleted {
+            return Err(deleted(id));
+        }
+        log_key("key.change", &before, &view);
+        ok(&KeyAnswer::from(&view))
+    }
+
+    async fn delete_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let id = &key_id(asked.named())?;
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
+        let before = self.store.key(id).await.map_err(of_ledger)?;
+        let is_new = before.record.status != KeyStatus::Deleted;
+        let change = KeyChange {
+            status: Some(KeyStatus::Deleted),
+            changed_at_ms: is_new.then(now_ms),
+            ..KeyChange::default()
+        };
+        let view = self.store.change_key(id, &change).await;
+        let view = view.map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
+        log_key("key.delete", &before, &view);
+        ok(&KeyAnswer::from(&view))
+    }
+
+    /// Refuses models that the catalog does not have: under a misspelt name a key could call nothing.
+    fn check_models(&self, models: Option<&[String]>) -> Result<(), Refusal> {
+        let snapshot = self.live.snapshot();
+        let known = || snapshot.models().map(|(model, _)| model.id.as_str());
+        for (index, model) in models.unwrap_or_default().iter().enumerate() {
+            if known().any(|name| name == model) {
+                continue;
+            }
+            let hint = match nearest(model, known()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => {
+                    let some: Vec<&str> = known().take(MODELS_NAMED_MAX).collect();
+                    let more = if known().count() > some.len() {
+                        ", …"
+                    } else {
+                        ""
+                    };
+                    format!("it has {}{more}", some.join(", "))
+                }
+            };
+            return Err(Refusal::invalid(
+                format!("models[{index}]"),
+                format!("the catalog has no model {model:?}; {hint}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn deleted(id: &KeyId) -> Refusal {
+    Refusal::Conflict(format!("key {id} was deleted and stays so; create another"))
+}
+
+fn log_key(what: &str, before: &KeyView, after: &KeyView) {
+    let KeyRecord { id, account, .. } = &after.record;
+    let [before, after] = [before, after].map(KeyAnswer::from);
+    let change = changes(KEY_CHANGE_FIELDS, &before, &after);
+    tracing::info!(target: "audit", who = "admin", what, account = %account, key = %id, change);
+}
+
+/// The same key as it would have been made without a name and without limits.
+fn unlimited(key: &KeyView) -> KeyView {
+    let mut key = key.clone();
+    (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
+    key.record = KeyRecord {
+        name: String::new(),
+        models: Vec::new(),
+        addresses: Vec::new(),
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        ..key.record
+    };
+    key
+}
+
+/// What a new key is known by.
+enum Shown {
+    /// We make it, and show it once.
+    Made(SecretKey),
+    /// Its caller has it; we get to know its digest alone.
+    Issued { digest: KeyDigest, prefix: String },
+}
+
+impl Shown {
+    fn read(fields: &mut Fields) -> Result<Self, Refusal> {
+        let digest = fields.optional("sha256", fields::sha256)?;
+        let prefix = fields.optional("prefix", fields::prefix)?;
+        match (digest, prefix) {
+            (None, None) => Ok(Self::Made(SecretKey::generate())),
+            (None, Some(_)) => Err(Refusal::invalid(
+                "prefix",
+                "goes with sha256; a key that is made here has a prefix of its own",
+            )),
+            (Some(digest), prefix) => Ok(Self::Issued {
+                prefix: prefix.unwrap_or_else(|| format!("sha256:{}…", &digest.to_string()[..6])),
+                digest,
+            }),
+        }
+    }
+
+    fn parts(&self) -> (KeyDigest, String) {
+        match self {
+            Self::Made(secret) => (secret.digest(), secret.prefix()),
+            Self::Issued { digest, prefix } => (*digest, prefix.clone()),
+        }
+    }
+}
+
+/// The fields that making and changing a key have in common.
+fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
+    Ok(KeyChange {
+        name: fields.optional("name", fields::line)?,
+        status: None,
+        ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
+        ceiling_month: fields.nullable("ceiling_month_rub", fields::ceiling)?,
+        ceiling_day: fields.nullable("ceiling_day_rub", fields::ceiling)?,
+        models: fields.list("models", fields::words)?,
+        addresses: fields.list("addresses", fields::address)?,
+        requests_per_second: fields.nullable("requests_per_second", fields::requests)?,
+        requests_per_minute: fields.nullable("requests_per_minute", fields::requests)?,
+        tokens_per_minute: fields.nullable("tokens_per_minute", fields::tokens)?,
+        expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
+        changed_at_ms: None,
+    })
+}
+
+/// `k` and 15 random letters and digits: 89 bits, so that two never meet.
+fn new_key_id() -> Result<KeyId, Refusal> {
+    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+    let mut id = String::from("k");
+    while id.len() < 16 {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            tracing::error!(%error, "no random bytes from the operating system");
+            Refusal::Internal
+        })?;
+        // 248 = 4 × 62: bytes above it would make some letters likelier than others.
+        let letters = bytes
+            .iter()
+            .filter(|byte| **byte < 248)
+            .map(|byte| char::from(LETTERS[usize::from(*byte % 62)]));
+        id.extend(letters.take(16 - id.len()));
+    }
+    Ok(id.parse().expect("letters and digits make an id"))
+}
+
+fn key_id(text: &str) -> Result<KeyId, Refusal> {
+    text.parse::<KeyId>()
+        .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
+}
+
+fn key_status(value: &Value) -> Result<KeyStatus, String> {
+    match value.as_str() {
+        Some("active") => Ok(KeyStatus::Active),
+        Some("disabled") => Ok(KeyStatus::Disabled),
+        _ => Err("must be \"active\" or \"disabled\"; to delete the key, send DELETE".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_misspelt_field_of_a_key_is_refused_by_name() {
+        for (known, body, begins) in [
+            (
+                KEY_FIELDS,
+                r#"{"ceiling":"10"}"#,
+                "ceiling: unknown field; this call takes sha256, prefix, name, ceiling_rub,",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"status":"active"}"#,
+                "status: unknown field",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"ceiling_rub":10}"#,
+                "ceiling_rub: must be a string of decimal rubles",
+            ),
+            (
+                KEY_FIELDS,
+                r#"{"expires_at":"2001-01-01"}"#,
+                "expires_at: lies in the past",
+            ),
+            (
+                KEY_CHANGE_FIELDS,
+                r#"{"name":null}"#,
+                "name: must be a string",
+            ),
+        ] {
+            let read = Fields::parse(body.as_bytes(), known)
+                .and_then(|mut fields| key_change(&mut fields, now_ms()));
+            let message = read.unwrap_err().message();
+            assert!(message.starts_with(begins), "{body}: {message}");
+        }
+        assert!(
+            key_status(&json!("deleted"))
+                .unwrap_err()
+                .contains("send DELETE")
+        );
+    }
+
+    #[test]
+    fn null_takes_a_limit_of_a_key_away() {
+        let body =
+            br#"{"ceiling_rub":null,"models":null,"addresses":["10.0.0.1"],"expires_at":null}"#;
+        let mut fields = Fields::parse(body, KEY_CHANGE_FIELDS).unwrap();
+        let change = KeyChange {
+            ceiling: Some(None),
+            models: Some(Vec::new()),
+            addresses: Some(vec!["10.0.0.1/32".parse().unwrap()]),
+            expires_at_ms: Some(None),
+            ..KeyChange::default()
+        };
+        assert_eq!(key_change(&mut fields, 0), Ok(change));
+    }
+
+    #[test]
+    fn key_ids_are_ids_and_differ() {
+        let (one, other) = (new_key_id().unwrap(), new_key_id().unwrap());
+        assert!(one.len() == 16 && one.starts_with('k') && one != other);
+    }
+}

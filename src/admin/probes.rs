@@ -1,0 +1,54 @@
+//! What anybody may ask, without a key: whether the process runs, whether it takes calls, what it counts, and what
+//! all of the API looks like.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::json;
+
+use super::{
+    Admin, Answer,
+    body::AnswerBody,
+    ok,
+    refusal::{Refusal, json_response, response},
+    routes::{Asked, Route},
+};
+use crate::{endpoints::openapi, observe::metrics::text::Format};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/livez", |_, _| {
+        Box::pin(async { ok(&json!({"status": "live"})) })
+    })
+    .open(),
+    Route::get("/readyz", |admin, _| Box::pin(admin.ready())).open(),
+    // No name of a customer is in it.
+    Route::get("/metrics", |admin, asked| Box::pin(admin.metrics(asked))).open(),
+    Route::get("/openapi.yaml", |_, _| Box::pin(described())).open(),
+];
+
+impl Admin {
+    async fn ready(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let Err(reason) = self.readiness.check() else {
+            return ok(&json!({"status": "ready"}));
+        };
+        let report = json!({"status": "not ready", "reason": reason});
+        let answer = json_response(StatusCode::SERVICE_UNAVAILABLE, &report);
+        Ok(answer.map(AnswerBody::from))
+    }
+
+    async fn metrics(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let format = Format::asked_for(asked.headers());
+        let text = self.scrape.text(format).map_err(|error| {
+            tracing::error!(%error, "the metrics cannot be written");
+            Refusal::Internal
+        })?;
+        let body = AnswerBody::from(Bytes::from(text));
+        Ok(response(body, format.content_type()))
+    }
+}
+
+async fn described() -> Result<Answer, Refusal> {
+    let body = AnswerBody::from(Bytes::from_static(openapi::ADMIN.as_bytes()));
+    Ok(response(body, openapi::CONTENT_TYPE))
+}

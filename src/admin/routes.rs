@@ -1,0 +1,368 @@
+//! Paths and methods of the operators' listener: each room has the routes of what it answers.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request};
+use tollgate_layers::Error;
+use tower::Service;
+
+use super::{
+    Admin, Answer, accounts, audit, body_limit::UnreadBody, export, keys, probes, query::Query,
+    receipts, refusal::Refusal, usage, vendors,
+};
+
+const ROOMS: &[&[Route]] = &[
+    probes::ROUTES,
+    accounts::ROUTES,
+    keys::ROUTES,
+    receipts::ROUTES,
+    usage::ROUTES,
+    export::ROUTES,
+    vendors::ROUTES,
+    audit::ROUTES,
+];
+
+/// A path and a method, and what answers them.
+pub(super) struct Route {
+    method: &'static str,
+    /// A segment in braces stands for any one.
+    path: &'static str,
+    access: Access,
+    answer: fn(Arc<Admin>, Asked) -> Answering,
+}
+
+pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
+
+/// What a request must show, and may bring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Nothing: there is nothing in the answer that a stranger may not know, and nothing else is looked at.
+    Open,
+    /// The admin key.
+    WithKey,
+    /// The admin key; and parameters, which whoever answers reads. All others refuse them.
+    WithKeyAndQuery,
+}
+
+impl Route {
+    pub(super) const fn get(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("GET", path, answer)
+    }
+
+    pub(super) const fn post(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("POST", path, answer)
+    }
+
+    pub(super) const fn patch(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("PATCH", path, answer)
+    }
+
+    pub(super) const fn delete(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("DELETE", path, answer)
+    }
+
+    /// Needs no key.
+    pub(super) const fn open(self) -> Self {
+        Self {
+            access: Access::Open,
+            ..self
+        }
+    }
+
+    /// Takes parameters.
+    pub(super) const fn with_query(self) -> Self {
+        Self {
+            access: Access::WithKeyAndQuery,
+            ..self
+        }
+    }
+
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            access: Access::WithKey,
+            answer,
+        }
+    }
+
+    /// What stands in `path` for the segment in braces, or nothing where there is none. `None`: it is another path.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
+        let mut named = "";
+        loop {
+            match (wanted.next(), given.next()) {
+                (None, None) => return Some(named),
+                (Some(any), Some(segment)) if any.starts_with('{') => named = segment,
+                (Some(wanted), Some(segment)) if wanted == segment => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// A request, for whoever answers it.
+pub(super) struct Asked {
+    named: String,
+    query: Option<String>,
+    headers: HeaderMap,
+    body: UnreadBody,
+}
+
+impl Asked {
+    /// What the path names, unchecked.
+    pub(super) fn named(&self) -> &str {
+        &self.named
+    }
+
+    pub(super) fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    pub(super) const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The whole body, within its limits.
+    pub(super) async fn body(self) -> Result<Bytes, Refusal> {
+        self.body.whole().await
+    }
+}
+
+/// Whether only the holder of the admin key is answered. What is no route at all is for everybody not found.
+pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
+    find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
+}
+
+/// Finds what answers, and what its path names. HEAD is answered like GET.
+fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, &'p str), Refusal> {
+    let verb = match method.as_str() {
+        "HEAD" => "GET",
+        verb => verb,
+    };
+    let mut allow = Vec::new();
+    for route in ROOMS.iter().copied().flatten() {
+        let Some(named) = route.matches(path) else {
+            continue;
+        };
+        if route.method == verb {
+            return Ok((route, named));
+        }
+        allow.push(match route.method {
+            "GET" => "GET, HEAD",
+            method => method,
+        });
+    }
+    if allow.is_empty() {
+        return Err(Refusal::PathUnknown);
+    }
+    let allow = allow.join(", ");
+    Err(Refusal::MethodNotAllowed { allow })
+}
+
+/// Answers whatever has a route. The admin key is asked for above.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    admin: Arc<Admin>,
+}
+
+impl Routes {
+    /// The routes to `admin`.
+    #[must_use]
+    pub fn new(admin: Admin) -> Self {
+        Self {
+            admin: Arc::new(admin),
+        }
+    }
+}
+
+impl Service<Request<UnreadBody>> for Routes {
+    type Response = Answer;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Answer, Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let admin = Arc::clone(&self.admin);
+        Box::pin(async move {
+            let (head, body) = req.into_parts();
+            let (route, named) = find(&head.method, head.uri.path())?;
+            if route.access == Access::WithKey {
+                Query::parse(head.uri.query(), &[])?;
+            }
+            let asked = Asked {
+                named: named.to_owned(),
+                query: head.uri.query().map(str::to_owned),
+                headers: head.headers,
+                body,
+            };
+            Ok((route.answer)(admin, asked).await?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Access = Access::WithKey;
+    const QUERY: Access = Access::WithKeyAndQuery;
+
+    #[test]
+    fn each_call_has_its_path_and_method() {
+        for (method, path, route, named, access) in [
+            ("GET", "/livez", "/livez", "", Access::Open),
+            ("HEAD", "/readyz", "/readyz", "", Access::Open),
+            ("GET", "/metrics", "/metrics", "", Access::Open),
+            ("GET", "/openapi.yaml", "/openapi.yaml", "", Access::Open),
+            ("GET", "accounts", "accounts", "", KEY),
+            ("POST", "accounts", "accounts", "", KEY),
+            ("GET", "accounts/acme", "accounts/{account}", "acme", KEY),
+            ("PATCH", "accounts/acme", "accounts/{account}", "acme", KEY),
+            // A closing slash leaves an empty id, which no account has.
+            ("GET", "accounts/", "accounts/{account}", "", KEY),
+            (
+                "POST",
+                "accounts/acme/topups",
+                "accounts/{account}/topups",
+                "acme",
+                KEY,
+            ),
+            (
+                "POST",
+                "accounts/acme/adjustments",
+                "accounts/{account}/adjustments",
+                "acme",
+                KEY,
+            ),
+            (
+                "GET",
+                "accounts/acme/keys",
+                "accounts/{account}/keys",
+                "acme",
+                KEY,
+            ),
+            (
+                "POST",
+                "accounts/acme/keys",
+                "accounts/{account}/keys",
+                "acme",
+                KEY,
+            ),
+            ("GET", "keys/k1", "keys/{key}", "k1", KEY),
+            ("HEAD", "keys/k1", "keys/{key}", "k1", KEY),
+            ("PATCH", "keys/k1", "keys/{key}", "k1", KEY),
+            ("DELETE", "keys/k1", "keys/{key}", "k1", KEY),
+            ("GET", "receipts/n", "receipts/{number}", "n", KEY),
+            ("GET", "usage", "usage", "", QUERY),
+            ("GET", "export", "export", "", QUERY),
+            ("GET", "vendors", "vendors", "", KEY),
+            ("PATCH", "vendors/a%20b", "vendors/{vendor}", "a%20b", KEY),
+            ("POST", "audit", "audit", "", KEY),
+        ] {
+            let whole = |path: &str| match path.strip_prefix('/') {
+                Some(_) => path.to_owned(),
+                None => format!("/admin/v1/{path}"),
+            };
+            let (path, wanted) = (whole(path), whole(route));
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let Ok((route, got)) = find(&method, &path) else {
+                panic!("{method} {path}");
+            };
+            let verb = if method == Method::HEAD {
+                "GET"
+            } else {
+                method.as_str()
+            };
+            assert_eq!((route.method, route.path), (verb, &*wanted), "{path}");
+            assert_eq!(got, named, "{method} {path}");
+            assert!(route.access == access, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_open_but_what_a_stranger_may_know() {
+        let open = ROOMS.iter().copied().flatten();
+        let open: Vec<&str> = open
+            .filter(|route| route.access == Access::Open)
+            .map(|route| route.path)
+            .collect();
+        assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
+    }
+
+    #[test]
+    fn other_paths_are_unknown() {
+        for path in [
+            "/",
+            "",
+            "*",
+            "livez",
+            "/admin",
+            "/admin/v1",
+            "/admin/v1/accounts/acme/",
+            "/admin/v1/accounts/acme/other",
+            "/admin/v1/keys",
+            "/admin/v1/usage/acme",
+            "/admin/v2/accounts",
+            "/ADMIN/v1/accounts",
+            "//livez",
+            "/livez/",
+            "/metrics/",
+            "/admin/v1/{account}",
+        ] {
+            let refused = find(&Method::GET, path).err();
+            assert_eq!(refused, Some(Refusal::PathUnknown), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_methods_are_told_which_are_allowed() {
+        for (method, path, allow) in [
+            ("POST", "/livez", "GET, HEAD"),
+            ("POST", "/metrics", "GET, HEAD"),
+            ("POST", "/openapi.yaml", "GET, HEAD"),
+            ("DELETE", "/admin/v1/accounts", "GET, HEAD, POST"),
+            ("DELETE", "/admin/v1/accounts/acme", "GET, HEAD, PATCH"),
+            ("GET", "/admin/v1/accounts/acme/topups", "POST"),
+            ("PUT", "/admin/v1/accounts/acme/adjustments", "POST"),
+            ("PATCH", "/admin/v1/accounts/acme/keys", "GET, HEAD, POST"),
+            ("POST", "/admin/v1/keys/k1", "GET, HEAD, PATCH, DELETE"),
+            ("POST", "/admin/v1/receipts/n", "GET, HEAD"),
+            ("POST", "/admin/v1/usage", "GET, HEAD"),
+            ("DELETE", "/admin/v1/export", "GET, HEAD"),
+            ("POST", "/admin/v1/vendors", "GET, HEAD"),
+            ("GET", "/admin/v1/vendors/a", "PATCH"),
+            ("GET", "/admin/v1/audit", "POST"),
+        ] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let allow = allow.to_owned();
+            let refused = find(&method, path).err();
+            let expected = Some(Refusal::MethodNotAllowed { allow });
+            assert_eq!(refused, expected, "{method} {path}");
+        }
+    }
+}

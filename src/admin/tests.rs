@@ -1,0 +1,331 @@
+//! The operators' API as a whole, beneath its layers.
+
+use std::{
+    cell::RefCell,
+    convert::Infallible,
+    io::{self, Write},
+    sync::{Arc, Once},
+};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use tollgate_layers::{
+    Error,
+    request_number::RequestNumberLayer,
+    reserve::memory::MemoryLedger,
+    respond::{Language, RespondLayer},
+};
+use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
+
+use super::*;
+use crate::{
+    catalog::snapshot::tests::live,
+    edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
+    observe::{
+        metrics::{Metrics, scrape::Sources},
+        record::Calls,
+    },
+    stack,
+};
+
+thread_local! {
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is logged on this thread, each time since the last time.
+///
+/// One subscriber hears all threads. With one for this thread alone, a line is lost when another test's thread comes
+/// to it first: while a process has a single subscriber, `tracing` asks only the thread that it is on whether anybody
+/// wants the line, and remembers the answer for all.
+struct Log;
+
+impl Log {
+    fn listen() -> Self {
+        static BEGUN: Once = Once::new();
+        BEGUN.call_once(|| {
+            let all = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_writer(|| ThreadLog)
+                .finish();
+            tracing::subscriber::set_global_default(all).expect("no other test has set one");
+        });
+        let log = Self;
+        log.take();
+        log
+    }
+
+    fn take(&self) -> Vec<String> {
+        let text = String::from_utf8(LOG.take()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+struct ThreadLog;
+
+impl Write for ThreadLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A thread that ends has no log any more.
+        let _ = LOG.try_with(|log| log.borrow_mut().extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infallible>;
+
+/// An API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
+fn admin() -> Api {
+    let (live, health) = (Arc::new(live()), Health::new());
+    let snapshot = live.snapshot();
+    health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
+    let store = AnyLedger::Memory(MemoryLedger::new());
+    let key = SecretString::from("correct horse".to_owned());
+    let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
+    let sources = Sources {
+        calls: Calls::new(Arc::clone(&metrics)),
+        live: Arc::clone(&live),
+        store: store.clone(),
+        health: health.clone(),
+        readiness: readiness.clone(),
+        connections: OpenConnections::default(),
+    };
+    let scrape = Scrape::new(metrics, sources);
+    let admin = Admin::new(store, live, health, readiness, scrape);
+    BoxCloneService::new(stack::operators(&key, admin))
+}
+
+async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
+    let req = Request::builder()
+        .method(method)
+        .uri(format!("/admin/v1/{path}"))
+        .header(header::HOST, "operators.example")
+        .header(header::AUTHORIZATION, "Bearer correct horse")
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap();
+    let Ok(res) = admin.clone().oneshot(req).await;
+    let status = res.status().as_u16();
+    let body = res.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn every_change_leaves_one_line_that_says_who_what_and_from_what_to_what() {
+    let log = Log::listen();
+    let admin = admin();
+    let made = async |method: Method, path: &str, body: &str| {
+        log.take();
+        let (status, answer) = asked(&admin, method, path, body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        (answer, log.take())
+    };
+    let (post, patch) = (Method::POST, Method::PATCH);
+
+    let account = r#"{"id":"acme","name":"Acme"}"#;
+    let (_, lines) = made(post.clone(), "accounts", account).await;
+    audited(
+        &lines,
+        "account.create",
+        &["account=acme", r#"name="Acme""#],
+    );
+    let topup = r#"{"id":"p1","amount_rub":"10"}"#;
+    let (_, lines) = made(post.clone(), "accounts/acme/topups", topup).await;
+    let money = ["balance_before_rub=0.00", "balance_rub=10.00", r#"id="p1""#];
+    audited(&lines, "account.topup", &money);
+    let adjustment = r#"{"id":"c1","amount_rub":"-4","reason":"a mistake"}"#;
+    let (_, lines) = made(post.clone(), "accounts/acme/adjustments", adjustment).await;
+    let money = ["balance_before_rub=10.00", "balance_rub=6.00", "a mistake"];
+    audited(&lines, "account.adjust", &money);
+    for (body, change) in [
+        (r#"{"name":"Acme Ltd"}"#, r#"name: \"Acme\" → \"Acme Ltd\""#),
+        (r#"{"status":"suspended"}"#, r#"\"active\" → \"suspended\""#),
+        (r#"{"status":"active"}"#, r#"\"suspended\" → \"active\""#),
+        (r#"{"status":"active"}"#, "nothing"),
+    ] {
+        let (_, lines) = made(patch.clone(), "accounts/acme", body).await;
+        audited(&lines, "account.change", &["account=acme", change]);
+    }
+
+    let limits = r#"{"name":"ci","ceiling_day_rub":"5","models":["z-first"]}"#;
+    let (key, lines) = made(post.clone(), "accounts/acme/keys", limits).await;
+    let id = key["id"].as_str().unwrap();
+    let path = format!("keys/{id}");
+    let words = [id, r#"ceiling_day_rub: null → \"5.00\""#, "z-first"];
+    audited(&lines, "key.create", &words);
+    assert!(!lines[0].contains(key["key"].as_str().unwrap()));
+    for (body, change) in [
+        (
+            r#"{"ceiling_day_rub":null}"#,
+            r#"ceiling_day_rub: \"5.00\" → null"#,
+        ),
+        (
+            r#"{"ceiling_month_rub":"7"}"#,
+            r#"ceiling_month_rub: null → \"7.00\""#,
+        ),
+        (r#"{"tokens_per_minute":9}"#, "tokens_per_minute: null → 9"),
+        (r#"{"name":"build"}"#, r#"name: \"ci\" → \"build\""#),
+        (
+            r#"{"status":"disabled"}"#,
+            r#"status: \"active\" → \"disabled\""#,
+        ),
+    ] {
+        let (_, lines) = made(patch.clone(), &path, body).await;
+        audited(&lines, "key.change", &[id, "account=acme", change]);
+    }
+    let (_, lines) = made(Method::DELETE, &path, "").await;
+    let change = r#"status: \"disabled\" → \"deleted\""#;
+    audited(&lines, "key.delete", &[id, change]);
+
+    let (_, lines) = made(patch, "vendors/v", r#"{"status":"disabled"}"#).await;
+    let change = r#"status: \"active\" → \"disabled\""#;
+    audited(&lines, "vendor.change", &[r#"vendor="v""#, change]);
+    let (_, lines) = made(post, "audit", "").await;
+    audited(&lines, "audit", &["breaches=0"]);
+
+    // Whoever only looks leaves none, and neither does what was refused.
+    let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
+    for path in looks.into_iter().chain([path.as_str()]) {
+        let (_, lines) = made(Method::GET, path, "").await;
+        assert_eq!(lines, Vec::<String>::new(), "{path}");
+    }
+    let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"name":"x"}"#).await;
+    assert_eq!((status, log.take()), (409, Vec::new()));
+}
+
+/// One line, of this target, about this, with these words in it.
+fn audited(lines: &[String], what: &str, words: &[&str]) {
+    let [line] = lines else {
+        panic!("{what}: {lines:?}");
+    };
+    let what = format!("what=\"{what}\"");
+    let always = ["audit: ", r#"who="admin""#, what.as_str()];
+    for word in always.iter().chain(words) {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_in_the_catalog_is_refused_with_the_one_that_was_meant() {
+    let admin = admin();
+    asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
+    let keys = "accounts/acme/keys";
+    for (models, says) in [
+        (
+            r#"["a-second","z-frist"]"#,
+            r#"models[1]: the catalog has no model "z-frist"; did you mean "z-first"?"#,
+        ),
+        (
+            r#"["gpt-5"]"#,
+            r#"models[0]: the catalog has no model "gpt-5"; it has z-first, a-second"#,
+        ),
+    ] {
+        let body = format!(r#"{{"models":{models}}}"#);
+        let (status, answer) = asked(&admin, Method::POST, keys, &body).await;
+        assert_eq!(status, 400, "{answer}");
+        assert_eq!(answer["error"]["message"], says);
+    }
+    let (_, key) = asked(&admin, Method::POST, keys, r#"{"models":["z-first"]}"#).await;
+    let path = format!("keys/{}", key["id"].as_str().unwrap());
+    let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"models":["x"]}"#).await;
+    assert_eq!(status, 400);
+    let (_, shown) = asked(&admin, Method::GET, &path, "").await;
+    assert_eq!(shown["models"], json!(["z-first"]));
+}
+
+#[tokio::test]
+async fn a_head_that_leaves_something_open_is_refused_in_the_operators_words() {
+    let admin = admin();
+    let host = |host: &[&'static str]| {
+        let mut req = Request::get("/livez").body(Full::default()).unwrap();
+        for host in host {
+            req.headers_mut()
+                .append(header::HOST, header::HeaderValue::from_static(host));
+        }
+        req
+    };
+    let mut two_lengths = host(&["h"]);
+    two_lengths.extensions_mut().insert(TwoLengths);
+    let mut bad_authority = host(&[]);
+    *bad_authority.version_mut() = http::Version::HTTP_2;
+    *bad_authority.uri_mut() = "http://a:b@h/livez".parse().unwrap();
+    let mut other_authority = host(&["h"]);
+    *other_authority.version_mut() = http::Version::HTTP_2;
+    *other_authority.uri_mut() = "http://g/livez".parse().unwrap();
+    for (req, says) in [
+        (
+            two_lengths,
+            "content-length: stands beside transfer-encoding: send one of them",
+        ),
+        (host(&[]), "host: a header that HTTP/1.1 requires: send it"),
+        (host(&["h", "h"]), "host: stands there twice: send it once"),
+        (
+            host(&["a b"]),
+            "host: not a host: send a name, IPv4 or [IPv6], and :port where needed",
+        ),
+        (
+            bad_authority,
+            "host: not a host: send a name, IPv4 or [IPv6], and :port where needed",
+        ),
+        (
+            other_authority,
+            "host: another one than :authority says: send one of them",
+        ),
+    ] {
+        let Ok(res) = admin.clone().oneshot(req).await;
+        assert_eq!(res.status(), 400, "{says}");
+        let names: Vec<&HeaderName> = res.headers().keys().collect();
+        assert_eq!(names, [header::CONTENT_TYPE, header::CACHE_CONTROL]);
+        let body = res.into_body().collect().await.unwrap().to_bytes();
+        let expected = format!(
+            "{{\"error\":{{\"message\":\"{says}\",\"type\":\"invalid_request_error\",\"code\":\"\"}}}}"
+        );
+        assert_eq!(body, expected);
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_call_that_panics_is_told_its_number_and_the_log_which_call_it_was() {
+    let log = Log::listen();
+    let broken = service_fn(async |req: Request<()>| {
+        assert_ne!(req.uri().path(), "/call", "a panic of the test's");
+        let pieces = futures_util::stream::repeat_with(|| panic!("a panic of the test's"));
+        Ok::<_, Error>(Response::new(AnswerBody::stream(pieces)))
+    });
+    let service = ServiceBuilder::new()
+        .layer(RequestNumberLayer::new())
+        .layer(
+            RespondLayer::new(Language::En)
+                .shaped_by(OperatorsShape)
+                .without_log(),
+        )
+        .layer(PanicsLayer::new().witnessed_by::<WhichCall>())
+        .service(broken);
+
+    let req = Request::get("/call").body(()).unwrap();
+    let Ok(res) = service.clone().oneshot(req).await;
+    assert_eq!(res.status(), 500);
+    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body = res.into_body().collect().await.unwrap().to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let text = "our own fault, and a change may have been made; the log says more";
+    assert_eq!(body["error"]["message"], format!("{text} ({number})"));
+    let logged = |words: &[&str]| {
+        let lines = log.take();
+        let said = lines
+            .iter()
+            .any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(said, "{words:?}: {lines:?}");
+    };
+    logged(&["a call of the admin API panicked", &number, "GET", "/call"]);
+
+    let req = Request::get("/body").body(()).unwrap();
+    let Ok(res) = service.oneshot(req).await;
+    assert_eq!(res.status(), 200);
+    assert!(res.into_body().collect().await.is_err());
+    logged(&["a call of the admin API panicked", "GET", "/body"]);
+}

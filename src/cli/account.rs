@@ -1,0 +1,254 @@
+//! `tollgate account`, `topup` and `adjust`: a call of the admin API each, and how its answer is shown.
+
+use clap::Subcommand;
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_layers::{key::AccountId, money::MicroRub};
+
+use super::{
+    AdminArgs,
+    client::Client,
+    failure::Failure,
+    show::{self, Cell, facts, rows, table},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AccountCommand {
+    /// Open an account
+    ///
+    /// The same id and name again changes nothing.
+    #[command(after_help = "Example:\n  tollgate account create acme --name \"Acme LLC\"")]
+    Create {
+        /// Its id, for good: letters, digits, - and _
+        id: AccountId,
+        /// Its name, for people
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List all accounts
+    #[command(
+        after_help = "Example:\n  tollgate account list --json | jq '.accounts[] | select(.free_rub == \"0.00\")'"
+    )]
+    List,
+    /// Show an account: its balance, what running calls hold, what is free, and its keys
+    ///
+    /// What was spent today and this month is what was charged since 00:00 UTC, and since that of the
+    /// month's first day.
+    #[command(after_help = "Example:\n  tollgate account show acme")]
+    Show {
+        /// The account
+        id: AccountId,
+    },
+    /// Rename an account
+    #[command(after_help = "Example:\n  tollgate account set acme --name \"Acme Holding\"")]
+    Set {
+        /// The account; its id stays
+        id: AccountId,
+        /// Its name, for people
+        #[arg(long)]
+        name: String,
+    },
+    /// Refuse the account's new calls; running ones end
+    ///
+    /// An account is not deleted: its payments and receipts stay.
+    #[command(after_help = "Example:\n  tollgate account suspend acme")]
+    Suspend {
+        /// The account
+        id: AccountId,
+    },
+    /// Let a suspended account call again
+    #[command(after_help = "Example:\n  tollgate account resume acme")]
+    Resume {
+        /// The account
+        id: AccountId,
+    },
+}
+
+const ACCOUNT: &[Cell] = &[
+    Cell::text("account", "/id"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("balance", "/balance_rub"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::number("open holds", "/holds_open"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("spent this month", "/spent_month_rub"),
+    Cell::rubles("spent today", "/spent_day_rub"),
+    Cell::rubles("loss", "/loss_rub"),
+];
+
+/// An account in a list.
+const ACCOUNT_ROW: &[Cell] = &[
+    Cell::text("account", "/id"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("balance", "/balance_rub"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("loss", "/loss_rub"),
+];
+
+/// A key under its account: what it may spend and has spent, in all, this month and today.
+const ACCOUNT_KEY_ROW: &[Cell] = &[
+    Cell::text("key", "/id"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("of", "/ceiling_rub").or("-"),
+    Cell::rubles("month", "/spent_month_rub"),
+    Cell::rubles("of", "/ceiling_month_rub").or("-"),
+    Cell::rubles("today", "/spent_day_rub"),
+    Cell::rubles("of", "/ceiling_day_rub").or("-"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::text("changed", "/changed_at").or("never"),
+];
+
+pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    let (method, id, body) = match command {
+        AccountCommand::List => return list_accounts(&client, reach.json).await,
+        AccountCommand::Create { id, name } => {
+            let body = json!({"id": id, "name": name.unwrap_or_default()});
+            let answer = client
+                .call(Method::POST, "/admin/v1/accounts", Some(body))
+                .await?;
+            return show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer));
+        }
+        AccountCommand::Show { id } => (Method::GET, id, None),
+        AccountCommand::Set { id, name } => (Method::PATCH, id, Some(json!({"name": name}))),
+        AccountCommand::Suspend { id } => (Method::PATCH, id, Some(json!({"status": "suspended"}))),
+        AccountCommand::Resume { id } => (Method::PATCH, id, Some(json!({"status": "active"}))),
+    };
+    let answer = client
+        .call(method, &format!("/admin/v1/accounts/{id}"), body)
+        .await?;
+    show::print(reach.json, &answer, overview)
+}
+
+/// An account, and its keys where the answer has them.
+fn overview(account: &Value) -> String {
+    let mut text = facts(ACCOUNT, account);
+    let keys = rows(account, "keys");
+    if !keys.is_empty() {
+        let keys: Vec<Value> = keys.iter().map(with_change).collect();
+        text.push('\n');
+        text.push_str(&table(ACCOUNT_KEY_ROW, &keys));
+    }
+    text
+}
+
+/// A key whose time of change is null until there was one; the API's is then when it was made.
+fn with_change(key: &Value) -> Value {
+    let mut key = key.clone();
+    if key["changed_at"] == key["created_at"] {
+        key["changed_at"] = Value::Null;
+    }
+    key
+}
+
+async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
+    let answer = client.call(Method::GET, "/admin/v1/accounts", None).await?;
+    let rows = rows(&answer, "accounts");
+    if rows.is_empty() && !json {
+        return show::write(
+            "no accounts yet; open one with: tollgate account create ID --name NAME\n",
+        );
+    }
+    show::print(json, &answer, |_| table(ACCOUNT_ROW, rows))
+}
+
+pub(super) async fn top_up(
+    reach: &AdminArgs,
+    account: &AccountId,
+    rubles: MicroRub,
+    id: &str,
+) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{account}/topups");
+    enter(reach, &path, id, json!({"id": id, "amount_rub": rubles})).await
+}
+
+pub(super) async fn adjust(
+    reach: &AdminArgs,
+    account: &AccountId,
+    rubles: MicroRub,
+    id: &str,
+    reason: &str,
+) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{account}/adjustments");
+    let body = json!({"id": id, "amount_rub": rubles, "reason": reason});
+    enter(reach, &path, id, body).await
+}
+
+async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(), Failure> {
+    let answer = Client::new(reach)?
+        .call(Method::POST, path, Some(body))
+        .await?;
+    show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))?;
+    if !reach.json {
+        // The ledger does not say whether the id was new.
+        eprintln!("{id} is booked, once: the same id again, for this account, changes nothing.");
+    }
+    Ok(())
+}
+
+/// An amount that can be paid in.
+pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
+    let amount = text.parse::<MicroRub>();
+    let amount = amount.map_err(|error| error.to_string())?;
+    if amount > MicroRub::ZERO {
+        return Ok(amount);
+    }
+    let range = format!(
+        "a payment is {} to {} rubles",
+        MicroRub::new(1),
+        MicroRub::MAX
+    );
+    Err(if amount == MicroRub::ZERO {
+        range
+    } else {
+        format!("{range}; to take money off: tollgate adjust ACCOUNT {text} --id ID --reason TEXT")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_shown_with_its_keys() {
+        let key = json!({
+            "id": "k1", "name": "ci", "status": "active", "ceiling_rub": null, "spent_rub": "3.00",
+            "ceiling_month_rub": "30.00", "spent_month_rub": "2.00", "ceiling_day_rub": "5.00",
+            "spent_day_rub": "1.00", "held_rub": "0.00", "free_rub": "4.00",
+            "changed_at": "2027-01-31T00:00:00Z",
+        });
+        let account = json!({
+            "id": "acme", "balance_rub": "7.00", "holds_open": 2, "spent_day_rub": "1.00", "keys": [key],
+        });
+        assert_eq!(
+            overview(&account),
+            "account      acme\n\
+             balance      7.00 ₽\n\
+             open holds   2\n\
+             spent today  1.00 ₽\n\
+             \n\
+             KEY  NAME  STATUS  SPENT, ₽  OF, ₽  MONTH, ₽  OF, ₽  TODAY, ₽  OF, ₽  HELD, ₽  FREE, ₽  CHANGED\n\
+             k1   ci    active      3.00      -      2.00  30.00      1.00   5.00     0.00     4.00  2027-01-31T00:00:00Z\n"
+        );
+        let mut made = account.clone();
+        made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();
+        assert!(overview(&made).ends_with("    4.00  never\n"));
+        // Other answers have no keys.
+        assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
+    }
+
+    #[test]
+    fn only_a_payment_below_nothing_is_meant_to_take_money_off() {
+        assert!(payment("-5").unwrap_err().contains("tollgate adjust"));
+        assert!(!payment("0").unwrap_err().contains("tollgate adjust"));
+        assert_eq!(payment("0.000001"), Ok(MicroRub::new(1)));
+    }
+}

@@ -1,0 +1,392 @@
+//! What the lines of the file say: each right by itself, and none against an earlier one.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+use tollgate_layers::{key::AccountId, money::MicroRub};
+
+use crate::{
+    admin,
+    cli::{csv, show::counted},
+    text::similar::hint,
+};
+
+/// The payment's id where the file names none.
+const TOPUP_ID: &str = "import";
+
+/// What a key may be given: the columns are the API's fields.
+const LIMITS: &[(&str, ReadCell)] = &[
+    ("ceiling_rub", |text, _| checked(text, admin::ceiling)),
+    ("models", |text, _| list(text, admin::words)),
+    ("addresses", |text, _| list(text, admin::address)),
+    ("ceiling_month_rub", |text, _| checked(text, admin::ceiling)),
+    ("ceiling_day_rub", |text, _| checked(text, admin::ceiling)),
+    ("requests_per_second", |text, _| {
+        number(text, admin::requests)
+    }),
+    ("requests_per_minute", |text, _| {
+        number(text, admin::requests)
+    }),
+    ("tokens_per_minute", |text, _| number(text, admin::tokens)),
+    ("expires_at", |text, now_ms| {
+        checked(text, admin::time_after(now_ms))
+    }),
+];
+
+/// Reads a cell as the API's field would be, at this time.
+type ReadCell = fn(&str, u64) -> Result<Value, String>;
+
+const COLUMNS: &[&str] = &[
+    "account",
+    "name",
+    "balance_rub",
+    "topup_id",
+    "key_name",
+    "key_sha256",
+    "key_prefix",
+];
+
+/// One line, right by itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) line: u64,
+    pub(super) account: AccountId,
+    pub(super) name: String,
+    pub(super) payment: Option<Payment>,
+    pub(super) key: Option<Key>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Payment {
+    pub(super) id: String,
+    pub(super) amount: MicroRub,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) name: String,
+    /// The digest of a key that its caller has; without it the key is to be made.
+    pub(super) sha256: Option<String>,
+    pub(super) prefix: Option<String>,
+    pub(super) limits: Map<String, Value>,
+}
+
+/// The line and what is wrong with it.
+pub(super) type Mistake = (u64, String);
+
+/// All lines, or every mistake in them.
+pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
+    let records = csv::records(text).map_err(|(line, problem)| vec![(line, problem.to_owned())])?;
+    let mut records = records.into_iter();
+    let Some(head) = records.next() else {
+        return Err(vec![(1, "there is no line that names the columns".into())]);
+    };
+    let mut mistakes = Vec::new();
+    let known = || {
+        COLUMNS
+            .iter()
+            .copied()
+            .chain(LIMITS.iter().map(|(name, _)| *name))
+    };
+    for (index, name) in head.cells.iter().enumerate() {
+        if !known().any(|column| column == name) {
+            let hint = hint(name, known());
+            mistakes.push((head.line, format!("{name:?} is no column{hint}")));
+        } else if head.cells[..index].contains(name) {
+            mistakes.push((head.line, format!("{name}: the column stands there twice")));
+        }
+    }
+    if !head.cells.iter().any(|name| name == "account") {
+        mistakes.push((head.line, "there is no column account".into()));
+    }
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    let mut rows = Vec::new();
+    let mut before = Before::default();
+    for record in records {
+        if record.cells.len() > head.cells.len() {
+            mistakes.push((
+                record.line,
+                format!(
+                    "{}, but there are {}",
+                    counted(record.cells.len() as u64, "cell"),
+                    counted(head.cells.len() as u64, "column")
+                ),
+            ));
+            continue;
+        }
+        let cells: HashMap<&str, &str> = head
+            .cells
+            .iter()
+            .map(String::as_str)
+            .zip(record.cells.iter().map(String::as_str))
+            .filter(|(_, cell)| !cell.is_empty())
+            .collect();
+        let mut problems = Vec::new();
+        let row = row(record.line, &cells, now_ms, &mut problems);
+        if let Some(row) = row {
+            before.compare(&row, &mut problems);
+            rows.push(row);
+        }
+        mistakes.extend(problems.into_iter().map(|problem| (record.line, problem)));
+    }
+    if mistakes.is_empty() {
+        Ok(rows)
+    } else {
+        Err(mistakes)
+    }
+}
+
+/// A line by itself. `None` where not even its account is known.
+fn row(
+    line: u64,
+    cells: &HashMap<&str, &str>,
+    now_ms: u64,
+    problems: &mut Vec<String>,
+) -> Option<Row> {
+    let mut take = |column: &str, read: &dyn Fn(&str) -> Result<Value, String>| {
+        let cell = cells.get(column)?;
+        match read(cell) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                problems.push(format!("{column}: {problem}"));
+                None
+            }
+        }
+    };
+    let text = |value: Option<Value>| match value {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    };
+    let name = text(take("name", &|cell| checked(cell, admin::line)));
+    let topup_id = text(take("topup_id", &|cell| checked(cell, admin::words)));
+    let amount = text(take("balance_rub", &|cell| {
+        checked(cell, admin::amount).and_then(|value| match cell.parse::<MicroRub>() {
+            Ok(amount) if amount > MicroRub::ZERO => Ok(value),
+            _ => Err("a payment is more than 0; leave the cell empty where there is none".into()),
+        })
+    }));
+    let key_name = text(take("key_name", &|cell| checked(cell, admin::line)));
+    let sha256 = text(take("key_sha256", &|cell| {
+        checked(cell, admin::sha256).map(|_| cell.to_ascii_lowercase().into())
+    }));
+    let prefix = text(take("key_prefix", &|cell| checked(cell, admin::prefix)));
+    let limits: Map<String, Value> = LIMITS
+        .iter()
+        .filter_map(|(column, read)| {
+            let value = take(column, &|cell| read(cell, now_ms))?;
+            Some(((*column).to_owned(), value))
+        })
+        .collect();
+    let given = |column: &str| cells.contains_key(column);
+    let has_key = given("key_name") || given("key_sha256");
+    let of_key = LIMITS.iter().map(|(column, _)| *column);
+    if !has_key && let Some(column) = of_key.chain(["key_prefix"]).find(|column| given(column)) {
+        problems.push(format!(
+            "{column}: there is no key on this line; give key_name or key_sha256"
+        ));
+    } else if given("key_prefix") && !given("key_sha256") {
+        problems.push(
+            "key_prefix: goes with key_sha256; a key that is made has a prefix of its own".into(),
+        );
+    }
+    if given("topup_id") && !given("balance_rub") {
+        problems.push("topup_id: there is no balance_rub on this line".into());
+    }
+    let Some(account) = cells.get("account") else {
+        problems.push("account: is empty".into());
+        return None;
+    };
+    let account = match account.parse::<AccountId>() {
+        Ok(account) => account,
+        Err(error) => {
+            problems.push(format!("account: {error}"));
+            return None;
+        }
+    };
+    let payment = amount.and_then(|amount| {
+        Some(Payment {
+            id: topup_id.unwrap_or_else(|| TOPUP_ID.to_owned()),
+            amount: amount.parse().ok()?,
+        })
+    });
+    let key = has_key.then(|| Key {
+        name: key_name.unwrap_or_default(),
+        sha256,
+        prefix,
+        limits,
+    });
+    Some(Row {
+        line,
+        account,
+        name: name.unwrap_or_default(),
+        payment,
+        key,
+    })
+}
+
+/// What stood on earlier lines, by which line.
+#[derive(Debug, Default)]
+struct Before {
+    names: HashMap<AccountId, String>,
+    payments: HashMap<(AccountId, String), u64>,
+    digests: HashMap<String, u64>,
+    made: HashMap<(AccountId, String), u64>,
+}
+
+impl Before {
+    fn compare(&mut self, row: &Row, problems: &mut Vec<String>) {
+        let account = || row.account.clone();
+        let first = self
+            .names
+            .entry(account())
+            .or_insert_with(|| row.name.clone());
+        if !row.name.is_empty() && *first != row.name {
+            problems.push(format!(
+                "name: account {} is {first:?} on an earlier line",
+                row.account
+            ));
+        }
+        if let Some(payment) = &row.payment {
+            let id = (account(), payment.id.clone());
+            if let Some(line) = self.payments.insert(id, row.line) {
+                problems.push(format!(
+                    "topup_id: {:?} is that of line {line} too; give each payment of an account one of its own",
+                    payment.id
+                ));
+            }
+        }
+        let Some(key) = &row.key else { return };
+        let earlier = match &key.sha256 {
+            Some(sha256) => self.digests.insert(sha256.clone(), row.line),
+            None => self.made.insert((account(), key.name.clone()), row.line),
+        };
+        if let Some(line) = earlier {
+            let column = if key.sha256.is_some() {
+                "key_sha256"
+            } else {
+                "key_name"
+            };
+            problems.push(format!("{column}: the same as on line {line}"));
+        }
+    }
+}
+
+/// A cell that is right, as a JSON string.
+fn checked<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
+    let value = Value::from(text);
+    read(&value).map(|_| value)
+}
+
+fn number<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
+    let number = text
+        .parse::<u64>()
+        .map_or_else(|_| text.into(), Value::from);
+    read(&number).map(|_| number)
+}
+
+/// Words with spaces between them.
+fn list<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
+    let words = text
+        .split_whitespace()
+        .map(|word| checked(word, &read).map_err(|problem| format!("{word:?} {problem}")));
+    words.collect::<Result<Vec<_>, _>>().map(Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<Mistake> {
+        rows(text, 0).unwrap_err()
+    }
+
+    #[test]
+    fn lines_become_accounts_payments_and_keys() {
+        let sha256 = "AB".repeat(32);
+        let text = format!(
+            "account,name,balance_rub,key_name,key_sha256,key_prefix,ceiling_rub,models,addresses,requests_per_second\n\
+             acme,Acme,1000.50,ci,{sha256},sk-AbC,100,gpt-5 gpt-5-mini,10.0.0.0/8 ::1,5\n\
+             acme,,,web\n\
+             beta\n"
+        );
+        let rows = rows(&text, 0).unwrap();
+        assert_eq!(rows.len(), 3);
+        assert_eq!(
+            rows[0].payment,
+            Some(Payment {
+                id: "import".into(),
+                amount: MicroRub::new(1_000_500_000)
+            })
+        );
+        let key = rows[0].key.as_ref().unwrap();
+        assert_eq!(key.sha256, Some("ab".repeat(32)));
+        assert_eq!(
+            Value::Object(key.limits.clone()),
+            json!({
+                "ceiling_rub": "100", "models": ["gpt-5", "gpt-5-mini"], "addresses": ["10.0.0.0/8", "::1"],
+                "requests_per_second": 5,
+            })
+        );
+        assert_eq!(rows[1].key.as_ref().unwrap().name, "web");
+        assert_eq!((rows[2].line, &rows[2].key), (4, &None));
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_its_line_and_column() {
+        let head = "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models,\
+                    requests_per_second,expires_at";
+        let digest = "ab".repeat(32);
+        let text = format!(
+            "{head}\n,\na/b\na,,-5\na,,1e3\na,,,p7\na,,,,k0,xyz\na,,,,k,,sk-\na,,,,,,,5\na,,,,k2,,,-1\na,,,,k3,,,,,0\n\
+             a,,,,k4,,,,,,1970-01-01\nb,B,1\nb,C,2\nc,,,,k\nc,,,,k\nc,,,,x,{digest}\nd,,,,x,{digest}\n\
+             e,,,,,,,,,,,too many\n"
+        );
+        let found = mistakes(&text);
+        for (line, says) in [
+            (3, "account: an id is"),
+            (4, "balance_rub: a payment is more than 0"),
+            (5, "balance_rub: not a decimal number"),
+            (6, "topup_id: there is no balance_rub"),
+            (7, "key_sha256: must be 64 hexadecimal digits"),
+            (8, "key_prefix: goes with key_sha256"),
+            (9, "ceiling_rub: there is no key on this line"),
+            (10, "ceiling_rub: must not be negative"),
+            (11, "requests_per_second: must be a whole number"),
+            (12, "expires_at: lies in the past"),
+            (14, "name: account b is \"B\" on an earlier line"),
+            (14, "topup_id: \"import\" is that of line 13 too"),
+            (16, "key_name: the same as on line 15"),
+            (18, "key_sha256: the same as on line 17"),
+            (19, "12 cells, but there are 11 columns"),
+        ] {
+            assert!(
+                found
+                    .iter()
+                    .any(|(at, problem)| *at == line && problem.starts_with(says)),
+                "line {line}: {says}: {found:#?}"
+            );
+        }
+        assert_eq!(found.len(), 15, "{found:#?}");
+    }
+
+    #[test]
+    fn the_columns_are_checked_first() {
+        for (text, says) in [
+            ("", "no line that names the columns"),
+            ("name\nx\n", "there is no column account"),
+            ("account,celing_rub\na,5\n", "did you mean ceiling_rub?"),
+            (
+                "account,name,name\na\n",
+                "name: the column stands there twice",
+            ),
+            ("account\n\"a\n", "never closed"),
+        ] {
+            let found = mistakes(text);
+            assert!(found[0].1.contains(says), "{text}: {found:?}");
+        }
+    }
+}

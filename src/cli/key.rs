@@ -1,0 +1,340 @@
+//! `tollgate key`: what a key may be given, a call of the admin API for each command, and how its answer is shown.
+
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Map, Value, json};
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    money::MicroRub,
+};
+
+use super::{
+    AdminArgs,
+    client::Client,
+    failure::Failure,
+    show::{self, Cell, facts, rows, table},
+    time,
+};
+use crate::admin::parse_address;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Make a key and print it, once
+    ///
+    /// Without limits the key may spend all the account has, on every model, from everywhere.
+    #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
+                            tollgate key create acme --ceiling 500 --model gpt-5-mini --address 203.0.113.0/24 \
+                            --expires 2027-01-31\n  \
+                            tollgate key create acme --ceiling-day 20 --ceiling-month 300 --requests-per-minute 60 \
+                            --tokens-per-minute 200000")]
+    Create {
+        /// The account that pays
+        account: AccountId,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// List an account's keys, deleted ones too
+    #[command(after_help = "Example:\n  tollgate key list acme")]
+    List {
+        /// The account
+        account: AccountId,
+    },
+    /// Show a key: its limits, what it spent, what it can spend now
+    #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
+    Show {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Refuse the key's new calls until it is enabled
+    #[command(after_help = "Example:\n  tollgate key disable k0AbC123dEf456gH")]
+    Disable {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Let a disabled key call again
+    #[command(after_help = "Example:\n  tollgate key enable k0AbC123dEf456gH")]
+    Enable {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Refuse the key for ever; its receipts stay
+    #[command(after_help = "Example:\n  tollgate key delete k0AbC123dEf456gH")]
+    Delete {
+        /// The key's id, not the key itself
+        key: KeyId,
+    },
+    /// Change a key's name and limits
+    ///
+    /// Lists are replaced as a whole. What is not named stays.
+    #[command(
+        after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
+                            tollgate key set k0AbC123dEf456gH --name build --any-model --no-expiry\n  \
+                            tollgate key set k0AbC123dEf456gH --ceiling-day 5 --no-ceiling-month"
+    )]
+    Set {
+        /// The key's id, not the key itself
+        key: KeyId,
+        #[command(flatten)]
+        limits: Limits,
+        #[command(flatten)]
+        without: Without,
+    },
+}
+
+/// What a key may be given.
+#[derive(Debug, Args)]
+pub(super) struct Limits {
+    /// A name, for people
+    #[arg(long)]
+    name: Option<String>,
+    /// The most it may spend in all
+    #[arg(long, value_name = "RUBLES")]
+    ceiling: Option<MicroRub>,
+    /// The most it may spend in a month of UTC
+    #[arg(long, value_name = "RUBLES")]
+    ceiling_month: Option<MicroRub>,
+    /// The most it may spend in a day of UTC
+    #[arg(long, value_name = "RUBLES")]
+    ceiling_day: Option<MicroRub>,
+    /// A model it may call, by its catalog name; repeat for several
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// An address or block it may be used from; repeat for several
+    #[arg(long = "address", value_name = "CIDR", value_parser = address)]
+    addresses: Vec<String>,
+    /// The date or time from which it is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
+    #[arg(long, value_name = "DATE", value_parser = time)]
+    expires: Option<String>,
+    /// The most requests per second, on each node
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests_per_second: Option<u32>,
+    /// The most requests per minute, on each node; those of ten seconds at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests_per_minute: Option<u32>,
+    /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+    tokens_per_minute: Option<u32>,
+}
+
+/// What may be taken away from a key.
+#[derive(Debug, Args)]
+pub(super) struct Without {
+    /// Take the ceiling away
+    #[arg(long, conflicts_with = "ceiling")]
+    no_ceiling: bool,
+    /// Take the ceiling of a month away
+    #[arg(long, conflicts_with = "ceiling_month")]
+    no_ceiling_month: bool,
+    /// Take the ceiling of a day away
+    #[arg(long, conflicts_with = "ceiling_day")]
+    no_ceiling_day: bool,
+    /// Let it never expire
+    #[arg(long, conflicts_with = "expires")]
+    no_expiry: bool,
+    /// Let it call every model
+    #[arg(long, conflicts_with = "models")]
+    any_model: bool,
+    /// Let it be used from everywhere
+    #[arg(long, conflicts_with = "addresses")]
+    any_address: bool,
+    /// Take its limit of requests per second away
+    #[arg(long, conflicts_with = "requests_per_second")]
+    any_rate: bool,
+    /// Take its limit of requests per minute away
+    #[arg(long, conflicts_with = "requests_per_minute")]
+    no_requests_per_minute: bool,
+    /// Take its limit of tokens per minute away
+    #[arg(long, conflicts_with = "tokens_per_minute")]
+    no_tokens_per_minute: bool,
+}
+
+const KEY: &[Cell] = &[
+    Cell::text("key", "/key"),
+    Cell::text("id", "/id"),
+    Cell::text("account", "/account"),
+    Cell::text("begins", "/prefix"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("ceiling", "/ceiling_rub").or("none"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("ceiling of a month", "/ceiling_month_rub").or("none"),
+    Cell::rubles("spent this month", "/spent_month_rub"),
+    Cell::rubles("ceiling of a day", "/ceiling_day_rub").or("none"),
+    Cell::rubles("spent today", "/spent_day_rub"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::text("models", "/models").or("any"),
+    Cell::text("addresses", "/addresses").or("any"),
+    Cell::text("requests per second", "/requests_per_second").or("no limit"),
+    Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
+    Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
+    Cell::text("expires", "/expires_at").or("never"),
+    Cell::text("created", "/created_at"),
+    Cell::text("changed", "/changed_at"),
+];
+
+/// A key in a list: what tells keys apart, and their money.
+const KEY_ROW: &[Cell] = &[
+    Cell::text("id", "/id"),
+    Cell::text("begins", "/prefix"),
+    Cell::text("name", "/name"),
+    Cell::text("status", "/status"),
+    Cell::rubles("ceiling", "/ceiling_rub").or("none"),
+    Cell::rubles("spent", "/spent_rub"),
+    Cell::rubles("held", "/held_rub"),
+    Cell::rubles("free", "/free_rub"),
+    Cell::text("expires", "/expires_at").or("never"),
+];
+
+pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
+    let (method, id, body) = match command {
+        KeyCommand::Create { account, limits } => return create_key(reach, &account, limits).await,
+        KeyCommand::List { account } => return list_keys(reach, &account).await,
+        KeyCommand::Show { key } => (Method::GET, key, None),
+        KeyCommand::Disable { key } => (Method::PATCH, key, Some(json!({"status": "disabled"}))),
+        KeyCommand::Enable { key } => (Method::PATCH, key, Some(json!({"status": "active"}))),
+        KeyCommand::Delete { key } => (Method::DELETE, key, None),
+        KeyCommand::Set {
+            key,
+            limits,
+            without,
+        } => {
+            let mut body = given(limits);
+            body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
+            if body.is_empty() {
+                return Err(nothing_to_set(&key));
+            }
+            (Method::PATCH, key, Some(Value::Object(body)))
+        }
+    };
+    let answer = Client::new(reach)?
+        .call(method, &format!("/admin/v1/keys/{id}"), body)
+        .await?;
+    show::print(reach.json, &answer, |answer| facts(KEY, answer))
+}
+
+async fn create_key(reach: &AdminArgs, account: &AccountId, limits: Limits) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{account}/keys");
+    let answer = Client::new(reach)?
+        .call(Method::POST, &path, Some(Value::Object(given(limits))))
+        .await?;
+    show::print(reach.json, &answer, |answer| facts(KEY, answer))?;
+    if !reach.json {
+        // Not on standard output, so that a pipe gets the facts alone.
+        eprintln!("Store the key now: it is not kept here and cannot be shown again.");
+    }
+    Ok(())
+}
+
+async fn list_keys(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{account}/keys");
+    let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
+    let rows = rows(&answer, "keys");
+    if rows.is_empty() && !reach.json {
+        return show::write(&format!(
+            "no keys yet; make one with: tollgate key create {account}\n"
+        ));
+    }
+    show::print(reach.json, &answer, |_| table(KEY_ROW, rows))
+}
+
+/// The limits that were named, as the fields of the API.
+fn given(limits: Limits) -> Map<String, Value> {
+    let Limits {
+        name,
+        ceiling,
+        ceiling_month,
+        ceiling_day,
+        models,
+        addresses,
+        expires,
+        requests_per_second,
+        requests_per_minute,
+        tokens_per_minute,
+    } = limits;
+    let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
+    let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
+    [
+        ("name", name.map(Value::from)),
+        ("ceiling_rub", rubles(ceiling)),
+        ("ceiling_month_rub", rubles(ceiling_month)),
+        ("ceiling_day_rub", rubles(ceiling_day)),
+        ("models", list(models)),
+        ("addresses", list(addresses)),
+        ("expires_at", expires.map(Value::from)),
+        ("requests_per_second", requests_per_second.map(Value::from)),
+        ("requests_per_minute", requests_per_minute.map(Value::from)),
+        ("tokens_per_minute", tokens_per_minute.map(Value::from)),
+    ]
+    .into_iter()
+    .filter_map(|(field, value)| Some((field.to_owned(), value?)))
+    .collect()
+}
+
+/// The limits that are taken away, as the fields of the API.
+fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
+    [
+        (without.no_ceiling, "ceiling_rub"),
+        (without.no_ceiling_month, "ceiling_month_rub"),
+        (without.no_ceiling_day, "ceiling_day_rub"),
+        (without.no_expiry, "expires_at"),
+        (without.any_model, "models"),
+        (without.any_address, "addresses"),
+        (without.any_rate, "requests_per_second"),
+        (without.no_requests_per_minute, "requests_per_minute"),
+        (without.no_tokens_per_minute, "tokens_per_minute"),
+    ]
+    .into_iter()
+    .filter_map(|(taken_away, field)| taken_away.then_some(field))
+}
+
+fn nothing_to_set(key: &KeyId) -> Failure {
+    Failure::Usage(format!(
+        "nothing to change on {key}: name a limit, like --ceiling 100 (tollgate key set --help)"
+    ))
+}
+
+fn address(text: &str) -> Result<String, String> {
+    parse_address(text).map(|block| block.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            name: None,
+            ceiling: None,
+            ceiling_month: None,
+            ceiling_day: None,
+            models: Vec::new(),
+            addresses: Vec::new(),
+            expires: None,
+            requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+        }
+    }
+
+    #[test]
+    fn only_what_was_named_is_sent() {
+        assert!(given(limits()).is_empty());
+        let named = Limits {
+            name: Some("ci".into()),
+            ceiling: Some(MicroRub::new(500_000)),
+            ceiling_day: Some(MicroRub::rubles(2)),
+            models: vec!["m".into()],
+            requests_per_second: Some(5),
+            tokens_per_minute: Some(7),
+            ..limits()
+        };
+        assert_eq!(
+            Value::Object(given(named)),
+            json!({
+                "name": "ci", "ceiling_rub": "0.50", "ceiling_day_rub": "2.00", "models": ["m"],
+                "requests_per_second": 5, "tokens_per_minute": 7,
+            })
+        );
+    }
+}

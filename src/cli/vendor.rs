@@ -1,0 +1,133 @@
+//! `tollgate vendor`: a call of the admin API for each command, and how its answer is shown.
+
+use clap::Subcommand;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    AdminArgs,
+    client::Client,
+    failure::Failure,
+    show::{self, Cell, facts, rows, table},
+};
+use crate::admin::path_segment;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum VendorCommand {
+    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
+    #[command(
+        after_help = "A route is answering, shut after failures (until shut until) for calls that have another, trying \
+                      one call to see whether it is back, resting because the vendor asked for it with a 429 or has \
+                      no such model (until rests until), or disabled with its vendor.\n\n\
+                      Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
+    )]
+    List,
+    /// Send the vendor no new calls; running ones end
+    ///
+    /// On the node that answers, until it is restarted; a reload keeps it. For good, take the vendor out
+    /// of the configuration.
+    #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
+    Disable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+    /// Send a disabled vendor calls again
+    #[command(after_help = "Example:\n  tollgate vendor enable openai-eu")]
+    Enable {
+        /// The vendor's name in the configuration
+        vendor: String,
+    },
+}
+
+/// A route in a list, with its vendor beside it.
+const ROUTE_ROW: &[Cell] = &[
+    Cell::text("vendor", "/vendor/name"),
+    Cell::text("status", "/vendor/status"),
+    Cell::text("model", "/route/model"),
+    Cell::text("state", "/route/state"),
+    Cell::number("failures", "/route/failures"),
+    Cell::number("in flight", "/route/in_flight"),
+    Cell::number("ms", "/route/ewma_ms"),
+    Cell::text("shut until", "/route/shut_until"),
+    Cell::text("rests until", "/route/rests_until"),
+    Cell::text("last error", "/route/last_error/at"),
+    Cell::text("which was", "/route/last_error/text"),
+];
+
+const VENDOR: &[Cell] = &[
+    Cell::text("vendor", "/name"),
+    Cell::text("status", "/status"),
+    Cell::number("in flight", "/in_flight"),
+    Cell::number("at most", "/connections_max"),
+    Cell::number("keys", "/keys"),
+    Cell::number("keys parked", "/keys_parked"),
+];
+
+pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<(), Failure> {
+    let (name, status) = match command {
+        VendorCommand::List => {
+            let answer = Client::new(reach)?
+                .call(Method::GET, "/admin/v1/vendors", None)
+                .await?;
+            return show::print(reach.json, &answer, |answer| {
+                table(ROUTE_ROW, &route_rows(answer))
+            });
+        }
+        VendorCommand::Disable { vendor } => (vendor, "disabled"),
+        VendorCommand::Enable { vendor } => (vendor, "active"),
+    };
+    let path = format!("/admin/v1/vendors/{}", path_segment(&name));
+    let answer = Client::new(reach)?
+        .call(Method::PATCH, &path, Some(json!({"status": status})))
+        .await?;
+    show::print(reach.json, &answer, |answer| facts(VENDOR, answer))?;
+    if status == "disabled" && !reach.json {
+        eprintln!(
+            "{name} gets no new calls from this node; calls in flight run to their ends. \
+             To put it back: tollgate vendor enable {name}"
+        );
+    }
+    Ok(())
+}
+
+/// A row for each route: what the vendor has for all of them stands in each.
+fn route_rows(answer: &Value) -> Vec<Value> {
+    let vendors = rows(answer, "vendors").iter();
+    vendors
+        .flat_map(|vendor| {
+            let routes = rows(vendor, "routes").iter();
+            routes.map(move |route| json!({"vendor": vendor, "route": route}))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendors_are_listed_by_route() {
+        let route = |model: &str, state: &str, last_error: Value| {
+            json!({
+                "model": model, "state": state, "failures": 0, "in_flight": 2, "ewma_ms": 400,
+                "shut_until": null, "rests_until": null, "last_error": last_error,
+            })
+        };
+        let error =
+            json!({ "at": "2027-01-31T00:00:00Z", "status": 404, "text": "model not found (404)" });
+        let routes = [
+            route("m-1", "answering", error),
+            route("m-2", "shut", Value::Null),
+        ];
+        let answer = json!({ "vendors": [
+            { "name": "a", "status": "active", "routes": routes },
+            { "name": "b", "status": "disabled", "routes": [] },
+        ] });
+        assert_eq!(
+            table(ROUTE_ROW, &route_rows(&answer)),
+            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            WHICH WAS\n\
+             a       active  m-1    answering         0          2  400  -           -            2027-01-31T00:00:00Z  model not found (404)\n\
+             a       active  m-2    shut              0          2  400  -           -            -                     -\n"
+        );
+    }
+}
