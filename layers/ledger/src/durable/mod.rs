@@ -2,3 +2,5 @@
 
 #[cfg(feature = "sqlite")]
 pub(crate) mod file;
+#[cfg(feature = "sqlite")]
+pub(crate) mod group_commit;

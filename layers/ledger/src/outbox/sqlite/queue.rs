@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Moment, TURN};
+use super::TURN;
 use crate::{
     account::{AccountId, KeyId},
     contract::Settlement,
+    durable::group_commit::Moment,
     embedded::now_ms,
     number::RequestNumber,
     outbox::log::Line,
@@ -62,6 +63,10 @@ pub(super) enum Entry {
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
     }
 
     /// When the first of the lines will have waited long enough.

@@ -475,8 +475,8 @@ async fn of_a_torn_log_what_came_first_is_kept() {
 async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
-    let shared = &log.inner.shared;
-    shared.lock().pages_max = Some(1);
+    let limit = |pages_max| locked(&log.inner.writer).queue.pages_max = Some(pages_max);
+    limit(1);
     for index in 100..300 {
         log.append(settle(index));
     }
@@ -489,7 +489,7 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     // Lines are taken all the same: they are of calls that run.
     log.append(done(100));
 
-    shared.lock().pages_max = Some(1_000_000);
+    limit(1_000_000);
     let healed = tokio::time::timeout(Duration::from_secs(10), async {
         while log.sync().await.is_err() {}
     });
@@ -619,7 +619,7 @@ fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
 
 #[test]
 fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
-    let shared = Shared::default();
+    let writer = GroupCommit::without_thread(Work::default());
     let soon = Moment::now();
     let late = soon + Duration::from_secs(3_600);
     for (line, sleeps_until, woken) in [
@@ -634,9 +634,9 @@ fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
         (done(3), late, true),
     ] {
         let what = format!("{line:?}");
-        shared.lock().sleeps_until = Some(sleeps_until);
-        shared.append(line);
-        assert_eq!(shared.lock().sleeps_until.is_none(), woken, "{what}");
+        writer.pretend_asleep(sleeps_until);
+        append(&writer, line);
+        assert_eq!(writer.is_awake(), woken, "{what}");
     }
 }
 
