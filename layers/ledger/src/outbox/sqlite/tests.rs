@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::{
-    queue::{END_WAIT, Entry, INTENT_WAIT, NOTE_WAIT},
+    queue::{END_WAIT, INTENT_WAIT, NOTE_WAIT},
     *,
 };
 use crate::{
@@ -526,13 +526,15 @@ async fn an_outbox_whose_file_failed_says_so_until_a_restart() {
 fn waiting(queue: &Queue) -> Vec<String> {
     let mut shown = Vec::new();
     for (number, waiting) in queue.iter() {
-        let word = match &waiting.entry {
+        let word = match &waiting.note {
             None => "-",
-            Some(Entry::Intent { .. }) => "intent",
-            Some(Entry::Checkpoint(settlement, _)) if settlement.cost.micro() == 40 => "noted",
-            Some(Entry::Checkpoint(..)) => "noted again",
-            Some(Entry::Settle(..)) => "settle",
-            Some(Entry::Release { .. }) => "release",
+            Some(note) => match (&note.ending, note.ended) {
+                (Ending::Release { .. }, false) => "intent",
+                (Ending::Settle(call), false) if call.cost.micro() == 40 => "noted",
+                (Ending::Settle(_), false) => "noted again",
+                (Ending::Settle(_), true) => "settle",
+                (Ending::Release { .. }, true) => "release",
+            },
         };
         let done = if waiting.done_at_ms.is_some() {
             ", done"

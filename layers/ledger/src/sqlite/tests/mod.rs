@@ -1,3 +1,5 @@
+mod batch;
+
 use std::fs;
 
 use futures_util::future::join_all;
