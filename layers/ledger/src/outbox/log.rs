@@ -11,12 +11,12 @@ use crate::{
 };
 pub use crate::{durable::crash_log::Pending, settle::Ending};
 
-/// Lines on this machine that outlive the process.
+/// Steps on this machine that outlive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a line without waiting; those of one call are written in this order. They outlive the
+    /// Takes a step without waiting; those of one call are written in this order. They outlive the
     /// process within some milliseconds, a call's intent somewhat later, a power cut after [`Log::sync`].
     /// What is lost of a call is lost from the end. Called under a lock: it must be quick.
-    fn append(&self, line: Line);
+    fn append(&self, step: CallStep);
 
     /// Resolves when all that was appended would survive a power cut.
     ///
@@ -39,10 +39,10 @@ pub trait Log: Send + Sync + 'static {
     }
 }
 
-/// A line. Those of one number come in this order: an intent, checkpoints, one settlement or release,
+/// A step of a call. Those of one number come in this order: an intent, checkpoints, one settlement or release,
 /// done; some of them may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum CallStep {
     /// The ledger is being asked to hold money for a call.
     Intent {
         /// The call's number.
@@ -80,14 +80,14 @@ pub enum Line {
 }
 
 impl Ending {
-    pub(super) fn line(&self, at_ms: u64) -> Line {
+    pub(super) fn step(&self, at_ms: u64) -> CallStep {
         match self {
-            Self::Settle(settlement) => Line::Settle(Arc::clone(settlement), at_ms),
+            Self::Settle(settlement) => CallStep::Settle(Arc::clone(settlement), at_ms),
             Self::Release {
                 number,
                 account,
                 key,
-            } => Line::Release {
+            } => CallStep::Release {
                 number: *number,
                 account: account.clone(),
                 key: key.clone(),
@@ -97,36 +97,36 @@ impl Ending {
     }
 }
 
-/// What lines come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
+/// What steps come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
 /// that of its intent.
 #[must_use]
-pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
+pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
     struct Call {
         note: CallNote,
         done_at_ms: Option<u64>,
     }
     let mut calls: BTreeMap<RequestNumber, Call> = BTreeMap::new();
-    for line in lines {
-        let note = match line {
-            Line::Done { number, at_ms } => {
+    for step in steps {
+        let note = match step {
+            CallStep::Done { number, at_ms } => {
                 if let Some(call) = calls.get_mut(&number) {
                     call.done_at_ms = Some(at_ms);
                 }
                 continue;
             }
-            Line::Checkpoint(settlement) => {
+            CallStep::Checkpoint(settlement) => {
                 let known = calls.get(&settlement.number);
                 let at_ms = known.map_or(0, |call| call.note.at_ms);
                 CallNote::checkpoint(settlement, at_ms)
             }
-            Line::Intent {
+            CallStep::Intent {
                 number,
                 account,
                 key,
                 at_ms,
             } => CallNote::intent(number, account, key, at_ms),
-            Line::Settle(settlement, at_ms) => CallNote::end(Ending::Settle(settlement), at_ms),
-            Line::Release {
+            CallStep::Settle(settlement, at_ms) => CallNote::end(Ending::Settle(settlement), at_ms),
+            CallStep::Release {
                 number,
                 account,
                 key,

@@ -1,9 +1,9 @@
-//! An outbox's lines in one SQLite file, one row for each call.
+//! An outbox's steps in one SQLite file, one row for each call.
 //!
-//! One thread writes. Each line waits for others of its call, the end of a call for 5 ms, a note for 10,
+//! One thread writes. Each step waits for others of its call, the end of a call for 5 ms, a note for 10,
 //! an intent for 100: those of one call come to one row, and to nothing when the ledger has acknowledged
 //! the end before the thread gets to the first. What waits is bounded by the calls that run. The thread
-//! sleeps until a line is due, and is woken by one that is due sooner. A commit outlives the process, not
+//! sleeps until a step is due, and is woken by one that is due sooner. A commit outlives the process, not
 //! a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`] waits for nothing and makes
 //! everything outlive that too.
 //!
@@ -24,7 +24,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use self::queue::Queue;
 pub use self::rows::LogError;
-use super::log::{Line, Log, Pending};
+use super::log::{CallStep, Log, Pending};
 use crate::{
     BoxError,
     durable::{
@@ -40,7 +40,7 @@ const TURN: Duration = Duration::from_micros(2_500);
 /// How often a fault that may pass is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Lines in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last of them.
+/// Steps in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last of them.
 #[derive(Clone)]
 pub struct SqliteLog {
     inner: Arc<Inner>,
@@ -112,8 +112,8 @@ impl SqliteLog {
 }
 
 impl Log for SqliteLog {
-    fn append(&self, line: Line) {
-        append(&self.inner.writer, line);
+    fn append(&self, step: CallStep) {
+        append(&self.inner.writer, step);
     }
 
     async fn sync(&self) -> Result<(), BoxError> {
@@ -152,15 +152,15 @@ impl Log for SqliteLog {
     }
 }
 
-fn append(writer: &GroupCommit<Work>, line: Line) {
+fn append(writer: &GroupCommit<Work>, step: CallStep) {
     let mut state = locked(writer);
     if state.takes_more().is_ok() {
-        let due = state.queue.calls.add(line, Moment::now());
+        let due = state.queue.calls.add(step, Moment::now());
         writer.submit(state, due.map_or(Urgency::None, Urgency::Due));
     }
 }
 
-/// A panic under this lock leaves at most a line out.
+/// A panic under this lock leaves at most a step out.
 fn locked(writer: &GroupCommit<Work>) -> MutexGuard<'_, WriterState<Work>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -219,7 +219,7 @@ impl WriteQueue for Work {
         window: TURN,
         // What is due has waited for its call: it need not be much.
         enough: usize::MAX,
-        // No line may be refused. They are bounded by the calls that run.
+        // No step may be refused. They are bounded by the calls that run.
         queue_max: usize::MAX,
         retry: RETRY,
     };
@@ -235,7 +235,7 @@ impl WriteQueue for Work {
         }
     }
 
-    /// Without the lines that may yet come to less.
+    /// Without the steps that may yet come to less.
     fn take(&mut self, due: Option<Moment>) -> Self {
         match due {
             None => mem::take(self),

@@ -233,31 +233,31 @@ struct Lines(Arc<Mutex<Disk>>);
 
 #[derive(Default)]
 struct Disk {
-    lines: Vec<Line>,
+    lines: Vec<CallStep>,
     syncs: usize,
     fault: Option<String>,
     forgotten_until_ms: Vec<u64>,
 }
 
 impl Lines {
-    fn of(lines: &[Line]) -> Self {
+    fn of(lines: &[CallStep]) -> Self {
         let log = Self::default();
         log.0.lock().unwrap().lines = lines.to_vec();
         log
     }
 
-    fn all(&self) -> Vec<Line> {
+    fn all(&self) -> Vec<CallStep> {
         self.0.lock().unwrap().lines.clone()
     }
 
     fn shown(&self) -> Vec<String> {
-        let shown = |line: &Line| {
+        let shown = |line: &CallStep| {
             let (word, number) = match line {
-                Line::Intent { number, .. } => ("intent", number),
-                Line::Checkpoint(settlement) => ("checkpoint", &settlement.number),
-                Line::Settle(settlement, _) => ("settle", &settlement.number),
-                Line::Release { number, .. } => ("release", number),
-                Line::Done { number, .. } => ("done", number),
+                CallStep::Intent { number, .. } => ("intent", number),
+                CallStep::Checkpoint(settlement) => ("checkpoint", &settlement.number),
+                CallStep::Settle(settlement, _) => ("settle", &settlement.number),
+                CallStep::Release { number, .. } => ("release", number),
+                CallStep::Done { number, .. } => ("done", number),
             };
             format!("{word} {}", number.uuid().as_u128())
         };
@@ -266,7 +266,7 @@ impl Lines {
 }
 
 impl Log for Lines {
-    fn append(&self, line: Line) {
+    fn append(&self, line: CallStep) {
         let mut disk = self.0.lock().unwrap();
         if disk.fault.is_none() {
             disk.lines.push(line);
@@ -328,7 +328,7 @@ async fn call(outbox: &TestOutbox) {
 }
 
 /// The call, cut short where a fault says so.
-async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<Line>) {
+async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<CallStep>) {
     let ledger = funded().await;
     let lines = Lines::default();
     let wire = Wire::to(&ledger).faulty(faults);
@@ -371,11 +371,11 @@ async fn whenever_a_process_dies_its_call_is_charged_once_or_released() {
             let charged_before = 1_000 - balance(&ledger).await;
             let newest = lines
                 .iter()
-                .rfind(|line| !matches!(line, Line::Done { .. }));
+                .rfind(|line| !matches!(line, CallStep::Done { .. }));
             let expected = match newest {
                 _ if charged_before != 0 => charged_before,
-                Some(Line::Settle(..)) => COST,
-                Some(Line::Checkpoint(_)) => NOTED,
+                Some(CallStep::Settle(..)) => COST,
+                Some(CallStep::Checkpoint(_)) => NOTED,
                 _ => 0,
             };
 
@@ -555,7 +555,7 @@ async fn what_an_earlier_process_left_is_ended_while_new_calls_run() {
         ledger.reserve(&hold(index)).await.unwrap();
     }
     let at_ms = 999_000;
-    let intent = |index| Line::Intent {
+    let intent = |index| CallStep::Intent {
         number: number(index),
         account: account(),
         key: key(),
@@ -564,9 +564,9 @@ async fn what_an_earlier_process_left_is_ended_while_new_calls_run() {
     let lines = Lines::of(&[
         intent(1),
         intent(2),
-        Line::Checkpoint(Arc::new(settlement(2, NOTED))),
+        CallStep::Checkpoint(Arc::new(settlement(2, NOTED))),
         intent(3),
-        Line::Settle(Arc::new(settlement(3, COST)), at_ms),
+        CallStep::Settle(Arc::new(settlement(3, COST)), at_ms),
     ]);
     let wire = Wire::to(&ledger);
     let settings = OutboxSettings {
@@ -631,8 +631,8 @@ async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
         (1_000_000 - 301_000, "settle 1 not fresh"),
         (1_000_000 + 301_000, "settle 1 not fresh"),
     ] {
-        let settle = Line::Settle(Arc::new(settlement(1, COST)), at_ms);
-        let done = Line::Done {
+        let settle = CallStep::Settle(Arc::new(settlement(1, COST)), at_ms);
+        let done = CallStep::Done {
             number: number(1),
             at_ms,
         };
@@ -715,8 +715,8 @@ async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
 async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked() {
     // What two processes ago was settled and is known to the log alone: the ledger disputes it.
     let lines = Lines::of(&[
-        Line::Settle(Arc::new(settlement(1, COST)), 1),
-        Line::Done {
+        CallStep::Settle(Arc::new(settlement(1, COST)), 1),
+        CallStep::Done {
             number: number(1),
             at_ms: 1,
         },

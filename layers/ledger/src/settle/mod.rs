@@ -10,7 +10,7 @@ pub(crate) use self::ending::{FRESH, cause_of, jittered};
 pub use self::{
     ending::Ending,
     running::{Cut, Granted, RunningEntry},
-    settler::{Event, QueuePermit, Settler, SettlerSettings, SettlerTask, Untold},
+    settler::{Event, QueuePermit, Settler, SettlerSettings, SettlerTask, Unacknowledged},
 };
 use crate::{contract::Item, money::MicroRub, usage::Reading};
 

@@ -64,7 +64,7 @@ impl Default for SettlerSettings {
 }
 
 /// A call that cannot be settled is reported once, and then so often.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
 /// So many ends are told to the ledger together.
 const TOGETHER_MAX: usize = 256;
@@ -110,7 +110,7 @@ pub struct Settler {
     endings: mpsc::Sender<Ending>,
     unfinished: mpsc::Sender<Unfinished>,
     running: Running,
-    untold: Untold,
+    unacknowledged: Unacknowledged,
 }
 
 impl Settler {
@@ -123,7 +123,7 @@ impl Settler {
     ) -> (Self, SettlerTask<L>) {
         let (endings, endings_in) = mpsc::channel(settings.calls_max.max(1));
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
-        let (running, untold) = (Running::default(), Untold::default());
+        let (running, unacknowledged) = (Running::default(), Unacknowledged::default());
         let report = move |event: &Event<'_>| {
             // What a report panics over is printed; the other calls have to be settled all the same.
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
@@ -135,14 +135,14 @@ impl Settler {
             report: Arc::new(report),
             endings: endings_in,
             unfinished: unfinished_in,
-            untold: untold.clone(),
+            unacknowledged: unacknowledged.clone(),
         };
         (
             Self {
                 endings,
                 unfinished,
                 running,
-                untold,
+                unacknowledged,
             },
             task,
         )
@@ -179,8 +179,8 @@ impl Settler {
 
     /// Calls that have ended and whose end the ledger has not acknowledged. Keeps no settler from ending.
     #[must_use]
-    pub fn untold(&self) -> Untold {
-        self.untold.clone()
+    pub fn unacknowledged(&self) -> Unacknowledged {
+        self.unacknowledged.clone()
     }
 
     /// Goes on with a call whose client has left, unless too many do already: then it is dropped,
@@ -200,9 +200,9 @@ impl fmt::Debug for Settler {
 
 /// Counts the calls that have ended and whose end, a charge or a release, the ledger has not acknowledged.
 #[derive(Clone, Debug, Default)]
-pub struct Untold(Arc<AtomicUsize>);
+pub struct Unacknowledged(Arc<AtomicUsize>);
 
-impl Untold {
+impl Unacknowledged {
     /// How many there are. Once its settler's task was dropped, how many it has left so.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -234,7 +234,7 @@ pub struct SettlerTask<L> {
     endings: mpsc::Receiver<Ending>,
     unfinished: mpsc::Receiver<Unfinished>,
     running: Running,
-    untold: Untold,
+    unacknowledged: Unacknowledged,
 }
 
 impl<L> fmt::Debug for SettlerTask<L> {
@@ -258,7 +258,7 @@ impl<L: Ledger> SettlerTask<L> {
         let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
         loop {
-            self.untold.0.store(under_way, Ordering::Relaxed);
+            self.unacknowledged.0.store(under_way, Ordering::Relaxed);
             if !(queue_open || unfinished_open || under_way > 0 || !without_client.is_empty()) {
                 return;
             }
@@ -272,8 +272,8 @@ impl<L: Ledger> SettlerTask<L> {
                 biased;
                 // Seldom ready, so first: a busy queue must not keep them waiting.
                 Some(_) = tending.next() => {}
-                Some(told) = ending.next(), if !ending.is_empty() => {
-                    let (ended, unended): (usize, Vec<Unended>) = told;
+                Some(answered) = ending.next(), if !ending.is_empty() => {
+                    let (ended, unended): (usize, Vec<Unended>) = answered;
                     under_way -= ended;
                     retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
                 }
@@ -393,7 +393,7 @@ impl<L: Ledger> SettlerTask<L> {
                     }
                     ledger.settle_all(&settlements).await
                 };
-                let releasing = join_all(releases.iter().map(|release| release.tell(&*ledger)));
+                let releasing = join_all(releases.iter().map(|release| release.submit(&*ledger)));
                 join(settling, releasing).await
             };
 
@@ -419,7 +419,7 @@ impl<L: Ledger> SettlerTask<L> {
             }
             for (release, answer) in releases.into_iter().zip(released) {
                 match answer {
-                    Ok(_) => report(&release.told(None)),
+                    Ok(_) => report(&release.acknowledged(None)),
                     Err(error) => unended.push(Unended {
                         ending: release,
                         began,
@@ -449,17 +449,17 @@ impl<L: Ledger> SettlerTask<L> {
                 number,
                 cause: &cause,
             });
-            let (mut told, mut wait) = (Instant::now(), settings.retry_min);
+            let (mut reported, mut wait) = (Instant::now(), settings.retry_min);
             loop {
                 tokio::time::sleep(jittered(wait, number)).await;
                 wait = settings.retry_max.min(wait * 2);
                 if let Ending::Settle(settlement) = &mut ending {
                     Arc::make_mut(settlement).fresh = began.elapsed() < FRESH;
                 }
-                match ending.tell(&*ledger).await {
-                    Ok(settled) => return report(&ending.told(settled.as_ref())),
-                    Err(error) if told.elapsed() >= TELL_AGAIN => {
-                        told = Instant::now();
+                match ending.submit(&*ledger).await {
+                    Ok(settled) => return report(&ending.acknowledged(settled.as_ref())),
+                    Err(error) if reported.elapsed() >= REPORT_AGAIN => {
+                        reported = Instant::now();
                         report(&Event::Unavailable {
                             number,
                             cause: &cause_of(error),
@@ -503,7 +503,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Recorder {
         ledger: MemoryLedger,
-        told: Arc<Mutex<Vec<usize>>>,
+        submitted: Arc<Mutex<Vec<usize>>>,
         loses: Arc<Mutex<Option<RequestNumber>>>,
     }
 
@@ -513,12 +513,12 @@ mod tests {
         }
 
         async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-            self.told.lock().unwrap().push(1);
+            self.submitted.lock().unwrap().push(1);
             self.ledger.settle(settlement).await
         }
 
         async fn settle_all(&self, calls: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
-            self.told.lock().unwrap().push(calls.len());
+            self.submitted.lock().unwrap().push(calls.len());
             let lost = self.loses.lock().unwrap().take();
             let mut answers = self.ledger.settle_all(calls).await;
             for (call, answer) in calls.iter().zip(&mut answers) {
@@ -641,7 +641,7 @@ mod tests {
         settler.permit().unwrap().send(release(numbers[3]));
         drop(settler);
         tasks.join_next().await.unwrap().unwrap();
-        assert_eq!(*ledger.told.lock().unwrap(), [3, 1]);
+        assert_eq!(*ledger.submitted.lock().unwrap(), [3, 1]);
         let reports = reports.lock().unwrap();
         assert_eq!(
             *reports,
@@ -669,14 +669,14 @@ mod tests {
         }
         drop(settler);
         task.run().await;
-        assert_eq!(*ledger.told.lock().unwrap(), [2, 2, 1]);
+        assert_eq!(*ledger.submitted.lock().unwrap(), [2, 2, 1]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn ends_that_the_ledger_has_not_acknowledged_are_counted() {
         let (settler, task) = Settler::new(Away, SettlerSettings::default(), |_| {});
-        let untold = settler.untold();
-        assert_eq!(untold.count(), 0);
+        let unacknowledged = settler.unacknowledged();
+        assert_eq!(unacknowledged.count(), 0);
         settler
             .permit()
             .unwrap()
@@ -688,17 +688,17 @@ mod tests {
         drop(settler);
         let stopped = tokio::time::timeout(Duration::from_secs(60), task.run()).await;
         assert!(stopped.is_err(), "it goes on until all is told");
-        assert_eq!(untold.count(), 2);
+        assert_eq!(unacknowledged.count(), 2);
 
         let (settler, task) = Settler::new(Recorder::default(), SettlerSettings::default(), |_| {});
-        let untold = settler.untold();
+        let unacknowledged = settler.unacknowledged();
         settler
             .permit()
             .unwrap()
             .send(settle(RequestNumber::now_v7()));
         drop(settler);
         task.run().await;
-        assert_eq!(untold.count(), 0);
+        assert_eq!(unacknowledged.count(), 0);
     }
 
     #[tokio::test]

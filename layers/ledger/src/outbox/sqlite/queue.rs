@@ -1,4 +1,4 @@
-//! Lines that wait for the writer: those of one call come to one row, or to nothing.
+//! Steps that wait for the writer: those of one call come to one row, or to nothing.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -10,7 +10,7 @@ use crate::{
     durable::{crash_log::CallNote, group_commit::Moment},
     embedded::now_ms,
     number::RequestNumber,
-    outbox::log::{Ending, Line},
+    outbox::log::{CallStep, Ending},
 };
 
 /// An intent says no more than which hold to release should the process die. It waits for as long as a
@@ -27,7 +27,7 @@ pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
 }
 
-/// What the lines of one call that wait come to.
+/// What the steps of one call that wait come to.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The file has nothing of this call yet.
@@ -49,12 +49,12 @@ impl Queue {
         self.calls.len()
     }
 
-    /// When the first of the lines will have waited long enough.
+    /// When the first of the steps will have waited long enough.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.calls.values().map(|waiting| waiting.due).min()
     }
 
-    /// Takes the calls whose lines have waited long enough.
+    /// Takes the calls whose steps have waited long enough.
     pub(super) fn take_due(&mut self, now: Moment) -> Self {
         let due = self
             .calls
@@ -70,10 +70,10 @@ impl Queue {
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Takes a line that comes after all others of its call. Says when it is due, if anything is.
-    pub(super) fn add(&mut self, line: Line, now: Moment) -> Option<Moment> {
-        match line {
-            Line::Intent {
+    /// Takes a step that comes after all others of its call. Says when it is due, if anything is.
+    pub(super) fn add(&mut self, step: CallStep, now: Moment) -> Option<Moment> {
+        match step {
+            CallStep::Intent {
                 number,
                 account,
                 key,
@@ -87,7 +87,7 @@ impl Queue {
                 });
                 Some(waiting.due)
             }
-            Line::Checkpoint(settlement) => {
+            CallStep::Checkpoint(settlement) => {
                 let waiting = self.of(settlement.number, now);
                 if !waiting.ends() {
                     waiting.due = waiting.due.min(now + NOTE_WAIT);
@@ -95,10 +95,10 @@ impl Queue {
                 }
                 Some(waiting.due)
             }
-            Line::Settle(settlement, at_ms) => {
+            CallStep::Settle(settlement, at_ms) => {
                 Some(self.end(Ending::Settle(settlement), at_ms, now))
             }
-            Line::Release {
+            CallStep::Release {
                 number,
                 account,
                 key,
@@ -111,7 +111,7 @@ impl Queue {
                 };
                 Some(self.end(release, at_ms, now))
             }
-            Line::Done { number, at_ms } => {
+            CallStep::Done { number, at_ms } => {
                 let waiting = self.of(number, now);
                 if waiting.new {
                     self.calls.remove(&number);

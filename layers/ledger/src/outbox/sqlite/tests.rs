@@ -58,8 +58,8 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
     })
 }
 
-fn intent(index: u16) -> Line {
-    Line::Intent {
+fn intent(index: u16) -> CallStep {
+    CallStep::Intent {
         number: number(index),
         account: account(),
         key: key(),
@@ -67,16 +67,16 @@ fn intent(index: u16) -> Line {
     }
 }
 
-fn checkpoint(index: u16) -> Line {
-    Line::Checkpoint(settlement(index, 40))
+fn checkpoint(index: u16) -> CallStep {
+    CallStep::Checkpoint(settlement(index, 40))
 }
 
-fn settle(index: u16) -> Line {
-    Line::Settle(settlement(index, 70), 2_000 + u64::from(index))
+fn settle(index: u16) -> CallStep {
+    CallStep::Settle(settlement(index, 70), 2_000 + u64::from(index))
 }
 
-fn release(index: u16) -> Line {
-    Line::Release {
+fn release(index: u16) -> CallStep {
+    CallStep::Release {
         number: number(index),
         account: account(),
         key: key(),
@@ -84,8 +84,8 @@ fn release(index: u16) -> Line {
     }
 }
 
-fn done(index: u16) -> Line {
-    Line::Done {
+fn done(index: u16) -> CallStep {
+    CallStep::Done {
         number: number(index),
         at_ms: 3_000 + u64::from(index),
     }
@@ -546,7 +546,7 @@ fn waiting(queue: &Queue) -> Vec<String> {
     shown
 }
 
-fn queue(lines: &[Line], now: Moment) -> Queue {
+fn queue(lines: &[CallStep], now: Moment) -> Queue {
     let mut queue = Queue::default();
     for line in lines {
         queue.add(line.clone(), now);
@@ -556,7 +556,7 @@ fn queue(lines: &[Line], now: Moment) -> Queue {
 
 #[test]
 fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
-    let again = Line::Checkpoint(settlement(1, 41));
+    let again = CallStep::Checkpoint(settlement(1, 41));
     for (lines, rows) in [
         (&[intent(1)][..], &["1 intent"][..]),
         (
