@@ -11,25 +11,28 @@
 //! The intent is appended before the ledger is asked, but it is not waited for: a process that dies
 //! before it is written leaves a hold that expires by itself, and a call that nobody charges.
 
+mod calls;
 pub mod log;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque, hash_map},
+    collections::{BTreeMap, HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
+
+use self::calls::{Acknowledged, Ended, Inner, NotAdmitted, OutboxState, Since};
 
 pub use self::log::{CallStep, Ending, Log, Pending};
 use super::{
     contract::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     embedded::now_ms,
-    settle::{Event, FRESH, cause_of, jittered},
+    settle::{Event, jittered},
 };
 use crate::{
     BoxError,
@@ -43,11 +46,6 @@ const AT_ONCE: usize = 64;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long a settlement that failed waits for the log. A disk that hangs must not keep it from the
-/// ledger, which may be there again.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the log is told what it need not keep.
-const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// A ledger with a record, on this machine, of what it has still to be told. Clones share it.
 pub struct Outbox<L, G> {
@@ -89,95 +87,6 @@ pub struct Backlog {
     pub full: bool,
     /// Why nothing can be written down, if so: then no new call is admitted.
     pub broken: Option<String>,
-}
-
-/// Why a call was not admitted.
-#[derive(Debug, thiserror::Error)]
-enum NotAdmitted {
-    #[error("the outbox cannot be written: {0}")]
-    Broken(String),
-    #[error("the outbox is full: {0} calls wait for the ledger to acknowledge their end")]
-    Full(usize),
-}
-
-struct Inner<L, G> {
-    ledger: L,
-    log: G,
-    settings: OutboxSettings,
-    clock: Clock,
-    state: Mutex<OutboxState>,
-}
-
-/// Unix time in milliseconds.
-type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// Steps are appended under its lock: in the log, those of one number stand in the order of its steps.
-struct OutboxState {
-    /// This process's calls, until their end is acknowledged.
-    calls: HashMap<RequestNumber, Call>,
-    /// What an earlier process left to be told, oldest first.
-    left: BTreeMap<RequestNumber, Ended>,
-    /// Of both, those that the ledger was told of without an answer, and since when.
-    failed: HashMap<RequestNumber, Since>,
-    /// What the ledger has acknowledged lately, oldest first.
-    acknowledged: VecDeque<Acknowledged>,
-    /// A replay was begun and has not come to its end: what is in `acknowledged` may have been lost.
-    replay_due: bool,
-    /// What the log need not keep any more, and when it was told so last.
-    forget_until_ms: Option<u64>,
-    forgot: Instant,
-}
-
-enum Call {
-    Running,
-    Ending(Ended),
-}
-
-#[derive(Clone)]
-struct Ended {
-    ending: Ending,
-    /// The date of its step.
-    at_ms: u64,
-    since: Since,
-}
-
-impl Ended {
-    /// What the ledger is to be told now.
-    fn as_of_now(&self) -> Ending {
-        match &self.ending {
-            Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
-                fresh: self.since.age() < FRESH,
-                ..Settlement::clone(settlement)
-            })),
-            release @ Ending::Release { .. } => release.clone(),
-        }
-    }
-}
-
-struct Acknowledged {
-    ended: Ended,
-    at: Instant,
-    at_ms: u64,
-}
-
-/// When the ledger was told first. What an earlier process did lies before this one's clock.
-#[derive(Clone, Copy)]
-struct Since {
-    at: Instant,
-    before: Duration,
-}
-
-impl Since {
-    fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            before: Duration::ZERO,
-        }
-    }
-
-    fn age(self) -> Duration {
-        self.before.saturating_add(self.at.elapsed())
-    }
 }
 
 impl<L: Ledger, G: Log> Outbox<L, G> {
@@ -480,172 +389,6 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         match inner.log.fault() {
             None => Ok(()),
             Some(fault) => Err(LedgerError::Unavailable(NotAdmitted::Broken(fault).into())),
-        }
-    }
-}
-
-/// The steps of this process's calls. Each takes the lock once and waits for nothing under it.
-impl<L: Ledger, G: Log> Inner<L, G> {
-    /// Says whether the number is new: then the intent is written down.
-    fn admit(&self, hold: &Hold) -> Result<bool, NotAdmitted> {
-        if let Some(fault) = self.log.fault() {
-            return Err(NotAdmitted::Broken(fault));
-        }
-        let mut state = self.lock();
-        if self.is_full(&state) {
-            return Err(NotAdmitted::Full(state.failed.len()));
-        }
-        let hash_map::Entry::Vacant(place) = state.calls.entry(hold.number) else {
-            return Ok(false);
-        };
-        place.insert(Call::Running);
-        self.log.append(CallStep::Intent {
-            number: hold.number,
-            account: hold.account.clone(),
-            key: hold.key.clone(),
-            at_ms: (self.clock)(),
-        });
-        Ok(true)
-    }
-
-    /// Nothing is held: there is nothing to end.
-    fn refused(&self, number: RequestNumber) {
-        let mut state = self.lock();
-        // Its caller may have given up, and ended it, while the refusal was on its way.
-        if matches!(state.calls.get(&number), Some(Call::Running)) {
-            state.calls.remove(&number);
-            let at_ms = (self.clock)();
-            self.log.append(CallStep::Done { number, at_ms });
-        }
-    }
-
-    /// Notes what a call has cost so far, unless it has ended meanwhile.
-    fn note(&self, settlement: &Settlement) {
-        let state = self.lock();
-        if matches!(state.calls.get(&settlement.number), Some(Call::Running)) {
-            let settlement = Arc::new(settlement.clone());
-            self.log.append(CallStep::Checkpoint(settlement));
-        }
-    }
-
-    fn knows(&self, number: RequestNumber) -> bool {
-        self.lock().calls.contains_key(&number)
-    }
-
-    /// Writes down how a call ends. A further attempt to tell the ledger changes nothing.
-    fn ends(&self, ending: Ending) {
-        let number = ending.number();
-        let mut state = self.lock();
-        if matches!(state.calls.get(&number), Some(Call::Ending(_))) {
-            return;
-        }
-        let at_ms = (self.clock)();
-        self.log.append(ending.step(at_ms));
-        let ended = Ended {
-            ending,
-            at_ms,
-            since: Since::now(),
-        };
-        state.calls.insert(number, Call::Ending(ended));
-    }
-
-    fn acknowledged(&self, number: RequestNumber) {
-        let mut state = self.lock();
-        if let Some(Call::Ending(ended)) = state.calls.remove(&number) {
-            self.done(&mut state, ended);
-        }
-    }
-
-    /// It will be told again; until then a power cut must not take it.
-    async fn unacknowledged(&self, number: RequestNumber) {
-        {
-            let state = &mut *self.lock();
-            if let Some(Call::Ending(ended)) = state.calls.get(&number) {
-                state.failed.insert(number, ended.since);
-            }
-        }
-        match timeout(SYNC_TIMEOUT, self.log.sync()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(cause)) => {
-                tracing::error!(%number, %cause, "the end of a call is in memory alone")
-            }
-            Err(_) => {
-                tracing::error!(%number, "the end of a call is in memory alone: the disk does not answer")
-            }
-        }
-    }
-
-    /// One attempt to end what an earlier process left.
-    async fn end_left(&self, ended: Ended, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
-        let ending = ended.as_of_now();
-        let number = ending.number();
-        match ending.submit(&self.ledger).await {
-            Ok(settled) => {
-                {
-                    let mut state = self.lock();
-                    if state.left.remove(&number).is_none() {
-                        return;
-                    }
-                    // It may have been noted or intended only; what was told is kept for a replay.
-                    self.log.append(ended.ending.step(ended.at_ms));
-                    self.done(&mut state, ended);
-                }
-                report(&ending.acknowledged(settled.as_ref()));
-            }
-            Err(error) => {
-                {
-                    let mut state = self.lock();
-                    if state.left.contains_key(&number) {
-                        state.failed.insert(number, ended.since);
-                    }
-                }
-                report(&Event::Unavailable {
-                    number,
-                    cause: &cause_of(error),
-                });
-            }
-        }
-    }
-
-    /// The ledger has acknowledged it. It may lose it yet.
-    fn done(&self, state: &mut OutboxState, ended: Ended) {
-        let (number, at_ms) = (ended.ending.number(), (self.clock)());
-        state.failed.remove(&number);
-        self.log.append(CallStep::Done { number, at_ms });
-        state.acknowledged.push_back(Acknowledged {
-            ended,
-            at: Instant::now(),
-            at_ms,
-        });
-        if state.acknowledged.len() > self.settings.calls_max.max(1) {
-            state.forget_oldest();
-            self.trim_log(state);
-        }
-    }
-
-    fn trim_log(&self, state: &mut OutboxState) {
-        if state.forgot.elapsed() >= FORGET_EVERY
-            && let Some(until_ms) = state.forget_until_ms.take()
-        {
-            state.forgot = Instant::now();
-            self.log.forget(until_ms);
-        }
-    }
-
-    fn is_full(&self, state: &OutboxState) -> bool {
-        state.failed.len() >= self.settings.calls_max.max(1)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // Nothing leaves the state half changed: maps, and steps that are appended whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl OutboxState {
-    fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.acknowledged.pop_front() {
-            self.forget_until_ms = Some(oldest.at_ms);
         }
     }
 }
