@@ -130,12 +130,12 @@ async fn what_waits_when_it_is_closed_is_written_and_nothing_later_is_taken() {
 
 #[tokio::test]
 async fn a_batch_that_was_put_back_is_written_before_what_came_since() {
-    let (failed, failures) = mpsc::channel();
+    let (failed, failures) = mpsc::sync_channel(2);
     let full = Arc::new(AtomicBool::new(true));
     let disk = Arc::clone(&full);
     let (writer, batches) = started(move |batch| {
         if disk.load(Ordering::Relaxed) {
-            let _ = failed.send(batch.to_vec());
+            let _ = failed.try_send(batch.to_vec());
             return Err(error(ffi::SQLITE_FULL));
         }
         Ok(())
