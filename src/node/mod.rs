@@ -373,7 +373,7 @@ impl Gateway {
             ended(&mut self.servers, FAREWELL).await;
             self.servers.shutdown().await;
         }
-        let untold = self.calls.untold();
+        let unacknowledged = self.calls.unacknowledged();
         drop(self.calls);
         // With the last answer the last way into the settler's queue is gone.
         let patience = patience_for_charges(until, Instant::now(), !done);
@@ -392,7 +392,7 @@ impl Gateway {
             return Ok(());
         }
         // What could not be told to the ledger is on this machine's disk, or lost.
-        let calls = untold.count();
+        let calls = unacknowledged.count();
         // What a settler that has died was told is neither in the ledger nor in the outbox.
         anyhow::ensure!(
             kept && !self.readiness.is_broken(),

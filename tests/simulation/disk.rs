@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tollgate_layers::{
     error::BoxError,
     facts::RequestNumber,
-    reserve::outbox::{Line, Log, Pending, log::pending},
+    reserve::outbox::{CallStep, Log, Pending, log::pending},
 };
 
 use crate::{
@@ -38,7 +38,7 @@ struct Platter {
 
 #[derive(Debug)]
 struct Stored {
-    line: Line,
+    line: CallStep,
     /// When the system has it.
     written: Ms,
 }
@@ -86,12 +86,14 @@ impl SimLog {
     }
 
     /// How long a line takes to reach the system.
-    fn delay(&self, line: &Line) -> Ms {
+    fn delay(&self, line: &CallStep) -> Ms {
         let (slowest, kind) = match line {
-            Line::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
-            Line::Checkpoint(_) => (self.sim.plan.disk.write_ms_max, 1),
-            Line::Settle(..) | Line::Release { .. } => (self.sim.plan.disk.ending_ms_max, 2),
-            Line::Done { .. } => (self.sim.plan.disk.write_ms_max, 3),
+            CallStep::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
+            CallStep::Checkpoint(_) => (self.sim.plan.disk.write_ms_max, 1),
+            CallStep::Settle(..) | CallStep::Release { .. } => {
+                (self.sim.plan.disk.ending_ms_max, 2)
+            }
+            CallStep::Done { .. } => (self.sim.plan.disk.write_ms_max, 3),
         };
         let number = bits_of(number_of(line));
         Random::of(self.sim.plan.seed, &[4, kind, number]).between(0, slowest)
@@ -99,7 +101,7 @@ impl SimLog {
 }
 
 impl Log for SimLog {
-    fn append(&self, line: Line) {
+    fn append(&self, line: CallStep) {
         if self.fault().is_some() {
             return;
         }
@@ -107,11 +109,11 @@ impl Log for SimLog {
         self.sim.note(|| {
             let (gateway, number) = (self.gateway, Short(number_of(&line)));
             let word = match &line {
-                Line::Intent { .. } => "intent".to_owned(),
-                Line::Checkpoint(settlement) => format!("checkpoint {}", settlement.cost),
-                Line::Settle(settlement, _) => format!("settle {}", settlement.cost),
-                Line::Release { .. } => "release".to_owned(),
-                Line::Done { .. } => "done".to_owned(),
+                CallStep::Intent { .. } => "intent".to_owned(),
+                CallStep::Checkpoint(settlement) => format!("checkpoint {}", settlement.cost),
+                CallStep::Settle(settlement, _) => format!("settle {}", settlement.cost),
+                CallStep::Release { .. } => "release".to_owned(),
+                CallStep::Done { .. } => "done".to_owned(),
             };
             format!("disk{gateway}    {number} {word}")
         });
@@ -155,7 +157,7 @@ impl Log for SimLog {
             .lines
             .iter()
             .filter_map(|stored| match &stored.line {
-                Line::Done { number, at_ms } if *at_ms <= forgotten => Some(*number),
+                CallStep::Done { number, at_ms } if *at_ms <= forgotten => Some(*number),
                 _ => None,
             });
         let gone: Vec<RequestNumber> = done_long_ago.collect();
@@ -182,11 +184,11 @@ impl Log for SimLog {
     }
 }
 
-fn number_of(line: &Line) -> RequestNumber {
+fn number_of(line: &CallStep) -> RequestNumber {
     match line {
-        Line::Intent { number, .. } | Line::Release { number, .. } | Line::Done { number, .. } => {
-            *number
-        }
-        Line::Checkpoint(settlement) | Line::Settle(settlement, _) => settlement.number,
+        CallStep::Intent { number, .. }
+        | CallStep::Release { number, .. }
+        | CallStep::Done { number, .. } => *number,
+        CallStep::Checkpoint(settlement) | CallStep::Settle(settlement, _) => settlement.number,
     }
 }

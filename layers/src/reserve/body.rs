@@ -86,7 +86,7 @@ impl<T: Bill> Guard<T> {
 
     /// Whether the call is told to end, which it then has.
     fn is_cut(&mut self, cx: &Context<'_>) -> bool {
-        if self.permit.is_none() || !self.call.cut.is_told(cx) {
+        if self.permit.is_none() || !self.call.cut.is_ordered(cx) {
             return false;
         }
         self.call.meter.update(|reading| {

@@ -134,7 +134,7 @@ pub use tollgate_ledger::sqlite;
 pub use tollgate_ledger::testing;
 pub use tollgate_ledger::{
     audit, book, contract as ledger, memory,
-    settle::{Bill, Ending, Event, Settler, SettlerSettings, SettlerTask, Untold},
+    settle::{Bill, Ending, Event, Settler, SettlerSettings, SettlerTask, Unacknowledged},
     transfer as copy,
 };
 

@@ -12,8 +12,9 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Row, types::Type};
 use serde::{Serialize, de::DeserializeOwned};
+use uuid::fmt::Hyphenated;
 
-use crate::BoxError;
+use crate::{BoxError, number::RequestNumber};
 
 /// How long a statement waits for somebody else's lock, a backup's or a console's.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,6 +221,20 @@ fn lock(path: &Path) -> Result<File, NotOpened> {
         }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
+}
+
+/// A statement that must have met its row.
+pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(rusqlite::Error::StatementChangedRows(changed))
+    }
+}
+
+/// A number as files have it.
+pub(crate) fn number_text(number: RequestNumber, buffer: &mut [u8; Hyphenated::LENGTH]) -> &str {
+    number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
 /// Counts beyond 2⁶³ cannot be stored and mean nothing more.

@@ -2,20 +2,21 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
-pub use crate::settle::Ending;
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
     contract::Settlement,
+    durable::crash_log::CallNote,
     number::RequestNumber,
 };
+pub use crate::{durable::crash_log::Pending, settle::Ending};
 
-/// Lines on this machine that outlive the process.
+/// Steps on this machine that outlive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a line without waiting; those of one call are written in this order. They outlive the
+    /// Takes a step without waiting; those of one call are written in this order. They outlive the
     /// process within some milliseconds, a call's intent somewhat later, a power cut after [`Log::sync`].
     /// What is lost of a call is lost from the end. Called under a lock: it must be quick.
-    fn append(&self, line: Line);
+    fn append(&self, step: CallStep);
 
     /// Resolves when all that was appended would survive a power cut.
     ///
@@ -38,10 +39,10 @@ pub trait Log: Send + Sync + 'static {
     }
 }
 
-/// A line. Those of one number come in this order: an intent, checkpoints, one settlement or release,
+/// A step of a call. Those of one number come in this order: an intent, checkpoints, one settlement or release,
 /// done; some of them may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum CallStep {
     /// The ledger is being asked to hold money for a call.
     Intent {
         /// The call's number.
@@ -78,27 +79,15 @@ pub enum Line {
     },
 }
 
-/// A call that an earlier process left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
-    /// Unix time in milliseconds of the line that says how it ends.
-    pub at_ms: u64,
-    /// What the ledger is to be told: a call of which there is but an intent is released, one that was noted
-    /// while it ran is settled so.
-    pub ending: Ending,
-    /// The ledger acknowledged it, so lately that it may be told again.
-    pub done: bool,
-}
-
 impl Ending {
-    pub(super) fn line(&self, at_ms: u64) -> Line {
+    pub(super) fn step(&self, at_ms: u64) -> CallStep {
         match self {
-            Self::Settle(settlement) => Line::Settle(Arc::clone(settlement), at_ms),
+            Self::Settle(settlement) => CallStep::Settle(Arc::clone(settlement), at_ms),
             Self::Release {
                 number,
                 account,
                 key,
-            } => Line::Release {
+            } => CallStep::Release {
                 number: *number,
                 account: account.clone(),
                 key: key.clone(),
@@ -108,39 +97,36 @@ impl Ending {
     }
 }
 
-/// What lines come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
+/// What steps come to, for a log that keeps them as they are. A checkpoint has no date here: it takes
 /// that of its intent.
 #[must_use]
-pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
+pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
     struct Call {
-        at_ms: u64,
-        ending: Ending,
-        /// Its end was told, or was being told.
-        ended: bool,
+        note: CallNote,
         done_at_ms: Option<u64>,
     }
     let mut calls: BTreeMap<RequestNumber, Call> = BTreeMap::new();
-    for line in lines {
-        let ended = matches!(line, Line::Settle(..) | Line::Release { .. });
-        let (at_ms, ending) = match line {
-            Line::Done { number, at_ms } => {
+    for step in steps {
+        let note = match step {
+            CallStep::Done { number, at_ms } => {
                 if let Some(call) = calls.get_mut(&number) {
                     call.done_at_ms = Some(at_ms);
                 }
                 continue;
             }
-            Line::Checkpoint(settlement) => {
-                let known = calls.get(&settlement.number).map_or(0, |call| call.at_ms);
-                (known, Ending::Settle(settlement))
+            CallStep::Checkpoint(settlement) => {
+                let known = calls.get(&settlement.number);
+                let at_ms = known.map_or(0, |call| call.note.at_ms);
+                CallNote::checkpoint(settlement, at_ms)
             }
-            Line::Settle(settlement, at_ms) => (at_ms, Ending::Settle(settlement)),
-            Line::Intent {
+            CallStep::Intent {
                 number,
                 account,
                 key,
                 at_ms,
-            }
-            | Line::Release {
+            } => CallNote::intent(number, account, key, at_ms),
+            CallStep::Settle(settlement, at_ms) => CallNote::end(Ending::Settle(settlement), at_ms),
+            CallStep::Release {
                 number,
                 account,
                 key,
@@ -151,29 +137,19 @@ pub fn pending(lines: impl IntoIterator<Item = Line>) -> Vec<Pending> {
                     account,
                     key,
                 };
-                (at_ms, release)
+                CallNote::end(release, at_ms)
             }
         };
         let call = Call {
-            at_ms,
-            ending,
-            ended,
+            note,
             done_at_ms: None,
         };
-        calls.insert(call.ending.number(), call);
+        calls.insert(call.note.ending.number(), call);
     }
-    // A hold that was refused left nothing to tell again.
-    let mut calls: Vec<Call> = calls
-        .into_values()
-        .filter(|call| call.ended || call.done_at_ms.is_none())
-        .collect();
-    calls.sort_by_key(|call| (call.done_at_ms.is_none(), call.done_at_ms, call.at_ms));
+    let mut calls: Vec<Call> = calls.into_values().collect();
+    calls.sort_by_key(|call| (call.done_at_ms.is_none(), call.done_at_ms, call.note.at_ms));
     calls
         .into_iter()
-        .map(|call| Pending {
-            at_ms: call.at_ms,
-            ending: call.ending,
-            done: call.done_at_ms.is_some(),
-        })
+        .filter_map(|call| call.note.pending(call.done_at_ms.is_some()))
         .collect()
 }

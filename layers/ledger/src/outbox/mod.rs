@@ -1,35 +1,38 @@
 //! A record, on this machine, of what a ledger elsewhere has still to be told.
 //!
-//! Every call leaves lines in a [`Log`]: the intent to hold money, what it has cost so far, how it
+//! Every call leaves steps in a [`Log`]: the intent to hold money, what it has cost so far, how it
 //! ended, and that the ledger has acknowledged the end. A process that dies leaves them behind, and
 //! the next one ends its calls ([`Outbox::recover`]). A ledger that falls back to an older state, as
 //! after a failover, is told again what it acknowledged last ([`Outbox::replay`]).
 //!
 //! The ledger is asked by the call's number and answers a repeat with the first result, so telling it
-//! twice is never wrong; not telling it is. Hence the order: a line that says how a call ends is
-//! appended before the ledger is told, and the line that it is done after the ledger has answered.
+//! twice is never wrong; not telling it is. Hence the order: a step that says how a call ends is
+//! appended before the ledger is told, and the step that it is done after the ledger has answered.
 //! The intent is appended before the ledger is asked, but it is not waited for: a process that dies
 //! before it is written leaves a hold that expires by itself, and a call that nobody charges.
 
+mod calls;
 pub mod log;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque, hash_map},
+    collections::{BTreeMap, HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-pub use self::log::{Ending, Line, Log, Pending};
+use self::calls::{Acknowledged, Ended, Inner, NotAdmitted, OutboxState, Since};
+
+pub use self::log::{CallStep, Ending, Log, Pending};
 use super::{
     contract::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     embedded::now_ms,
-    settle::{Event, FRESH, cause_of, jittered},
+    settle::{Event, jittered},
 };
 use crate::{
     BoxError,
@@ -43,11 +46,6 @@ const AT_ONCE: usize = 64;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long a settlement that failed waits for the log. A disk that hangs must not keep it from the
-/// ledger, which may be there again.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the log is told what it need not keep.
-const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// A ledger with a record, on this machine, of what it has still to be told. Clones share it.
 pub struct Outbox<L, G> {
@@ -91,95 +89,6 @@ pub struct Backlog {
     pub broken: Option<String>,
 }
 
-/// Why a call was not admitted.
-#[derive(Debug, thiserror::Error)]
-enum NotAdmitted {
-    #[error("the outbox cannot be written: {0}")]
-    Broken(String),
-    #[error("the outbox is full: {0} calls wait for the ledger to acknowledge their end")]
-    Full(usize),
-}
-
-struct Inner<L, G> {
-    ledger: L,
-    log: G,
-    settings: OutboxSettings,
-    clock: Clock,
-    desk: Mutex<OutboxState>,
-}
-
-/// Unix time in milliseconds.
-type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// Lines are appended under its lock: in the log, those of one number stand in the order of its steps.
-struct OutboxState {
-    /// This process's calls, until their end is acknowledged.
-    calls: HashMap<RequestNumber, Call>,
-    /// What an earlier process left to be told, oldest first.
-    left: BTreeMap<RequestNumber, Ended>,
-    /// Of both, those that the ledger was told of without an answer, and since when.
-    failed: HashMap<RequestNumber, Since>,
-    /// What the ledger has acknowledged lately, oldest first.
-    told: VecDeque<Told>,
-    /// A replay was begun and has not come to its end: what is in `told` may have been lost.
-    replay_due: bool,
-    /// What the log need not keep any more, and when it was told so last.
-    forget_until_ms: Option<u64>,
-    forgot: Instant,
-}
-
-enum Call {
-    Running,
-    Ending(Ended),
-}
-
-#[derive(Clone)]
-struct Ended {
-    ending: Ending,
-    /// The date of its line.
-    at_ms: u64,
-    since: Since,
-}
-
-impl Ended {
-    /// What the ledger is to be told now.
-    fn as_of_now(&self) -> Ending {
-        match &self.ending {
-            Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
-                fresh: self.since.age() < FRESH,
-                ..Settlement::clone(settlement)
-            })),
-            release @ Ending::Release { .. } => release.clone(),
-        }
-    }
-}
-
-struct Told {
-    ended: Ended,
-    at: Instant,
-    at_ms: u64,
-}
-
-/// When the ledger was told first. What an earlier process did lies before this one's clock.
-#[derive(Clone, Copy)]
-struct Since {
-    at: Instant,
-    before: Duration,
-}
-
-impl Since {
-    fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            before: Duration::ZERO,
-        }
-    }
-
-    fn age(self) -> Duration {
-        self.before.saturating_add(self.at.elapsed())
-    }
-}
-
 impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Reads what an earlier process left unfinished.
     ///
@@ -189,7 +98,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Self::open_by_clock(ledger, log, settings, now_ms).await
     }
 
-    /// As [`Outbox::open`], with another clock for the dates of lines: Unix time in milliseconds.
+    /// As [`Outbox::open`], with another clock for the dates of steps: Unix time in milliseconds.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -200,11 +109,11 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<Self, BoxError> {
         let (left, now, at_ms) = (log.load().await?, Instant::now(), clock());
-        let mut desk = OutboxState {
+        let mut state = OutboxState {
             calls: HashMap::new(),
             left: BTreeMap::new(),
             failed: HashMap::new(),
-            told: VecDeque::new(),
+            acknowledged: VecDeque::new(),
             replay_due: false,
             forget_until_ms: None,
             forgot: now,
@@ -221,14 +130,14 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
             };
             if pending.done {
                 // The ledger may have fallen back while nobody was here to see it.
-                desk.replay_due = true;
-                desk.told.push_back(Told {
+                state.replay_due = true;
+                state.acknowledged.push_back(Acknowledged {
                     ended,
                     at: now,
                     at_ms,
                 });
             } else {
-                desk.left.insert(ended.ending.number(), ended);
+                state.left.insert(ended.ending.number(), ended);
             }
         }
         Ok(Self {
@@ -237,7 +146,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 log,
                 settings,
                 clock: Box::new(clock),
-                desk: Mutex::new(desk),
+                state: Mutex::new(state),
             }),
         })
     }
@@ -277,12 +186,17 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 .for_each_concurrent(AT_ONCE, |ended| inner.end_left(ended, report))
                 .await;
             let first = {
-                let desk = inner.lock();
-                if desk.left.is_empty() && !desk.replay_due {
+                let state = inner.lock();
+                if state.left.is_empty() && !state.replay_due {
                     return;
                 }
-                let told = || desk.told.front().map(|told| told.ended.ending.number());
-                desk.left.keys().next().copied().or_else(told)
+                let oldest = || {
+                    state
+                        .acknowledged
+                        .front()
+                        .map(|oldest| oldest.ended.ending.number())
+                };
+                state.left.keys().next().copied().or_else(oldest)
             };
             sleep(first.map_or(wait / 2, |number| jittered(wait, number))).await;
             wait = RETRY_MAX.min(wait * 2);
@@ -298,13 +212,17 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
         let began = Instant::now();
-        let told: Vec<Ended> = {
-            let mut desk = inner.lock();
-            desk.replay_due = true;
-            desk.told.iter().map(|told| told.ended.clone()).collect()
+        let lately: Vec<Ended> = {
+            let mut state = inner.lock();
+            state.replay_due = true;
+            state
+                .acknowledged
+                .iter()
+                .map(|call| call.ended.clone())
+                .collect()
         };
-        let mut answers = stream::iter(told)
-            .map(|ended| async move { ended.as_of_now().tell(&inner.ledger).await })
+        let mut answers = stream::iter(lately)
+            .map(|ended| async move { ended.as_of_now().submit(&inner.ledger).await })
             .buffered(AT_ONCE);
         let (mut booked_anew, mut failed) = (0, None);
         while let Some(answer) = answers.next().await {
@@ -318,11 +236,15 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         if let Some(error) = failed {
             return Err(error);
         }
-        let mut desk = inner.lock();
-        desk.replay_due = false;
+        let mut state = inner.lock();
+        state.replay_due = false;
         // The ledger may fall back once more, to before this replay.
-        for told in desk.told.iter_mut().take_while(|told| told.at < began) {
-            told.at = began;
+        for call in state
+            .acknowledged
+            .iter_mut()
+            .take_while(|call| call.at < began)
+        {
+            call.at = began;
         }
         Ok(booked_anew)
     }
@@ -337,16 +259,16 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// need not be kept for a replay.
     pub fn confirmed(&self) {
         let (inner, now) = (&*self.inner, Instant::now());
-        let mut desk = inner.lock();
-        if desk.replay_due {
+        let mut state = inner.lock();
+        if state.replay_due {
             return;
         }
-        while let Some(oldest) = desk.told.front()
+        while let Some(oldest) = state.acknowledged.front()
             && now.duration_since(oldest.at) > inner.settings.replay_window
         {
-            desk.forget_oldest();
+            state.forget_oldest();
         }
-        inner.tell_log_to_forget(&mut desk);
+        inner.trim_log(&mut state);
     }
 
     /// What waits for the ledger.
@@ -354,13 +276,13 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     pub fn backlog(&self) -> Backlog {
         let inner = &*self.inner;
         let broken = inner.log.fault();
-        let desk = inner.lock();
-        let oldest = desk.failed.values().map(|since| since.age()).max();
+        let state = inner.lock();
+        let oldest = state.failed.values().map(|since| since.age()).max();
         Backlog {
-            calls: desk.failed.len(),
+            calls: state.failed.len(),
             oldest,
             overdue: oldest.is_some_and(|age| age > inner.settings.age_max),
-            full: inner.is_full(&desk),
+            full: inner.is_full(&state),
             broken,
         }
     }
@@ -467,172 +389,6 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         match inner.log.fault() {
             None => Ok(()),
             Some(fault) => Err(LedgerError::Unavailable(NotAdmitted::Broken(fault).into())),
-        }
-    }
-}
-
-/// The steps of this process's calls. Each takes the lock once and waits for nothing under it.
-impl<L: Ledger, G: Log> Inner<L, G> {
-    /// Says whether the number is new: then the intent is written down.
-    fn admit(&self, hold: &Hold) -> Result<bool, NotAdmitted> {
-        if let Some(fault) = self.log.fault() {
-            return Err(NotAdmitted::Broken(fault));
-        }
-        let mut desk = self.lock();
-        if self.is_full(&desk) {
-            return Err(NotAdmitted::Full(desk.failed.len()));
-        }
-        let hash_map::Entry::Vacant(place) = desk.calls.entry(hold.number) else {
-            return Ok(false);
-        };
-        place.insert(Call::Running);
-        self.log.append(Line::Intent {
-            number: hold.number,
-            account: hold.account.clone(),
-            key: hold.key.clone(),
-            at_ms: (self.clock)(),
-        });
-        Ok(true)
-    }
-
-    /// Nothing is held: there is nothing to end.
-    fn refused(&self, number: RequestNumber) {
-        let mut desk = self.lock();
-        // Its caller may have given up, and ended it, while the refusal was on its way.
-        if matches!(desk.calls.get(&number), Some(Call::Running)) {
-            desk.calls.remove(&number);
-            let at_ms = (self.clock)();
-            self.log.append(Line::Done { number, at_ms });
-        }
-    }
-
-    /// Notes what a call has cost so far, unless it has ended meanwhile.
-    fn note(&self, settlement: &Settlement) {
-        let desk = self.lock();
-        if matches!(desk.calls.get(&settlement.number), Some(Call::Running)) {
-            let settlement = Arc::new(settlement.clone());
-            self.log.append(Line::Checkpoint(settlement));
-        }
-    }
-
-    fn knows(&self, number: RequestNumber) -> bool {
-        self.lock().calls.contains_key(&number)
-    }
-
-    /// Writes down how a call ends. A further attempt to tell the ledger changes nothing.
-    fn ends(&self, ending: Ending) {
-        let number = ending.number();
-        let mut desk = self.lock();
-        if matches!(desk.calls.get(&number), Some(Call::Ending(_))) {
-            return;
-        }
-        let at_ms = (self.clock)();
-        self.log.append(ending.line(at_ms));
-        let ended = Ended {
-            ending,
-            at_ms,
-            since: Since::now(),
-        };
-        desk.calls.insert(number, Call::Ending(ended));
-    }
-
-    fn acknowledged(&self, number: RequestNumber) {
-        let mut desk = self.lock();
-        if let Some(Call::Ending(ended)) = desk.calls.remove(&number) {
-            self.done(&mut desk, ended);
-        }
-    }
-
-    /// It will be told again; until then a power cut must not take it.
-    async fn unacknowledged(&self, number: RequestNumber) {
-        {
-            let desk = &mut *self.lock();
-            if let Some(Call::Ending(ended)) = desk.calls.get(&number) {
-                desk.failed.insert(number, ended.since);
-            }
-        }
-        match timeout(SYNC_TIMEOUT, self.log.sync()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(cause)) => {
-                tracing::error!(%number, %cause, "the end of a call is in memory alone")
-            }
-            Err(_) => {
-                tracing::error!(%number, "the end of a call is in memory alone: the disk does not answer")
-            }
-        }
-    }
-
-    /// One attempt to end what an earlier process left.
-    async fn end_left(&self, ended: Ended, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
-        let ending = ended.as_of_now();
-        let number = ending.number();
-        match ending.tell(&self.ledger).await {
-            Ok(settled) => {
-                {
-                    let mut desk = self.lock();
-                    if desk.left.remove(&number).is_none() {
-                        return;
-                    }
-                    // It may have been noted or intended only; what was told is kept for a replay.
-                    self.log.append(ended.ending.line(ended.at_ms));
-                    self.done(&mut desk, ended);
-                }
-                report(&ending.told(settled.as_ref()));
-            }
-            Err(error) => {
-                {
-                    let mut desk = self.lock();
-                    if desk.left.contains_key(&number) {
-                        desk.failed.insert(number, ended.since);
-                    }
-                }
-                report(&Event::Unavailable {
-                    number,
-                    cause: &cause_of(error),
-                });
-            }
-        }
-    }
-
-    /// The ledger has acknowledged it. It may lose it yet.
-    fn done(&self, desk: &mut OutboxState, ended: Ended) {
-        let (number, at_ms) = (ended.ending.number(), (self.clock)());
-        desk.failed.remove(&number);
-        self.log.append(Line::Done { number, at_ms });
-        desk.told.push_back(Told {
-            ended,
-            at: Instant::now(),
-            at_ms,
-        });
-        if desk.told.len() > self.settings.calls_max.max(1) {
-            desk.forget_oldest();
-            self.tell_log_to_forget(desk);
-        }
-    }
-
-    fn tell_log_to_forget(&self, desk: &mut OutboxState) {
-        if desk.forgot.elapsed() >= FORGET_EVERY
-            && let Some(until_ms) = desk.forget_until_ms.take()
-        {
-            desk.forgot = Instant::now();
-            self.log.forget(until_ms);
-        }
-    }
-
-    fn is_full(&self, desk: &OutboxState) -> bool {
-        desk.failed.len() >= self.settings.calls_max.max(1)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // No step leaves the desk half changed: maps, and lines that are appended whole.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl OutboxState {
-    fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.told.pop_front() {
-            self.forget_until_ms = Some(oldest.at_ms);
         }
     }
 }

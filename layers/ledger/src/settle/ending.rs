@@ -40,8 +40,11 @@ impl Ending {
         }
     }
 
-    /// Tells the ledger. A settlement is answered with what was booked.
-    pub(crate) async fn tell<L: Ledger>(&self, ledger: &L) -> Result<Option<Settled>, LedgerError> {
+    /// Submits it to the ledger. A settlement is answered with what was booked.
+    pub(crate) async fn submit<L: Ledger>(
+        &self,
+        ledger: &L,
+    ) -> Result<Option<Settled>, LedgerError> {
         match self {
             Self::Settle(settlement) => ledger.settle(settlement).await.map(Some),
             Self::Release {
@@ -53,7 +56,7 @@ impl Ending {
     }
 
     /// What is reported once the ledger has answered so.
-    pub(crate) fn told<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
+    pub(crate) fn acknowledged<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
         match (self, settled) {
             (Self::Settle(settlement), Some(settled)) => Event::Settled {
                 settlement,

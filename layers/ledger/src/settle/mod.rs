@@ -4,13 +4,15 @@
 mod ending;
 mod running;
 mod settler;
+mod task;
 
 #[cfg(feature = "outbox")]
 pub(crate) use self::ending::{FRESH, cause_of, jittered};
 pub use self::{
     ending::Ending,
     running::{Cut, Granted, RunningEntry},
-    settler::{Event, QueuePermit, Settler, SettlerSettings, SettlerTask, Untold},
+    settler::{Event, QueuePermit, Settler, SettlerSettings, Unacknowledged},
+    task::SettlerTask,
 };
 use crate::{contract::Item, money::MicroRub, usage::Reading};
 

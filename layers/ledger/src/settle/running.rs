@@ -41,20 +41,20 @@ pub struct Granted<T> {
 /// Whether a call is told to end now.
 #[derive(Debug, Default)]
 pub struct Cut {
-    told: AtomicBool,
+    ordered: AtomicBool,
     owner: AtomicWaker,
 }
 
 impl Cut {
-    fn tell(&self) {
-        self.told.store(true, Ordering::Release);
+    fn order(&self) {
+        self.ordered.store(true, Ordering::Release);
         self.owner.wake();
     }
 
     /// Whoever asks is woken when it becomes true.
-    pub fn is_told(&self, cx: &Context<'_>) -> bool {
+    pub fn is_ordered(&self, cx: &Context<'_>) -> bool {
         self.owner.register(cx.waker());
-        self.told.load(Ordering::Acquire)
+        self.ordered.load(Ordering::Acquire)
     }
 }
 
@@ -108,7 +108,7 @@ impl<T: Bill> Call for Granted<T> {
     }
 
     fn cut(&self) {
-        self.cut.tell();
+        self.cut.order();
     }
 }
 

@@ -27,15 +27,18 @@ use crate::{
     account::{AccountId, KeyId, KeyRecord},
     book::{Account, KeyBook},
     ceiling::{Ceilings, Period},
-    contract::{Item, Receipt, Settlement, TariffVersion},
-    durable::file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
+    contract::{Item, Receipt, TariffVersion},
+    durable::{
+        crash_log,
+        file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
+    },
     embedded::{State, now_ms},
     money::MicroRub,
     number::RequestNumber,
     usage::Usage,
 };
 
-pub(super) use crate::durable::file::{count, integer};
+pub(super) use crate::durable::file::{count, integer, one};
 
 /// `tgl1`, version 1.
 pub(super) const LEDGER: Kind = Kind {
@@ -99,13 +102,9 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
-/// For journals, what running calls have cost so far, and what a copy did not bring. A file that an
-/// earlier version made gets them when it is opened.
+/// For journals, and what a copy did not bring. A file that an earlier version made gets them when it is opened, and
+/// a place for what running calls have cost so far.
 const ADDITIONS: &str = "
-CREATE TABLE IF NOT EXISTS running (
-    number TEXT PRIMARY KEY NOT NULL,
-    settlement TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS forgotten (
     account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
 ) STRICT, WITHOUT ROWID;
@@ -335,6 +334,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 
 /// What a file of an earlier version lacks.
 pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(crash_log::SCHEMA)?;
     conn.execute_batch(ADDITIONS)?;
     add_columns(conn, "receipts", &RECEIPT_COLUMNS)?;
     add_columns(conn, "keys", &KEY_COLUMNS.map(|name| (name, "INTEGER")))
@@ -372,12 +372,8 @@ pub(super) fn missing(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 
 /// Settles the calls that ran when an earlier process died, by what it had noted last.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
-    let left: Vec<Settlement> = books
-        .prepare("SELECT settlement FROM running ORDER BY number")?
-        .query_map([], |row| from_json(row, 0))?
-        .collect::<rusqlite::Result<_>>()?;
     let mut records = Vec::new();
-    for settlement in &left {
+    for settlement in &crash_log::left(books)? {
         // The book is new: its hold died with the process.
         let (settled, record) = state.settle_unknown(settlement, now_ms());
         records.extend(record);
@@ -389,8 +385,7 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
         );
     }
     batch::write(books, records.iter())?;
-    books.execute("DELETE FROM running", [])?;
-    Ok(())
+    crash_log::forget_all(books)
 }
 
 pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
@@ -517,15 +512,6 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
                 .and_then(|text| text.parse().ok()),
         },
     })
-}
-
-/// A statement that must have met its row.
-pub(super) fn one(changed: usize) -> rusqlite::Result<()> {
-    if changed == 1 {
-        Ok(())
-    } else {
-        Err(rusqlite::Error::StatementChangedRows(changed))
-    }
 }
 
 pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {

@@ -30,7 +30,6 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -39,7 +38,7 @@ use rusqlite::Connection;
 pub use self::{copy::SqliteCopy, file::OpenError};
 use self::{
     journal::JournalRange,
-    writer::{Committed, Fault, Haste, Shared},
+    writer::{Haste, WrittenBook},
 };
 use super::{
     contract::{
@@ -53,6 +52,7 @@ use crate::{
     BoxError,
     account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
+    durable::group_commit::Committed,
     number::RequestNumber,
 };
 
@@ -67,9 +67,9 @@ pub struct SqliteLedger {
 
 struct Inner {
     path: PathBuf,
-    shared: Arc<Shared>,
     reader: Arc<Mutex<Option<Connection>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// Dropped, it is not waited for: what nobody waited for may be lost.
+    book: WrittenBook,
 }
 
 impl SqliteLedger {
@@ -79,9 +79,8 @@ impl SqliteLedger {
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
-        let shared = Arc::new(Shared::new(opened.state));
-        let writer =
-            writer::start(Arc::clone(&shared), opened.writer, opened.lock).map_err(|source| {
+        let book =
+            WrittenBook::start(opened.state, opened.writer, opened.lock).map_err(|source| {
                 OpenError::Io {
                     path: opened.path.clone(),
                     source,
@@ -90,9 +89,8 @@ impl SqliteLedger {
         Ok(Self {
             inner: Arc::new(Inner {
                 path: opened.path,
-                shared,
                 reader: Arc::new(Mutex::new(Some(opened.reader))),
-                writer: Mutex::new(Some(writer)),
+                book,
             }),
         })
     }
@@ -100,23 +98,10 @@ impl SqliteLedger {
     /// Writes what is queued and lets go of the file. Whatever is asked later gets
     /// [`LedgerError::Unavailable`]. When it is called twice, the first call alone waits.
     pub async fn close(&self) {
-        let writer = self
-            .inner
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
         let reader = Arc::clone(&self.inner.reader);
-        let shared = Arc::clone(&self.inner.shared);
-        let closing = tokio::task::spawn_blocking(move || {
-            // The writer goes last: whoever closes last folds the log into the file, and a reader cannot.
-            drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
-            shared.close();
-            writer.map(JoinHandle::join)
-        });
-        if !matches!(closing.await, Ok(None | Some(Ok(())))) {
-            tracing::error!("the thread that writes the ledger file panicked");
-        }
+        // The writer goes last: whoever closes last folds the log into the file, and a reader cannot.
+        let no_reader = move || drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.inner.book.close(no_reader).await;
     }
 
     /// Whether calls may be sold on it.
@@ -124,7 +109,7 @@ impl SqliteLedger {
     /// # Errors
     /// It is closed, or its file could not be written.
     pub fn check(&self) -> Result<(), BoxError> {
-        self.inner.shared.look(|_| ())
+        self.inner.book.read(|_| ())
     }
 
     fn queue<T>(
@@ -132,7 +117,7 @@ impl SqliteLedger {
         change: impl FnOnce(&mut State, u64) -> Result<Journaled<T>, BookError>,
     ) -> Result<(T, Committed), BookError> {
         self.inner
-            .shared
+            .book
             .queue(Haste::Now, change)
             .map_err(BookError::Unavailable)?
     }
@@ -140,7 +125,7 @@ impl SqliteLedger {
     async fn durable<T>(&self, queued: Result<(T, Committed), BookError>) -> Result<T, BookError> {
         let (answer, committed) = queued?;
         self.inner
-            .shared
+            .book
             .committed(committed)
             .await
             .map_err(BookError::Unavailable)?;
@@ -148,7 +133,7 @@ impl SqliteLedger {
     }
 
     fn look<T>(&self, look: impl FnOnce(&State) -> T) -> Result<T, BookError> {
-        self.inner.shared.look(look).map_err(BookError::Unavailable)
+        self.inner.book.read(look).map_err(BookError::Unavailable)
     }
 
     async fn read<T: Send + 'static>(
@@ -158,7 +143,7 @@ impl SqliteLedger {
         let reader = Arc::clone(&self.inner.reader);
         let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
             let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            let conn = reader.as_ref().ok_or(Fault::Closed)?;
+            let conn = reader.as_ref().ok_or_else(WrittenBook::closed)?;
             Ok(query(conn)?)
         });
         read.await?
@@ -188,22 +173,15 @@ impl SqliteLedger {
         haste: Haste,
         change: impl FnOnce(&mut State, u64) -> (T, R),
     ) -> Result<T, BoxError> {
-        let shared = &self.inner.shared;
+        let book = &self.inner.book;
         let Ok((answer, committed)) =
-            shared.queue(haste, |state, now| Ok::<_, Infallible>(change(state, now)))?;
-        shared.committed(committed).await?;
+            book.queue(haste, |state, now| Ok::<_, Infallible>(change(state, now)))?;
+        book.committed(committed).await?;
         Ok(answer)
     }
 
     async fn find_receipt(&self, number: RequestNumber) -> Result<Option<Receipt>, BoxError> {
         self.read(move |conn| file::receipt(conn, number)).await
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Not joined: a drop may stand on an async thread. What nobody waited for may be lost.
-        self.shared.close();
     }
 }
 
@@ -219,7 +197,7 @@ impl Ledger for SqliteLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let reserved = self
             .inner
-            .shared
+            .book
             .touch(|state, now| state.book.reserve(hold, now));
         reserved
             .map_err(LedgerError::Unavailable)?
@@ -227,8 +205,8 @@ impl Ledger for SqliteLedger {
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        let shared = &self.inner.shared;
-        let known = shared
+        let book = &self.inner.book;
+        let known = book
             .queue(Haste::Gather, |state, now| state.settle(settlement, now))
             .map_err(LedgerError::Unavailable)?;
         let (settled, committed) = match known {
@@ -242,7 +220,7 @@ impl Ledger for SqliteLedger {
                 if let Some(first) = first.filter(|first| first.booked != Booked::Stale) {
                     return Ok(first_result(&first));
                 }
-                let Ok(queued) = shared
+                let Ok(queued) = book
                     .queue(Haste::Gather, |state, now| {
                         Ok::<_, Infallible>(state.settle_unknown(settlement, now))
                     })
@@ -250,8 +228,7 @@ impl Ledger for SqliteLedger {
                 queued
             }
         };
-        shared
-            .committed(committed)
+        book.committed(committed)
             .await
             .map_err(LedgerError::Unavailable)?;
         Ok(settled)
@@ -277,8 +254,8 @@ impl Ledger for SqliteLedger {
         account: &AccountId,
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
-        let shared = &self.inner.shared;
-        let record = shared
+        let book = &self.inner.book;
+        let record = book
             .wind_down(|state, now| state.release(number, account, now))
             .map_err(LedgerError::Unavailable)?;
         let Some(record) = record else { return Ok(()) };
@@ -302,7 +279,7 @@ impl Ledger for SqliteLedger {
     ) -> Result<bool, LedgerError> {
         let extended = self
             .inner
-            .shared
+            .book
             .wind_down(|state, now| state.book.extend(number, account, ttl, now));
         extended.map_err(LedgerError::Unavailable)
     }
@@ -310,8 +287,8 @@ impl Ledger for SqliteLedger {
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
         let probed = self
             .inner
-            .shared
-            .look(|state| state.book.probe(account, key, now_ms()));
+            .book
+            .read(|state| state.book.probe(account, key, now_ms()));
         probed
             .map_err(LedgerError::Unavailable)?
             .map_err(LedgerError::Refused)
@@ -320,7 +297,7 @@ impl Ledger for SqliteLedger {
     async fn expire(&self) -> Result<usize, LedgerError> {
         let expired = self
             .inner
-            .shared
+            .book
             .wind_down(|state, now| state.book.expire(EXPIRE_MAX, now));
         expired.map_err(LedgerError::Unavailable)
     }
@@ -457,11 +434,11 @@ fn open_holds(state: &State) -> Vec<(AccountId, RequestNumber)> {
 
 impl KeyStore for SqliteLedger {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        self.inner.shared.look(|state| state.find_key(digest))
+        self.inner.book.read(|state| state.find_key(digest))
     }
 
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
-        Some(self.inner.shared.look(|state| state.find_key(digest)))
+        Some(self.inner.book.read(|state| state.find_key(digest)))
     }
 }
 

@@ -1,18 +1,16 @@
-//! Lines that wait for the writer: those of one call come to one row, or to nothing.
+//! Steps that wait for the writer: those of one call come to one row, or to nothing.
 
 use std::{
     collections::{BTreeMap, btree_map},
-    sync::Arc,
     time::Duration,
 };
 
-use super::{Moment, TURN};
+use super::TURN;
 use crate::{
-    account::{AccountId, KeyId},
-    contract::Settlement,
+    durable::{crash_log::CallNote, group_commit::Moment},
     embedded::now_ms,
     number::RequestNumber,
-    outbox::log::Line,
+    outbox::log::{CallStep, Ending},
 };
 
 /// An intent says no more than which hold to release should the process die. It waits for as long as a
@@ -29,7 +27,7 @@ pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
 }
 
-/// What the lines of one call that wait come to.
+/// What the steps of one call that wait come to.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The file has nothing of this call yet.
@@ -37,26 +35,9 @@ pub(super) struct Waiting {
     /// Until then it waits for what may come.
     due: Moment,
     /// What takes the place of what the file has.
-    pub(super) entry: Option<Entry>,
+    pub(super) note: Option<CallNote>,
     /// Nothing more is to be told, since then.
     pub(super) done_at_ms: Option<u64>,
-}
-
-/// The newest of a call's lines.
-#[derive(Debug)]
-pub(super) enum Entry {
-    Intent {
-        account: AccountId,
-        key: KeyId,
-        at_ms: u64,
-    },
-    Checkpoint(Arc<Settlement>, u64),
-    Settle(Arc<Settlement>, u64),
-    Release {
-        account: AccountId,
-        key: KeyId,
-        at_ms: u64,
-    },
 }
 
 impl Queue {
@@ -64,12 +45,16 @@ impl Queue {
         self.calls.is_empty()
     }
 
-    /// When the first of the lines will have waited long enough.
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// When the first of the steps will have waited long enough.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.calls.values().map(|waiting| waiting.due).min()
     }
 
-    /// Takes the calls whose lines have waited long enough.
+    /// Takes the calls whose steps have waited long enough.
     pub(super) fn take_due(&mut self, now: Moment) -> Self {
         let due = self
             .calls
@@ -85,60 +70,48 @@ impl Queue {
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Takes a line that comes after all others of its call. Says when it is due, if anything is.
-    pub(super) fn add(&mut self, line: Line, now: Moment) -> Option<Moment> {
-        match line {
-            Line::Intent {
+    /// Takes a step that comes after all others of its call. Says when it is due, if anything is.
+    pub(super) fn add(&mut self, step: CallStep, now: Moment) -> Option<Moment> {
+        match step {
+            CallStep::Intent {
                 number,
                 account,
                 key,
                 at_ms,
             } => {
-                let intent = Entry::Intent {
-                    account,
-                    key,
-                    at_ms,
-                };
                 let waiting = self.calls.entry(number).or_insert(Waiting {
                     new: true,
                     due: now + INTENT_WAIT,
-                    entry: Some(intent),
+                    note: Some(CallNote::intent(number, account, key, at_ms)),
                     done_at_ms: None,
                 });
                 Some(waiting.due)
             }
-            Line::Checkpoint(settlement) => {
+            CallStep::Checkpoint(settlement) => {
                 let waiting = self.of(settlement.number, now);
                 if !waiting.ends() {
                     waiting.due = waiting.due.min(now + NOTE_WAIT);
-                    waiting.entry = Some(Entry::Checkpoint(settlement, now_ms()));
+                    waiting.note = Some(CallNote::checkpoint(settlement, now_ms()));
                 }
                 Some(waiting.due)
             }
-            Line::Settle(settlement, at_ms) => {
-                let waiting = self.of(settlement.number, now);
-                waiting.due = now + END_WAIT;
-                waiting.entry = Some(Entry::Settle(settlement, at_ms));
-                waiting.done_at_ms = None;
-                Some(waiting.due)
+            CallStep::Settle(settlement, at_ms) => {
+                Some(self.end(Ending::Settle(settlement), at_ms, now))
             }
-            Line::Release {
+            CallStep::Release {
                 number,
                 account,
                 key,
                 at_ms,
             } => {
-                let waiting = self.of(number, now);
-                waiting.due = now + END_WAIT;
-                waiting.entry = Some(Entry::Release {
+                let release = Ending::Release {
+                    number,
                     account,
                     key,
-                    at_ms,
-                });
-                waiting.done_at_ms = None;
-                Some(waiting.due)
+                };
+                Some(self.end(release, at_ms, now))
             }
-            Line::Done { number, at_ms } => {
+            CallStep::Done { number, at_ms } => {
                 let waiting = self.of(number, now);
                 if waiting.new {
                     self.calls.remove(&number);
@@ -161,8 +134,8 @@ impl Queue {
                 }
                 btree_map::Entry::Occupied(mut place) => {
                     let newer = place.get_mut();
-                    if newer.entry.is_none() {
-                        newer.entry = older.entry;
+                    if newer.note.is_none() {
+                        newer.note = older.note;
                         newer.done_at_ms = newer.done_at_ms.or(older.done_at_ms);
                     }
                     newer.new = older.new;
@@ -175,11 +148,19 @@ impl Queue {
         }
     }
 
+    fn end(&mut self, ending: Ending, at_ms: u64, now: Moment) -> Moment {
+        let waiting = self.of(ending.number(), now);
+        waiting.due = now + END_WAIT;
+        waiting.note = Some(CallNote::end(ending, at_ms));
+        waiting.done_at_ms = None;
+        waiting.due
+    }
+
     fn of(&mut self, number: RequestNumber, now: Moment) -> &mut Waiting {
         self.calls.entry(number).or_insert_with(|| Waiting {
             new: false,
             due: now + NOTE_WAIT,
-            entry: None,
+            note: None,
             done_at_ms: None,
         })
     }
@@ -187,7 +168,6 @@ impl Queue {
 
 impl Waiting {
     fn ends(&self) -> bool {
-        let ends = matches!(self.entry, Some(Entry::Settle(..) | Entry::Release { .. }));
-        ends || self.done_at_ms.is_some()
+        self.note.as_ref().is_some_and(|note| note.ended) || self.done_at_ms.is_some()
     }
 }

@@ -15,13 +15,16 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use super::queue::{Entry, Queue, Waiting};
+use super::queue::{Queue, Waiting};
 use crate::{
     BoxError,
     contract::Settlement,
-    durable::file::{
-        Kind, NotOpened, SqliteFile, count, from_json, in_one_commit, integer, parsed, to_json,
-        unreadable,
+    durable::{
+        crash_log::CallNote,
+        file::{
+            Kind, NotOpened, SqliteFile, count, from_json, in_one_commit, integer, parsed, to_json,
+            unreadable,
+        },
     },
     number::RequestNumber,
     outbox::log::{Ending, Pending},
@@ -286,12 +289,12 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
             key: parsed(row, 2)?,
         }
     };
-    let ended = kind == "settle" || kind == "release";
-    Ok((ended || !done).then_some(Pending {
-        at_ms,
+    let note = CallNote {
         ending,
-        done,
-    }))
+        ended: kind == "settle" || kind == "release",
+        at_ms,
+    };
+    Ok(note.pending(done))
 }
 
 /// Writes what waits, all or nothing, and forgets some of what was done until then. Says whether
@@ -343,40 +346,24 @@ fn write_all(
 
 fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqlite::Result<()> {
     let (number, done_at_ms) = (number.to_string(), waiting.done_at_ms.map(integer));
-    let Some(entry) = &waiting.entry else {
+    let Some(note) = &waiting.note else {
         let sql = "UPDATE calls SET done_at_ms = ?2 WHERE number = ?1";
         batch
             .prepare_cached(sql)?
             .execute(params![number, done_at_ms])?;
         return Ok(());
     };
-    let (kind, account, key, at_ms, settlement) = match entry {
-        Entry::Intent {
-            account,
-            key,
-            at_ms,
-        } => ("intent", account, key, *at_ms, None),
-        Entry::Release {
-            account,
-            key,
-            at_ms,
-        } => ("release", account, key, *at_ms, None),
-        Entry::Checkpoint(settlement, at_ms) => (
-            "checkpoint",
-            &settlement.account,
-            &settlement.key,
-            *at_ms,
-            Some(to_json(settlement)?),
-        ),
-        Entry::Settle(settlement, at_ms) => (
-            "settle",
-            &settlement.account,
-            &settlement.key,
-            *at_ms,
-            Some(to_json(settlement)?),
-        ),
+    let kind = match (&note.ending, note.ended) {
+        (Ending::Release { .. }, false) => "intent",
+        (Ending::Settle(_), false) => "checkpoint",
+        (Ending::Settle(_), true) => "settle",
+        (Ending::Release { .. }, true) => "release",
     };
-    let at_ms = integer(at_ms);
+    let (account, key, settlement) = match &note.ending {
+        Ending::Settle(call) => (&call.account, &call.key, Some(to_json(&**call)?)),
+        Ending::Release { account, key, .. } => (account, key, None),
+    };
+    let at_ms = integer(note.at_ms);
     let sum = check_sum(
         &number,
         account,

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::{
-    queue::{END_WAIT, Entry, INTENT_WAIT, NOTE_WAIT},
+    queue::{END_WAIT, INTENT_WAIT, NOTE_WAIT},
     *,
 };
 use crate::{
@@ -61,8 +61,8 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
     })
 }
 
-fn intent(index: u16) -> Line {
-    Line::Intent {
+fn intent(index: u16) -> CallStep {
+    CallStep::Intent {
         number: number(index),
         account: account(),
         key: key(),
@@ -70,16 +70,16 @@ fn intent(index: u16) -> Line {
     }
 }
 
-fn checkpoint(index: u16) -> Line {
-    Line::Checkpoint(settlement(index, 40))
+fn checkpoint(index: u16) -> CallStep {
+    CallStep::Checkpoint(settlement(index, 40))
 }
 
-fn settle(index: u16) -> Line {
-    Line::Settle(settlement(index, 70), 2_000 + u64::from(index))
+fn settle(index: u16) -> CallStep {
+    CallStep::Settle(settlement(index, 70), 2_000 + u64::from(index))
 }
 
-fn release(index: u16) -> Line {
-    Line::Release {
+fn release(index: u16) -> CallStep {
+    CallStep::Release {
         number: number(index),
         account: account(),
         key: key(),
@@ -87,8 +87,8 @@ fn release(index: u16) -> Line {
     }
 }
 
-fn done(index: u16) -> Line {
-    Line::Done {
+fn done(index: u16) -> CallStep {
+    CallStep::Done {
         number: number(index),
         at_ms: 3_000 + u64::from(index),
     }
@@ -478,8 +478,8 @@ async fn of_a_torn_log_what_came_first_is_kept() {
 async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
-    let shared = &log.inner.shared;
-    shared.lock().pages_max = Some(1);
+    let limit = |pages_max| locked(&log.inner.writer).queue.pages_max = Some(pages_max);
+    limit(1);
     for index in 100..300 {
         log.append(settle(index));
     }
@@ -492,7 +492,7 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     // Lines are taken all the same: they are of calls that run.
     log.append(done(100));
 
-    shared.lock().pages_max = Some(1_000_000);
+    limit(1_000_000);
     let healed = tokio::time::timeout(Duration::from_secs(10), async {
         while log.sync().await.is_err() {}
     });
@@ -529,13 +529,15 @@ async fn an_outbox_whose_file_failed_says_so_until_a_restart() {
 fn waiting(queue: &Queue) -> Vec<String> {
     let mut shown = Vec::new();
     for (number, waiting) in queue.iter() {
-        let word = match &waiting.entry {
+        let word = match &waiting.note {
             None => "-",
-            Some(Entry::Intent { .. }) => "intent",
-            Some(Entry::Checkpoint(settlement, _)) if settlement.cost.micro() == 40 => "noted",
-            Some(Entry::Checkpoint(..)) => "noted again",
-            Some(Entry::Settle(..)) => "settle",
-            Some(Entry::Release { .. }) => "release",
+            Some(note) => match (&note.ending, note.ended) {
+                (Ending::Release { .. }, false) => "intent",
+                (Ending::Settle(call), false) if call.cost.micro() == 40 => "noted",
+                (Ending::Settle(_), false) => "noted again",
+                (Ending::Settle(_), true) => "settle",
+                (Ending::Release { .. }, true) => "release",
+            },
         };
         let done = if waiting.done_at_ms.is_some() {
             ", done"
@@ -547,7 +549,7 @@ fn waiting(queue: &Queue) -> Vec<String> {
     shown
 }
 
-fn queue(lines: &[Line], now: Moment) -> Queue {
+fn queue(lines: &[CallStep], now: Moment) -> Queue {
     let mut queue = Queue::default();
     for line in lines {
         queue.add(line.clone(), now);
@@ -557,7 +559,7 @@ fn queue(lines: &[Line], now: Moment) -> Queue {
 
 #[test]
 fn lines_of_a_call_that_wait_come_to_one_row_or_to_none() {
-    let again = Line::Checkpoint(settlement(1, 41));
+    let again = CallStep::Checkpoint(settlement(1, 41));
     for (lines, rows) in [
         (&[intent(1)][..], &["1 intent"][..]),
         (
@@ -622,7 +624,7 @@ fn an_intent_waits_for_a_short_call_and_an_end_for_the_ledgers_answer() {
 
 #[test]
 fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
-    let shared = Shared::default();
+    let writer = GroupCommit::without_thread(Work::default());
     let soon = Moment::now();
     let late = soon + Duration::from_secs(3_600);
     for (line, sleeps_until, woken) in [
@@ -637,9 +639,9 @@ fn the_writer_is_woken_by_what_is_due_sooner_than_it_looks_itself() {
         (done(3), late, true),
     ] {
         let what = format!("{line:?}");
-        shared.lock().sleeps_until = Some(sleeps_until);
-        shared.append(line);
-        assert_eq!(shared.lock().sleeps_until.is_none(), woken, "{what}");
+        writer.pretend_asleep(sleeps_until);
+        append(&writer, line);
+        assert_eq!(writer.is_awake(), woken, "{what}");
     }
 }
 

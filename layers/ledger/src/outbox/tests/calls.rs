@@ -1,0 +1,147 @@
+//! Each step of a call is written once and in order, and nothing is sold that could not be.
+
+use super::*;
+
+#[tokio::test]
+async fn each_step_of_a_call_is_written_once_and_in_order() {
+    use Fault::{After, Before, Fine};
+    let settled = ["intent 1", "checkpoint 1", "settle 1", "done 1"];
+    let released = ["intent 1", "release 1", "done 1"];
+    for (faults, lines) in [
+        (&[Fine][..], &settled[..]),
+        (&[Fine, Before, After, Before, Fine], &settled),
+        (&[After, Fine], &released),
+        (&[Before, After, Before, Fine], &released),
+    ] {
+        let ledger = funded().await;
+        let log = Lines::default();
+        let wire = Wire::to(&ledger).faulty(faults);
+        let outbox = opened(&wire, &log, OutboxSettings::default()).await;
+        call(&outbox).await;
+        assert_eq!(log.shown(), lines, "{faults:?}");
+        // Too late: the call has ended.
+        outbox.checkpoint(&[settlement(1, NOTED)]).await.unwrap();
+        assert_eq!(log.shown(), lines, "{faults:?}");
+        // An end that was not acknowledged is made durable before it is waited for.
+        let failures = faults[1..].iter().filter(|fault| **fault != Fine).count();
+        assert_eq!(log.0.lock().unwrap().syncs, failures, "{faults:?}");
+        assert_eq!(outbox.backlog(), Backlog::default(), "{faults:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_hold_leaves_nothing_to_end() {
+    let (ledger, wire, lines, outbox) = fresh_outbox().await;
+    let dear = Hold {
+        want: MicroRub::new(5_000),
+        least: MicroRub::new(5_000),
+        ..hold(1)
+    };
+    let refused = outbox.reserve(&dear).await;
+    assert!(
+        matches!(refused, Err(LedgerError::Refused(_))),
+        "{refused:?}"
+    );
+    assert_eq!(lines.shown(), ["intent 1", "done 1"]);
+    assert_eq!(log::pending(lines.all()), []);
+
+    // A hold that stands is not given up because its number comes again with other wishes.
+    outbox.reserve(&hold(2)).await.unwrap();
+    let conflict = Hold {
+        want: MicroRub::new(101),
+        ..hold(2)
+    };
+    assert!(outbox.reserve(&conflict).await.is_err());
+    assert_eq!(lines.shown()[2..], ["intent 2"]);
+    assert_eq!(held(&ledger).await, 100);
+    assert_eq!(wire.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_left_while_it_was_reserved_is_released() {
+    let ledger = funded().await;
+    let lines = Lines::default();
+    let wire = Wire::to(&ledger).faulty(&[Fault::DiesAfter]);
+    let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
+    assert!(outbox.reserve(&hold(1)).now_or_never().is_none());
+    assert_eq!(held(&ledger).await, 100);
+    outbox.release(number(1), &account(), &key()).await.unwrap();
+    assert_eq!(held(&ledger).await, 0);
+    assert_eq!(lines.shown(), ["intent 1", "release 1", "done 1"]);
+}
+
+#[tokio::test]
+async fn nothing_is_sold_that_could_not_be_written_down_but_what_was_sold_is_charged() {
+    let (ledger, wire, lines, outbox) = fresh_outbox().await;
+    outbox.reserve(&hold(1)).await.unwrap();
+    lines.0.lock().unwrap().fault = Some("the disk is full".into());
+
+    let Err(LedgerError::Unavailable(cause)) = outbox.reserve(&hold(2)).await else {
+        panic!("a hold without a record")
+    };
+    assert!(cause.to_string().contains("the disk is full"), "{cause}");
+    assert!(outbox.checkpoint(&[settlement(1, NOTED)]).await.is_err());
+    assert_eq!(outbox.backlog().broken.as_deref(), Some("the disk is full"));
+
+    wire.down(true);
+    assert!(outbox.settle(&settlement(1, COST)).await.is_err());
+    wire.down(false);
+    outbox.settle(&settlement(1, COST)).await.unwrap();
+    assert_eq!(balance(&ledger).await, 1_000 - COST);
+    assert_eq!(wire.asked(), ["reserve 1", "settle 1", "settle 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_outbox_admits_nothing_until_the_ledger_has_answered() {
+    let ledger = funded().await;
+    let (wire, lines) = (Wire::to(&ledger), Lines::default());
+    let settings = OutboxSettings {
+        calls_max: 2,
+        age_max: Duration::from_secs(60),
+        ..OutboxSettings::default()
+    };
+    let outbox = opened(&wire, &lines, settings).await;
+    for index in 1..=3 {
+        outbox.reserve(&hold(index)).await.unwrap();
+    }
+    assert_eq!(outbox.backlog(), Backlog::default());
+
+    wire.down(true);
+    assert!(outbox.settle(&settlement(1, COST)).await.is_err());
+    advance(Duration::from_secs(10)).await;
+    assert!(outbox.release(number(2), &account(), &key()).await.is_err());
+    let expected = |seconds, overdue| Backlog {
+        calls: 2,
+        oldest: Some(Duration::from_secs(seconds)),
+        overdue,
+        full: true,
+        broken: None,
+    };
+    assert_eq!(outbox.backlog(), expected(10, false));
+    let Err(LedgerError::Unavailable(cause)) = outbox.reserve(&hold(4)).await else {
+        panic!("a full outbox admitted a call")
+    };
+    assert!(cause.to_string().contains("full: 2 calls"), "{cause}");
+    // Its guard releases it all the same; the outbox does not fill further with what it refused.
+    assert!(outbox.release(number(4), &account(), &key()).await.is_err());
+    assert_eq!(outbox.backlog(), expected(10, false));
+    assert!(!lines.shown().iter().any(|line| line.ends_with(" 4")));
+    // What was admitted may end still.
+    assert!(outbox.settle(&settlement(3, COST)).await.is_err());
+    assert_eq!(outbox.backlog().calls, 3);
+    advance(Duration::from_secs(51)).await;
+    assert!(outbox.backlog().overdue);
+
+    wire.down(false);
+    outbox.settle(&settlement(1, COST)).await.unwrap();
+    outbox.settle(&settlement(3, COST)).await.unwrap();
+    assert_eq!(
+        outbox.backlog(),
+        Backlog {
+            calls: 1,
+            full: false,
+            ..expected(51, false)
+        }
+    );
+    outbox.reserve(&hold(4)).await.unwrap();
+}

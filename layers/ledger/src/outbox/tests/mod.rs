@@ -1,0 +1,332 @@
+mod calls;
+mod recovery;
+mod replay;
+
+use std::{collections::HashSet, future::pending};
+
+use futures_util::FutureExt;
+use tokio::{join, time::advance};
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    account::{KeyDigest, KeyRecord, KeyStatus},
+    ceiling::Ceilings,
+    contract::{Booked, Entry, Item, LedgerAdmin},
+    memory::MemoryLedger,
+    money::MicroRub,
+    usage::End,
+};
+
+/// What a call costs in the end, and what was noted of it while it ran.
+const COST: i64 = 70;
+const NOTED: i64 = 40;
+
+fn account() -> AccountId {
+    "acme".parse().unwrap()
+}
+
+fn key() -> KeyId {
+    "k1".parse().unwrap()
+}
+
+fn number(index: u128) -> RequestNumber {
+    RequestNumber::from_uuid(Uuid::from_u128(index))
+}
+
+fn hold(index: u128) -> Hold {
+    Hold {
+        number: number(index),
+        account: account(),
+        key: key(),
+        want: MicroRub::new(100),
+        least: MicroRub::new(100),
+        // Due at once: what is forgotten is what the next sweep ends.
+        ttl: Duration::ZERO,
+    }
+}
+
+fn settlement(index: u128, cost: i64) -> Settlement {
+    Settlement {
+        number: number(index),
+        account: account(),
+        key: key(),
+        held: MicroRub::new(100),
+        cost: MicroRub::new(cost),
+        fresh: true,
+        item: Item {
+            session: Some("s-1".parse().unwrap()),
+            ..Item::new("m", "v", End::Finished)
+        },
+    }
+}
+
+async fn funded() -> MemoryLedger {
+    let ledger = MemoryLedger::new();
+    ledger.create_account(&account(), "Acme").await.unwrap();
+    let record = KeyRecord {
+        id: key(),
+        account: account(),
+        digest: KeyDigest::new([1; 32]),
+        prefix: "tg-AbC123…".into(),
+        name: "laptop".into(),
+        status: KeyStatus::Active,
+        models: Vec::new(),
+        addresses: Vec::new(),
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        created_at_ms: 0,
+        changed_at_ms: 0,
+    };
+    ledger.create_key(&record, Ceilings::NONE).await.unwrap();
+    let topup = Entry {
+        id: "t1".into(),
+        amount: MicroRub::new(1_000),
+        reason: None,
+    };
+    ledger.enter(&account(), &topup).await.unwrap();
+    ledger
+}
+
+async fn balance(ledger: &MemoryLedger) -> i64 {
+    let view = ledger.account(&account()).await.unwrap();
+    view.balance_rub.micro()
+}
+
+async fn held(ledger: &MemoryLedger) -> i64 {
+    ledger.account(&account()).await.unwrap().held_rub.micro()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fault {
+    Fine,
+    /// The question is lost.
+    Before,
+    /// The answer is lost.
+    After,
+    /// The process dies before the question is there.
+    DiesBefore,
+    /// The process dies before the answer is there.
+    DiesAfter,
+}
+
+/// The way to a memory ledger, which fails as it is told to. Another ledger may take its place.
+#[derive(Clone)]
+struct Wire(Arc<Mutex<Way>>);
+
+struct Way {
+    ledger: MemoryLedger,
+    faults: VecDeque<Fault>,
+    down: bool,
+    asked: Vec<String>,
+}
+
+impl Wire {
+    fn to(ledger: &MemoryLedger) -> Self {
+        Self(Arc::new(Mutex::new(Way {
+            ledger: ledger.clone(),
+            faults: VecDeque::new(),
+            down: false,
+            asked: Vec::new(),
+        })))
+    }
+
+    fn faulty(self, faults: &[Fault]) -> Self {
+        self.0.lock().unwrap().faults = faults.iter().copied().collect();
+        self
+    }
+
+    fn down(&self, down: bool) {
+        self.0.lock().unwrap().down = down;
+    }
+
+    fn fails_over_to(&self, ledger: &MemoryLedger) {
+        self.0.lock().unwrap().ledger = ledger.clone();
+    }
+
+    /// What was asked since the last look.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().asked)
+    }
+
+    async fn ask<T, F>(
+        &self,
+        what: String,
+        step: impl FnOnce(MemoryLedger) -> F + Send,
+    ) -> Result<T, LedgerError>
+    where
+        T: Send,
+        F: Future<Output = Result<T, LedgerError>> + Send,
+    {
+        let (fault, ledger) = {
+            let mut way = self.0.lock().unwrap();
+            way.asked.push(what);
+            let otherwise = if way.down { Fault::Before } else { Fault::Fine };
+            let fault = way.faults.pop_front().unwrap_or(otherwise);
+            (fault, way.ledger.clone())
+        };
+        match fault {
+            Fault::Fine => step(ledger).await,
+            Fault::Before => Err(LedgerError::Unavailable("no way there".into())),
+            Fault::After => {
+                drop(step(ledger).await);
+                Err(LedgerError::Unavailable("no way back".into()))
+            }
+            Fault::DiesBefore => pending().await,
+            Fault::DiesAfter => {
+                drop(step(ledger).await);
+                pending().await
+            }
+        }
+    }
+}
+
+impl Ledger for Wire {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let what = format!("reserve {}", hold.number.uuid().as_u128());
+        self.ask(what, |ledger| async move { ledger.reserve(hold).await })
+            .await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        let fresh = if settlement.fresh { "" } else { " not fresh" };
+        let what = format!("settle {}{fresh}", settlement.number.uuid().as_u128());
+        self.ask(
+            what,
+            |ledger| async move { ledger.settle(settlement).await },
+        )
+        .await
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        let what = format!("release {}", number.uuid().as_u128());
+        self.ask(what, |ledger| async move {
+            ledger.release(number, account, key).await
+        })
+        .await
+    }
+
+    async fn extend(
+        &self,
+        _: RequestNumber,
+        _: &AccountId,
+        _: Duration,
+    ) -> Result<bool, LedgerError> {
+        unreachable!("nothing is extended here")
+    }
+
+    async fn probe(&self, _: &AccountId, _: &KeyId) -> Result<(), LedgerError> {
+        unreachable!("nothing is probed here")
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        unreachable!("nothing expires here")
+    }
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Disk>>);
+
+#[derive(Default)]
+struct Disk {
+    lines: Vec<CallStep>,
+    syncs: usize,
+    fault: Option<String>,
+    forgotten_until_ms: Vec<u64>,
+}
+
+impl Lines {
+    fn of(lines: &[CallStep]) -> Self {
+        let log = Self::default();
+        log.0.lock().unwrap().lines = lines.to_vec();
+        log
+    }
+
+    fn all(&self) -> Vec<CallStep> {
+        self.0.lock().unwrap().lines.clone()
+    }
+
+    fn shown(&self) -> Vec<String> {
+        let shown = |line: &CallStep| {
+            let (word, number) = match line {
+                CallStep::Intent { number, .. } => ("intent", number),
+                CallStep::Checkpoint(settlement) => ("checkpoint", &settlement.number),
+                CallStep::Settle(settlement, _) => ("settle", &settlement.number),
+                CallStep::Release { number, .. } => ("release", number),
+                CallStep::Done { number, .. } => ("done", number),
+            };
+            format!("{word} {}", number.uuid().as_u128())
+        };
+        self.all().iter().map(shown).collect()
+    }
+}
+
+impl Log for Lines {
+    fn append(&self, line: CallStep) {
+        let mut disk = self.0.lock().unwrap();
+        if disk.fault.is_none() {
+            disk.lines.push(line);
+        }
+    }
+
+    async fn sync(&self) -> Result<(), BoxError> {
+        let mut disk = self.0.lock().unwrap();
+        disk.syncs += 1;
+        disk.fault.clone().map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    async fn load(&self) -> Result<Vec<Pending>, BoxError> {
+        Ok(log::pending(self.all()))
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.0.lock().unwrap().fault.clone()
+    }
+
+    fn forget(&self, until_ms: u64) {
+        self.0.lock().unwrap().forgotten_until_ms.push(until_ms);
+    }
+}
+
+type TestOutbox = Outbox<Wire, Lines>;
+
+/// An outbox whose clock goes with tokio's, from the 1 000 000th millisecond on.
+async fn opened(wire: &Wire, lines: &Lines, settings: OutboxSettings) -> TestOutbox {
+    let began = Instant::now();
+    let clock = move || 1_000_000 + u64::try_from(began.elapsed().as_millis()).unwrap();
+    Outbox::open_by_clock(wire.clone(), lines.clone(), settings, clock)
+        .await
+        .unwrap()
+}
+
+async fn fresh_outbox() -> (MemoryLedger, Wire, Lines, TestOutbox) {
+    let ledger = funded().await;
+    let (wire, lines) = (Wire::to(&ledger), Lines::default());
+    let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
+    (ledger, wire, lines, outbox)
+}
+
+async fn served(outbox: &TestOutbox, index: u128) {
+    outbox.reserve(&hold(index)).await.unwrap();
+    outbox.settle(&settlement(index, COST)).await.unwrap();
+}
+
+/// A call as the layers above make it: whatever fails is tried again.
+async fn call(outbox: &TestOutbox) {
+    match outbox.reserve(&hold(1)).await {
+        Ok(_) => {
+            outbox.checkpoint(&[settlement(1, NOTED)]).await.unwrap();
+            while outbox.settle(&settlement(1, COST)).await.is_err() {}
+        }
+        Err(LedgerError::Refused(_)) => {}
+        Err(_) => while outbox.release(number(1), &account(), &key()).await.is_err() {},
+    }
+}

@@ -1,0 +1,243 @@
+//! What a ledger acknowledged and lost is told again, and what is kept for that is bounded.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
+    // The clock begins at 1 000 000 ms.
+    for (at_ms, asked) in [
+        (1_000_000, "settle 1"),
+        (1_000_000 - 299_000, "settle 1"),
+        (1_000_000 - 301_000, "settle 1 not fresh"),
+        (1_000_000 + 301_000, "settle 1 not fresh"),
+    ] {
+        let settle = CallStep::Settle(Arc::new(settlement(1, COST)), at_ms);
+        let done = CallStep::Done {
+            number: number(1),
+            at_ms,
+        };
+        for lines in [&[settle.clone()][..], &[settle, done]] {
+            let wire = Wire::to(&funded().await);
+            let outbox = opened(&wire, &Lines::of(lines), OutboxSettings::default()).await;
+            outbox.recover(&|_| {}).await;
+            assert_eq!(wire.asked(), [asked], "{at_ms}");
+        }
+    }
+
+    let (_, wire, _, outbox) = fresh_outbox().await;
+    served(&outbox, 1).await;
+    for (seconds, asked) in [(299, "settle 1"), (2, "settle 1 not fresh")] {
+        advance(Duration::from_secs(seconds)).await;
+        wire.asked();
+        outbox.replay().await.unwrap();
+        assert_eq!(wire.asked(), [asked]);
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_that_fell_back_is_told_again_what_it_lost() {
+    let (_, wire, lines, outbox) = fresh_outbox().await;
+    for index in 1..=3 {
+        served(&outbox, index).await;
+    }
+    outbox.reserve(&hold(4)).await.unwrap();
+    outbox.release(number(4), &account(), &key()).await.unwrap();
+
+    // The replica has the holds of the first and the last, knows nothing of the second, and has all
+    // of the third.
+    let replica = || async {
+        let replica = funded().await;
+        for index in [1, 3, 4] {
+            replica.reserve(&hold(index)).await.unwrap();
+        }
+        replica.settle(&settlement(3, COST)).await.unwrap();
+        replica
+    };
+    let retold = ["settle 1", "settle 2", "settle 3", "release 4"];
+    let promoted = replica().await;
+    wire.fails_over_to(&promoted);
+    wire.asked();
+    assert_eq!(outbox.replay().await.unwrap(), 2);
+    assert_eq!(wire.asked(), retold);
+    assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
+    assert_eq!(held(&promoted).await, 0);
+    let receipts = [1, 2, 3].map(|index| promoted.receipt(number(index)));
+    let booked = futures_util::future::join_all(receipts).await;
+    let booked: Vec<Booked> = booked
+        .into_iter()
+        .map(|receipt| {
+            let receipt = receipt.unwrap();
+            assert_eq!(receipt.item, settlement(1, COST).item);
+            receipt.booked
+        })
+        .collect();
+    assert_eq!(booked, [Booked::Held, Booked::Forced, Booked::Held]);
+    assert_eq!(
+        promoted.audit().await.unwrap().breaches,
+        Vec::<String>::new()
+    );
+    // Once more: nothing is booked twice.
+    assert_eq!(outbox.replay().await.unwrap(), 0);
+    assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
+
+    // The gateway died together with the ledger: the next process tells it.
+    let promoted = replica().await;
+    let wire = Wire::to(&promoted);
+    let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
+    outbox.recover(&|_| {}).await;
+    let asked = wire.asked();
+    assert_eq!(asked.len(), retold.len(), "{asked:?}");
+    assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
+    assert_eq!(held(&promoted).await, 0);
+}
+
+#[tokio::test]
+async fn a_number_that_may_have_been_charged_long_ago_is_not_counted_as_booked() {
+    // What two processes ago was settled and is known to the log alone: the ledger disputes it.
+    let lines = Lines::of(&[
+        CallStep::Settle(Arc::new(settlement(1, COST)), 1),
+        CallStep::Done {
+            number: number(1),
+            at_ms: 1,
+        },
+    ]);
+    let ledger = funded().await;
+    let outbox = opened(&Wire::to(&ledger), &lines, OutboxSettings::default()).await;
+    assert_eq!(outbox.replay().await.unwrap(), 0);
+    assert_eq!(balance(&ledger).await, 1_000);
+    let receipt = ledger.receipt(number(1)).await.unwrap();
+    assert_eq!(receipt.booked, Booked::Stale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_is_kept_until_the_ledger_is_confirmed_for_the_replay_window() {
+    let (_, wire, lines, outbox) = fresh_outbox().await;
+    let seconds = |seconds| advance(Duration::from_secs(seconds));
+    served(&outbox, 1).await;
+    seconds(50).await;
+    served(&outbox, 2).await;
+    seconds(20).await;
+    wire.asked();
+    // Nobody has seen the ledger for seventy seconds.
+    outbox.replay().await.unwrap();
+    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+
+    // What has just been told again may be lost once more.
+    seconds(59).await;
+    outbox.confirmed();
+    outbox.replay().await.unwrap();
+    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+    assert_eq!(
+        lines.0.lock().unwrap().forgotten_until_ms,
+        Vec::<u64>::new()
+    );
+
+    // A replay that did not come to its end is still due, whatever is confirmed.
+    wire.down(true);
+    seconds(61).await;
+    assert!(outbox.replay().await.is_err());
+    outbox.confirmed();
+    wire.down(false);
+    wire.asked();
+    outbox.replay().await.unwrap();
+    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+
+    seconds(61).await;
+    served(&outbox, 3).await;
+    wire.asked();
+    outbox.confirmed();
+    outbox.replay().await.unwrap();
+    assert_eq!(wire.asked(), ["settle 3"]);
+    // The log is told, too: the second call was done fifty seconds after the clock began.
+    assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
+}
+
+#[tokio::test]
+async fn what_is_kept_for_a_replay_is_bounded() {
+    let ledger = funded().await;
+    let wire = Wire::to(&ledger);
+    let settings = OutboxSettings {
+        calls_max: 2,
+        ..OutboxSettings::default()
+    };
+    let outbox = opened(&wire, &Lines::default(), settings).await;
+    for index in 1..=5 {
+        served(&outbox, index).await;
+    }
+    wire.asked();
+    outbox.replay().await.unwrap();
+    assert_eq!(wire.asked(), ["settle 4", "settle 5"]);
+}
+
+/// A ledger that can be put back to what it was.
+#[derive(Clone)]
+struct Restorable(Arc<Mutex<MemoryLedger>>);
+
+impl Restorable {
+    fn now(&self) -> MemoryLedger {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Ledger for Restorable {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.now().reserve(hold).await
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.now().settle(settlement).await
+    }
+
+    async fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<(), LedgerError> {
+        self.now().release(number, account, key).await
+    }
+
+    async fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> Result<bool, LedgerError> {
+        self.now().extend(number, account, ttl).await
+    }
+
+    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
+        self.now().probe(account, key).await
+    }
+
+    async fn expire(&self) -> Result<usize, LedgerError> {
+        self.now().expire().await
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_a_backup_does_not_have_keeps_no_other_from_being_told_again() {
+    let ledger = Restorable(Arc::new(Mutex::new(funded().await)));
+    let newco: AccountId = "newco".parse().unwrap();
+    ledger.now().create_account(&newco, "New").await.unwrap();
+    let outbox = Outbox::open(ledger.clone(), Lines::default(), OutboxSettings::default())
+        .await
+        .unwrap();
+    for (index, account) in [newco.clone(), account(), newco, account()]
+        .into_iter()
+        .enumerate()
+    {
+        let settlement = Settlement {
+            account,
+            ..settlement(index as u128 + 1, 10)
+        };
+        outbox.settle(&settlement).await.unwrap();
+    }
+
+    // The backup is older than the account.
+    *ledger.0.lock().unwrap() = funded().await;
+    let before = balance(&ledger.now()).await;
+    assert_eq!(outbox.replay().await.unwrap(), 2);
+    assert_eq!(balance(&ledger.now()).await, before - 20);
+    assert!(!outbox.replay_due());
+}

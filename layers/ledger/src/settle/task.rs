@@ -1,0 +1,292 @@
+//! The settler's work: ends are told to the ledger until it answers, and running calls are tended.
+
+use std::{
+    fmt,
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{join, join_all},
+    stream::FuturesUnordered,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, Interval, MissedTickBehavior},
+};
+
+use super::{
+    ending::{Ending, FRESH, cause_of, jittered},
+    running::Running,
+    settler::{Event, SettlerSettings, Unacknowledged, Unfinished},
+};
+use crate::{
+    BoxError,
+    contract::{Hold, Ledger, LedgerError},
+};
+
+/// A call that cannot be settled is reported once, and then so often.
+const REPORT_AGAIN: Duration = Duration::from_secs(60);
+
+/// So many ends are told to the ledger together.
+const TOGETHER_MAX: usize = 256;
+
+/// Holds that one round asks to extend at the same time.
+const EXTENSIONS_AT_ONCE: usize = 64;
+
+/// The work of a [`Settler`](super::Settler): whoever owns the runtime runs it.
+pub struct SettlerTask<L> {
+    pub(super) ledger: Arc<L>,
+    pub(super) settings: SettlerSettings,
+    pub(super) report: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
+    pub(super) endings: mpsc::Receiver<Ending>,
+    pub(super) unfinished: mpsc::Receiver<Unfinished>,
+    pub(super) running: Running,
+    pub(super) unacknowledged: Unacknowledged,
+}
+
+impl<L> fmt::Debug for SettlerTask<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SettlerTask")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Ledger> SettlerTask<L> {
+    /// Settles until every [`Settler`](super::Settler) is gone and all that was queued is booked.
+    pub async fn run(mut self) {
+        let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut without_client = FuturesUnordered::new();
+        // In a set of its own, so that its timers are looked at when they are due and not at each end.
+        let mut tending = FuturesUnordered::new();
+        // A ledger that is away holds the extensions up, and must not hold up the notes.
+        tending.push(join(self.note(), self.extend()));
+        let mut together = Vec::new();
+        let mut under_way = 0_usize;
+        let (mut queue_open, mut unfinished_open) = (true, true);
+        loop {
+            self.unacknowledged.0.store(under_way, Ordering::Relaxed);
+            if !(queue_open || unfinished_open || under_way > 0 || !without_client.is_empty()) {
+                return;
+            }
+            // While the ledger is out of reach, what is under way fills up, then the queue does, and
+            // then no new call finds a place: nothing is served that could not be charged.
+            let room = self.settings.under_way_max.saturating_sub(under_way);
+            let takes_more = queue_open && room > 0;
+            let adopts_more =
+                unfinished_open && without_client.len() < self.settings.without_client_max;
+            tokio::select! {
+                biased;
+                // Seldom ready, so first: a busy queue must not keep them waiting.
+                Some(_) = tending.next() => {}
+                Some(answered) = ending.next(), if !ending.is_empty() => {
+                    let (ended, unended): (usize, Vec<Unended>) = answered;
+                    under_way -= ended;
+                    retrying.extend(unended.into_iter().map(|unended| self.retry(unended)));
+                }
+                Some(()) = retrying.next(), if !retrying.is_empty() => under_way -= 1,
+                count = self.endings.recv_many(&mut together, room.min(TOGETHER_MAX)), if takes_more => {
+                    if count == 0 {
+                        queue_open = false;
+                    } else {
+                        under_way += count;
+                        ending.push(self.end_all(&mut together));
+                    }
+                }
+                call = self.unfinished.recv(), if adopts_more => match call {
+                    // Whatever it panics over, its guard has settled it; the settler lives on.
+                    Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
+                    None => unfinished_open = false,
+                },
+                Some(_) = without_client.next(), if !without_client.is_empty() => {}
+            }
+        }
+    }
+
+    /// The first round is now; one that comes late puts off those behind it.
+    fn rounds(&self) -> Interval {
+        let mut rounds =
+            tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        rounds
+    }
+
+    /// Notes, round by round, what running calls have cost. Does not end.
+    fn note(&self) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, running) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.running.clone(),
+        );
+        let mut rounds = self.rounds();
+        async move {
+            loop {
+                rounds.tick().await;
+                // What is noted is looked up and handed to the ledger in one step: a call that ends from
+                // here on is settled by this same task, thus after its note.
+                let notes = running.notes();
+                if !notes.is_empty()
+                    && let Err(error) = ledger.checkpoint(&notes).await
+                {
+                    report(&Event::Untended {
+                        cause: &cause_of(error),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Extends, round by round, holds that have lived half their time. Does not end.
+    fn extend(&self) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, running) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.running.clone(),
+        );
+        let mut rounds = self.rounds();
+        async move {
+            loop {
+                rounds.tick().await;
+                let mut failed = Vec::new();
+                let mut cause = None;
+                for some in running.due_extensions().chunks(EXTENSIONS_AT_ONCE) {
+                    let asked = some.iter().map(|hold| {
+                        let Hold {
+                            number,
+                            account,
+                            ttl,
+                            ..
+                        } = hold;
+                        ledger.extend(*number, account, *ttl)
+                    });
+                    for (hold, answer) in some.iter().zip(join_all(asked).await) {
+                        // A hold that stands no more is settled late or by force: nothing to do here.
+                        if let Err(error) = answer {
+                            failed.push(hold.number);
+                            cause = Some(cause_of(error));
+                        }
+                    }
+                }
+                running.not_extended(&failed);
+                if let Some(cause) = cause {
+                    report(&Event::Untended { cause: &cause });
+                }
+            }
+        }
+    }
+
+    /// Tells the ledger of these ends together, and leaves their vector empty for the next ones. Says how many
+    /// it has acknowledged, and which it has not.
+    fn end_all(
+        &self,
+        together: &mut Vec<Ending>,
+    ) -> impl Future<Output = (usize, Vec<Unended>)> + use<L> {
+        let (ledger, report) = (Arc::clone(&self.ledger), Arc::clone(&self.report));
+        let (count, began) = (together.len(), Instant::now());
+        let (mut settlements, mut releases) = (Vec::with_capacity(count), Vec::new());
+        for ending in together.drain(..) {
+            match ending {
+                Ending::Settle(settlement) => settlements.push(Arc::unwrap_or_clone(settlement)),
+                release @ Ending::Release { .. } => releases.push(release),
+            }
+        }
+        async move {
+            let (settled, released) = if releases.is_empty() {
+                (ledger.settle_all(&settlements).await, Vec::new())
+            } else {
+                let settling = async {
+                    if settlements.is_empty() {
+                        return Vec::new();
+                    }
+                    ledger.settle_all(&settlements).await
+                };
+                let releasing = join_all(releases.iter().map(|release| release.submit(&*ledger)));
+                join(settling, releasing).await
+            };
+
+            let mut unended = Vec::new();
+            let mut settled = settled.into_iter();
+            for settlement in settlements {
+                // A ledger that leaves one out is asked for it again.
+                let answer = settled.next().unwrap_or_else(|| {
+                    let cause = "the ledger did not say what became of it".into();
+                    Err(LedgerError::Unavailable(cause))
+                });
+                match answer {
+                    Ok(settled) => report(&Event::Settled {
+                        settlement: &settlement,
+                        settled: &settled,
+                    }),
+                    Err(error) => unended.push(Unended {
+                        ending: Ending::Settle(Arc::new(settlement)),
+                        began,
+                        cause: cause_of(error),
+                    }),
+                }
+            }
+            for (release, answer) in releases.into_iter().zip(released) {
+                match answer {
+                    Ok(_) => report(&release.acknowledged(None)),
+                    Err(error) => unended.push(Unended {
+                        ending: release,
+                        began,
+                        cause: cause_of(error),
+                    }),
+                }
+            }
+            (count - unended.len(), unended)
+        }
+    }
+
+    /// Tells the ledger of an end again, until it is acknowledged.
+    fn retry(&self, unended: Unended) -> impl Future<Output = ()> + use<L> {
+        let (ledger, report, settings) = (
+            Arc::clone(&self.ledger),
+            Arc::clone(&self.report),
+            self.settings,
+        );
+        async move {
+            let Unended {
+                mut ending,
+                began,
+                cause,
+            } = unended;
+            let number = ending.number();
+            report(&Event::Unavailable {
+                number,
+                cause: &cause,
+            });
+            let (mut reported, mut wait) = (Instant::now(), settings.retry_min);
+            loop {
+                tokio::time::sleep(jittered(wait, number)).await;
+                wait = settings.retry_max.min(wait * 2);
+                if let Ending::Settle(settlement) = &mut ending {
+                    Arc::make_mut(settlement).fresh = began.elapsed() < FRESH;
+                }
+                match ending.submit(&*ledger).await {
+                    Ok(settled) => return report(&ending.acknowledged(settled.as_ref())),
+                    Err(error) if reported.elapsed() >= REPORT_AGAIN => {
+                        reported = Instant::now();
+                        report(&Event::Unavailable {
+                            number,
+                            cause: &cause_of(error),
+                        });
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// An end that the ledger has not acknowledged.
+struct Unended {
+    ending: Ending,
+    /// When the ledger was told first.
+    began: Instant,
+    /// Why it did not answer.
+    cause: BoxError,
+}

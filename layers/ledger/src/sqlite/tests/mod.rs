@@ -1,0 +1,298 @@
+mod agreement;
+mod batch;
+mod opening;
+mod restart;
+
+use std::fs;
+
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    account::KeyStatus,
+    ceiling::Ceiling,
+    contract::{Booked, Item, JournalLine, Refusal},
+    memory::MemoryLedger,
+    money::MicroRub,
+    price::{Price, Rate},
+    usage::{End, Usage},
+};
+
+fn account(index: u8) -> AccountId {
+    format!("a{index}").parse().unwrap()
+}
+
+fn key(index: u8) -> KeyId {
+    format!("k{index}").parse().unwrap()
+}
+
+fn number(index: u8) -> RequestNumber {
+    RequestNumber::from_uuid(Uuid::from_u128(u128::from(index)))
+}
+
+/// Two keys belong to each account.
+fn record(index: u8) -> KeyRecord {
+    KeyRecord {
+        id: key(index),
+        account: account(index / 2),
+        digest: KeyDigest::new([index; 32]),
+        prefix: format!("tg-{index}…"),
+        name: "laptop".into(),
+        status: KeyStatus::Active,
+        models: vec!["m".into()],
+        addresses: vec!["192.0.2.0/24".parse().unwrap()],
+        requests_per_second: Some(3),
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: Some(4_000_000_000_000),
+        created_at_ms: 5,
+        changed_at_ms: 0,
+    }
+}
+
+fn topup(id: &str, micro: i64) -> Entry {
+    Entry {
+        id: id.into(),
+        amount: MicroRub::new(micro),
+        reason: None,
+    }
+}
+
+/// A call's number says which of the four keys it is on.
+fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
+    Hold {
+        number: number(index),
+        account: account(index % 4 / 2),
+        key: key(index % 4),
+        want: MicroRub::new(want),
+        least: MicroRub::new(least),
+        ttl,
+    }
+}
+
+fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
+    let rate = Rate::new(1_500_000);
+    let price = Price {
+        input: rate,
+        cached_input: rate,
+        output: rate,
+        cache_write: rate,
+        version: 7,
+        exchange_rate: "90.5".into(),
+        ..Price::default()
+    };
+    Settlement {
+        number: number(index),
+        account: account(index % 4 / 2),
+        key: key(index % 4),
+        held: MicroRub::new(100),
+        cost: MicroRub::new(cost),
+        fresh,
+        item: Item {
+            model: "m".into(),
+            vendor: "v".into(),
+            usage: Usage {
+                input: 1,
+                cached_input: 2,
+                cache_write: 3,
+                output: 4,
+                ..Usage::default()
+            },
+            price: Some(Arc::new(price)),
+            estimated: true,
+            bounded: true,
+            end: End::ClientLeft,
+            session: Some("s-1".parse().unwrap()),
+            unpriced: false,
+            vendor_cost_rub: None,
+        },
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A ledger with one account, two keys, a top-up of 1000 and a charge of 70 on key 0, call 0.
+async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
+    let path = dir.path().join("ledger.db");
+    let ledger = SqliteLedger::open(&path).unwrap();
+    ledger.create_account(&account(0), "Acme").await.unwrap();
+    ledger
+        .enter(&account(0), &topup("t1", 1_000))
+        .await
+        .unwrap();
+    ledger.create_key(&record(0), Ceilings::NONE).await.unwrap();
+    ledger
+        .create_key(&record(1), Ceilings::total(MicroRub::new(500)))
+        .await
+        .unwrap();
+    ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
+    let settled = ledger.settle(&settlement(0, 70, true)).await.unwrap();
+    assert_eq!(
+        (settled.booked, settled.charged),
+        (Booked::Held, MicroRub::new(70))
+    );
+    (ledger, path)
+}
+
+#[tokio::test]
+async fn the_audit_finds_what_the_start_lets_pass() {
+    for (tampering, breach) in [
+        (
+            "DELETE FROM receipts",
+            "I3 key k0: used 70, but its receipts sum to 0",
+        ),
+        (
+            "UPDATE accounts SET loss = loss + 1",
+            "I3 account a0: loss 1, but its receipts sum to 0",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, path) = used(&dir).await;
+        ledger.close().await;
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch(tampering)
+            .unwrap();
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let breaches = ledger.audit().await.unwrap().breaches;
+        assert!(
+            breaches.iter().any(|found| found.starts_with(breach)),
+            "{tampering}: {breaches:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_audit_finds_a_hold_whose_call_was_charged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    // Its tombstone died with the process: nothing but the receipt knows.
+    let ledger = SqliteLedger::open(&path).unwrap();
+    ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
+    let breaches = ledger.audit().await.unwrap().breaches;
+    let number = number(0);
+    assert_eq!(
+        breaches,
+        [format!(
+            "I5 account a0: hold {number} is both open and ended"
+        )]
+    );
+}
+
+#[tokio::test]
+async fn journals_never_go_back_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    // The clock was an hour ahead when this was written, and two years when that was.
+    for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
+        let ahead = crate::embedded::now_ms() + ahead_ms;
+        Connection::open(&path)
+            .unwrap()
+            .execute("UPDATE receipts SET at_ms = ?1", [ahead.cast_signed()])
+            .unwrap();
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let id = format!("after-{ahead_ms}");
+        ledger.enter(&account(0), &topup(&id, 1)).await.unwrap();
+        let page = ledger.journal(&account(0), &JournalPart::whole()).await;
+        let entered = page.unwrap().lines.into_iter().find_map(|line| match line {
+            JournalLine::Entry {
+                id: found, at_ms, ..
+            } if found == id => Some(at_ms),
+            _ => None,
+        });
+        assert_eq!(entered.unwrap() >= ahead, followed, "{ahead_ms}");
+        ledger.close().await;
+    }
+}
+
+#[tokio::test]
+async fn calls_of_one_millisecond_are_each_on_one_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    for call in [4, 8, 12] {
+        ledger.settle(&settlement(call, 10, true)).await.unwrap();
+    }
+    ledger.close().await;
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("UPDATE receipts SET at_ms = (SELECT max(at_ms) FROM receipts)")
+        .unwrap();
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let mut found = Vec::new();
+    let mut after = None;
+    // One page for each line, and one that is empty.
+    for _ in 0..6 {
+        let part = JournalPart {
+            after: after.as_deref(),
+            limit: 1,
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&account(0), &part).await.unwrap();
+        found.extend(page.lines.into_iter().filter_map(|line| match line {
+            JournalLine::Call(receipt) => Some(receipt.number),
+            JournalLine::Entry { .. } => None,
+        }));
+        let Some(next) = page.next else { break };
+        after = Some(next);
+    }
+    assert_eq!(found, [0, 4, 8, 12].map(number));
+}
+
+#[tokio::test]
+async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let limited = KeyChange {
+        ceiling_day: Some(Some(MicroRub::new(100))),
+        ceiling_month: Some(Some(MicroRub::new(150))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(0), &limited).await.unwrap();
+    ledger.close().await;
+    // What stands in the file on the morning after.
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
+        .unwrap();
+    drop(raw);
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let view = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (view.day.spent_rub, view.month.spent_rub, view.free_rub),
+        (MicroRub::ZERO, MicroRub::new(70), MicroRub::new(80))
+    );
+    ledger.reserve(&hold(4, 80, 80, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 80, true)).await.unwrap();
+    let refused = ledger.reserve(&hold(8, 1, 1, HOUR)).await;
+    assert!(
+        matches!(
+            refused,
+            Err(LedgerError::Refused(Refusal::CeilingUsedUp(
+                Ceiling::Month { .. }
+            )))
+        ),
+        "{refused:?}"
+    );
+    let view = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (view.day.spent_rub, view.month.spent_rub),
+        (MicroRub::new(80), MicroRub::new(150))
+    );
+    ledger.close().await;
+
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("UPDATE keys SET day_before = used + 1 WHERE id = 'k0'")
+        .unwrap();
+    drop(raw);
+    match SqliteLedger::open(&path) {
+        Err(OpenError::Mismatch { breaches, .. }) => {
+            assert!(breaches[0].starts_with("I3 key k0: used 150, but 151"));
+        }
+        other => panic!("{other:?}"),
+    }
+}

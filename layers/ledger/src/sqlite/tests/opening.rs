@@ -1,0 +1,224 @@
+//! Which files are opened, and what becomes of those that an earlier version made.
+
+use super::*;
+
+#[tokio::test]
+async fn a_file_has_one_gateway_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let refused = SqliteLedger::open(&path).unwrap_err();
+    assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
+    ledger.close().await;
+    SqliteLedger::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn books_that_do_not_balance_are_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    for (index, (tampering, breach)) in [
+        (
+            "UPDATE accounts SET balance = balance + 1",
+            "I3 account a0: balance 931",
+        ),
+        (
+            "DELETE FROM entries",
+            "I3 account a0: balance 930, entered 0",
+        ),
+        (
+            "UPDATE keys SET used = used - 1 WHERE used > 0",
+            "I3 account a0: balance",
+        ),
+        (
+            "UPDATE receipts SET charged = charged + 1, cost = cost + 1",
+            "I3 key k0: used 70",
+        ),
+        (
+            "UPDATE receipts SET loss = loss + 1, cost = cost + 1",
+            "I3 account a0: loss 0",
+        ),
+        (
+            "UPDATE receipts SET cost = cost + 1",
+            "I3 key k0: on 1 receipts",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let copy = dir.path().join(format!("copy{index}.db"));
+        fs::copy(&path, &copy).unwrap();
+        let raw = Connection::open(&copy).unwrap();
+        raw.execute_batch(tampering).unwrap();
+        drop(raw);
+        match SqliteLedger::open(&copy) {
+            Err(OpenError::Mismatch { breaches, .. }) => {
+                assert!(
+                    breaches.iter().any(|found| found.starts_with(breach)),
+                    "{tampering}: {breaches:?}"
+                );
+            }
+            other => panic!("{tampering}: {other:?}"),
+        }
+    }
+    SqliteLedger::open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch(
+        "DROP INDEX entries_by_time; DROP INDEX receipts_by_time;
+         ALTER TABLE receipts DROP COLUMN bounded",
+    )
+    .unwrap();
+    drop(raw);
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert!(!ledger.receipt(number(0)).await.unwrap().item.bounded);
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    let indexes: i64 = raw
+        .query_row(
+            "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name LIKE '%_by_time'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(indexes, 2);
+}
+
+/// Also where the earlier version writes to it again.
+#[tokio::test]
+async fn a_file_of_an_earlier_version_keeps_sessions_from_then_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("ALTER TABLE receipts DROP COLUMN session")
+        .unwrap();
+    drop(raw);
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let mut receipt = ledger.receipt(number(0)).await.unwrap();
+    let mut as_settled = settlement(0, 70, true).item;
+    as_settled.session = None;
+    assert_eq!(receipt.item, as_settled);
+    ledger.settle(&settlement(4, 10, true)).await.unwrap();
+    let named = ledger.receipt(number(4)).await.unwrap();
+    assert_eq!(named.item, settlement(4, 10, true).item);
+    ledger.close().await;
+
+    // The earlier one knows all of these columns, and no other.
+    let columns =
+        "at_ms, account, key, model, vendor, input, cached_input, cache_write, output, held, cost,
+                   charged, loss, ended, booked, estimated, price, bounded";
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch(&format!(
+        "INSERT INTO receipts (number, {columns}) SELECT '{}', {columns} FROM receipts WHERE number = '{}';
+         UPDATE keys SET used = used + 70 WHERE id = 'k0';
+         UPDATE accounts SET balance = balance - 70",
+        number(8),
+        number(0)
+    ))
+    .unwrap();
+    drop(raw);
+    let ledger = SqliteLedger::open(&path).unwrap();
+    receipt.number = number(8);
+    assert_eq!(ledger.receipt(number(8)).await.unwrap(), receipt);
+    assert_eq!(ledger.receipt(number(4)).await.unwrap(), named);
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_file_of_an_earlier_version_gets_its_columns_and_counts_from_then_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+    let raw = Connection::open(&path).unwrap();
+    for column in [
+        "ceiling_month",
+        "ceiling_day",
+        "month",
+        "month_before",
+        "day",
+        "day_before",
+    ] {
+        raw.execute_batch(&format!("ALTER TABLE keys DROP COLUMN {column}"))
+            .unwrap();
+    }
+    drop(raw);
+
+    for _ in 0..2 {
+        let ledger = SqliteLedger::open(&path).unwrap();
+        let view = ledger.key(&key(0)).await.unwrap();
+        assert_eq!(view.spent_rub, MicroRub::new(70));
+        // Nobody knows when that was.
+        assert_eq!(
+            (view.day.spent_rub, view.month.spent_rub),
+            (MicroRub::ZERO, MicroRub::ZERO)
+        );
+        ledger.close().await;
+    }
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let limited = KeyChange {
+        ceiling_day: Some(Some(MicroRub::new(100))),
+        ceiling_month: Some(Some(MicroRub::new(300))),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(0), &limited).await.unwrap();
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 60, true)).await.unwrap();
+    let before = ledger.key(&key(0)).await.unwrap();
+    assert_eq!(
+        (
+            before.day.spent_rub,
+            before.month.spent_rub,
+            before.free_rub
+        ),
+        (MicroRub::new(60), MicroRub::new(60), MicroRub::new(40))
+    );
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert_eq!(ledger.key(&key(0)).await.unwrap(), before);
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_is_no_ledger_of_ours_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+
+    fs::write(
+        path("text"),
+        "not a database, but long enough to have a header of its own, which is no header at all",
+    )
+    .unwrap();
+    Connection::open(path("foreign"))
+        .unwrap()
+        .execute_batch("CREATE TABLE t (x)")
+        .unwrap();
+    for name in ["text", "foreign"] {
+        let refused = SqliteLedger::open(&path(name)).unwrap_err();
+        assert!(
+            matches!(refused, OpenError::NotALedger { .. }),
+            "{name}: {refused}"
+        );
+    }
+
+    SqliteLedger::open(&path("newer")).unwrap().close().await;
+    Connection::open(path("newer"))
+        .unwrap()
+        .execute_batch("PRAGMA user_version = 2")
+        .unwrap();
+    let refused = SqliteLedger::open(&path("newer")).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::Version { found: 2, .. }),
+        "{refused}"
+    );
+
+    let refused = SqliteLedger::open(&path("missing/ledger.db")).unwrap_err();
+    assert!(matches!(refused, OpenError::Io { .. }), "{refused}");
+}

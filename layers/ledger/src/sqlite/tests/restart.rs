@@ -1,0 +1,187 @@
+//! What was acknowledged outlives the process; what failed serves nothing more.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger
+        .change_account(&account(0), Some("Acme Ltd"), Some(true))
+        .await
+        .unwrap();
+    let correction = Entry {
+        reason: Some("paid twice".into()),
+        ..topup("c1", -30)
+    };
+    ledger.enter(&account(0), &correction).await.unwrap();
+    let disabled = KeyChange {
+        status: Some(KeyStatus::Disabled),
+        ceiling: Some(None),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(1), &disabled).await.unwrap();
+    let version = ledger.tariff_version("f1").await.unwrap();
+    let before = (
+        ledger.accounts().await.unwrap(),
+        ledger.keys(&account(0)).await.unwrap(),
+        ledger.receipt(number(0)).await.unwrap(),
+    );
+    ledger.close().await;
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let after = (
+        ledger.accounts().await.unwrap(),
+        ledger.keys(&account(0)).await.unwrap(),
+        ledger.receipt(number(0)).await.unwrap(),
+    );
+    assert_eq!(after, before);
+    assert_eq!(after.0[0].balance_rub, MicroRub::new(900));
+    assert_eq!(after.2.item, settlement(0, 70, true).item);
+    assert_eq!(ledger.tariff_version("f1").await.unwrap(), version);
+    assert_eq!(ledger.tariff_version("f2").await.unwrap().id, 2);
+    let found = ledger
+        .find_key(&KeyDigest::new([1; 32]))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (found.id.clone(), found.status),
+        (key(1), KeyStatus::Disabled)
+    );
+    // I10: the same top-up again, after the restart, changes nothing.
+    assert_eq!(
+        ledger
+            .enter(&account(0), &topup("t1", 1_000))
+            .await
+            .unwrap(),
+        after.0[0]
+    );
+    assert!(matches!(
+        ledger.enter(&account(0), &topup("t1", 5)).await,
+        Err(BookError::Exists)
+    ));
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    // What a killed process leaves behind: the file and its log, as they stand.
+    let copy = dir.path().join("copy.db");
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(
+        dir.path().join("ledger.db-wal"),
+        dir.path().join("copy.db-wal"),
+    )
+    .unwrap();
+
+    let revived = SqliteLedger::open(&copy).unwrap();
+    assert_eq!(
+        revived.accounts().await.unwrap(),
+        ledger.accounts().await.unwrap()
+    );
+    assert_eq!(
+        revived.receipt(number(0)).await.unwrap(),
+        ledger.receipt(number(0)).await.unwrap()
+    );
+}
+
+#[tokio::test]
+async fn a_charge_is_not_made_again_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.close().await;
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    for fresh in [true, false] {
+        let again = ledger.settle(&settlement(0, 70, fresh)).await.unwrap();
+        assert_eq!(
+            (again.booked, again.charged, again.repeated),
+            (Booked::Held, MicroRub::new(70), true)
+        );
+    }
+    assert_eq!(
+        ledger.account(&account(0)).await.unwrap().balance_rub,
+        MicroRub::new(930)
+    );
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_call_that_ran_when_its_process_was_killed_keeps_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    let noted = settlement(4, 30, true);
+    ledger
+        .checkpoint(std::slice::from_ref(&noted))
+        .await
+        .unwrap();
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert_eq!(ledger.receipt(number(4)).await.unwrap().item, noted.item);
+}
+
+#[tokio::test]
+async fn a_ledger_whose_file_failed_serves_nothing_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("DROP TABLE receipts")
+        .unwrap();
+
+    let unsettled = ledger.settle(&settlement(4, 70, true)).await;
+    assert!(
+        matches!(unsettled, Err(LedgerError::Unavailable(_))),
+        "{unsettled:?}"
+    );
+    let calls = [settlement(4, 70, true), settlement(8, 70, true)];
+    let unsettled = ledger.settle_all(&calls).await;
+    assert!(
+        matches!(
+            unsettled[..],
+            [
+                Err(LedgerError::Unavailable(_)),
+                Err(LedgerError::Unavailable(_))
+            ]
+        ),
+        "{unsettled:?}"
+    );
+    let Err(LedgerError::Unavailable(cause)) = ledger.reserve(&hold(8, 1, 1, HOUR)).await else {
+        panic!("a hold on a broken ledger")
+    };
+    assert!(
+        cause.to_string().contains("no such table") && cause.to_string().contains("restart"),
+        "{cause}"
+    );
+    let unbooked = ledger.enter(&account(0), &topup("t2", 1)).await;
+    assert!(
+        matches!(unbooked, Err(BookError::Unavailable(_))),
+        "{unbooked:?}"
+    );
+    assert!(ledger.find_key(&KeyDigest::new([0; 32])).await.is_err());
+    ledger.close().await;
+}
+
+#[tokio::test]
+async fn a_closed_ledger_serves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, _) = used(&dir).await;
+    ledger.close().await;
+    ledger.close().await;
+    assert!(matches!(
+        ledger.reserve(&hold(4, 1, 1, HOUR)).await,
+        Err(LedgerError::Unavailable(_))
+    ));
+    assert!(matches!(
+        ledger.settle(&settlement(4, 1, true)).await,
+        Err(LedgerError::Unavailable(_))
+    ));
+    assert!(matches!(
+        ledger.receipt(number(0)).await,
+        Err(BookError::Unavailable(_))
+    ));
+}
