@@ -104,6 +104,7 @@ use crate::{
     call::{Attempt, Call, Format, Outbound},
     error::Error,
     facts::EventStream,
+    usage::Meter,
 };
 
 /// Translates calls into the format of the route's vendor, and answers back.
@@ -161,7 +162,7 @@ where
         };
         Either::Right(Box::pin(async move {
             // What cannot be delivered is not paid for.
-            translated(call.await?, caller, cx)
+            translated(call.await?, caller, cx, &meter)
                 .await
                 .inspect_err(|_| meter.refused())
         }))
@@ -221,6 +222,7 @@ async fn translated<A>(
     res: Response<A>,
     caller: Format,
     cx: AnswerCx,
+    meter: &Meter,
 ) -> Result<Response<ResponseBody<A>>, Error>
 where
     A: Body<Data = Bytes, Error = Error>,
@@ -230,7 +232,7 @@ where
         parts.extensions.insert(EventStream(caller));
         return Ok(Response::from_parts(
             parts,
-            ResponseBody::events(body, caller, cx),
+            ResponseBody::events(body, caller, cx, meter.clone()),
         ));
     }
     let bytes = body.collect().await?.to_bytes();
