@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::{alarm::Alarm, http1::DrivenBody};
+use super::driven::{Alarm, DrivenBody};
 use crate::{
     call::Segments,
     error::{BoxError, Error},

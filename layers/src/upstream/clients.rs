@@ -19,10 +19,9 @@ use hyper_util::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    alarm::Alarm,
     body::{RequestBody, VendorBody},
     connect::{Connector, Retires},
-    http1::Http1Client,
+    driven::{Alarm, Http1Client},
 };
 use crate::{
     error::BoxError,

@@ -41,11 +41,10 @@
 //! # }
 //! ```
 
-mod alarm;
 mod body;
 mod clients;
 mod connect;
-mod http1;
+mod driven;
 mod refusal;
 
 use std::{

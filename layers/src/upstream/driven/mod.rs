@@ -5,6 +5,8 @@
 //! connection too, so that all frames that have come are there at once, and a call waits for no other task.
 //! A connection whose call is dropped is closed; one whose answer has ended waits for the next call.
 
+mod alarm;
+
 use std::{
     fmt,
     future::poll_fn,
@@ -33,8 +35,8 @@ use tokio::{
 };
 use tower::Service;
 
+pub(super) use self::alarm::Alarm;
 use super::{
-    alarm::Alarm,
     body::RequestBody,
     connect::{Connector, Stream},
 };
