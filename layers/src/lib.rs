@@ -122,6 +122,7 @@ pub mod body;
 pub mod call;
 pub mod error;
 pub mod facts;
+mod format;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
 pub mod json;
