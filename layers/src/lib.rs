@@ -123,6 +123,8 @@ pub mod call;
 pub mod error;
 pub mod facts;
 mod format;
+#[cfg(any(feature = "auth", feature = "rate-limit"))]
+mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
 pub mod json;
