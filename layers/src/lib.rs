@@ -122,6 +122,9 @@ pub mod body;
 pub mod call;
 pub mod error;
 pub mod facts;
+mod format;
+#[cfg(any(feature = "auth", feature = "rate-limit"))]
+mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
 pub mod json;

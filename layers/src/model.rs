@@ -35,7 +35,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
-use crate::{call::Format, price::PriceList};
+use crate::{format::Format, price::PriceList};
 
 /// Methods that take a value with another field, and the fields' names.
 macro_rules! with {

@@ -1064,6 +1064,33 @@ async fn a_translated_stream_that_is_cut_never_looks_finished() {
     }
 }
 
+#[tokio::test]
+async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
+    let world = World::start().await;
+    let (key, unpaid) = (world.key().await, world.key().await);
+    for (caller, vendor) in WAYS {
+        let what = format!("{caller:?}");
+        let mut said = events(vendor, &["раз ", "два"], 9, 2);
+        said.insert(
+            begun(vendor),
+            "data: {\"choices\":7,\"type\":7}\n\n".to_owned(),
+        );
+        let reply = Reply::stream(said);
+        let answer = told(&world, &key, (caller, vendor), true, reply).await;
+        failed(&what, caller, &answer.text(), &answer.number());
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["end"], "vendor_cut", "{what}: {receipt}");
+        assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
+    }
+    // An end without an answer is none, and an error to the caller.
+    let reply = Reply::stream(["data: [DONE]\n\n".to_owned()]);
+    let way = (Op::Messages, Op::Chat);
+    let answer = told(&world, &unpaid, way, true, reply).await;
+    let said = answer.text();
+    assert!(said.trim_start().starts_with("event: error\n"), "{said}");
+    cost_nothing("no answer", &world, &unpaid, &answer).await;
+}
+
 /// A vendor's answer that used so many tokens.
 fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
     let usage = tokens.usage(vendor);

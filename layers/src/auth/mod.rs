@@ -73,7 +73,6 @@ use std::{
     time::SystemTime,
 };
 
-use futures_util::future::{BoxFuture, Either};
 use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
 use tower::{Layer, Service};
 
@@ -81,6 +80,7 @@ pub use self::{
     list::KeyList,
     secret::{SecretKey, digest},
 };
+pub use crate::forward::ResponseFuture;
 use crate::{
     error::{BoxError, Error},
     facts::{Caller, ClientAddr},
@@ -199,7 +199,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -208,27 +208,23 @@ where
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let shown = match self.layer.take.take_key(req.headers_mut()) {
             Ok(shown) => shown,
-            Err(error) => return refused(error),
+            Err(error) => return ResponseFuture::refused(error),
         };
         if let Some(found) = self.layer.keys.find_key_now(&shown) {
             return match let_in(&mut req, found) {
-                Ok(()) => Either::Left(self.inner.call(req)),
-                Err(error) => refused(error),
+                Ok(()) => ResponseFuture::forwarded(self.inner.call(req)),
+                Err(error) => ResponseFuture::refused(error),
             };
         }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
-        Either::Right(Box::pin(async move {
+        ResponseFuture::boxed(async move {
             let found = layer.keys.find_key(&shown).await;
             let_in(&mut req, found)?;
             inner.call(req).await
-        }))
+        })
     }
-}
-
-fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {
-    Either::Right(Box::pin(async { Err(error) }))
 }
 
 /// Inserts the caller, if the key that was found is good.

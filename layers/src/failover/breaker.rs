@@ -463,6 +463,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn calls_from_before_it_opened_say_nothing_once_it_is_closed_again_either() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new();
+        let old: Vec<Pass> = (0..FAILURES_MAX)
+            .map(|_| breaker.pass(ANN, now).unwrap())
+            .collect();
+        for _ in 0..FAILURES_MAX {
+            let pass = breaker.pass(ANN, now).unwrap();
+            breaker.failed(pass, Away, now, 255);
+        }
+        let later = now + OPEN_MIN;
+        let probe = breaker.pass(ANN, later).unwrap();
+        breaker.succeeded(probe);
+        for old in &old {
+            breaker.failed(*old, Away, later, 255);
+            breaker.lacks(*old, later);
+        }
+        let shown = (breaker.shown(later), breaker.failures());
+        assert_eq!(shown, (Shown::Closed, 0));
+        // Nor do they say that all is well.
+        let pass = breaker.pass(ANN, later).unwrap();
+        breaker.failed(pass, Away, later, 255);
+        breaker.succeeded(old[0]);
+        assert_eq!(breaker.failures(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_one_callers_requests_do_shuts_it_for_that_caller_alone() {
         let now = Instant::now();
         for trouble in [Answered, Silent] {

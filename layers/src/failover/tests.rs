@@ -807,6 +807,41 @@ async fn once_a_vendor_is_reached_again_nobody_waits_for_its_first_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vendor_that_was_passed_by_is_not_reached_by_what_the_next_one_is_sent() {
+    let sick = Arc::new(Mutex::new(true));
+    let is_sick = Arc::clone(&sick);
+    let world = World::new(in_order(), move |attempt| {
+        if *is_sick.lock().unwrap() {
+            return Fails(down());
+        }
+        if &*attempt.route.vendor.name == "a" {
+            return Fails(unfit());
+        }
+        attempt.priced.meter.dispatched();
+        Nothing
+    });
+    for _ in 0..5 {
+        assert!(world.call().await.is_err());
+    }
+    *sick.lock().unwrap() = false;
+    advance(Duration::from_millis(250)).await;
+    world.asked();
+    // Both are shut, and its last resort.
+    let mut first = world.call();
+    assert!((&mut first).now_or_never().is_none());
+    assert_eq!(world.asked(), ["a", "b"]);
+    let mut second = world.call();
+    assert!((&mut second).now_or_never().is_none());
+    assert_eq!(
+        world.asked(),
+        ["b"],
+        "nobody knows yet that a can be reached"
+    );
+    drop((first, second));
+    assert!(world.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vendor_without_the_model_rests_and_is_no_outage() {
     let world = World::new(in_order(), a_fails(|| answered(404)));
     for _ in 0..3 {

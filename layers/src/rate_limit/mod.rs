@@ -51,7 +51,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tower::{Layer, Service};
 
@@ -60,6 +59,7 @@ pub use self::{
     post_paid::PostPaid,
     refusals::{RefusalFuture, RefusalLimit, RefusalLimitLayer},
 };
+pub use crate::forward::ResponseFuture;
 use crate::{
     error::{Error, Limit},
     facts::ClientAddr,
@@ -198,7 +198,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -206,21 +206,21 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let Some((id, quota)) = (self.layer.by)(&req) else {
-            return Either::Left(self.inner.call(req));
+            return ResponseFuture::forwarded(self.inner.call(req));
         };
         let limit = self.layer.limit;
         let refused = move |retry_after| Error::TooManyRequests { limit, retry_after };
         match self.layer.limiter.admit_now(&id, quota) {
-            Some(Ok(())) => return Either::Left(self.inner.call(req)),
-            Some(Err(wait)) => return Either::Right(Box::pin(async move { Err(refused(wait)) })),
+            Some(Ok(())) => return ResponseFuture::forwarded(self.inner.call(req)),
+            Some(Err(wait)) => return ResponseFuture::refused(refused(wait)),
             None => {}
         }
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let layer = Arc::clone(&self.layer);
-        Either::Right(Box::pin(async move {
+        ResponseFuture::boxed(async move {
             layer.limiter.admit(id, quota).await.map_err(refused)?;
             inner.call(req).await
-        }))
+        })
     }
 }

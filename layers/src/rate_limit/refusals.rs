@@ -6,7 +6,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::BoxFuture;
 use http::Request;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -134,7 +133,7 @@ pin_project! {
         // Whom a refusal counts for.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
         // There once it was refused: few are, and the others have no box.
-        refusing: Option<BoxFuture<'static, Error>>,
+        refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     call::Format,
     error::Error,
     sse::{Event, Splitter},
+    usage::{End, Meter},
 };
 
 pin_project! {
@@ -46,7 +47,8 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    pub(super) fn events(inner: A, caller: Format, cx: AnswerCx) -> Self {
+    /// What is translated event by event. Where that fails the meter is told how the answer ended.
+    pub(super) fn events(inner: A, caller: Format, cx: AnswerCx, meter: Meter) -> Self {
         let translator = match caller {
             Format::Chat => Translator::ToChat(chat::Events::new(cx)),
             Format::Messages => Translator::ToMessages(messages::Events::new(cx)),
@@ -54,6 +56,7 @@ impl<A> ResponseBody<A> {
         let stream = Stream {
             splitter: Splitter::default(),
             translator,
+            meter,
             failure: None,
             ended: false,
         };
@@ -129,6 +132,7 @@ where
 struct Stream {
     splitter: Splitter,
     translator: Translator,
+    meter: Meter,
     failure: Option<Error>,
     ended: bool,
 }
@@ -174,6 +178,7 @@ impl Stream {
             failure.get_or_insert_with(|| Error::VendorBroken(error.into()));
         }
         self.ended = self.failure.is_some();
+        self.tell_failure();
         out.freeze()
     }
 
@@ -185,6 +190,96 @@ impl Stream {
             .finish()
             .map_or(Ok(()), |event| self.translator.event(&event, &mut out));
         self.failure = last.and_then(|()| self.translator.end(&mut out)).err();
+        self.tell_failure();
         out.freeze()
+    }
+
+    /// Whoever meters the vendor's bytes takes an answer that cannot be translated for one that goes on, or is
+    /// whole. Its caller gets an error, and it is charged and booked as one.
+    fn tell_failure(&self) {
+        let end = match &self.failure {
+            None => return,
+            Some(Error::VendorUnavailable(_)) => End::VendorError,
+            Some(_) => End::VendorCut,
+        };
+        self.meter.update(|reading| reading.end = Some(end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    const START: &str =
+        "data: {\"type\":\"message_start\",\"message\":{\"id\":\"1\",\"model\":\"m\"}}\n\n";
+
+    /// How a stream ends for its caller, and by the meter; each frame is told to that as it comes.
+    async fn ended(caller: Format, frames: &[(&'static str, Option<End>)]) -> (bool, Option<End>) {
+        let meter = Meter::default();
+        let (frames, told) = (frames.to_vec(), meter.clone());
+        let frames = frames.into_iter().map(move |(frame, end)| {
+            told.update(|reading| reading.end = end);
+            Ok(Frame::data(Bytes::from_static(frame.as_bytes())))
+        });
+        let inner = StreamBody::new(futures_util::stream::iter(frames));
+        let cx = AnswerCx {
+            created: 1,
+            usage_asked: false,
+            thinking_asked: false,
+        };
+        let body = ResponseBody::events(inner, caller, cx, meter.clone());
+        let whole = body.collect().await.is_ok();
+        (whole, meter.read().end)
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_cannot_be_translated_ends_by_the_vendors_fault() {
+        let (finish, done) = (
+            "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+            "data: [DONE]\n\n",
+        );
+        let (running, over) = (None, Some(End::Finished));
+        let cut = (false, Some(End::VendorCut));
+        for (what, caller, frames, expected) in [
+            (
+                "whole",
+                Format::Messages,
+                vec![(CHUNK, running), (finish, running), (done, over)],
+                (true, over),
+            ),
+            ("no answer", Format::Messages, vec![(done, over)], cut),
+            (
+                "no chunk",
+                Format::Messages,
+                vec![(CHUNK, running), ("data: {\"choices\":7}\n\n", running)],
+                cut,
+            ),
+            (
+                "no reason",
+                Format::Messages,
+                vec![(CHUNK, running), ("data: {}\n\n", over)],
+                cut,
+            ),
+            (
+                "no event",
+                Format::Chat,
+                vec![(START, running), ("data: 7\n\n", running)],
+                cut,
+            ),
+            (
+                "no stop reason",
+                Format::Chat,
+                vec![
+                    (START, running),
+                    ("data: {\"type\":\"message_stop\"}\n\n", over),
+                ],
+                cut,
+            ),
+        ] {
+            assert_eq!(ended(caller, &frames).await, expected, "{what}");
+        }
     }
 }

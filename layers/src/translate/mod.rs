@@ -80,6 +80,7 @@
 mod arguments;
 mod body;
 pub mod chat;
+mod future;
 pub mod messages;
 pub mod splice;
 pub mod wire;
@@ -90,21 +91,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{
-    TryFutureExt,
-    future::{BoxFuture, Either, MapOk},
-};
 use http::{Request, Response, header::CONTENT_LENGTH};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{Layer, Service};
 
-pub use self::body::ResponseBody;
 use self::wire::{AnswerCx, RequestCx};
+pub use self::{body::ResponseBody, future::ResponseFuture};
 use crate::{
     call::{Attempt, Call, Format, Outbound},
     error::Error,
     facts::EventStream,
+    usage::Meter,
 };
 
 /// Translates calls into the format of the route's vendor, and answers back.
@@ -141,7 +139,7 @@ where
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
-    type Future = Either<Same<S::Future, A>, BoxFuture<'static, Result<Self::Response, Error>>>;
+    type Future = ResponseFuture<S::Future, A>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -154,26 +152,19 @@ where
         let meter = attempt.priced.meter.clone();
         let outbound = match outbound(attempt) {
             Ok(outbound) => outbound,
-            Err(error) => return Either::Right(Box::pin(async { Err(error) })),
+            Err(error) => return ResponseFuture::translated(async { Err(error) }),
         };
         let call = self.inner.call(Request::from_parts(parts, outbound));
         let Some(cx) = answer else {
-            return Either::Left(call.map_ok(same as fn(Response<A>) -> _));
+            return ResponseFuture::same(call);
         };
-        Either::Right(Box::pin(async move {
+        ResponseFuture::translated(async move {
             // What cannot be delivered is not paid for.
-            translated(call.await?, caller, cx)
+            translated(call.await?, caller, cx, &meter)
                 .await
                 .inspect_err(|_| meter.refused())
-        }))
+        })
     }
-}
-
-/// The future of a call in its caller's own format.
-type Same<F, A> = MapOk<F, fn(Response<A>) -> Response<ResponseBody<A>>>;
-
-fn same<A>(res: Response<A>) -> Response<ResponseBody<A>> {
-    res.map(ResponseBody::same)
 }
 
 fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
@@ -222,6 +213,7 @@ async fn translated<A>(
     res: Response<A>,
     caller: Format,
     cx: AnswerCx,
+    meter: &Meter,
 ) -> Result<Response<ResponseBody<A>>, Error>
 where
     A: Body<Data = Bytes, Error = Error>,
@@ -231,7 +223,7 @@ where
         parts.extensions.insert(EventStream(caller));
         return Ok(Response::from_parts(
             parts,
-            ResponseBody::events(body, caller, cx),
+            ResponseBody::events(body, caller, cx, meter.clone()),
         ));
     }
     let bytes = body.collect().await?.to_bytes();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use http::{Request, Response, Uri};
+use http::{Response, Uri};
 use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{
@@ -19,10 +19,10 @@ use hyper_util::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    alarm::Alarm,
-    body::{RequestBody, VendorBody},
+    body::VendorBody,
     connect::{Connector, Retires},
-    http1::Http1Client,
+    driven::{Alarm, Http1Client},
+    request::{BoxRequest, RequestBody},
 };
 use crate::{
     error::BoxError,
@@ -76,15 +76,15 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// The head of the answer to a request that is sent to this address `now`. The request is in a box, as it
-    /// goes through many hands. `None` if the head has not come by `until`.
+    /// The head of the answer to a request that is sent to this address `now`; `None` if the head has not come
+    /// by `until`.
     ///
     /// # Errors
     /// There is no connection, or it broke before that.
     pub(super) async fn send(
         &self,
         address: &Uri,
-        mut req: Box<Request<RequestBody>>,
+        mut req: BoxRequest,
         now: Instant,
         until: Instant,
     ) -> Result<Option<Response<VendorBody>>, BoxError> {

@@ -41,12 +41,12 @@
 //! # }
 //! ```
 
-mod alarm;
 mod body;
 mod clients;
 mod connect;
-mod http1;
+mod driven;
 mod refusal;
+mod request;
 
 use std::{
     fmt,
@@ -63,12 +63,13 @@ use http::{
 use tokio::time::{Instant, timeout_at};
 use tower::Service;
 
-pub use self::{body::ResponseBody, connect::check_authorities};
 use self::{
-    body::{Patience, RequestBody},
+    body::Patience,
     clients::{Clients, VendorClient},
     connect::TooSlow,
+    request::{BoxRequest, RequestBody},
 };
+pub use self::{body::ResponseBody, connect::check_authorities};
 use crate::{
     call::{Format, Outbound},
     error::{BoxError, Error, VendorUnreached},
@@ -156,7 +157,7 @@ impl Service<Request<Outbound>> for Upstream {
 struct Sending {
     client: VendorClient,
     route: Arc<Route>,
-    req: Box<Request<RequestBody>>,
+    req: BoxRequest,
     meter: Meter,
     began: Instant,
     /// Until the head of the answer.
@@ -311,13 +312,13 @@ fn vendor_headers(
     headers
 }
 
-/// The betas that the caller asks for, less those that change the price.
 /// In any case of its letters: whether a vendor minds them is not ours to know.
 fn begins_with(beta: &str, prefix: &str) -> bool {
     let begin = beta.as_bytes().get(..prefix.len());
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
+/// The betas that the caller asks for, less those that change the price.
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let lines = client
         .get_all(ANTHROPIC_BETA)

@@ -123,6 +123,12 @@ mod tests {
             ),
             (r#"{"error":"plain"}"#, "plain"),
             ("<html>", "400 Bad Request"),
+            // A caller is told something.
+            (r#"{"error":{"message":""}}"#, "400 Bad Request"),
+            (
+                r#"{"error":{"message":" \n"},"message":"too long"}"#,
+                "too long",
+            ),
         ] {
             assert_eq!(
                 text(said.as_bytes(), StatusCode::BAD_REQUEST),

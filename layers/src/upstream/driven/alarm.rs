@@ -13,7 +13,7 @@ use tokio::{
 /// A timer that a connection keeps from wait to wait: to set and to cancel one takes a lock of the runtime each
 /// time. It is moved for a wait that ends sooner, and when it goes off too early for the one that is on then.
 #[derive(Debug, Default)]
-pub(super) struct Alarm {
+pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
     /// Whom it wakes.
     task: Option<Waker>,
@@ -21,7 +21,7 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// Whether the wait that ends at `due` has ended. The task is woken when it does.
-    pub(super) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());
         if self.task.as_ref().is_some_and(is_mine) && self.sleep.as_ref().is_some_and(is_set) {
