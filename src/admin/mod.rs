@@ -65,7 +65,7 @@ use crate::{
     endpoints::openapi,
     ledger::AnyLedger,
     node::readiness::Readiness,
-    observe::metrics::{Scrape, text::Format},
+    observe::{Scrape, metrics::text::Format},
     text::{causes::chain, similar::nearest},
 };
 
@@ -845,10 +845,7 @@ mod tests {
     use crate::{
         catalog::snapshot::tests::live,
         edge::server::OpenConnections,
-        observe::{
-            metrics::{Metrics, scrape::Sources},
-            record::Calls,
-        },
+        observe::{Sources, metrics::Metrics, record::Calls},
     };
 
     /// What is logged on this thread.

@@ -12,7 +12,6 @@ mod parts;
 mod process;
 pub(crate) mod requests;
 pub(crate) mod sales;
-pub(crate) mod scrape;
 mod state;
 pub(crate) mod text;
 pub(crate) mod vendors;
@@ -30,12 +29,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-pub use self::scrape::Scrape;
 use self::{
-    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, scrape::Sources,
-    state::State, text::Format, vendors::Vendors,
+    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, state::State,
+    text::Format, vendors::Vendors,
 };
-use crate::catalog::snapshot::Snapshot;
+use crate::{catalog::snapshot::Snapshot, observe::Sources};
 
 /// All counters of a gateway.
 pub struct Metrics {
@@ -133,7 +131,7 @@ impl Metrics {
     }
 
     /// All of it as text. Waits for nothing but another scrape.
-    fn text(&self, sources: &Sources, format: Format) -> Result<String, fmt::Error> {
+    pub(super) fn text(&self, sources: &Sources, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         {
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);

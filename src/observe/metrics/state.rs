@@ -13,8 +13,7 @@ use prometheus_client::{
 use rust_decimal::prelude::ToPrimitive;
 use tollgate_layers::failover::BreakerState;
 
-use super::scrape::Sources;
-use crate::catalog::snapshot::RateReading;
+use crate::{catalog::snapshot::RateReading, observe::Sources};
 
 /// A gauge of seconds, of rubles.
 type Fraction = Gauge<f64, AtomicU64>;

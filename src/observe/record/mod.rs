@@ -1,14 +1,14 @@
 //! What is known of each request while it is under way, and what is said of it at its end: one line in
 //! the log, and the counters.
 //!
-//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; `marks` in the
-//! stack write into it what the layers find out, since a request that is refused below does not come
+//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; each [`RecordLayer`] in the
+//! stack writes into it what the layer above has found out, since a request that is refused below does not come
 //! back up. A call that has held money ends twice, for its client and in the ledger, in either order: the
 //! second end writes the line, and sends the spans where the call is traced.
 
 mod line;
-pub(crate) mod marks;
 mod observe;
+mod record_layer;
 #[cfg(feature = "otel")]
 mod spans;
 
@@ -36,6 +36,7 @@ use tollgate_layers::{
     session::SessionId,
 };
 
+pub(crate) use self::record_layer::{RecordLayer, admitted, granted, known, parsed, sent};
 pub use self::{
     line::TARGET,
     observe::{Observe, ObserveLayer, ResponseBody, ResponseFuture},

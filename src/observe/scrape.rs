@@ -4,10 +4,13 @@ use std::{fmt, sync::Arc};
 
 use tollgate_layers::failover::Health;
 
-use super::{Metrics, text::Format};
+use super::{
+    metrics::{Metrics, text::Format},
+    record::Calls,
+};
 use crate::{
     catalog::snapshot::Live, edge::server::OpenConnections, ledger::AnyLedger,
-    node::readiness::Readiness, observe::record::Calls,
+    node::readiness::Readiness,
 };
 
 /// What is looked at when somebody scrapes. Nothing of it waits for another machine.
