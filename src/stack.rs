@@ -50,8 +50,8 @@ use crate::{
     ledger::AnyLedger,
     node::limits::LiveLimits,
     observe::{
-        metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
-        record::{self, Calls, ObserveLayer, RecordLayer},
+        metrics::{ledger::Measured, requests::LimitedBy},
+        record::{self, AttemptsLayer, Calls, ObserveLayer, RecordLayer},
     },
 };
 

@@ -1,11 +1,11 @@
-//! A scrape: what is looked up for it, and its answer.
+//! A scrape: asks whoever knows what is, and has the metrics written with it.
 
 use std::{fmt, sync::Arc};
 
 use tollgate_layers::failover::Health;
 
 use super::{
-    metrics::{Metrics, text::Format},
+    metrics::{Metrics, Readings, text::Format},
     record::Calls,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     node::readiness::Readiness,
 };
 
-/// What is looked at when somebody scrapes. Nothing of it waits for another machine.
+/// Who is asked when somebody scrapes. Nobody waits for another machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub(crate) calls: Calls,
@@ -22,6 +22,25 @@ pub(crate) struct Sources {
     pub(crate) health: Health,
     pub(crate) readiness: Readiness,
     pub(crate) connections: OpenConnections,
+}
+
+impl Sources {
+    fn read(&self) -> Readings {
+        let (holds_open, hold_oldest) = self.calls.holds();
+        let backlog = self.store.backlog();
+        let (outbox_rows, waited) =
+            backlog.map_or((0, None), |backlog| (backlog.calls, backlog.oldest));
+        Readings {
+            holds_open,
+            hold_oldest,
+            vendors: self.health.snapshot(),
+            outbox_rows,
+            outbox_oldest: waited.unwrap_or_default(),
+            connections: self.connections.count(),
+            rate: self.live.snapshot().rate(),
+            is_ready: self.readiness.check().is_ok(),
+        }
+    }
 }
 
 /// Answers scrapes.
@@ -38,6 +57,6 @@ impl Scrape {
 
     /// All metrics as text.
     pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
-        self.metrics.text(&self.sources, format)
+        self.metrics.text(self.sources.read(), format)
     }
 }
