@@ -53,11 +53,8 @@ use crate::{
     ledger::AnyLedger,
     node::limits::LiveLimits,
     observe::{
-        metrics::{ledger::Measured, requests::LimitedBy, vendors::AttemptsLayer},
-        record::{
-            self, Calls, ObserveLayer,
-            marks::{self, RecordLayer},
-        },
+        metrics::{ledger::Measured, requests::LimitedBy},
+        record::{self, AttemptsLayer, Calls, ObserveLayer, RecordLayer},
     },
 };
 
@@ -164,26 +161,26 @@ pub fn callers(
 
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
-        .layer(RecordLayer(marks::admitted))
+        .layer(RecordLayer(record::admitted))
         .layer(address_rate) //   429      per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403 503  + Caller; the key leaves the request here
-        .layer(RecordLayer(marks::known))
+        .layer(RecordLayer(record::known))
         .layer(key_rate) //       429      per key, by the second
         .layer(key_minute_rate); // 429    and by the minute
     let callers_of_models = callers.clone().layer(key_tokens); // 429  per key; the settler tells what calls took
     let calls = ServiceBuilder::new()
         .layer(parse) //          400 408 413 415 503  bounded in all; Request<B> → Request<Call>
-        .layer(RecordLayer(marks::parsed))
+        .layer(RecordLayer(record::parsed))
         .layer(select); //    400 503 403  → Request<Priced>: one snapshot for the whole call
     let inference = ServiceBuilder::new()
         .layer(reserve) //    400 401 403 503  hold; settled or released on end or drop
-        .layer(RecordLayer(marks::granted))
+        .layer(RecordLayer(record::granted))
         .layer(failover) //       429 503  → Request<Attempt>: a route, and the next one before the first byte
         .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
         .layer(passthrough) //             reads usage off the frames, into the call's meter
-        .layer(RecordLayer(marks::sent))
+        .layer(RecordLayer(record::sent))
         .service(upstream.clone()); // 429 502 503 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
     let inference = calls.clone().service(boxed_with_body(inference));
@@ -204,7 +201,7 @@ pub fn callers(
     let receipts = callers.service(Receipts::new(store.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
-        .layer(RecordLayer(marks::admitted))
+        .layer(RecordLayer(record::admitted))
         .layer(catalog_rate); //  429      10 per second per address
     let document = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
@@ -225,7 +222,7 @@ pub fn callers(
     ServiceBuilder::new()
         .layer(request_number) //          + RequestNumber
         .layer(respond) //                 Error → JSON with the number; above it: Infallible
-        .layer(observe) //                 + CallRecord, written by the marks below; one log line, the counters
+        .layer(observe) //                 + CallRecord, written by each RecordLayer below; one log line, the counters
         .layer(panics) //         500      in the call and in its body
         .layer(head) //           400 414 431  before anything is decided by it
         .service(Paths::new(&config.service, branches)) // 404 405

@@ -37,8 +37,7 @@ use tollgate_layers::failover::Health;
 
 use self::refusal::{Refusal, json_response};
 use crate::{
-    catalog::snapshot::Live, ledger::AnyLedger, node::readiness::Readiness,
-    observe::metrics::Scrape,
+    catalog::snapshot::Live, ledger::AnyLedger, node::readiness::Readiness, observe::Scrape,
 };
 
 pub use self::{

@@ -46,7 +46,8 @@ use crate::{
     ledger::AnyLedger,
     node::{files::Shares, limits::LiveLimits, readiness::Readiness, reload::Reload},
     observe::{
-        metrics::{Metrics, Scrape, ledger::Measured, scrape::Sources},
+        Scrape, Sources,
+        metrics::{Metrics, ledger::Measured},
         record::Calls,
         traces::{self, Exporter},
     },

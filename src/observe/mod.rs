@@ -3,5 +3,9 @@
 pub mod log;
 pub mod metrics;
 pub mod record;
+mod scrape;
 #[cfg_attr(not(feature = "otel"), path = "traces/none.rs")]
 pub(crate) mod traces;
+
+pub use self::scrape::Scrape;
+pub(crate) use self::scrape::Sources;

@@ -1,7 +1,8 @@
 //! What the gateway counts, and how a scrape shows it: `GET /metrics` on the operator's listener.
 //!
 //! Counters are added to where things happen: a request's end, an attempt's, an answer of the ledger, a
-//! settled call. What merely *is* (open holds, breakers, the outbox) is looked up by a scrape. Labels are
+//! settled call. What merely *is* (open holds, breakers, the outbox) a scrape finds out, and gives as [`Readings`]. Nothing here
+//! knows a call, or whom to ask. Labels are
 //! paths, statuses, codes and the names in the config, so there are no more series than these, whatever
 //! callers send. There is no global registry: [`Metrics`] is made with its gateway.
 //!
@@ -12,7 +13,6 @@ mod parts;
 mod process;
 pub(crate) mod requests;
 pub(crate) mod sales;
-pub(crate) mod scrape;
 mod state;
 pub(crate) mod text;
 pub(crate) mod vendors;
@@ -30,10 +30,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-pub use self::scrape::Scrape;
+pub(super) use self::state::Readings;
 use self::{
-    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, scrape::Sources,
-    state::State, text::Format, vendors::Vendors,
+    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, state::State,
+    text::Format, vendors::Vendors,
 };
 use crate::catalog::snapshot::Snapshot;
 
@@ -133,13 +133,13 @@ impl Metrics {
     }
 
     /// All of it as text. Waits for nothing but another scrape.
-    fn text(&self, sources: &Sources, format: Format) -> Result<String, fmt::Error> {
+    pub(super) fn text(&self, now: Readings, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         {
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
             let (state, process) = &mut *scraped;
-            state.look(sources);
-            process.look();
+            state.set(now);
+            process.read();
             encode(&mut text, &self.registry)?;
         }
         Ok(match format {

@@ -48,7 +48,7 @@ impl Process {
     }
 
     /// What cannot be read stays what it was.
-    pub(super) fn look(&self) {
+    pub(super) fn read(&self) {
         if let Some(ticks) = read("stat").as_deref().and_then(cpu_ticks) {
             self.cpu.inner().set(ticks);
         }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn this_process_has_memory_and_files() {
         let process = Process::default();
-        process.look();
+        process.read();
         assert!(process.resident.get() > 1024 * 1024);
         assert!(process.open_files.get() >= 3);
         assert!(process.files_max.get() >= process.open_files.get());

@@ -20,7 +20,7 @@ pub(super) const HEAD_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
 /// Our own part of it.
-const OWN_SECONDS: [f64; 13] = [
+const OVERHEAD_SECONDS: [f64; 13] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
 /// From the head to the end of a body, which for a stream may be long.
@@ -57,27 +57,101 @@ const STATUSES: [(u16, &str); 22] = [
     (0, "other"),
 ];
 
-/// A path, or what stands for all unknown ones.
+/// A path as it is counted and logged: those of the API, and one for all others.
+///
+/// [`PathLabel::pattern`] is the one table of them. A number of its own is what each is made into here and nowhere
+/// else, so that no two share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathLabel(usize);
+pub(crate) enum PathLabel {
+    Chat,
+    Messages,
+    CountTokens,
+    Models,
+    Model,
+    Catalog,
+    KeyInfo,
+    Estimate,
+    Receipt,
+    Page,
+    OpenApi,
+    Connect,
+    ConnectClient,
+    Hello,
+    Other,
+}
 
-const PATHS: usize = 15;
-const CHAT: usize = 0;
-const MESSAGES: usize = 1;
-const COUNT_TOKENS: usize = 2;
-const OTHER: usize = PATHS - 1;
+/// How a path is written, and its label. From a brace on, any text stands there.
+enum Pattern {
+    Whole(&'static str),
+    /// Behind `/v1/<service>/`.
+    OfService(&'static str),
+    /// Whatever no other pattern fits.
+    Rest(&'static str),
+}
 
 impl PathLabel {
+    const COUNT: usize = Self::Other as usize + 1;
+
+    /// Each at its own number. Calls stand first: they are looked for first.
+    const ALL: [Self; Self::COUNT] = [
+        Self::Chat,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Models,
+        Self::Model,
+        Self::Catalog,
+        Self::KeyInfo,
+        Self::Estimate,
+        Self::Receipt,
+        Self::Page,
+        Self::OpenApi,
+        Self::Connect,
+        Self::ConnectClient,
+        Self::Hello,
+        Self::Other,
+    ];
+
+    const fn pattern(self) -> Pattern {
+        match self {
+            Self::Chat => Pattern::Whole("/v1/chat/completions"),
+            Self::Messages => Pattern::Whole("/v1/messages"),
+            Self::CountTokens => Pattern::Whole("/v1/messages/count_tokens"),
+            Self::Models => Pattern::Whole("/v1/models"),
+            Self::Model => Pattern::Whole("/v1/models/{model}"),
+            Self::Catalog => Pattern::OfService("models"),
+            Self::KeyInfo => Pattern::OfService("key"),
+            Self::Estimate => Pattern::OfService("estimate"),
+            Self::Receipt => Pattern::OfService("receipts/{number}"),
+            Self::Page => Pattern::Whole("/"),
+            Self::OpenApi => Pattern::Whole(openapi::PATH),
+            Self::Connect => Pattern::OfService("connect"),
+            Self::ConnectClient => Pattern::OfService("connect/{client}"),
+            Self::Hello => Pattern::Whole(HELLO),
+            Self::Other => Pattern::Rest("other"),
+        }
+    }
+
     /// Whether it is one where models are asked.
     pub(crate) const fn is_of_calls(self) -> bool {
-        matches!(self.0, CHAT | MESSAGES | COUNT_TOKENS)
+        self.is_of_inference() || matches!(self, Self::CountTokens)
     }
 
     /// Whether it is one where they answer.
     pub(crate) const fn is_of_inference(self) -> bool {
-        matches!(self.0, CHAT | MESSAGES)
+        matches!(self, Self::Chat | Self::Messages)
     }
 }
+
+const _: () = {
+    let mut number = 0;
+    while number < PathLabel::COUNT {
+        assert!(
+            PathLabel::ALL[number] as usize == number,
+            "ALL stands in another order than the enum"
+        );
+        number += 1;
+    }
+};
 
 /// Who let a request wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,11 +207,11 @@ struct By {
 /// The counters of requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    service: String,
-    places: [PathCounts; PATHS],
+    /// At the number of their label.
+    paths: [PathCounts; PathLabel::COUNT],
     requests: Family<PathStatus, Counter>,
     first_byte: Family<Path, Histogram>,
-    own: Family<Path, Histogram>,
+    overhead: Family<Path, Histogram>,
     answer: Family<Path, Histogram>,
     refusals: Family<Code, Counter>,
     limited: Family<By, Counter>,
@@ -150,20 +224,35 @@ pub(crate) struct Requests {
 #[derive(Debug)]
 struct PathCounts {
     path: Arc<str>,
+    /// Where it is open: how much of it a path begins with.
+    fixed: Option<usize>,
     requests: [OnceLock<Counter>; STATUSES.len()],
     first_byte: OnceLock<Histogram>,
-    own: OnceLock<Histogram>,
+    overhead: OnceLock<Histogram>,
     answer: OnceLock<Histogram>,
 }
 
 impl PathCounts {
-    fn new(path: &str) -> Self {
+    fn new(pattern: &Pattern, service: &str) -> Self {
+        let path: Arc<str> = match pattern {
+            Pattern::Whole(path) | Pattern::Rest(path) => Arc::from(*path),
+            Pattern::OfService(path) => format!("/v1/{service}/{path}").into(),
+        };
         Self {
-            path: Arc::from(path),
+            fixed: path.find('{'),
+            path,
             requests: [const { OnceLock::new() }; STATUSES.len()],
             first_byte: OnceLock::new(),
-            own: OnceLock::new(),
+            overhead: OnceLock::new(),
             answer: OnceLock::new(),
+        }
+    }
+
+    /// Whether the path is this one, or one of these.
+    fn fits(&self, path: &str) -> bool {
+        match self.fixed {
+            None => *self.path == *path,
+            Some(end) => path.starts_with(&self.path[..end]),
         }
     }
 
@@ -177,30 +266,11 @@ impl PathCounts {
 impl Requests {
     /// `service` is the path segment that names the service.
     pub(super) fn register(registry: &mut Registry, service: &str) -> Self {
-        let of_service = |path: &str| format!("/v1/{service}/{path}");
-        let paths: [String; PATHS] = [
-            "/v1/chat/completions".to_owned(),
-            "/v1/messages".to_owned(),
-            "/v1/messages/count_tokens".to_owned(),
-            "/v1/models".to_owned(),
-            "/v1/models/{model}".to_owned(),
-            of_service("models"),
-            of_service("key"),
-            of_service("estimate"),
-            of_service("receipts/{number}"),
-            "/".to_owned(),
-            openapi::PATH.to_owned(),
-            of_service("connect"),
-            of_service("connect/{client}"),
-            HELLO.to_owned(),
-            "other".to_owned(),
-        ];
         let requests = Self {
-            service: of_service(""),
-            places: paths.map(|path| PathCounts::new(&path)),
+            paths: PathLabel::ALL.map(|label| PathCounts::new(&label.pattern(), service)),
             requests: Family::default(),
             first_byte: histograms(|| Histogram::new(HEAD_SECONDS)),
-            own: histograms(|| Histogram::new(OWN_SECONDS)),
+            overhead: histograms(|| Histogram::new(OVERHEAD_SECONDS)),
             answer: histograms(|| Histogram::new(ANSWER_SECONDS)),
             refusals: Family::default(),
             limited: Family::default(),
@@ -209,10 +279,10 @@ impl Requests {
         };
         requests.names(registry);
         // A rate of what is not there yet misses the first one.
-        for place in [CHAT, MESSAGES].map(PathLabel) {
-            let _ = requests.counter(place, 200);
-            let _ = requests.histograms(place);
-            let _ = requests.own_histogram(place);
+        for label in [PathLabel::Chat, PathLabel::Messages] {
+            let _ = requests.counter(label, 200);
+            let _ = requests.histograms(label);
+            let _ = requests.overhead_histogram(label);
         }
         for by in LimitedBy::ALL {
             let _ = requests.limited(by);
@@ -239,7 +309,7 @@ impl Requests {
         registry.register(
             "tollgate_own_seconds",
             "From a call's head to its being sent to a vendor, less the time that its body took to come",
-            self.own.clone(),
+            self.overhead.clone(),
         );
         registry.register(
             "tollgate_answer_seconds",
@@ -263,46 +333,33 @@ impl Requests {
         );
     }
 
-    pub(crate) fn place(&self, path: &str) -> PathLabel {
-        PathLabel(match path {
-            "/v1/chat/completions" => CHAT,
-            "/v1/messages" => MESSAGES,
-            "/v1/messages/count_tokens" => COUNT_TOKENS,
-            "/v1/models" => 3,
-            "/" => 9,
-            openapi::PATH => 10,
-            HELLO => 13,
-            _ => match path.strip_prefix(self.service.as_str()) {
-                Some("models") => 5,
-                Some("key") => 6,
-                Some("estimate") => 7,
-                Some(rest) if rest.starts_with("receipts/") => 8,
-                Some("connect") => 11,
-                Some(rest) if rest.starts_with("connect/") => 12,
-                None if path.starts_with("/v1/models/") => 4,
-                _ => OTHER,
-            },
-        })
+    /// The label of a request's path.
+    pub(crate) fn label(&self, path: &str) -> PathLabel {
+        let all = PathLabel::ALL;
+        all.into_iter()
+            .find(|label| self.paths[*label as usize].fits(path))
+            .unwrap_or(PathLabel::Other)
     }
 
-    /// The path's label.
-    pub(crate) fn path(&self, place: PathLabel) -> &str {
-        &self.places[place.0].path
+    /// The label as text.
+    pub(crate) fn path(&self, label: PathLabel) -> &str {
+        &self.paths[label as usize].path
     }
 
     /// A request has ended: with this status, and a good answer's times to its head and from there on.
-    pub(crate) fn ended(&self, place: PathLabel, status: u16, times: Option<(Duration, Duration)>) {
-        self.counter(place, status).inc();
+    pub(crate) fn ended(&self, label: PathLabel, status: u16, times: Option<(Duration, Duration)>) {
+        self.counter(label, status).inc();
         if let Some((head, answer)) = times {
-            let (first_byte, whole) = self.histograms(place);
+            let (first_byte, whole) = self.histograms(label);
             first_byte.observe(head.as_secs_f64());
             whole.observe(answer.as_secs_f64());
         }
     }
 
     /// A call is sent to its first vendor, after so much of our own time.
-    pub(crate) fn own(&self, place: PathLabel, time: Duration) {
-        self.own_histogram(place).observe(time.as_secs_f64());
+    pub(crate) fn sent(&self, label: PathLabel, overhead: Duration) {
+        self.overhead_histogram(label)
+            .observe(overhead.as_secs_f64());
     }
 
     pub(crate) fn refused(&self, code: &'static str) {
@@ -314,10 +371,10 @@ impl Requests {
         self.limited.get_or_create(&by).clone()
     }
 
-    fn counter(&self, place: PathLabel, status: u16) -> &Counter {
+    fn counter(&self, label: PathLabel, status: u16) -> &Counter {
         let found = STATUSES.iter().position(|(known, _)| *known == status);
         let index = found.unwrap_or(STATUSES.len() - 1);
-        let counts = &self.places[place.0];
+        let counts = &self.paths[label as usize];
         counts.requests[index].get_or_init(|| {
             let labels = PathStatus {
                 path: Arc::clone(&counts.path),
@@ -327,15 +384,15 @@ impl Requests {
         })
     }
 
-    fn own_histogram(&self, place: PathLabel) -> &Histogram {
-        let counts = &self.places[place.0];
+    fn overhead_histogram(&self, label: PathLabel) -> &Histogram {
+        let counts = &self.paths[label as usize];
         counts
-            .own
-            .get_or_init(|| self.own.get_or_create(&counts.label()).clone())
+            .overhead
+            .get_or_init(|| self.overhead.get_or_create(&counts.label()).clone())
     }
 
-    fn histograms(&self, place: PathLabel) -> (&Histogram, &Histogram) {
-        let counts = &self.places[place.0];
+    fn histograms(&self, label: PathLabel) -> (&Histogram, &Histogram) {
+        let counts = &self.paths[label as usize];
         let first_byte = counts
             .first_byte
             .get_or_init(|| self.first_byte.get_or_create(&counts.label()).clone());
@@ -357,7 +414,7 @@ mod tests {
     #[test]
     fn each_path_has_its_label_and_unknown_ones_share_one() {
         let requests = requests();
-        let label = |path: &str| requests.path(requests.place(path)).to_owned();
+        let label = |path: &str| requests.path(requests.label(path)).to_owned();
         for known in [
             "/v1/chat/completions",
             "/v1/messages",
@@ -386,13 +443,21 @@ mod tests {
     }
 
     #[test]
+    fn no_two_labels_are_of_the_same_path() {
+        let requests = requests();
+        for label in PathLabel::ALL {
+            assert_eq!(requests.label(requests.path(label)), label);
+        }
+    }
+
+    #[test]
     fn a_status_that_is_never_answered_has_no_label_of_its_own() {
         let requests = requests();
-        let place = requests.place("/");
+        let label = requests.label("/");
         for status in [100, 299, 599] {
-            requests.ended(place, status, None);
+            requests.ended(label, status, None);
         }
-        assert_eq!(requests.counter(place, 1).get(), 3);
-        assert_eq!(requests.counter(place, 200).get(), 0);
+        assert_eq!(requests.counter(label, 1).get(), 3);
+        assert_eq!(requests.counter(label, 200).get(), 0);
     }
 }

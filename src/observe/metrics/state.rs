@@ -11,10 +11,25 @@ use prometheus_client::{
     registry::Registry,
 };
 use rust_decimal::prelude::ToPrimitive;
-use tollgate_layers::failover::BreakerState;
+use tollgate_layers::failover::{BreakerState, VendorState};
 
-use super::scrape::Sources;
 use crate::catalog::snapshot::RateReading;
+
+/// What was found at the moment of a scrape.
+#[derive(Debug)]
+pub(in crate::observe) struct Readings {
+    pub(in crate::observe) holds_open: usize,
+    /// 0 without one.
+    pub(in crate::observe) hold_oldest: Duration,
+    pub(in crate::observe) vendors: Vec<VendorState>,
+    pub(in crate::observe) outbox_rows: usize,
+    /// 0 without one.
+    pub(in crate::observe) outbox_oldest: Duration,
+    pub(in crate::observe) connections: usize,
+    /// `None` while there are no prices.
+    pub(in crate::observe) rate: Option<RateReading>,
+    pub(in crate::observe) is_ready: bool,
+}
 
 /// A gauge of seconds, of rubles.
 type Fraction = Gauge<f64, AtomicU64>;
@@ -132,27 +147,23 @@ impl State {
         self.certificate_expires.set(unix_seconds as f64);
     }
 
-    pub(super) fn look(&mut self, sources: &Sources) {
-        let (open, oldest) = sources.calls.holds();
-        self.holds_open.set(whole(open));
-        self.hold_oldest.set(oldest.as_secs_f64());
-        self.vendors(sources);
-        let backlog = sources.store.backlog();
-        let (rows, waited) = backlog.map_or((0, None), |backlog| (backlog.calls, backlog.oldest));
-        self.outbox_rows.set(whole(rows));
-        self.outbox_oldest
-            .set(waited.unwrap_or_default().as_secs_f64());
-        self.connections.set(whole(sources.connections.count()));
-        self.rate(sources);
-        self.ready.set(sources.readiness.check().is_ok().into());
+    pub(super) fn set(&mut self, now: Readings) {
+        self.holds_open.set(whole(now.holds_open));
+        self.hold_oldest.set(now.hold_oldest.as_secs_f64());
+        self.set_vendors(now.vendors);
+        self.outbox_rows.set(whole(now.outbox_rows));
+        self.outbox_oldest.set(now.outbox_oldest.as_secs_f64());
+        self.connections.set(whole(now.connections));
+        self.set_rate(now.rate);
+        self.ready.set(now.is_ready.into());
     }
 
-    fn vendors(&self, sources: &Sources) {
+    fn set_vendors(&self, vendors: Vec<VendorState>) {
         // Routes that are gone from the config are neither open nor shut.
         self.breaker_open.clear();
         self.model_unknown.clear();
         self.keys_parked.clear();
-        for vendor in sources.health.snapshot() {
+        for vendor in vendors {
             let name: Arc<str> = Arc::from(&*vendor.name);
             for route in vendor.routes {
                 let labels = Route {
@@ -171,8 +182,7 @@ impl State {
         }
     }
 
-    fn rate(&mut self, sources: &Sources) {
-        let rate = sources.live.snapshot().rate();
+    fn set_rate(&mut self, rate: Option<RateReading>) {
         self.prices_available.set(rate.is_some().into());
         self.last_rate = rate.or(self.last_rate);
         if let Some(last) = self.last_rate {

@@ -21,7 +21,7 @@ pub const TARGET: &str = "call";
 const MODEL_CHARS_MAX: usize = 64;
 
 /// The whole of a line. What stands in it is not worked out for a level that is off.
-macro_rules! say {
+macro_rules! event {
     ($level:ident: $($fields:tt)*) => {
         match $level {
             Level::ERROR => tracing::event!(target: TARGET, Level::ERROR, $($fields)*),
@@ -47,13 +47,13 @@ pub(super) fn of_a_call(
     let item = booked.map(|(settlement, _)| &settlement.item);
     let mut number = [0; Hyphenated::LENGTH];
     let [mut held, mut charged, mut loss] = [[0; MicroRub::TEXT_BYTES_MAX]; 3];
-    say!(
+    event!(
         level:
         message = "call",
         number = &*record.0.number.uuid().as_hyphenated().encode_lower(&mut number),
         account = key.map(|key| &*key.account),
         key = key.map(|key| key.prefix.as_str()),
-        path = record.metrics().requests.path(record.0.place),
+        path = record.metrics().requests.path(record.0.path),
         status = answered.status,
         code = failure.map(|failure| failure.code),
         session = facts.session.as_deref(),
@@ -73,7 +73,7 @@ pub(super) fn of_a_call(
         end = end(facts, item.map(|item| item.end.as_str())),
         first_byte_ms = answered.head.map(millis),
         whole_ms = millis(answered.whole),
-        own_ms = facts.own.map(millis),
+        own_ms = facts.overhead.map(millis),
         error = failure.map(|failure| failure.text.as_str()),
         cause = failure.and_then(|failure| failure.cause.as_deref())
     );
@@ -113,7 +113,7 @@ fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
             Severity::Warn => Level::WARN,
             Severity::Info => Level::INFO,
         },
-        None if facts.held || record.0.place.is_of_calls() => Level::INFO,
+        None if facts.held || record.0.path.is_of_calls() => Level::INFO,
         None => Level::DEBUG,
     }
 }

@@ -1,14 +1,15 @@
 //! What is known of each request while it is under way, and what is said of it at its end: one line in
 //! the log, and the counters.
 //!
-//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; `marks` in the
-//! stack write into it what the layers find out, since a request that is refused below does not come
+//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; each [`RecordLayer`] in the
+//! stack writes into it what the layer above has found out, since a request that is refused below does not come
 //! back up. A call that has held money ends twice, for its client and in the ledger, in either order: the
 //! second end writes the line, and sends the spans where the call is traced.
 
+mod attempts;
 mod line;
-pub(crate) mod marks;
 mod observe;
+mod record_layer;
 #[cfg(feature = "otel")]
 mod spans;
 
@@ -36,6 +37,10 @@ use tollgate_layers::{
     session::SessionId,
 };
 
+pub(crate) use self::{
+    attempts::AttemptsLayer,
+    record_layer::{RecordLayer, admitted, granted, known, parsed, sent},
+};
 pub use self::{
     line::TARGET,
     observe::{Observe, ObserveLayer, ResponseBody, ResponseFuture},
@@ -120,13 +125,13 @@ impl Calls {
     fn begin<B>(&self, req: &Request<B>) -> CallRecord {
         let number = req.extensions().get::<RequestNumber>().copied();
         let number = number.unwrap_or_else(RequestNumber::now_v7);
-        let place = self.0.metrics.requests.place(req.uri().path());
-        let traces = self.0.traces.as_ref().filter(|_| place.is_of_inference());
+        let path = self.0.metrics.requests.label(req.uri().path());
+        let traces = self.0.traces.as_ref().filter(|_| path.is_of_inference());
         let trail = traces.and_then(|traces| traces.begin(number, req));
         CallRecord(Arc::new(Record {
             calls: self.clone(),
             number,
-            place,
+            path,
             began: Instant::now(),
             facts: Mutex::new(Facts {
                 trail,
@@ -157,7 +162,7 @@ pub struct CallRecord(Arc<Record>);
 struct Record {
     calls: Calls,
     number: RequestNumber,
-    place: PathLabel,
+    path: PathLabel,
     began: Instant,
     facts: Mutex<Facts>,
 }
@@ -175,7 +180,7 @@ struct Facts {
     streamed: Option<bool>,
     held: bool,
     vendor: Option<Arc<str>>,
-    own: Option<Duration>,
+    overhead: Option<Duration>,
     /// There if it is traced.
     trail: Option<Trail>,
     /// The end for the client, while that in the ledger is to come.
@@ -243,8 +248,8 @@ impl CallRecord {
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// This vendor is tried. Returns itself if it is to be told of a failure: where it is traced.
-    pub(crate) fn attempt(&self, route: &Arc<Route>) -> Option<Self> {
+    /// This vendor is tried. Returns itself where it notes failures too: where it is traced.
+    fn attempt(&self, route: &Arc<Route>) -> Option<Self> {
         let mut facts = self.lock();
         facts.vendor = Some(Arc::clone(&route.vendor.name));
         let trail = facts.trail.as_mut()?;
@@ -253,7 +258,7 @@ impl CallRecord {
     }
 
     /// The vendor that is tried has failed.
-    pub(crate) fn attempt_failed(&self, error: &Error) {
+    fn attempt_failed(&self, error: &Error) {
         let code = code(&Refused::new(error, self.0.number, Language::En));
         if let Some(trail) = &mut self.lock().trail {
             trail.attempt_failed(code, self.0.began.elapsed());
@@ -263,10 +268,10 @@ impl CallRecord {
     /// The request goes to a vendor; the first time is what counts.
     fn sent(&self) {
         let mut facts = self.lock();
-        if facts.own.is_none() {
-            let own = self.0.began.elapsed().saturating_sub(facts.body_took);
-            facts.own = Some(own);
-            self.metrics().requests.own(self.0.place, own);
+        if facts.overhead.is_none() {
+            let overhead = self.0.began.elapsed().saturating_sub(facts.body_took);
+            facts.overhead = Some(overhead);
+            self.metrics().requests.sent(self.0.path, overhead);
         }
     }
 
@@ -277,7 +282,7 @@ impl CallRecord {
             .head
             .filter(|_| (200..400).contains(&answered.status))
             .map(|head| (head, answered.whole.saturating_sub(head)));
-        requests.ended(self.0.place, answered.status, times);
+        requests.ended(self.0.path, answered.status, times);
         let mut facts = self.lock();
         if facts.admitted {
             requests.in_flight.dec();

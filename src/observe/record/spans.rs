@@ -49,7 +49,7 @@ fn of_the_request(
     answered: &Answered,
     booked: Option<(&Settlement, &Settled)>,
 ) -> Span {
-    let path = record.metrics().requests.path(record.0.place);
+    let path = record.metrics().requests.path(record.0.path);
     let key = facts.key.as_deref();
     let failure = answered.failure.as_deref();
     let status = Some(answered.status).filter(|status| *status != CLIENT_LEFT);

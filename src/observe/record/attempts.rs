@@ -1,0 +1,113 @@
+//! Sees every attempt at a vendor begin and end: the layer below `failover`.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tollgate_layers::{Error, call::Attempt};
+use tower::{Layer, Service};
+
+use super::CallRecord;
+use crate::observe::metrics::{Metrics, vendors::VendorCounts};
+
+/// Counts each attempt at a vendor, and notes whose it was. Stands below `failover`.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptsLayer {
+    metrics: Arc<Metrics>,
+}
+
+impl AttemptsLayer {
+    pub(crate) const fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+}
+
+impl<S> Layer<S> for AttemptsLayer {
+    type Service = Attempts<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Attempts {
+            inner,
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+}
+
+/// The service of [`AttemptsLayer`].
+#[derive(Clone, Debug)]
+pub(crate) struct Attempts<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S, A> Service<Request<Attempt>> for Attempts<S>
+where
+    S: Service<Request<Attempt>, Response = Response<A>, Error = Error>,
+{
+    type Response = Response<A>;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<Attempt>) -> Self::Future {
+        let route = &req.body().route;
+        let record = req.extensions().get::<CallRecord>();
+        ResponseFuture {
+            traced: record.and_then(|record| record.attempt(route)),
+            counts: self.metrics.vendors.of(&route.vendor.name),
+            began: Instant::now(),
+            inner: self.inner.call(req),
+        }
+    }
+}
+
+pin_project! {
+    /// The future of [`Attempts`].
+    #[derive(Debug)]
+    pub(crate) struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        // There where the call is traced.
+        traced: Option<CallRecord>,
+        counts: Option<Arc<VendorCounts>>,
+        began: Instant,
+    }
+}
+
+impl<F, A> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, Error>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // Looked at where it lies: an answer is large.
+        let polled = this.inner.poll(cx);
+        let Poll::Ready(result) = &polled else {
+            return polled;
+        };
+        if let (Err(error), Some(record)) = (result, this.traced) {
+            record.attempt_failed(error);
+        }
+        if let Some(counts) = this.counts {
+            match result {
+                Ok(_) => counts.answered(this.began.elapsed()),
+                // A mistake in the configuration is not to look like an outage.
+                Err(error) if error.is_the_vendors() && !error.is_model_unknown_to_vendor() => {
+                    counts.failed();
+                }
+                Err(_) => {}
+            }
+        }
+        polled
+    }
+}
