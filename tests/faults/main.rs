@@ -80,6 +80,7 @@
 mod client; // callers, good ones and others
 mod judge; // the end of a case: drain, audit, comparison
 mod load; // calls of all kinds, many at a time
+mod machine; // how late it is
 mod plan; // what a world is made of
 mod process; // a gateway as a process
 mod proxy; // TCP with faults

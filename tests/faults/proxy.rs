@@ -181,6 +181,10 @@ impl Proxy {
         *self.shared.target.lock().unwrap() = target;
     }
 
+    pub fn target(&self) -> SocketAddr {
+        *self.shared.target.lock().unwrap()
+    }
+
     pub fn set(&self, way: Way, flow: Flow) {
         self.shared.flows[way as usize].send_replace(flow);
     }

@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     client::{Client, Key},
     judge,
+    machine::Machine,
     process::{ADMIN_KEY, GatewayProcess},
     proxy::Proxy,
     redis_servers::{RedisCluster, RedisSentinels, RedisServer},
@@ -57,6 +58,7 @@ pub struct World {
     pub(crate) admin: AdminClient,
     pub(crate) expected: Mutex<BTreeMap<u64, Charge>>,
     pub(crate) bound: Mutex<Bound>,
+    pub(crate) machine: Mutex<Option<Machine>>,
     pub(crate) faults: Mutex<Vec<Instant>>,
     pub(crate) notes: Mutex<Vec<String>>,
     pub(crate) rounds: AtomicUsize,
@@ -127,6 +129,7 @@ impl World {
             admin,
             expected: Mutex::default(),
             bound: Mutex::new(Bound::nothing_lost()),
+            machine: Mutex::default(),
             faults: Mutex::default(),
             notes: Mutex::default(),
             rounds: AtomicUsize::new(0),
@@ -305,8 +308,12 @@ impl World {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// What may be lost; nothing unless told.
+    /// What may be lost; nothing unless told. Where it is a matter of times, it is said before the fault: what
+    /// this machine adds to them is measured from here on.
     pub fn stated(&self, bound: Bound) {
+        if bound.is_of_time() {
+            *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
+        }
         *self.bound.lock().unwrap() = bound;
     }
 
