@@ -439,8 +439,8 @@ async fn keys_of_one_account_hold_from_the_same_money() {
 }
 
 /// A call without a ceiling holds all that is free where that is less than the model's own ceiling costs, and
-/// its client makes the next one over the same connection as soon as it has the answer: none of `CALLS` is in the
-/// way of the next, but for so many.
+/// its client makes the next one over the same connection as soon as it has the answer: of `CALLS`, so many are
+/// refused at most.
 async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
