@@ -91,8 +91,8 @@ mod vendor_log; // what the vendor served, token by token
 mod verdict; // the vendor's log beside the ledger
 mod world; // gateways, vendor, ledger and the wires between them
 
-#[path = "../support/redis.rs"]
-mod redis_servers; // servers of the tests' own
+#[path = "../support/mod.rs"]
+mod support; // shared: the config's text, the binary as a process, Redis
 
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
 mod leaving_clients; // group 2: the client leaves

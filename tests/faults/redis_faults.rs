@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     client::Key,
     proxy::{Flow, Then, Way, script},
-    redis_servers::{RedisCluster, RedisServer, free_port, slot_of},
     steps::{
         FORMATS, SOON, answer, ask, each_kind, fails_to_start, midway, not_ready, nothing_sold,
         run, serves, skipped, stops_well, warm_up, written,
     },
+    support::redis::{RedisCluster, RedisServer, free_port, slot_of},
     table::Case,
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World, address_of},

@@ -20,7 +20,7 @@ use tollgate_layers::call::Format;
 use crate::{
     client::{Asked, Client},
     process::GatewayProcess,
-    redis_servers::RedisServer,
+    support::redis::RedisServer,
     vendor_log::{Call, Gate},
     verdict::{Charge, Verdict},
     world::{LedgerKind, World},

@@ -29,10 +29,14 @@ use crate::{
     client::{Client, Key},
     judge,
     machine::Machine,
-    process::{ADMIN_KEY, GatewayProcess},
+    process::GatewayProcess,
     proxy::Proxy,
-    redis_servers::{RedisCluster, RedisSentinels, RedisServer},
     servers::Servers,
+    support::{
+        config::edited,
+        process::ADMIN_KEY,
+        redis::{RedisCluster, RedisSentinels, RedisServer},
+    },
     vendor_log::{Call, VendorLog},
     verdict::{Bound, Charge},
 };
@@ -93,13 +97,8 @@ impl World {
                 }
             };
             let outbox = dir.path().join(format!("outbox-{index}.db"));
-            let text = plan.edits.iter().fold(
-                config_text(vendor_proxy.address(), &url, &outbox),
-                |text, (from, to)| {
-                    assert!(text.contains(from.as_str()), "the config has no {from:?}");
-                    text.replace(from.as_str(), to)
-                },
-            );
+            let text = config_text(vendor_proxy.address(), &url, &outbox);
+            let text = edited(text, &plan.edits);
             let config = dir.path().join(format!("gateway-{index}.toml"));
             std::fs::write(&config, text).unwrap();
             // Where it serves is known when it does.

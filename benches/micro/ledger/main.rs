@@ -14,8 +14,6 @@
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
-#[path = "../../../tests/support/redis.rs"]
-mod redis_servers;
 
 mod books;
 mod growth;
