@@ -11,10 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::options::RoleName;
-
-/// As many open files as there may be at all, then this binary: many streams need many.
-const MANY_FILES: &str = r#"ulimit -n "$(ulimit -Hn)" 2>/dev/null; exec "$0" "$@""#;
+use crate::{fixtures::support::process::MANY_FILES, options::RoleName};
 
 /// Stopped when dropped, and by itself when this process dies: its standard input ends then.
 pub(crate) struct Child {

@@ -18,9 +18,9 @@ use tokio::{
 use crate::{
     fixtures::{
         caller::{Connection, Origin, Prepared},
+        support::random::Random,
         vendor::unix_ns,
     },
-    random::Random,
     scenario::{Measure, Pace},
 };
 

@@ -9,8 +9,6 @@
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
-#[path = "../../tests/support/random.rs"]
-mod random;
 
 mod bare_proxy;
 mod child;

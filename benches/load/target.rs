@@ -5,6 +5,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
+use tokio::runtime::Builder;
+
 use crate::{
     child::Child,
     client::{Call, Client, Seen, Terms},
@@ -12,8 +14,8 @@ use crate::{
     fixtures::{
         Canned,
         caller::{Origin, Prepared},
-        directory, gateway_path,
-        redis_server::{self, RedisServer},
+        directory, gateway_path, redis_server,
+        support::redis::RedisServer,
     },
     options::{Ledger, Options, RoleName},
     scenario::{Pace, Scenario},
@@ -52,7 +54,7 @@ impl Field {
 /// The gateways to run: those asked for, or one for each ledger that an operator would choose. Never
 /// empty.
 pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
-    let has_redis = redis_server::is_installed();
+    let has_redis = RedisServer::is_installed();
     if !options.targets.is_empty() {
         ensure!(
             has_redis || !options.targets.contains(&Ledger::Redis),
@@ -103,7 +105,10 @@ impl Target {
     pub(crate) fn gateway(vendor: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
         let server = match ledger {
             Ledger::Memory | Ledger::Sqlite => None,
-            Ledger::Redis => Some(RedisServer::start().context("redis-server")?),
+            Ledger::Redis => {
+                let runtime = Builder::new_current_thread().enable_all().build()?;
+                Some(runtime.block_on(redis_server()).context("redis-server")?)
+            }
         };
         let url = match &server {
             Some(server) => server.url(),

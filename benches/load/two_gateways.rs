@@ -14,8 +14,9 @@ use crate::{
     client::Seen,
     cpu::Processes,
     fixtures::{
-        redis_server::{self, RedisServer},
+        redis_server,
         results::{figure, figures, median},
+        support::redis::RedisServer,
     },
     options::{Options, RoleName},
     report::{Report, us},
@@ -34,13 +35,13 @@ struct Round {
 }
 
 pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> anyhow::Result<()> {
-    if !redis_server::is_installed() {
+    if !RedisServer::is_installed() {
         eprintln!("load: no redis-server on the PATH, so there are no figures of two gateways");
         return Ok(());
     }
     let scenario = Scenario::plain();
     let vendor = Child::start(RoleName::Vendor, &[])?;
-    let server = RedisServer::start().context("redis-server")?;
+    let server = runtime.block_on(redis_server()).context("redis-server")?;
     let address = vendor.address()?;
     let mut gateways = [
         Target::gateway_of_one_thread("one", address, &server)?,

@@ -16,9 +16,13 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{
     process::GatewayProcess,
     vendor_log::Call,
-    verdict::{Facts, Line, Verdict, compare, micro},
+    verdict::{BUSY, Facts, Line, Verdict, compare, micro},
     world::{AdminClient, World, ask_admin},
 };
+
+/// Gauges of what a gateway has still to tell its ledger: of calls that held money, and of those that were told
+/// without an answer.
+const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
     /// Heals, drains, audits and compares.
@@ -27,7 +31,12 @@ impl World {
         for gateway in 0..self.gateways.len() {
             self.ready(gateway, self.plan.patience).await;
         }
-        let bound = self.bound.lock().unwrap().clone();
+        let late = self.machine.lock().unwrap().take();
+        let late = late.map_or(Duration::ZERO, |machine| machine.late());
+        let bound = self.bound.lock().unwrap().clone().on_a_machine(late);
+        if late > BUSY {
+            self.note(format!("this machine was {} ms late", late.as_millis()));
+        }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
         // What expired is settled late: with nothing held, a charge may still be on its way.
@@ -55,10 +64,41 @@ impl World {
         verdict
     }
 
-    /// Resolves when nothing is held any more.
+    /// Resolves when nothing is held any more, and no gateway has anything to tell its ledger: a charge that
+    /// was booked may still be told again, where the answer was late or lost.
     pub async fn settled(&self) {
+        self.nothing_is_held().await;
+        let until = Instant::now() + self.plan.patience;
+        for gateway in 0..self.gateways.len() {
+            while let Some(left) = self.left_to_tell(gateway).await {
+                assert!(Instant::now() < until, "gateway {gateway}: {left}");
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Resolves when the ledger holds nothing any more.
+    pub async fn nothing_is_held(&self) {
         let held = self.drained().await;
         assert!(held.is_empty(), "{held:?}");
+    }
+
+    /// What a gateway has still to tell its ledger, if it has, or why it does not say so.
+    async fn left_to_tell(&self, gateway: usize) -> Option<String> {
+        let Some(address) = self.gateways[gateway].admin_address() else {
+            return Some("it does not run".to_owned());
+        };
+        let asked = ask_admin(&self.admin, address, Method::GET, "/metrics", None).await;
+        let text = match &asked {
+            Ok((StatusCode::OK, body)) => String::from_utf8_lossy(body),
+            other => return Some(format!("{other:?}")),
+        };
+        let left: Vec<&str> = text
+            .lines()
+            .filter(|line| LEFT.iter().any(|name| line.starts_with(name)))
+            .collect();
+        let none = left.len() == LEFT.len() && left.iter().all(|line| line.ends_with(" 0"));
+        (!none).then(|| left.join(", "))
     }
 
     /// What the ledger says of a call, once it says something.

@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tollgate_layers::call::Format;
 
 use crate::{
@@ -32,37 +36,43 @@ impl World {
     pub fn load_in_background(&self, parallel: usize, calls: usize) -> Load {
         let next = Arc::new(AtomicUsize::new(0));
         let enough = Arc::new(AtomicBool::new(false));
+        let loaded = watch::channel(Loaded::default()).0;
         let mut tasks = JoinSet::new();
         for _ in 0..parallel {
             let clients: Vec<Client> = (0..self.gateways.len())
                 .map(|index| self.client(index))
                 .collect();
             let (next, enough) = (Arc::clone(&next), Arc::clone(&enough));
+            let loaded = loaded.clone();
             tasks.spawn(async move {
-                let mut outcomes = Vec::new();
                 loop {
                     let turn = next.fetch_add(1, Ordering::SeqCst);
                     if turn >= calls || enough.load(Ordering::SeqCst) {
-                        return outcomes;
+                        return;
                     }
                     let client = &clients[turn % clients.len()];
                     let outcome = client.ask(&any_call(client, turn / clients.len())).await;
+                    loaded.send_modify(|loaded| loaded.count(&outcome));
                     if !outcome.answered() {
                         // Where nobody answers, the rest would be over in no time.
                         sleep(Duration::from_millis(20)).await;
                     }
-                    outcomes.push(outcome);
                 }
             });
         }
-        Load { tasks, enough }
+        Load {
+            tasks,
+            enough,
+            loaded,
+        }
     }
 }
 
 /// A load that goes on beside the case.
 pub struct Load {
-    tasks: JoinSet<Vec<Outcome>>,
+    tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
+    loaded: watch::Sender<Loaded>,
 }
 
 impl Load {
@@ -73,19 +83,28 @@ impl Load {
     }
 
     pub async fn await_all(mut self) -> Loaded {
-        let mut loaded = Loaded::default();
-        while let Some(outcomes) = self.tasks.join_next().await {
-            for outcome in outcomes.unwrap() {
-                if outcome.answered() {
-                    loaded.answered += 1;
-                } else if outcome.refused() {
-                    loaded.refused += 1;
-                } else {
-                    loaded.broken += 1;
-                }
-            }
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
         }
-        loaded
+        *self.loaded.borrow()
+    }
+
+    /// Resolves when so many calls have been answered.
+    pub async fn has_answered(&self, calls: usize) {
+        self.wait_for(|loaded| loaded.answered >= calls).await;
+    }
+
+    /// Resolves when so many calls have been refused.
+    pub async fn has_refused(&self, calls: usize) {
+        self.wait_for(|loaded| loaded.refused >= calls).await;
+    }
+
+    async fn wait_for(&self, is_so: impl Fn(&Loaded) -> bool) {
+        let mut news = self.loaded.subscribe();
+        let so = timeout(Duration::from_secs(60), news.wait_for(is_so)).await;
+        if so.is_err() {
+            panic!("a minute, and no more than {:?}", *self.loaded.borrow());
+        }
     }
 }
 
@@ -95,6 +114,19 @@ pub struct Loaded {
     pub answered: usize,
     pub refused: usize,
     pub broken: usize,
+}
+
+impl Loaded {
+    fn count(&mut self, outcome: &Outcome) {
+        let counter = if outcome.answered() {
+            &mut self.answered
+        } else if outcome.refused() {
+            &mut self.refused
+        } else {
+            &mut self.broken
+        };
+        *counter += 1;
+    }
 }
 
 /// A call of a kind that depends on its turn: both formats, streams and others, short and longer.

@@ -80,6 +80,7 @@
 mod client; // callers, good ones and others
 mod judge; // the end of a case: drain, audit, comparison
 mod load; // calls of all kinds, many at a time
+mod machine; // how late it is
 mod plan; // what a world is made of
 mod process; // a gateway as a process
 mod proxy; // TCP with faults
@@ -90,8 +91,8 @@ mod vendor_log; // what the vendor served, token by token
 mod verdict; // the vendor's log beside the ledger
 mod world; // gateways, vendor, ledger and the wires between them
 
-#[path = "../support/redis.rs"]
-mod redis_servers; // servers of the tests' own
+#[path = "../support/mod.rs"]
+mod support; // shared: the config's text, the binary as a process, Redis
 
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
 mod leaving_clients; // group 2: the client leaves

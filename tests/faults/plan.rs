@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use crate::world::World;
+use crate::{support::config::ConfigText, world::World};
 
 /// Where the money is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,63 +122,19 @@ impl Plan {
     }
 }
 
-/// A gateway's config. The rates are easy to reckon with: a token of input costs 100 micro-rubles and
-/// one of output 200, and ten times that with `messages`.
+/// A gateway's config: the usual one, twice, and with the limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
-    let mut text = format!(
-        r#"
-listen = "127.0.0.1:0"
-base_url = "http://gateway.example/v1"
-[admin]
-listen = "127.0.0.1:0"
-key = "${{ADMIN_KEY}}"
-[ledger]
-url = "{ledger}"
-outbox = "{}"
-outbox_calls_max = 100000
-outbox_age_max_seconds = 3600
-hold_grace_seconds = 60
-[limits]
-connections_per_address_max = 100000
-in_flight_max = 10000
-call_seconds = 900
-drain_seconds = 30
-[[rate.source]]
-fixed = "100"
-[tariff]
-sell_rate_multiplier = "1"
-"#,
-        outbox.display()
-    );
-    for (on_disconnect, suffix) in [("cancel", ""), ("drain", "-drained")] {
-        text.push_str(&format!(
-            r#"
-[[vendor]]
-name = "chat-vendor{suffix}"
-format = "chat"
-url = "http://{vendor}/v1"
-key = "${{VENDOR_KEY}}"
-on_disconnect = "{on_disconnect}"
-[[vendor]]
-name = "messages-vendor{suffix}"
-format = "messages"
-url = "http://{vendor}"
-key = "${{VENDOR_KEY}}"
-on_disconnect = "{on_disconnect}"
-[[model]]
-id = "chat{suffix}"
-family = "Test"
-usdt_mtok = {{ input = "1", cached_input = "0.1", output = "2", cache_write = "0.5" }}
-output_tokens_max = 4000
-routes = [ {{ vendor = "chat-vendor{suffix}", model = "vendor-chat" }} ]
-[[model]]
-id = "messages{suffix}"
-family = "Test"
-usdt_mtok = {{ input = "10", cached_input = "1", output = "20", cache_write = "5" }}
-output_tokens_max = 4000
-routes = [ {{ vendor = "messages-vendor{suffix}", model = "vendor-messages" }} ]
-"#
-        ));
-    }
-    text
+    ConfigText::over(ledger)
+        .admin()
+        .outbox(outbox)
+        .ledger("outbox_calls_max = 100000")
+        .ledger("outbox_age_max_seconds = 3600")
+        .ledger("hold_grace_seconds = 60")
+        .limit("connections_per_address_max = 100000")
+        .limit("in_flight_max = 10000")
+        .limit("call_seconds = 900")
+        .limit("drain_seconds = 30")
+        .chat_and_messages(vendor, "", "on_disconnect = \"cancel\"")
+        .chat_and_messages(vendor, "-drained", "on_disconnect = \"drain\"")
+        .text()
 }

@@ -181,6 +181,10 @@ impl Proxy {
         *self.shared.target.lock().unwrap() = target;
     }
 
+    pub fn target(&self) -> SocketAddr {
+        *self.shared.target.lock().unwrap()
+    }
+
     pub fn set(&self, way: Way, flow: Flow) {
         self.shared.flows[way as usize].send_replace(flow);
     }
@@ -338,6 +342,7 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     shared.connections.fetch_add(1, Ordering::SeqCst);
     let link = Link {
         id: shared.next.fetch_add(1, Ordering::SeqCst),
+        resets: *resets.borrow(),
         doors: Mutex::new([Door::Open, Door::Open]),
         left: AtomicBool::new(false),
     };
@@ -365,6 +370,8 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
 /// One connection's own faults.
 struct Link {
     id: u64,
+    /// How many resets there had been when it began.
+    resets: u64,
     doors: Mutex<[Door; 2]>,
     /// Whoever connected has gone: what comes down now is seen by nobody.
     left: AtomicBool,
@@ -493,6 +500,10 @@ async fn pump(
         }
         if *flow.borrow() == Flow::Discard {
             continue;
+        }
+        // What was let go of by a reset and a healing right behind it goes nowhere.
+        if *shared.resets.borrow() != link.resets {
+            return Err(cut());
         }
         to.write_all(piece).await?;
         if way == Way::Down

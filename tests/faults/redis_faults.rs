@@ -10,13 +10,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     client::Key,
-    gateway_faults::COMMIT_WINDOW,
     proxy::{Flow, Then, Way, script},
-    redis_servers::{RedisCluster, RedisServer, free_port, slot_of},
     steps::{
         FORMATS, SOON, answer, ask, each_kind, fails_to_start, midway, not_ready, nothing_sold,
-        run, serves, skipped, stops_well, warm_up,
+        run, serves, skipped, stops_well, warm_up, written,
     },
+    support::redis::{RedisCluster, RedisServer, free_port, slot_of},
     table::Case,
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World, address_of},
@@ -163,10 +162,11 @@ async fn down_at_settle(gateway_dies: bool) -> Verdict {
     let client = world.client(0);
     let running = midway(&world, &client).await;
     world.redis().kill();
-    running.end(&world).await;
+    let ended = running.end(&world).await;
     not_ready(&world, 0, "").await;
     nothing_sold(&world, &client).await;
     if gateway_dies {
+        written(&world, 0, &ended, |call| call.ended).await;
         world.gateway(0).kill9();
     }
     world.redis().restart().await;
@@ -664,7 +664,12 @@ async fn minority() -> Verdict {
         assert!(lonely.ask(&call).await.answered());
         world.expect(&call, Charge::Full);
     }
-    // By now it knows that its replica is gone.
+    while !ask::<String>(world.redis(), &["INFO", "replication"])
+        .await
+        .contains("connected_slaves:0")
+    {
+        sleep(Duration::from_millis(10)).await;
+    }
     let few = ["CONFIG", "SET", "min-replicas-to-write", "1"];
     ask::<String>(world.redis(), &few).await;
     nothing_sold(&world, &lonely).await;
@@ -796,7 +801,7 @@ async fn clock_jumps(by_ms: i64) -> Verdict {
         ask::<f64>(world.redis(), &moved).await;
     }
     let booked = if by_ms > 0 {
-        world.settled().await;
+        world.nothing_is_held().await;
         "late"
     } else {
         "held"
@@ -827,9 +832,9 @@ async fn clocks_apart() -> Verdict {
     for gateway in 0..2 {
         let running = midway(&world, &world.client(gateway)).await;
         world.redis().kill();
-        running.end(&world).await;
+        let ended = running.end(&world).await;
         not_ready(&world, gateway, "").await;
-        sleep(COMMIT_WINDOW).await;
+        written(&world, gateway, &ended, |call| call.ended).await;
         world.gateway(gateway).kill9();
         world.redis().restart().await;
         world.gateway(gateway).restart().await;

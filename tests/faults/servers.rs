@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::{
     plan::{LedgerKind, Plan},
-    redis_servers::{RedisCluster, RedisSentinels, RedisServer},
+    support::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
 /// The servers of a world.

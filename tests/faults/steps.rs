@@ -1,6 +1,12 @@
 //! What cases of several groups do: calls in the middle, refusals, starts that fail.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use http::{Method, StatusCode};
 use redis::FromRedisValue;
@@ -14,10 +20,10 @@ use tollgate_layers::call::Format;
 use crate::{
     client::{Asked, Client},
     process::GatewayProcess,
-    redis_servers::RedisServer,
+    support::redis::RedisServer,
     vendor_log::{Call, Gate},
     verdict::{Charge, Verdict},
-    world::World,
+    world::{LedgerKind, World},
 };
 
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
@@ -78,6 +84,81 @@ impl Midway {
             ended.push(call);
         }
         ended
+    }
+}
+
+/// What a gateway has written down of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written {
+    /// Tokens of output that it was seen to have.
+    pub output: u64,
+    /// How it ended.
+    pub ended: bool,
+}
+
+/// The files that SQLite keeps beside another.
+pub fn beside(path: &Path) -> [PathBuf; 2] {
+    ["-wal", "-shm"].map(|end| {
+        let mut path = path.as_os_str().to_owned();
+        path.push(end);
+        path.into()
+    })
+}
+
+/// What a gateway's file on this machine, and the log of that, say of calls, by their input. A process that is
+/// killed leaves both as they are.
+fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
+    let path = world.dir().join(match world.plan.ledger {
+        LedgerKind::Sqlite => "books.db".to_owned(),
+        _ => format!("outbox-{gateway}.db"),
+    });
+    let [log, _] = beside(&path);
+    let mut found: BTreeMap<u64, Written> = BTreeMap::new();
+    for file in [path, log] {
+        let bytes = fs::read(file).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        for (at, mark) in text.match_indices("\"usage\":{\"input\":") {
+            let usage = &text[at + mark.len()..];
+            let output = usage.split_once("\"output\":").map(|(_, rest)| rest);
+            let (Some(input), Some(output)) = (number(usage), output.and_then(number)) else {
+                continue;
+            };
+            let before = &text[..at];
+            let row = before.rfind("{\"number\"").map(|at| &before[..at]);
+            let written = found.entry(input).or_default();
+            written.output = written.output.max(output);
+            written.ended |= row.is_some_and(|row| row.ends_with("settle"));
+        }
+    }
+    found
+}
+
+/// The number that a text begins with.
+fn number(text: &str) -> Option<u64> {
+    let end = text.find(|letter: char| !letter.is_ascii_digit())?;
+    text[..end].parse().ok()
+}
+
+/// Resolves when a gateway has written this down of all these calls: from then on it outlives its process.
+pub async fn written(
+    world: &World,
+    gateway: usize,
+    calls: impl IntoIterator<Item = &Call>,
+    is_enough: impl Fn(Written) -> bool,
+) {
+    let until = Instant::now() + SOON;
+    let mut inputs: Vec<u64> = calls.into_iter().map(Call::input).collect();
+    loop {
+        let found = written_down(world, gateway);
+        inputs.retain(|input| !found.get(input).is_some_and(|written| is_enough(*written)));
+        if inputs.is_empty() {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "gateway {gateway} does not write {inputs:?} down: {found:?}"
+        );
+        sleep(LOOK_EVERY).await;
     }
 }
 

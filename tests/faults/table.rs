@@ -1,7 +1,7 @@
 //! Cases, which of them the command line asks for, and the table of their verdicts.
 
 use std::{
-    any::Any, panic::AssertUnwindSafe, pin::Pin, process::ExitCode, rc::Rc, sync::Arc,
+    any::Any, panic::AssertUnwindSafe, pin::Pin, process::ExitCode, rc::Rc, sync::Arc, thread,
     time::Duration,
 };
 
@@ -14,8 +14,8 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// How many cases run at a time.
-const AT_ONCE: usize = 3;
+/// How many cases run at a time at most, and no more than there are cores: each is a handful of processes.
+const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);
 
@@ -160,7 +160,8 @@ pub fn run(cases: Vec<Case>) -> ExitCode {
 /// The verdicts, in the cases' order.
 async fn run_all(cases: &[Case]) -> Vec<Verdict> {
     let mut verdicts: Vec<Option<Verdict>> = cases.iter().map(|_| None).collect();
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let room = Arc::new(Semaphore::new(cores.min(AT_ONCE_MAX)));
     let mut together = JoinSet::new();
     for (index, case) in cases.iter().enumerate().filter(|(_, case)| !case.alone) {
         let (case, room) = (case.clone(), Arc::clone(&room));

@@ -26,7 +26,7 @@ const ENDS: Duration = Duration::from_millis(10);
 /// Running calls are noted once a second.
 const TEXT: Duration = Duration::from_secs(1);
 /// How much later than it should a process gets its turn, where two cores run all of this.
-const BUSY: Duration = Duration::from_millis(40);
+pub(crate) const BUSY: Duration = Duration::from_millis(40);
 const BUSY_TIMER: Duration = Duration::from_millis(500);
 
 impl Bound {
@@ -58,6 +58,23 @@ impl Bound {
             text: TEXT + BUSY_TIMER,
             ..Self::nothing_lost()
         }
+    }
+
+    /// Whether it is a matter of times.
+    pub fn is_of_time(&self) -> bool {
+        self.ends + self.text > Duration::ZERO
+    }
+
+    /// The same where processes were seen to get their turn so late: one that has to wait for the disk waits for
+    /// what is before it, and then for itself.
+    pub fn on_a_machine(mut self, late: Duration) -> Self {
+        let more = (2 * late).saturating_sub(BUSY);
+        for bound in [&mut self.ends, &mut self.text] {
+            if *bound > Duration::ZERO {
+                *bound += more;
+            }
+        }
+        self
     }
 
     /// So many calls at most, and why.

@@ -28,10 +28,15 @@ use tokio::{
 use crate::{
     client::{Client, Key},
     judge,
-    process::{ADMIN_KEY, GatewayProcess},
+    machine::Machine,
+    process::GatewayProcess,
     proxy::Proxy,
-    redis_servers::{RedisCluster, RedisSentinels, RedisServer},
     servers::Servers,
+    support::{
+        config::edited,
+        process::ADMIN_KEY,
+        redis::{RedisCluster, RedisSentinels, RedisServer},
+    },
     vendor_log::{Call, VendorLog},
     verdict::{Bound, Charge},
 };
@@ -57,6 +62,7 @@ pub struct World {
     pub(crate) admin: AdminClient,
     pub(crate) expected: Mutex<BTreeMap<u64, Charge>>,
     pub(crate) bound: Mutex<Bound>,
+    pub(crate) machine: Mutex<Option<Machine>>,
     pub(crate) faults: Mutex<Vec<Instant>>,
     pub(crate) notes: Mutex<Vec<String>>,
     pub(crate) rounds: AtomicUsize,
@@ -91,13 +97,8 @@ impl World {
                 }
             };
             let outbox = dir.path().join(format!("outbox-{index}.db"));
-            let text = plan.edits.iter().fold(
-                config_text(vendor_proxy.address(), &url, &outbox),
-                |text, (from, to)| {
-                    assert!(text.contains(from.as_str()), "the config has no {from:?}");
-                    text.replace(from.as_str(), to)
-                },
-            );
+            let text = config_text(vendor_proxy.address(), &url, &outbox);
+            let text = edited(text, &plan.edits);
             let config = dir.path().join(format!("gateway-{index}.toml"));
             std::fs::write(&config, text).unwrap();
             // Where it serves is known when it does.
@@ -127,6 +128,7 @@ impl World {
             admin,
             expected: Mutex::default(),
             bound: Mutex::new(Bound::nothing_lost()),
+            machine: Mutex::default(),
             faults: Mutex::default(),
             notes: Mutex::default(),
             rounds: AtomicUsize::new(0),
@@ -305,8 +307,12 @@ impl World {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// What may be lost; nothing unless told.
+    /// What may be lost; nothing unless told. Where it is a matter of times, it is said before the fault: what
+    /// this machine adds to them is measured from here on.
     pub fn stated(&self, bound: Bound) {
+        if bound.is_of_time() {
+            *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
+        }
         *self.bound.lock().unwrap() = bound;
     }
 

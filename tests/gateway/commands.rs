@@ -6,12 +6,13 @@ use serde_json::json;
 
 use crate::{
     harness::{ADMIN_KEY, RedisServer, Setup, World, eventually},
+    support::process::TOLLGATE,
     usage_report::{complained, said, tollgate},
 };
 
 /// The binary against any address with any key.
 async fn at(url: &str, key: &str, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut command = Command::new(TOLLGATE);
     command
         .args(args)
         .env("TOLLGATE_ADMIN_URL", url)

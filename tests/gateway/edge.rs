@@ -1,13 +1,7 @@
 //! The binary as a process of its own with a scripted vendor, whose memory can be weighed and whose log can
 //! be read; and connections that say what they are told to.
 
-use std::{
-    io::{Read, Seek, SeekFrom},
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -19,18 +13,14 @@ use tokio::{
 use tollgate::demo::vendor::ScriptedVendor;
 
 use crate::{
-    harness::{
-        ADMIN_KEY, Answer, HttpClient, VENDOR_KEY, client, config_text, eventually, request, whole,
-    },
+    harness::{ADMIN_KEY, Answer, HttpClient, client, config_text, request, whole},
     secrets::Folder,
+    support::process::{MANY_FILES, PATIENCE, Served, Start},
 };
-
-/// How long a start may take on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// `tollgate serve`, with as many files as this machine lets it open.
 pub struct Edge {
-    child: Child,
+    served: Served,
     pub address: SocketAddr,
     pub admin_address: SocketAddr,
     pub vendor: ScriptedVendor,
@@ -69,86 +59,49 @@ impl Edge {
     async fn run(ledger: Option<&str>, level: &str, edit: impl FnOnce(String) -> String) -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
         let dir = Folder::create();
-        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-        let ledger = ledger.map_or_else(|| format!("sqlite:{}", path("books.db")), str::to_owned);
-        let text = config_text(vendor.address(), &ledger, &path("outbox.db"));
-        std::fs::write(path("tollgate.toml"), edit(text)).unwrap();
-        let log = std::fs::File::create(path("log")).unwrap();
-        let child = Command::new("sh")
-            .arg("-c")
-            .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
-            .arg(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--config", &path("tollgate.toml")])
-            .env("ADMIN_KEY", ADMIN_KEY)
-            .env("VENDOR_KEY", VENDOR_KEY)
-            .env(
-                "RUST_LOG",
-                format!("info,tollgate={level},tollgate_layers={level}"),
-            )
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut edge = Self {
-            child,
-            address: nowhere,
-            admin_address: nowhere,
+        let path = |name: &str| dir.path().join(name);
+        let books = format!("sqlite:{}", path("books.db").display());
+        let ledger = ledger.unwrap_or(&books);
+        let text = config_text(vendor.address(), ledger, path("outbox.db"));
+        let config = path("tollgate.toml");
+        std::fs::write(&config, edit(text)).unwrap();
+        let served = Start {
+            shell: Some(MANY_FILES),
+            level: &format!("info,tollgate={level},tollgate_layers={level}"),
+            ..Start::new(&config, &path("log"))
+        }
+        .spawn();
+        let (address, admin) = served.serving().await;
+        Self {
+            served,
+            address,
+            admin_address: admin.expect("operators are served"),
             vendor,
             client: client(),
             dir,
-        };
-        let begun = Instant::now();
-        let serving = loop {
-            let log = edge.log();
-            let line = log.lines().find(|line| line.contains("\"serving\""));
-            if let Some(line) = line.and_then(|line| serde_json::from_str::<Value>(line).ok()) {
-                break line;
-            }
-            assert!(begun.elapsed() < START_LIMIT && edge.is_alive(), "{log}");
-            tokio::task::yield_now().await;
-        };
-        let address = |field: &str| serving[field].as_str().unwrap().parse().unwrap();
-        edge.address = address("address");
-        edge.admin_address = address("admin");
-        edge
+        }
     }
 
     /// What it printed.
     pub fn log(&self) -> String {
-        self.log_behind(&mut 0)
+        self.served.log.text()
     }
 
     /// What it printed behind `place`, which moves to the end.
     pub fn log_behind(&self, place: &mut u64) -> String {
-        let mut file = std::fs::File::open(self.dir.path().join("log")).unwrap();
-        file.seek(SeekFrom::Start(*place)).unwrap();
-        let mut bytes = Vec::new();
-        *place += file.read_to_end(&mut bytes).unwrap() as u64;
-        String::from_utf8_lossy(&bytes).into_owned()
+        let (text, end) = self.served.log.behind(*place);
+        *place = end;
+        text
     }
 
     /// How many lines of its log have a message that begins so.
     pub fn said(&self, begin: &str) -> usize {
-        let begin = format!("\"message\":\"{begin}");
-        self.log()
-            .lines()
-            .filter(|line| line.contains(&begin))
-            .count()
+        self.served.log.count(begin)
     }
 
     /// Waits until it has said so for the `nth` time.
     pub async fn says(&self, begin: &str, nth: usize) {
-        let begun = Instant::now();
-        while self.said(begin) < nth {
-            assert!(
-                begun.elapsed() < START_LIMIT,
-                "no {begin:?}:\n{}",
-                self.log()
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.served.log.says(begin, nth).await;
     }
 
     /// Its configuration.
@@ -172,57 +125,45 @@ impl Edge {
 
     /// Sends it a signal.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([name, &pid]).status();
-        assert!(sent.unwrap().success(), "{name}");
+        self.served.signal(name);
     }
 
     /// Once it has ended: its exit status, where no signal ended it.
     pub fn exit_code(&mut self) -> Option<Option<i32>> {
-        let ended = self.child.try_wait().unwrap();
-        ended.map(|status| status.code())
+        self.served.exited().map(|status| status.code())
     }
 
     pub fn is_alive(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
+        self.served.is_running()
     }
 
     /// Its resident memory in KiB.
     pub fn rss_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(self.proc("status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let number = line.unwrap().split_whitespace().nth(1).unwrap();
-        number.parse().unwrap()
+        self.served.rss_kib()
     }
 
     /// What the system lets it have: the line that begins so.
     pub fn system_limit(&self, name: &str) -> String {
-        let limits = std::fs::read_to_string(self.proc("limits")).unwrap();
+        let limits = self.served.proc("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().to_owned()
     }
 
     /// What the machine tells everybody of it.
     pub fn command_line(&self) -> String {
-        std::fs::read_to_string(self.proc("cmdline")).unwrap()
-    }
-
-    fn proc(&self, name: &str) -> PathBuf {
-        format!("/proc/{}/{name}", self.child.id()).into()
+        self.served.proc("cmdline")
     }
 
     /// Tells it to stop, and waits until it has; its exit status.
     pub async fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
-        let status = eventually("it has stopped", async || self.child.try_wait().unwrap()).await;
-        status.code()
+        let ended = timeout(PATIENCE, self.served.ended()).await;
+        ended.expect("it stops in time").code()
     }
 
     /// Tells it to read its config again.
     pub fn hang_up(&self) {
-        let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-HUP", &pid]).status();
-        assert!(told.unwrap().success());
+        self.signal("-HUP");
     }
 
     /// A call of the admin API.
@@ -283,13 +224,6 @@ impl Edge {
             assert!(begun.elapsed() < Duration::from_secs(30), "{account}");
             tokio::task::yield_now().await;
         }
-    }
-}
-
-impl Drop for Edge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

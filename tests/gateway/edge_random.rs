@@ -1,6 +1,6 @@
 //! Random and mutated bytes: no panic, no hold that stays, no memory that is kept.
 //!
-//! `EDGE_REQUESTS` says how many requests there are, `EDGE_SEED` which ones.
+//! `EDGE_REQUESTS` says how many requests there are, `TOLLGATE_SEED` which ones.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     edge::{Edge, connect_from},
     harness::{chat_body, messages_body},
-    random::Random,
+    support::random::{Random, seed},
 };
 
 const REQUESTS: u64 = 20_000;
@@ -140,7 +140,7 @@ async fn a_million_random_and_mutated_requests_leave_no_hold_no_panic_and_no_mem
 
 /// So many requests in ten rounds, and a look behind each of them.
 async fn storm(mut edge: Edge, requests: u64) {
-    let seed = number("EDGE_SEED", 7);
+    let seed = seed(7);
     let key = edge.key().await;
     let good = Arc::new(good(&key));
     let begun = Instant::now();

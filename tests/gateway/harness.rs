@@ -1,6 +1,6 @@
 //! A gateway with a scripted vendor, on free ports, and a client to talk to it.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -17,11 +17,14 @@ use tollgate_layers::reserve::{
     ledger::{KeyChange, LedgerAdmin},
 };
 
-use crate::secrets::{self, Folder};
+use crate::{
+    secrets::{self, Folder},
+    support::config::{ConfigText, edited},
+};
 
 pub use crate::{
-    redis_servers::RedisServer,
     secrets::{ADMIN_KEY, VENDOR_KEY},
+    support::redis::RedisServer,
 };
 
 /// How a test's gateway differs from the usual one.
@@ -51,18 +54,10 @@ impl Setup {
         let text = config_text(
             vendor.address(),
             self.ledger.as_deref().unwrap_or("memory:"),
-            &dir.path().join("outbox.db").to_string_lossy(),
+            dir.path().join("outbox.db"),
         );
-        let text = self.edits.iter().fold(text, |text, (from, to)| {
-            assert!(text.contains(from.as_str()), "the config has no {from:?}");
-            text.replace(from.as_str(), to)
-        });
-        let config = Config::parse(&text, &|name| match name {
-            "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
-            "VENDOR_KEY" => Some(VENDOR_KEY.to_owned()),
-            _ => None,
-        })
-        .unwrap_or_else(|errors| panic!("{errors}"));
+        let config = Config::parse(&edited(text, &self.edits), &secret)
+            .unwrap_or_else(|errors| panic!("{errors}"));
         let gateway = Gateway::build(&config, note).await.unwrap();
         World {
             gateway,
@@ -77,48 +72,22 @@ fn note(event: &Event<'_>) {
     tollgate::node::log_event(event);
 }
 
-/// Rates that are easy to reckon with: the exchange rate is 100 and the multiplier 1, so `chat` costs
-/// 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write) per million tokens, and `messages`
-/// ten times that.
-pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &str) -> String {
-    format!(
-        r#"
-listen = "127.0.0.1:0"
-base_url = "http://gateway.example/v1"
-[admin]
-listen = "127.0.0.1:0"
-key = "${{ADMIN_KEY}}"
-[ledger]
-url = "{ledger}"
-outbox = "{outbox}"
-[[rate.source]]
-fixed = "100"
-[tariff]
-sell_rate_multiplier = "1"
-[[vendor]]
-name = "chat-vendor"
-format = "chat"
-url = "http://{vendor}/v1"
-key = "${{VENDOR_KEY}}"
-[[vendor]]
-name = "messages-vendor"
-format = "messages"
-url = "http://{vendor}"
-key = "${{VENDOR_KEY}}"
-[[model]]
-id = "chat"
-family = "Test"
-usdt_mtok = {{ input = "1", cached_input = "0.1", output = "2", cache_write = "0.5" }}
-output_tokens_max = 4000
-routes = [ {{ vendor = "chat-vendor", model = "vendor-chat-1" }} ]
-[[model]]
-id = "messages"
-family = "Test"
-usdt_mtok = {{ input = "10", cached_input = "1", output = "20", cache_write = "5" }}
-output_tokens_max = 4000
-routes = [ {{ vendor = "messages-vendor", model = "vendor-messages-1" }} ]
-"#
-    )
+/// The usual configuration: see [`ConfigText::chat_and_messages`].
+pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: impl AsRef<Path>) -> String {
+    ConfigText::over(ledger)
+        .admin()
+        .outbox(outbox.as_ref())
+        .chat_and_messages(vendor, "", "")
+        .text()
+}
+
+/// What a configuration reads from the environment.
+pub fn secret(name: &str) -> Option<String> {
+    match name {
+        "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
+        "VENDOR_KEY" => Some(VENDOR_KEY.to_owned()),
+        _ => None,
+    }
 }
 
 pub type HttpClient = Client<HttpConnector, Full<Bytes>>;

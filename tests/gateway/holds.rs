@@ -439,9 +439,9 @@ async fn keys_of_one_account_hold_from_the_same_money() {
 }
 
 /// A call without a ceiling holds all that is free where that is less than the model's own ceiling costs, and
-/// its client makes the next one over the same connection as soon as it has the answer.
-async fn one_call_after_the_other(setup: Setup) {
-    const CALLS: usize = 40;
+/// its client makes the next one over the same connection as soon as it has the answer: of `CALLS`, so many are
+/// refused at most.
+async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
     let mut refused = 0;
@@ -450,16 +450,21 @@ async fn one_call_after_the_other(setup: Setup) {
         assert!(matches!(answer.status.as_u16(), 200 | 403), "{answer:?}");
         refused += usize::from(answer.status == 403);
     }
-    // The end of a call is told beside its answer: now and then the machine lets the answer win.
-    assert!(refused <= CALLS / 5, "{refused} of {CALLS} refused");
+    assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// How many calls one client makes.
+const CALLS: usize = 40;
+
+/// On one thread, so that what comes first is the gateway's doing: where there are several, it is the machine that
+/// decides which of them has its turn, and a busy one lets most answers win.
+#[tokio::test]
 async fn a_caller_with_little_left_is_not_in_its_own_way() {
-    one_call_after_the_other(Setup::default()).await;
+    one_call_after_the_other(Setup::default(), 0).await;
     let folder = folder();
     let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
-    one_call_after_the_other(Setup::default().ledger(&file)).await;
+    one_call_after_the_other(Setup::default().ledger(&file), 0).await;
     let server = RedisServer::start().await;
-    one_call_after_the_other(Setup::default().ledger(&server.url())).await;
+    // Another process, over two connections: now and then it reads the newer one first.
+    one_call_after_the_other(Setup::default().ledger(&server.url()), CALLS / 5).await;
 }

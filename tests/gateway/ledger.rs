@@ -17,7 +17,7 @@ use tollgate_layers::reserve::{
     testing::{self, Case},
 };
 
-use crate::redis_servers::{RedisCluster, RedisSentinels, RedisServer};
+use crate::support::redis::{RedisCluster, RedisSentinels, RedisServer};
 
 /// Tries a promise on a new ledger.
 async fn keeps<L: Books>(ledger: &L, promise: &str) {

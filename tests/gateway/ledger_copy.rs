@@ -24,7 +24,8 @@ use crate::{
         Books, acme, folder, hold, is_sound, micro, number, open, over, over_url, record,
         settlement, topup,
     },
-    redis_servers::RedisCluster,
+    support::process::TOLLGATE,
+    support::redis::RedisCluster,
     usage_report::{complained, said},
 };
 
@@ -32,7 +33,7 @@ const DAY_MS: u64 = 24 * 3_600_000;
 
 /// Runs the command where no gateway is.
 async fn ledger_copy(from: &str, to: &str, flags: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut command = Command::new(TOLLGATE);
     command
         .args(["ledger", "copy", "--from", from, "--to", to])
         .args(flags);

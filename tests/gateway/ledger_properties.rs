@@ -10,7 +10,7 @@ use std::{
 
 use proptest::{
     prelude::*,
-    test_runner::{Config, TestCaseError, TestRunner},
+    test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner},
 };
 use tokio::runtime::{Builder, Runtime};
 use tollgate_layers::{
@@ -31,7 +31,10 @@ use tollgate_layers::{
 
 use crate::{
     ledger::{Books, HOUR, folder, in_file, item, micro, number, over_url, record, topup},
-    redis_servers::{RedisCluster, RedisServer},
+    support::{
+        random::{Random, new_seed, seed},
+        redis::{RedisCluster, RedisServer},
+    },
 };
 
 /// Two accounts are there from the start; the third is there only once a command opens it.
@@ -137,7 +140,9 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
         ..Config::with_cases(cases)
     };
     let commands = proptest::collection::vec(command(), 1..60);
-    if let Err(error) = TestRunner::new(config).run(&commands, test) {
+    let seed = Random::of(seed(new_seed()), &[]).bytes();
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    if let Err(error) = TestRunner::new_with_rng(config, random).run(&commands, test) {
         panic!("{error}");
     }
 }

@@ -22,12 +22,9 @@ mod ops; // both operations alike
 mod replies; // what vendors say
 mod secrets; // a net under all of it: no secret in logs, answers, files
 
-// Redis alone, with replicas, under Sentinels, as a Cluster
-#[path = "../support/redis.rs"]
-mod redis_servers;
-// Numbers from a seed alone
-#[path = "../support/random.rs"]
-mod random;
+// Shared with the other test binaries: the config's text, the binary as a process, Redis, the seed
+#[path = "../support/mod.rs"]
+mod support;
 
 mod call_log; // the line that each call leaves
 mod ceilings; // what a key may spend in a day and in a month

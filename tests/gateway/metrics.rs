@@ -27,8 +27,8 @@ use crate::{
     checks::{micro, rubles},
     edge::Edge,
     harness::{
-        ADMIN_KEY, Key, RedisServer, Setup, VENDOR_KEY, World, chat_body, client, config_text,
-        eventually, request, whole, with,
+        Key, RedisServer, Setup, World, chat_body, client, config_text, eventually, request,
+        secret, whole, with,
     },
     ops::{BOTH, Op, limits},
     replies::{Running, answer, events, refusal, usage},
@@ -687,11 +687,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
 async fn a_report_that_panics_ends_nothing() {
     let vendor = ScriptedVendor::start().await.unwrap();
     let text = config_text(vendor.address(), "memory:", "unused.db");
-    let config = Config::parse(&text, &|name| match name {
-        "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
-        _ => Some(VENDOR_KEY.to_owned()),
-    })
-    .unwrap_or_else(|errors| panic!("{errors}"));
+    let config = Config::parse(&text, &secret).unwrap_or_else(|errors| panic!("{errors}"));
     let report = |event: &Event<'_>| {
         if matches!(event, Event::Settled { .. }) {
             panic!("a panic of the test's");

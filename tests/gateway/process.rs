@@ -1,72 +1,8 @@
 //! The binary as an operator runs it: its signals and its files.
 
-use std::{
-    io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::{Child, ChildStderr, Command, Stdio},
-};
+use std::os::unix::fs::PermissionsExt;
 
-use serde_json::Value;
-
-/// A running `tollgate serve` and its log.
-struct Served {
-    child: Child,
-    log: BufReader<ChildStderr>,
-}
-
-impl Served {
-    fn start(config: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--config"])
-            .arg(config)
-            .env("VENDOR_KEY", "sk-vendor-key-of-the-tests")
-            .env("RUST_LOG", "info")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        Self { child, log }
-    }
-
-    /// The next line of the log whose message begins so.
-    fn says(&mut self, begin: &str) -> Value {
-        loop {
-            let mut line = String::new();
-            assert_ne!(
-                self.log.read_line(&mut line).unwrap(),
-                0,
-                "it ended without {begin:?}"
-            );
-            let line: Value = serde_json::from_str(&line).unwrap();
-            if line["message"]
-                .as_str()
-                .is_some_and(|said| said.starts_with(begin))
-            {
-                return line;
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::support::{config::ConfigText, process::Start};
 
 async fn input_rate(address: &str) -> String {
     let url = format!("http://{address}/v1/tollgate/models");
@@ -87,31 +23,23 @@ async fn sighup_takes_new_prices_and_keeps_the_old_ones_of_a_bad_file_and_sigter
         dir.path().join("tollgate.toml"),
         dir.path().join("books.db"),
     );
-    let text = |price: &str, rate: &str| {
-        format!(
-            "listen = \"127.0.0.1:0\"\nbase_url = \"http://gateway.example/v1\"\n\
-             [ledger]\nurl = \"sqlite:{}\"\n[[rate.source]]\nfixed = \"{rate}\"\n\
-             [tariff]\nsell_rate_multiplier = \"1\"\n\
-             [[vendor]]\nname = \"v\"\nformat = \"chat\"\nurl = \"http://127.0.0.1:9/v1\"\n\
-             key = \"${{VENDOR_KEY}}\"\n[[model]]\nid = \"m\"\nfamily = \"M\"\n\
-             usdt_mtok = {{ input = \"{price}\", cached_input = \"1\", output = \"1\", cache_write = \"1\" }}\n\
-             output_tokens_max = 100\nroutes = [ {{ vendor = \"v\", model = \"m\" }} ]\n",
-            ledger.display()
-        )
+    let text = |price: &'static str, rate: &str| {
+        ConfigText::over(&format!("sqlite:{}", ledger.display()))
+            .rates(rate, "1")
+            .vendor("v", "chat", "http://127.0.0.1:9/v1", "")
+            .model("m", [price, "1", "1", "1"], 100, ("v", "m"))
+            .text()
     };
     std::fs::write(&config, text("1", "100")).unwrap();
-    let mut served = Served::start(&config);
-    let address = served.says("serving")["address"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let served = Start::new(&config, &dir.path().join("log")).spawn();
+    let address = served.serving().await.0.to_string();
     assert_eq!(input_rate(&address).await, "100.00");
     let mode = std::fs::metadata(&ledger).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "the books are their owner's alone");
 
     std::fs::write(&config, text("2", "150")).unwrap();
     served.signal("-HUP");
-    assert_eq!(served.says("reloaded")["price_version"], 2);
+    assert_eq!(served.says("reloaded").await["price_version"], 2);
     // Rate sources are asked anew behind that line.
     crate::harness::eventually("the new price is shown", async || {
         (input_rate(&address).await == "300.00").then_some(())
@@ -120,10 +48,10 @@ async fn sighup_takes_new_prices_and_keeps_the_old_ones_of_a_bad_file_and_sigter
 
     std::fs::write(&config, text("0", "150")).unwrap();
     served.signal("-HUP");
-    served.says("not reloaded");
+    served.says("not reloaded").await;
     assert_eq!(input_rate(&address).await, "300.00");
 
     served.signal("-TERM");
-    served.says("stopped");
-    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    served.says("stopped").await;
+    assert_eq!(served.ended().await.code(), Some(0));
 }

@@ -20,7 +20,7 @@ use crate::{
     ledger::{
         HOUR, acme, hold, is_sound, micro, number, open, over, over_url, record, settlement, topup,
     },
-    redis_servers::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
+    support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
 /// What a call takes that waits for nobody, on a busy machine; less than it would wait for a server that

@@ -15,8 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_layers::auth::SecretKey;
 
-pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
-pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+pub use crate::support::process::{ADMIN_KEY, VENDOR_KEY};
 
 /// A caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;

@@ -69,7 +69,7 @@ fn every_attack_names_a_test_that_is_there() {
                     read(format!("tests/fuzz/fuzz_targets/{name}.rs")).is_some() && seeds.is_dir()
                 }
                 "faults" => is_case_of_faults(name),
-                "bench" => read(format!("benches/{name}/main.rs")).is_some(),
+                "bench" => read(format!("benches/load/{name}/main.rs")).is_some(),
                 _ => false,
             };
             assert!(there, "{kind} {name}: there is no such test\n{row}");

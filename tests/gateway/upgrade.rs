@@ -29,10 +29,11 @@ use tollgate::demo::{
 use crate::{
     checks::micro,
     harness::{
-        ADMIN_KEY, Answer, HttpClient, RedisServer, VENDOR_KEY, chat_body, client, config_text,
-        request, whole, with,
+        ADMIN_KEY, Answer, HttpClient, RedisServer, chat_body, client, config_text, request, whole,
+        with,
     },
     replies::{read_until, rest},
+    support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
 /// What a start or a stop may take on a busy machine.
@@ -41,87 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const COST: i64 = 1500;
 const STREAMS: usize = 20;
 
-/// The lines of a process' log, in a file.
-struct Log(PathBuf);
-
-impl Log {
-    /// The first line whose message begins so, once it is there.
-    async fn says(&self, begin: &str) -> Value {
-        let begun = Instant::now();
-        loop {
-            let text = std::fs::read_to_string(&self.0).unwrap_or_default();
-            let lines = text
-                .lines()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let mut found = lines.filter(|line| {
-                let said = line["message"].as_str();
-                said.is_some_and(|said| said.starts_with(begin))
-            });
-            if let Some(line) = found.next() {
-                return line;
-            }
-            assert!(begun.elapsed() < PATIENCE, "no {begin:?}:\n{text}");
-            sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Where it serves callers and operators.
-    async fn addresses(&self) -> (SocketAddr, SocketAddr) {
-        let serving = self.says("serving").await;
-        let address = |field: &str| serving[field].as_str().unwrap().parse().unwrap();
-        (address("address"), address("admin"))
-    }
-}
-
-fn kill(signal: &str, pid: u32) {
-    let sent = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(sent.unwrap().success(), "{signal} {pid}");
-}
-
-fn with_secrets(command: &mut Command) -> &mut Command {
-    command
-        .env("ADMIN_KEY", ADMIN_KEY)
-        .env("VENDOR_KEY", VENDOR_KEY)
-        .env("RUST_LOG", "info")
-}
-
-/// `tollgate serve`.
-struct Node {
-    child: Child,
-    log: Log,
-}
-
-impl Node {
-    fn start(dir: &Path, name: &str, config: &str) -> Self {
-        let (file, log) = (
-            dir.join(format!("{name}.toml")),
-            dir.join(format!("{name}.log")),
-        );
-        std::fs::write(&file, config).unwrap();
-        let output = std::fs::File::create(&log).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        let child = with_secrets(&mut command)
-            .args(["serve", "--config"])
-            .arg(file)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        Self {
-            child,
-            log: Log(log),
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Where callers and operators are served.
+fn both((callers, operators): (SocketAddr, Option<SocketAddr>)) -> (SocketAddr, SocketAddr) {
+    (callers, operators.expect("operators are served"))
 }
 
 async fn admin(to: SocketAddr, method: Method, path: &str, body: Option<Value>) -> Answer {
@@ -308,34 +231,35 @@ async fn beside_an_old_process_a_new_one_takes_the_calls_while_old_streams_end()
     let port = port.unwrap().port();
     let config = |outbox: &str| {
         let outbox = dir.path().join(outbox);
-        let text = config_text(
-            vendor.scripted.address(),
-            &redis.url(),
-            &outbox.to_string_lossy(),
-        );
+        let text = config_text(vendor.scripted.address(), &redis.url(), outbox);
         let listen = format!("listen = \"127.0.0.1:{port}\"\nreuse_port = true\nbase_url");
         text.replace("listen = \"127.0.0.1:0\"\nbase_url", &listen)
             .replace("[tariff]", "[limits]\ndrain_seconds = 60\n[tariff]")
     };
-    let mut old = Node::start(dir.path(), "blue", &config("blue.db"));
-    let (address, operators) = old.log.addresses().await;
-    old.log.says("the ledger is new").await;
+    let start = |name: &str| {
+        let file = dir.path().join(name).with_extension("toml");
+        std::fs::write(&file, config(&format!("{name}.db"))).unwrap();
+        Start::new(&file, &file.with_extension("log")).spawn()
+    };
+    let old = start("blue");
+    let (address, operators) = both(old.serving().await);
+    old.says("the ledger is new").await;
     let key = funded_key(operators).await;
     let streams = begin_streams(address, &key).await;
     let caller = Caller::start(address, &key);
     caller.goes_on(20).await;
 
-    let new = Node::start(dir.path(), "green", &config("green.db"));
-    let (same, operators) = new.log.addresses().await;
+    let new = start("green");
+    let (same, operators) = both(new.serving().await);
     assert_eq!(same, address);
     caller.goes_on(50).await;
-    kill("-TERM", old.child.id());
-    old.log.says("draining").await;
+    old.signal("-TERM");
+    old.says("draining").await;
     caller.goes_on(100).await;
     vendor.let_go();
     finish_streams(streams).await;
-    old.log.says("stopped").await;
-    assert_eq!(old.child.wait().unwrap().code(), Some(0));
+    old.says("stopped").await;
+    assert_eq!(old.ended().await.code(), Some(0));
     caller.goes_on(20).await;
     let (calls, failures) = caller.stop().await;
     // The kernel resets what it hands to a socket in the moment of its closing, unless
@@ -381,7 +305,7 @@ impl Supervisor {
     fn start(config: &Path) -> Self {
         let mut command = Command::new("python3");
         let mut child = with_secrets(&mut command)
-            .args(["-c", SUPERVISOR, env!("CARGO_BIN_EXE_tollgate")])
+            .args(["-c", SUPERVISOR, TOLLGATE])
             .arg(config)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -442,7 +366,7 @@ async fn on_sockets_that_were_passed_calls_wait_until_the_new_process_has_the_le
     std::fs::write(file("tollgate.toml"), text).unwrap();
     let mut supervisor = Supervisor::start(&file("tollgate.toml"));
     let (old, old_log) = supervisor.serve(file("old.log"));
-    let (address, operators) = old_log.addresses().await;
+    let (address, operators) = both(addresses(&old_log.says("serving", 1).await));
     assert_eq!(address.port(), supervisor.public);
     let key = funded_key(operators).await;
     let streams = begin_streams(address, &key).await;
@@ -450,14 +374,15 @@ async fn on_sockets_that_were_passed_calls_wait_until_the_new_process_has_the_le
     caller.goes_on(20).await;
 
     let (_, new_log) = supervisor.serve(file("new.log"));
-    new_log.says("ledger.url: waiting").await;
+    new_log.says("ledger.url: waiting", 1).await;
     caller.goes_on(20).await;
-    kill("-TERM", old);
-    old_log.says("draining").await;
+    signal("-TERM", old);
+    old_log.says("draining", 1).await;
     vendor.let_go();
     finish_streams(streams).await;
-    old_log.says("stopped").await;
-    assert_eq!(new_log.addresses().await, (address, operators));
+    old_log.says("stopped", 1).await;
+    let serving = new_log.says("serving", 1).await;
+    assert_eq!(both(addresses(&serving)), (address, operators));
     caller.goes_on(50).await;
     let (calls, failures) = caller.stop().await;
     assert!(failures.is_empty(), "{failures:?}");

@@ -16,11 +16,12 @@ use crate::{
     ledger::folder,
     ops::{BOTH, Op},
     replies::Running,
+    support::process::TOLLGATE,
 };
 
 /// Runs the binary against this gateway. The gateway runs on this thread, so the wait is on another.
 pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut command = Command::new(TOLLGATE);
     let address = world.gateway.admin_address().unwrap();
     command
         .args(args)

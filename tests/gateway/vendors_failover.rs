@@ -21,8 +21,8 @@ use crate::{
     harness::{Answer, Key, Setup, World, eventually, next_text, whole, with},
     ops::{BOTH, Op, vendors_at},
     proxies::secret_file,
-    redis_servers::free_port,
     replies::{answer, begun, events, read_until, refusal, usage},
+    support::redis::free_port,
 };
 
 /// A failure by its name: what the first vendor does, for either operation, plain or streamed. `None`

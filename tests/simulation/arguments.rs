@@ -3,12 +3,13 @@
 
 use std::{num::NonZero, thread::available_parallelism};
 
-use crate::{plan::Kind, world::Sabotage};
+use crate::{plan::Kind, random::seed, world::Sabotage};
 
 /// What is asked for.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) mode: Mode,
+    /// The first of many; what `TOLLGATE_SEED` says unless it is named.
     pub(crate) from: u64,
     pub(crate) seeds: Option<u64>,
     pub(crate) threads: usize,
@@ -49,7 +50,7 @@ impl Arguments {
             sabotage: None,
             kind: None,
         };
-        let (mut filters, mut nothing) = (Vec::new(), false);
+        let (mut filters, mut nothing, mut from) = (Vec::new(), false, None);
         let mut arguments = arguments;
         while let Some(argument) = arguments.next() {
             let (flag, attached) = match argument.split_once('=') {
@@ -65,7 +66,7 @@ impl Arguments {
             match flag {
                 "--seed" => read.mode = Mode::One(number(flag, &value()?)?),
                 "--seeds" => read.seeds = Some(number(flag, &value()?)?),
-                "--from" => read.from = number(flag, &value()?)?,
+                "--from" => from = Some(number(flag, &value()?)?),
                 "--threads" => {
                     let threads = number(flag, &value()?)?;
                     read.threads = usize::try_from(threads).unwrap_or(1).max(1);
@@ -96,6 +97,9 @@ impl Arguments {
                 .any(|filter| "simulation".contains(filter.as_str()));
         if nothing || !named {
             read.mode = Mode::Nothing;
+        }
+        if read.mode == Mode::Many {
+            read.from = from.unwrap_or_else(|| seed(0));
         }
         Ok(read)
     }

@@ -1,8 +1,27 @@
 //! Randomness from a seed alone: splitmix64. No clock, no thread and no address gets in.
 //!
-//! A test binary or a bench takes it in with `#[path = "../support/random.rs"] mod random;`.
+//! The simulation takes in this file alone: nothing of the rest may be in it.
 
 #![allow(dead_code, reason = "none needs all of it")]
+
+/// Where a seed other than the usual one is given.
+pub(crate) const SEED: &str = "TOLLGATE_SEED";
+
+/// The seed of a run: what [`SEED`] says, or else the usual one. Printed, so that a test that fails shows it.
+pub(crate) fn seed(usual: u64) -> u64 {
+    let seed = std::env::var(SEED).map_or(usual, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{SEED} is a whole number, not {text:?}"))
+    });
+    println!("{SEED}={seed}");
+    seed
+}
+
+/// A seed that no run has had before, for tests that look further each time.
+pub(crate) fn new_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
 
 /// A generator. Two with the same beginning say the same for ever.
 #[derive(Clone, Debug)]
@@ -25,6 +44,15 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
+    }
+
+    /// A seed for generators of others.
+    pub(crate) fn bytes(mut self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for part in bytes.chunks_exact_mut(8) {
+            part.copy_from_slice(&self.bits().to_le_bytes());
+        }
+        bytes
     }
 
     /// From `low` to `high`, both included.

@@ -1,15 +1,5 @@
 //! Servers of a test's own: one Redis, with replicas, under Sentinels, as a Cluster. All on free ports
 //! of the loopback, all stopped when dropped.
-//!
-//! A test binary takes them in with `#[path = "../support/redis.rs"] mod redis_servers;`.
-
-#![allow(dead_code, reason = "no test binary needs all of them")]
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "tests unwrap what must be there, and have no public API"
-)]
 
 use std::{
     collections::BTreeSet,
@@ -68,6 +58,26 @@ impl RedisServer {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
+    /// One set up to keep money, as operators' are: written down as it goes, flushed each second. A rewrite of its
+    /// file, which would come at any time, does not come.
+    pub async fn keeping_money(dir: TempDir) -> Self {
+        let args = ["--appendonly", "yes", "--appendfsync", "everysec"];
+        let never = ["--auto-aof-rewrite-percentage", "0"];
+        let server = Self::spawn_in(dir, free_port(), &[args.as_slice(), &never].concat());
+        server.answers().await;
+        server
+    }
+
+    /// Whether there is one to start.
+    pub fn is_installed() -> bool {
+        let mut server = Command::new("redis-server");
+        server
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        server.status().is_ok_and(|status| status.success())
+    }
+
     /// A replica that has caught up.
     pub async fn replica_of(primary: &Self) -> Self {
         let port = primary.port.to_string();
@@ -81,7 +91,10 @@ impl RedisServer {
     }
 
     fn spawn(port: u16, args: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::spawn_in(tempfile::tempdir().unwrap(), port, args)
+    }
+
+    fn spawn_in(dir: TempDir, port: u16, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         Self {
             child: Mutex::new(redis_server(port, &args, dir.path())),

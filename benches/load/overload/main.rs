@@ -7,12 +7,12 @@
 //! the vendor and the slow clients are this binary in other roles, and this process is the client. Ends with
 //! status 1 when a bound is broken. `benches/README.md` says what is measured.
 
-#[path = "../load/child.rs"]
+#[path = "../child.rs"]
 #[allow(dead_code, reason = "the load bench uses the rest")]
 mod child;
-#[path = "../fixtures/mod.rs"]
+#[path = "../../fixtures/mod.rs"]
 mod fixtures;
-#[path = "../load/role.rs"]
+#[path = "../role.rs"]
 mod role;
 
 mod client;

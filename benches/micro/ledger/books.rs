@@ -35,12 +35,9 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 
-use crate::{
-    fixtures::{
-        directory, key_record,
-        redis_server::{self, RedisServer},
-    },
-    redis_servers::RedisCluster,
+use crate::fixtures::{
+    directory, key_record, redis_server,
+    support::redis::{RedisCluster, RedisServer},
 };
 
 /// Calls that are under way together, where they are not one after another.
@@ -96,7 +93,7 @@ impl Kind {
     /// The program that it needs and that is not there.
     pub(crate) fn missing(self) -> Option<&'static str> {
         let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
-        if redis && !redis_server::is_installed() {
+        if redis && !RedisServer::is_installed() {
             return Some("redis-server");
         }
         let cli = || {
@@ -172,7 +169,7 @@ impl Books {
                 (Kept::Sqlite(ledger), place(dir))
             }
             Kind::Redis | Kind::Outbox => {
-                let server = RedisServer::start().expect("redis-server starts");
+                let server = redis_server().await.expect("there is room for its files");
                 (connected(&server.url()).await, place(server))
             }
             Kind::Cluster => {

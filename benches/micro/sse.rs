@@ -6,6 +6,7 @@
 //! copied. `in 1 KiB` is the same stream as a buffer of that size would cut it: most of its chunks end within
 //! an event, and many events are whole within one.
 
+#[path = "../fixtures/mod.rs"]
 mod fixtures;
 
 use std::{

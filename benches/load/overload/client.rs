@@ -62,7 +62,7 @@ pub(crate) async fn load(
 
 async fn watch(gateway: &Gateway, rss_kib: &Cell<u64>) -> anyhow::Result<Infallible> {
     loop {
-        rss_kib.set(gateway.rss_kib()?.max(rss_kib.get()));
+        rss_kib.set(gateway.rss_kib().max(rss_kib.get()));
         sleep(LOOK_EVERY).await;
     }
 }

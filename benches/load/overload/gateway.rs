@@ -1,12 +1,7 @@
 //! The `tollgate` binary, as an operator runs it: a config file, a ledger in a file, a key made by the admin
 //! API, logs at `info`.
 
-use std::{
-    fs::{self, File},
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
@@ -22,20 +17,24 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::fixtures::directory;
+use crate::fixtures::{
+    PRICES, directory,
+    support::{
+        config::ConfigText,
+        process::{ADMIN_KEY, MANY_FILES, PATIENCE, Served, Start},
+    },
+};
 
-const ADMIN_KEY: &str = "admin-key-of-the-benches";
-const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A running gateway. Killed when dropped.
 pub(crate) struct Gateway {
-    process: Child,
+    served: Served,
     pub(crate) address: SocketAddr,
     admin: SocketAddr,
     /// Of an account with much money.
     pub(crate) key: String,
-    directory: TempDir,
+    _directory: TempDir,
 }
 
 impl Gateway {
@@ -43,56 +42,28 @@ impl Gateway {
     pub(crate) async fn start(vendor: SocketAddr, limits: &str) -> anyhow::Result<Self> {
         let directory = TempDir::new_in(directory()?)?;
         let path = |name: &str| directory.path().join(name);
-        fs::write(path("tollgate.toml"), config(vendor, &directory, limits))?;
-        let log = File::create(path("log"))?;
-        let process = Command::new("sh")
-            .arg("-c")
-            .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
-            .arg(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--config"])
-            .arg(path("tollgate.toml"))
-            .env("ADMIN_KEY", ADMIN_KEY)
-            .env("VENDOR_KEY", "sk-vendor-key-of-the-benches")
-            .env("RUST_LOG", "info")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .context("cannot start the gateway")?;
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = ConfigText::over(&format!("sqlite:{}", path("ledger.db").display()))
+            .admin()
+            .limit(limits)
+            .rates("90.50", "1")
+            .vendor("vendor", "chat", &format!("http://{vendor}"), "")
+            .model("plain", PRICES, 128_000, ("vendor", "plain-2026-10-21"));
+        fs::write(path("tollgate.toml"), config.text())?;
+        let served = Start {
+            shell: Some(MANY_FILES),
+            ..Start::new(&path("tollgate.toml"), &path("log"))
+        }
+        .spawn();
+        let (address, admin) = served.serving().await;
         let mut gateway = Self {
-            process,
-            address: nowhere,
-            admin: nowhere,
+            served,
+            address,
+            admin: admin.context("it says where operators are served")?,
             key: String::new(),
-            directory,
+            _directory: directory,
         };
-        let serving = gateway.serving().await?;
-        let address = |field: &str| -> anyhow::Result<SocketAddr> {
-            let text = serving[field].as_str();
-            Ok(text.context("it says where it listens")?.parse()?)
-        };
-        (gateway.address, gateway.admin) = (address("address")?, address("admin")?);
         gateway.key = gateway.funded_key().await?;
         Ok(gateway)
-    }
-
-    /// The line of its log that says where it listens.
-    async fn serving(&mut self) -> anyhow::Result<Value> {
-        let begun = Instant::now();
-        loop {
-            let log = fs::read_to_string(self.directory.path().join("log"))?;
-            let mut lines = log.lines().filter(|line| line.contains("\"serving\""));
-            if let Some(Ok(line)) = lines.next().map(serde_json::from_str) {
-                return Ok(line);
-            }
-            let runs = self.process.try_wait()?.is_none();
-            ensure!(
-                runs && begun.elapsed() < PATIENCE,
-                "it does not serve: {log}"
-            );
-            sleep(LOOK_EVERY).await;
-        }
     }
 
     async fn funded_key(&self) -> anyhow::Result<String> {
@@ -152,48 +123,7 @@ impl Gateway {
     }
 
     /// Its resident memory.
-    pub(crate) fn rss_kib(&self) -> anyhow::Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().next());
-        Ok(number.context("it has no memory")?.parse()?)
+    pub(crate) fn rss_kib(&self) -> u64 {
+        self.served.rss_kib()
     }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn config(vendor: SocketAddr, directory: &TempDir, limits: &str) -> String {
-    let ledger = directory.path().join("ledger.db");
-    format!(
-        r#"
-listen = "127.0.0.1:0"
-base_url = "http://gateway.example/v1"
-[admin]
-listen = "127.0.0.1:0"
-key = "${{ADMIN_KEY}}"
-[ledger]
-url = "sqlite:{}"
-[limits]
-{limits}
-[[rate.source]]
-fixed = "90.50"
-[[vendor]]
-name = "vendor"
-format = "chat"
-url = "http://{vendor}"
-key = "${{VENDOR_KEY}}"
-[[model]]
-id = "plain"
-family = "Bench"
-usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
-output_tokens_max = 128000
-routes = [ {{ vendor = "vendor", model = "plain-2026-10-21" }} ]
-"#,
-        ledger.display()
-    )
 }

@@ -12,10 +12,8 @@
 //! after another it is what a call waits for and what its settling takes; 64 at a time it is what the
 //! ledger carries. SQLite's SETTLE waits for the disk, together with others: no caller does.
 
-#[path = "../fixtures/mod.rs"]
+#[path = "../../fixtures/mod.rs"]
 mod fixtures;
-#[path = "../../tests/support/redis.rs"]
-mod redis_servers;
 
 mod books;
 mod growth;

@@ -7,6 +7,7 @@
 //! The ledger is the one in memory. Settling is off the caller's way, so it is off these lines too,
 //! but for those that end in `settled`.
 
+#[path = "../fixtures/mod.rs"]
 mod fixtures;
 
 use std::{

@@ -1,10 +1,11 @@
 //! So many calls of one kind, one after another, on one thread: for a counter of instructions.
 //!
 //! `tests/instructions` runs this binary under callgrind and compares what a call costs with
-//! `benches/instructions.toml`. The gateway is the whole one, from its listener to its client, with its
+//! `benches/micro/instructions.toml`. The gateway is the whole one, from its listener to its client, with its
 //! ledger in memory and its log in JSON; the caller and the vendor run on the same thread. `--direct` is
 //! the same calls to the vendor without the gateway: the difference is the gateway's own.
 
+#[path = "../fixtures/mod.rs"]
 mod fixtures;
 
 use std::{hint::black_box, io, net::SocketAddr};

@@ -1,0 +1,139 @@
+//! A gateway's configuration as text, on free ports of the loopback.
+
+use std::{fmt::Write as _, net::SocketAddr, path::Path};
+
+/// Base prices in USDT for a million tokens: input, cached input, output, cache write.
+pub type Usdt = [&'static str; 4];
+
+/// The text, section by section. Without an operator, an outbox, limits, vendors and models unless they are
+/// named; a ruble rate of 100 and a multiplier of 1.
+#[derive(Clone, Debug)]
+pub struct ConfigText {
+    admin: bool,
+    ledger: String,
+    limits: String,
+    rate: String,
+    multiplier: String,
+    vendors: String,
+    models: String,
+}
+
+impl ConfigText {
+    /// On the ledger at this URL.
+    pub fn over(ledger: &str) -> Self {
+        Self {
+            admin: false,
+            ledger: format!("url = \"{ledger}\"\n"),
+            limits: String::new(),
+            rate: "100".to_owned(),
+            multiplier: "1".to_owned(),
+            vendors: String::new(),
+            models: String::new(),
+        }
+    }
+
+    /// With a listener for operators, whose key is in `ADMIN_KEY`.
+    pub fn admin(mut self) -> Self {
+        self.admin = true;
+        self
+    }
+
+    pub fn outbox(self, file: &Path) -> Self {
+        self.ledger(&format!("outbox = \"{}\"", file.display()))
+    }
+
+    /// A line under `[ledger]`.
+    pub fn ledger(mut self, line: &str) -> Self {
+        let _ = writeln!(self.ledger, "{line}");
+        self
+    }
+
+    /// A line under `[limits]`.
+    pub fn limit(mut self, line: &str) -> Self {
+        let _ = writeln!(self.limits, "{line}");
+        self
+    }
+
+    /// What a USDT costs, and what is asked for it.
+    pub fn rates(mut self, rate: &str, multiplier: &str) -> Self {
+        (self.rate, self.multiplier) = (rate.to_owned(), multiplier.to_owned());
+        self
+    }
+
+    /// A vendor with our key in `VENDOR_KEY`, and more lines about it.
+    pub fn vendor(mut self, name: &str, format: &str, url: &str, more: &str) -> Self {
+        let _ = writeln!(
+            self.vendors,
+            "[[vendor]]\nname = \"{name}\"\nformat = \"{format}\"\nurl = \"{url}\"\nkey = \"${{VENDOR_KEY}}\"\n{more}"
+        );
+        self
+    }
+
+    /// A model on one route: this vendor, and what that calls it.
+    pub fn model(mut self, id: &str, usdt: Usdt, output_max: u32, route: (&str, &str)) -> Self {
+        let [input, cached, output, write] = usdt;
+        let (vendor, called) = route;
+        let _ = writeln!(
+            self.models,
+            "[[model]]\nid = \"{id}\"\nfamily = \"Test\"\n\
+             usdt_mtok = {{ input = \"{input}\", cached_input = \"{cached}\", output = \"{output}\", cache_write = \"{write}\" }}\n\
+             output_tokens_max = {output_max}\n\
+             routes = [ {{ vendor = \"{vendor}\", model = \"{called}\" }} ]"
+        );
+        self
+    }
+
+    /// A vendor and a model of each format, `chat` and `messages` with this behind their names. Rates are easy to
+    /// reckon with: by the usual ones, `chat` costs 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output), 50 ₽ (cache write)
+    /// for a million tokens, and `messages` ten times that.
+    pub fn chat_and_messages(self, vendor: SocketAddr, suffix: &str, more: &str) -> Self {
+        let name = |format: &str| format!("{format}-vendor{suffix}");
+        let (chat, messages) = (name("chat"), name("messages"));
+        self.vendor(&chat, "chat", &format!("http://{vendor}/v1"), more)
+            .vendor(&messages, "messages", &format!("http://{vendor}"), more)
+            .model(
+                &format!("chat{suffix}"),
+                ["1", "0.1", "2", "0.5"],
+                4000,
+                (&chat, "vendor-chat-1"),
+            )
+            .model(
+                &format!("messages{suffix}"),
+                ["10", "1", "20", "5"],
+                4000,
+                (&messages, "vendor-messages-1"),
+            )
+    }
+
+    pub fn text(&self) -> String {
+        let section = |name: &str, lines: &str| match lines {
+            "" => String::new(),
+            lines => format!("[{name}]\n{lines}"),
+        };
+        [
+            "listen = \"127.0.0.1:0\"\nbase_url = \"http://gateway.example/v1\"\n",
+            if self.admin {
+                "[admin]\nlisten = \"127.0.0.1:0\"\nkey = \"${ADMIN_KEY}\"\n"
+            } else {
+                ""
+            },
+            &section("ledger", &self.ledger),
+            &section("limits", &self.limits),
+            &format!(
+                "[[rate.source]]\nfixed = \"{}\"\n[tariff]\nsell_rate_multiplier = \"{}\"\n",
+                self.rate, self.multiplier
+            ),
+            &self.vendors,
+            &self.models,
+        ]
+        .concat()
+    }
+}
+
+/// A text with parts of it replaced, pair by pair; each must be there.
+pub fn edited(text: String, edits: &[(String, String)]) -> String {
+    edits.iter().fold(text, |text, (from, to)| {
+        assert!(text.contains(from.as_str()), "the config has no {from:?}");
+        text.replace(from.as_str(), to)
+    })
+}

@@ -1,0 +1,270 @@
+//! The binary as a process: started, told by signals, read, waited for.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
+pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+/// How long a start, with its check of the books, or an end may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// For [`Start::shell`]: as many open files as there may be at all.
+pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The path of the binary.
+pub const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// A command that knows the secrets of every configuration here, and logs at `info`.
+pub fn with_secrets(command: &mut Command) -> &mut Command {
+    command
+        .env("ADMIN_KEY", ADMIN_KEY)
+        .env("VENDOR_KEY", VENDOR_KEY)
+        .env("RUST_LOG", "info")
+}
+
+/// Sends a signal.
+pub fn signal(name: &str, pid: u32) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(sent.unwrap().success(), "{name} {pid}");
+}
+
+/// How `tollgate serve` is started.
+#[derive(Clone, Debug)]
+pub struct Start<'a> {
+    pub config: &'a Path,
+    /// What it prints is written behind what stands there.
+    pub log: &'a Path,
+    /// The text of a shell that ends with `exec … "$0" "$@"`.
+    pub shell: Option<&'a str>,
+    /// `RUST_LOG`.
+    pub level: &'a str,
+    /// Its own files may be limited in size, and its log must not be: another process writes that.
+    pub limited: bool,
+}
+
+impl<'a> Start<'a> {
+    pub const fn new(config: &'a Path, log: &'a Path) -> Self {
+        Self {
+            config,
+            log,
+            shell: None,
+            level: "info",
+            limited: false,
+        }
+    }
+
+    /// Starts it, and waits for nothing.
+    pub fn spawn(&self) -> Served {
+        let log = || File::options().create(true).append(true).open(self.log);
+        let since = log().unwrap().metadata().unwrap().len();
+        let mut command = match self.shell {
+            None => Command::new(TOLLGATE),
+            Some(text) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(text).arg(TOLLGATE);
+                shell
+            }
+        };
+        with_secrets(&mut command)
+            .args(["serve", "--config"])
+            .arg(self.config)
+            .env("RUST_LOG", self.level)
+            .stdin(Stdio::null());
+        let mut writer = None;
+        if self.limited {
+            let (from, to) = std::io::pipe().unwrap();
+            command.stdout(to.try_clone().unwrap()).stderr(to);
+            let mut cat = Command::new("cat");
+            cat.stdin(from).stdout(log().unwrap());
+            writer = Some(Mutex::new(cat.spawn().unwrap()));
+        } else {
+            command.stdout(log().unwrap()).stderr(log().unwrap());
+        }
+        Served {
+            child: Mutex::new(command.spawn().unwrap()),
+            writer,
+            log: Log(self.log.to_owned()),
+            since,
+        }
+    }
+}
+
+/// `tollgate serve`. Killed when dropped.
+#[derive(Debug)]
+pub struct Served {
+    child: Mutex<Child>,
+    /// What writes its log, where it does not do so itself.
+    writer: Option<Mutex<Child>>,
+    pub log: Log,
+    /// Where its lines begin in the log.
+    since: u64,
+}
+
+impl Served {
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(name, self.pid());
+    }
+
+    /// How it ended, once it has.
+    pub fn exited(&self) -> Option<ExitStatus> {
+        self.child.lock().unwrap().try_wait().unwrap()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.exited().is_none()
+    }
+
+    /// Resolves when it has ended.
+    pub async fn ended(&self) -> ExitStatus {
+        loop {
+            if let Some(status) = self.exited() {
+                return status;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Kills it. Says when.
+    pub fn kill(&self) -> Instant {
+        let mut child = self.child.lock().unwrap();
+        let _ = child.kill();
+        let at = Instant::now();
+        let _ = child.wait();
+        at
+    }
+
+    /// Where it serves callers, and operators where it does, once it says so.
+    pub async fn serving(&self) -> (SocketAddr, Option<SocketAddr>) {
+        let line = self.says("serving").await;
+        addresses(&line)
+    }
+
+    /// The first line of this process whose message begins so, once there is one.
+    pub async fn says(&self, begin: &str) -> Value {
+        self.says_within(begin, PATIENCE).await
+    }
+
+    pub async fn says_within(&self, begin: &str, limit: Duration) -> Value {
+        let until = Instant::now() + limit;
+        loop {
+            let runs = self.is_running();
+            if let (false, Some(writer)) = (runs, &self.writer) {
+                // It ends with what it reads from.
+                let _ = writer.lock().unwrap().wait();
+            }
+            if let Some(line) = self.said(begin) {
+                return line;
+            }
+            let log = || self.log.tail(30);
+            assert!(runs, "it ended without {begin:?}:\n{}", log());
+            assert!(
+                Instant::now() < until,
+                "no {begin:?} within {limit:?}:\n{}",
+                log()
+            );
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The same, if it has said so.
+    pub fn said(&self, begin: &str) -> Option<Value> {
+        let (lines, _) = self.log.behind(self.since);
+        messages(&lines, begin).next()
+    }
+
+    /// Its resident memory in KiB.
+    pub fn rss_kib(&self) -> u64 {
+        let status = self.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.unwrap().parse().unwrap()
+    }
+
+    /// A file of what the system tells of it.
+    pub fn proc(&self, name: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(writer) = &self.writer {
+            let _ = writer.lock().unwrap().wait();
+        }
+    }
+}
+
+/// The addresses in the line that says that a gateway serves.
+pub fn addresses(serving: &Value) -> (SocketAddr, Option<SocketAddr>) {
+    let address = |field: &str| serving[field].as_str().map(|text| text.parse().unwrap());
+    (address("address").unwrap(), address("admin"))
+}
+
+/// What processes print, in a file.
+#[derive(Clone, Debug)]
+pub struct Log(pub PathBuf);
+
+impl Log {
+    pub fn text(&self) -> String {
+        self.behind(0).0
+    }
+
+    /// What stands behind this place, and where that ends.
+    pub fn behind(&self, place: u64) -> (String, u64) {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = File::open(&self.0) {
+            file.seek(SeekFrom::Start(place)).unwrap();
+            file.read_to_end(&mut bytes).unwrap();
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        (text, place + bytes.len() as u64)
+    }
+
+    /// The last lines.
+    pub fn tail(&self, count: usize) -> String {
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(count)..].join("\n")
+    }
+
+    /// How many lines have a message that begins so.
+    pub fn count(&self, begin: &str) -> usize {
+        messages(&self.text(), begin).count()
+    }
+
+    /// The `nth` line whose message begins so, once there is one.
+    pub async fn says(&self, begin: &str, nth: usize) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            if let Some(line) = messages(&text, begin).nth(nth - 1) {
+                return line;
+            }
+            assert!(Instant::now() < until, "no {begin:?}:\n{text}");
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// The lines of a log whose message begins so.
+pub fn messages<'a>(text: &'a str, begin: &str) -> impl Iterator<Item = Value> + use<'a> {
+    let begin = format!("\"message\":\"{begin}");
+    let lines = text.lines().filter(move |line| line.contains(&begin));
+    // The last one may not be whole yet.
+    lines.filter_map(|line| serde_json::from_str(line).ok())
+}
