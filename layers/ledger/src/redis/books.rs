@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     account::{AccountId, KeyId, KeyRecord, KeyStatus},
+    audit,
     book::KeyBook,
     ceiling::Ceilings,
     conn::{OPERATOR_TIMEOUT, RedisFault},
@@ -232,7 +233,7 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        Ok(self.audit_all().await?)
+        audit::over(self).await
     }
 }
 

@@ -83,10 +83,7 @@ impl RedisLedger {
         if raw.is_empty() {
             self.must_exist(account).await?;
         }
-        let next = match raw.last() {
-            Some((place, _)) if raw.len() == stretch.limit => Some(place.clone()),
-            _ => None,
-        };
+        let next = stretch.next(&raw);
         let times = part.since_ms..part.until_ms;
         let mut lines = Vec::with_capacity(raw.len());
         for (place, fields) in &raw {
@@ -237,6 +234,7 @@ impl StoredBooks {
                     id: key.clone(),
                     spent_rub: used,
                     held_rub: held,
+                    before_rub: None,
                 };
                 if keys.insert(key, money).is_none() && self.records.contains_key(key_id) {
                     spent = spent.plus_or_max(used);
@@ -250,7 +248,7 @@ impl StoredBooks {
             held_rub: amount("h")?,
             spent_rub: spent,
             loss_rub: amount("loss")?,
-            entered_rub: capped(self.entered),
+            entered_rub: MicroRub::of_sum(self.entered),
             keys: keys.into_values().collect(),
             holds,
             journal_complete: self.journal_complete,
@@ -262,13 +260,27 @@ impl StoredBooks {
         self.records.len()
     }
 
-    /// What the keys show by themselves, in words that begin with the invariant's name.
-    pub(super) fn key_breaches(&self) -> Result<Vec<String>, RedisFault> {
-        let stored = self.stored_keys(MicroRub::ZERO)?;
-        let breaches = stored
-            .iter()
-            .filter_map(|key| key.money.breach(&key.view.record.id));
-        Ok(breaches.collect())
+    /// The same, and what its keys had used before their days and months began.
+    pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
+        let mut snapshot = self.snapshot(id)?;
+        for key in self.stored_keys(MicroRub::ZERO)? {
+            let before_rub = Some(key.money.used_before());
+            let id = key.view.record.id;
+            match snapshot.keys.binary_search_by(|shown| shown.id.cmp(&id)) {
+                Ok(index) => snapshot.keys[index].before_rub = before_rub,
+                // It has not been used yet.
+                Err(index) => snapshot.keys.insert(
+                    index,
+                    KeySnapshot {
+                        id,
+                        spent_rub: MicroRub::ZERO,
+                        held_rub: MicroRub::ZERO,
+                        before_rub,
+                    },
+                ),
+            }
+        }
+        Ok(snapshot)
     }
 
     fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
@@ -292,15 +304,9 @@ fn unexpected(id: &AccountId, name: &str) -> RedisFault {
     RedisFault::Unexpected(format!("account {id}: field {name} is not what we write"))
 }
 
-/// A sum of amounts, held within ±[`MicroRub::MAX`].
-fn capped(sum: i128) -> MicroRub {
-    let max = i128::from(MicroRub::MAX.micro());
-    MicroRub::new(i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³"))
-}
-
 impl JournalRange {
     /// `None` where nothing can lie.
-    fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
+    pub(super) fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
         if part.since_ms >= part.until_ms {
             return Ok(None);
         }
@@ -327,14 +333,10 @@ impl JournalRange {
         }))
     }
 
-    /// All lines that were there when the books were read, in pages as large as they get.
-    pub(super) fn until(journal_end: &str) -> Result<Self, RedisFault> {
-        Ok(Self {
-            after: None,
-            since_ms: 0,
-            end: journal_end.parse()?,
-            limit: JOURNAL_LINES_MAX,
-        })
+    /// Where to go on behind these lines; `None` at the end.
+    pub(super) fn next(&self, lines: &[RawLine]) -> Option<String> {
+        let (last, _) = lines.last()?;
+        (lines.len() == self.limit).then(|| last.clone())
     }
 }
 
@@ -494,14 +496,19 @@ mod tests {
         let id: AccountId = "acme".parse().unwrap();
         for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
             let books = reply(&[("k1.d", day)], &[1, 2]);
-            assert_eq!(books.key_breaches().unwrap(), Vec::<String>::new());
+            let snapshot = books.snapshot_with_periods(&id).unwrap();
+            assert_eq!(
+                AccountAudit::new(snapshot).without_journal(),
+                Vec::<String>::new()
+            );
             let view = &books.books(&id).unwrap().keys[0];
             assert_eq!(view.day.spent_rub.micro(), spent, "{day}");
             assert_eq!(view.day.resets_at_ms, 20_513 * 86_400_000);
         }
         let torn = reply(&[("k1.m", "673:11")], &[1, 2]);
+        let snapshot = torn.snapshot_with_periods(&id).unwrap();
         assert_eq!(
-            torn.key_breaches().unwrap(),
+            AccountAudit::new(snapshot).without_journal(),
             ["I3 key k1: used 10, but 11 µ₽ before its day or month began"]
         );
     }
