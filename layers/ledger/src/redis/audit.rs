@@ -2,9 +2,9 @@
 //! a record among it, and its journal with the index of receipts beside it.
 
 use super::{
-    RedisLedger, account_key,
+    RedisLedger,
     journal::{JournalRange, RawLine, line_of},
-    receipt_key, tombstone_key,
+    names::{account_key, receipt_key, tombstone_key},
 };
 use crate::{
     account::AccountId,
