@@ -1,7 +1,6 @@
 //! `tollgate audit`: over the running gateway's ledger, or over an export without asking anybody.
 
 use std::{
-    collections::HashSet,
     fmt,
     fs::File,
     io::{self, BufRead, BufReader, Read},
@@ -12,12 +11,11 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tollgate_layers::{
-    facts::RequestNumber,
     key::AccountId,
     money::MicroRub,
     reserve::{
         audit::{AccountAudit, Snapshot},
-        ledger::{Audit, Booked, Receipt},
+        ledger::{Audit, Receipt},
     },
 };
 
@@ -183,7 +181,6 @@ enum Stage {
 struct OneAccount {
     id: AccountId,
     audit: AccountAudit,
-    settled: HashSet<RequestNumber>,
 }
 
 impl Auditor {
@@ -212,13 +209,7 @@ impl Auditor {
                 account,
                 amount_rub,
             } => self.of(&account)?.audit.entry(&id, amount_rub),
-            Line::Call(receipt) => {
-                let account = self.of(&receipt.account)?;
-                account.audit.call(&receipt);
-                if receipt.booked != Booked::Stale && !account.settled.insert(receipt.number) {
-                    account.audit.settled_twice(receipt.number);
-                }
-            }
+            Line::Call(receipt) => self.of(&receipt.account)?.audit.call(&receipt),
             Line::End { accounts, lines } => {
                 self.close();
                 if (accounts, lines) != (self.audit.accounts, self.lines) {
@@ -249,8 +240,7 @@ impl Auditor {
         self.audit.holds_open += books.holds.len() as u64;
         self.account = Some(OneAccount {
             id: books.id.clone(),
-            audit: AccountAudit::new(books),
-            settled: HashSet::new(),
+            audit: AccountAudit::new(books).keeping_numbers(),
         });
         Ok(())
     }

@@ -1,9 +1,15 @@
-//! The auditor of one account from outside: its books as a store or an export shows them, then its
-//! journal, line by line. What it keeps does not grow with the number of calls.
+//! The auditor: the rules that books are judged by stand here, once, for every store and for exports.
 //!
-//! I1 cannot be seen from here: a key that has used more than its ceiling may have had a higher one
-//! then. Whether a number was settled twice is for the caller to tell ([`AccountAudit::settled_twice`]):
-//! a store knows by its own index, an export needs all numbers in memory.
+//! [`AccountAudit`] judges one account: its books as a store or an export shows them, then its journal, line by
+//! line. [`audit`] goes through a whole ledger, over `books` and `journal` of [its contract](crate::contract::LedgerAdmin), and is what
+//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit) does unless a store says otherwise. A store that sees more of itself tells that and judges
+//! nothing: holds that nothing would end ([`OpenHold::due_ms`]), [what a key had used before its day or month
+//! began](KeySnapshot::before_rub), numbers that [ended](AccountAudit::ended) or were [settled
+//! twice](AccountAudit::settled_twice), sums that it has [of its entries](AccountAudit::entries_kept).
+//!
+//! I1 cannot be seen: a key that has used more than its ceiling may have had a higher one then.
+
+mod ledger;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,6 +21,9 @@ use crate::{
     money::MicroRub,
     number::RequestNumber,
 };
+
+pub use self::ledger::audit;
+pub(crate) use self::ledger::{Source, Standing, over};
 
 /// The money of an account at one moment: of [`AccountBooks`] what an audit needs.
 #[derive(Clone, Debug, Deserialize)]
@@ -48,6 +57,10 @@ pub struct KeySnapshot {
     pub spent_rub: MicroRub,
     /// `h_k`.
     pub held_rub: MicroRub,
+    /// What it had used before the day or the month of its last charge began, whichever is more; `None` where that is
+    /// not shown.
+    #[serde(skip)]
+    pub before_rub: Option<MicroRub>,
 }
 
 impl From<&AccountBooks> for Snapshot {
@@ -66,6 +79,7 @@ impl From<&AccountBooks> for Snapshot {
                     id: key.record.id.clone(),
                     spent_rub: key.spent_rub,
                     held_rub: key.held_rub,
+                    before_rub: None,
                 })
                 .collect(),
             holds: books.holds.clone(),
@@ -74,11 +88,16 @@ impl From<&AccountBooks> for Snapshot {
     }
 }
 
-/// The audit of one account.
+/// The audit of one account. What it keeps does not grow with the number of calls, unless it is told to [keep their
+/// numbers](AccountAudit::keeping_numbers).
 #[derive(Debug)]
 pub struct AccountAudit {
     books: Snapshot,
     open: HashSet<RequestNumber>,
+    /// Open holds that have ended.
+    ended: Vec<RequestNumber>,
+    /// The calls that moved money, where nobody else knows them.
+    settled: Option<HashSet<RequestNumber>>,
     /// What the journal has charged so far, by key.
     charged: BTreeMap<KeyId, i128>,
     lost: i128,
@@ -93,6 +112,8 @@ impl AccountAudit {
     pub fn new(books: Snapshot) -> Self {
         let mut audit = Self {
             open: books.holds.iter().map(|hold| hold.number).collect(),
+            ended: Vec::new(),
+            settled: None,
             charged: BTreeMap::new(),
             lost: 0,
             entered: 0,
@@ -103,6 +124,14 @@ impl AccountAudit {
         audit.holds();
         audit.sums();
         audit
+    }
+
+    /// Finds by itself what was settled twice, from the lines: keeps 16 bytes of each call. A store that has an index
+    /// of them tells ([`AccountAudit::settled_twice`]).
+    #[must_use]
+    pub fn keeping_numbers(mut self) -> Self {
+        self.settled = Some(HashSet::new());
+        self
     }
 
     /// Checks a line, which must not be later than the books.
@@ -127,6 +156,16 @@ impl AccountAudit {
 
     /// A call.
     pub fn call(&mut self, receipt: &Receipt) {
+        self.moved(receipt);
+        if let Some(settled) = &mut self.settled
+            && receipt.booked != Booked::Stale
+            && !settled.insert(receipt.number)
+        {
+            self.settled_twice(receipt.number);
+        }
+    }
+
+    fn moved(&mut self, receipt: &Receipt) {
         let Receipt {
             number,
             key,
@@ -152,10 +191,7 @@ impl AccountAudit {
             return;
         }
         if self.open.contains(number) {
-            self.breaches.push(format!(
-                "I5 account {}: hold {number} is both open and ended",
-                self.books.id
-            ));
+            self.breaches.push(open_and_ended(&self.books.id, *number));
         }
         *self.charged.entry(key.clone()).or_default() += charged;
         self.lost += loss;
@@ -169,14 +205,49 @@ impl AccountAudit {
         ));
     }
 
+    /// An open hold has ended, as the store knows beside the journal.
+    pub fn ended(&mut self, number: RequestNumber) {
+        self.ended.push(number);
+    }
+
+    /// What the entries sum to that the store keeps beside the journal, in micro-rubles: exactly, also where books
+    /// can only say that it is the largest amount or more.
+    pub fn entries_kept(&mut self, sum: i128) {
+        if is_capped(self.books.entered_rub) {
+            self.balance_is(sum);
+        } else {
+            self.entered_is(sum);
+        }
+    }
+
     /// Checks the journal's sums against the books (I3): every breach, in words that begin with the
     /// invariant's name.
     #[must_use]
     pub fn finish(mut self) -> Vec<String> {
+        self.journal_sums();
+        self.without_journal()
+    }
+
+    /// Every breach that the books show by themselves, in the same words.
+    #[must_use]
+    pub fn without_journal(mut self) -> Vec<String> {
+        self.periods();
+        let Self {
+            books,
+            ended,
+            breaches,
+            ..
+        } = &mut self;
+        for number in std::mem::take(ended) {
+            breaches.push_once(open_and_ended(&books.id, number));
+        }
+        self.breaches.listed(&self.books.id)
+    }
+
+    fn journal_sums(&mut self) {
         let Snapshot {
             id,
             loss_rub,
-            entered_rub,
             keys,
             journal_complete,
             ..
@@ -213,13 +284,36 @@ impl AccountAudit {
             ));
         }
         // Entries have two signs, so a part of them bounds nothing.
-        let (entered, sum) = (micro(*entered_rub), self.entered);
-        if *journal_complete && entered != sum && !is_capped(*entered_rub) {
+        if *journal_complete {
+            self.entered_is(self.entered);
+        }
+    }
+
+    fn entered_is(&mut self, sum: i128) {
+        let Snapshot {
+            id, entered_rub, ..
+        } = &self.books;
+        let entered = micro(*entered_rub);
+        if entered != sum && !is_capped(*entered_rub) {
             self.breaches.push(format!(
                 "I3 account {id}: entered {entered}, but its entries sum to {sum} µ₽"
             ));
         }
-        self.breaches.listed(id)
+    }
+
+    /// No day or month began with more than the key has used: its ceiling would not bound anything.
+    fn periods(&mut self) {
+        for key in &self.books.keys {
+            let used = micro(key.spent_rub);
+            if let Some(before) = key.before_rub.map(micro)
+                && before > used
+            {
+                self.breaches.push(format!(
+                    "I3 key {}: used {used}, but {before} µ₽ before its day or month began",
+                    key.id
+                ));
+            }
+        }
     }
 
     fn holds(&mut self) {
@@ -283,24 +377,33 @@ impl AccountAudit {
         }
     }
 
-    fn sums(&mut self) {
-        let Snapshot {
-            id,
-            balance_rub,
-            spent_rub,
-            loss_rub,
-            entered_rub,
-            keys,
-            ..
-        } = &self.books;
-        let used: i128 = keys.iter().map(|key| micro(key.spent_rub)).sum();
-        let (balance, spent) = (micro(*balance_rub), micro(*spent_rub));
-        let entered = micro(*entered_rub);
-        if balance != entered - used && !is_capped(*entered_rub) {
+    fn used(&self) -> i128 {
+        let keys = self.books.keys.iter();
+        keys.map(|key| micro(key.spent_rub)).sum()
+    }
+
+    fn balance_is(&mut self, entered: i128) {
+        let (id, balance, used) = (&self.books.id, micro(self.books.balance_rub), self.used());
+        if balance != entered - used {
             self.breaches.push(format!(
                 "I3 account {id}: balance {balance}, entered {entered} less used {used} µ₽"
             ));
         }
+    }
+
+    fn sums(&mut self) {
+        if !is_capped(self.books.entered_rub) {
+            self.balance_is(micro(self.books.entered_rub));
+        }
+        let used = self.used();
+        let Snapshot {
+            id,
+            spent_rub,
+            loss_rub,
+            keys,
+            ..
+        } = &self.books;
+        let spent = micro(*spent_rub);
         if spent != used && !is_capped(*spent_rub) {
             self.breaches.push(format!(
                 "I3 account {id}: spent {spent} but its keys used {used} µ₽"
@@ -338,6 +441,12 @@ impl Breaches {
         }
     }
 
+    fn push_once(&mut self, breach: String) {
+        if !self.listed.contains(&breach) {
+            self.push(breach);
+        }
+    }
+
     fn listed(self, account: &AccountId) -> Vec<String> {
         let mut listed = self.listed;
         if self.more > 0 {
@@ -348,6 +457,10 @@ impl Breaches {
         }
         listed
     }
+}
+
+fn open_and_ended(account: &AccountId, number: RequestNumber) -> String {
+    format!("I5 account {account}: hold {number} is both open and ended")
 }
 
 fn micro(amount: MicroRub) -> i128 {
@@ -375,11 +488,12 @@ mod tests {
     }
 
     /// 150 were entered, 10 charged, 30 are held.
-    fn books() -> Snapshot {
+    pub(super) fn books() -> Snapshot {
         let key = |id: &str, spent: i64, held: i64| KeySnapshot {
             id: key(id),
             spent_rub: MicroRub::new(spent),
             held_rub: MicroRub::new(held),
+            before_rub: None,
         };
         Snapshot {
             id: "acme".parse().unwrap(),
@@ -428,7 +542,7 @@ mod tests {
         }
     }
 
-    fn journal() -> Vec<JournalLine> {
+    pub(super) fn journal() -> Vec<JournalLine> {
         vec![
             entry("p1", 200),
             call(7, 9, 7, 2, Booked::Held),
@@ -544,6 +658,62 @@ mod tests {
                 "{index}: {says}: {breaches:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_store_knows_beside_its_books_is_judged_too() {
+        type Tell = fn(&mut AccountAudit);
+        let cases: [(Tell, &str); 4] = [
+            (
+                |audit| audit.books.keys[0].before_rub = Some(MicroRub::new(11)),
+                "I3 key k1: used 10, but 11 µ₽ before its day or month began",
+            ),
+            (
+                |audit| audit.ended(number(1)),
+                "I5 account acme: hold 00000000-0000-0000-0000-000000000001 is both open and ended",
+            ),
+            (
+                |audit| audit.entries_kept(151),
+                "I3 account acme: entered 150, but its entries sum to 151 µ₽",
+            ),
+            (
+                |audit| audit.settled_twice(number(7)),
+                "I5 account acme: call 00000000-0000-0000-0000-000000000007 was settled twice",
+            ),
+        ];
+        for (tell, says) in cases {
+            let mut audit = AccountAudit::new(books());
+            tell(&mut audit);
+            assert_eq!(audit.without_journal(), [says]);
+        }
+        // Once, although the journal shows it too.
+        let mut audit = AccountAudit::new(books());
+        audit.line(&call(1, 0, 0, 0, Booked::Held));
+        audit.ended(number(1));
+        assert_eq!(audit.without_journal().len(), 1);
+        // Beyond the largest amount only the store knows the sum.
+        let largest = Snapshot {
+            entered_rub: MicroRub::MAX,
+            ..books()
+        };
+        let mut audit = AccountAudit::new(largest);
+        audit.entries_kept(i128::from(MicroRub::MAX.micro()) + 7);
+        let breaches = audit.without_journal();
+        assert!(
+            breaches[0].starts_with("I3 account acme: balance 140"),
+            "{breaches:?}"
+        );
+    }
+
+    #[test]
+    fn an_audit_that_keeps_numbers_finds_by_itself_what_was_settled_twice() {
+        let mut lines = journal();
+        lines.push(call(8, 0, 0, 0, Booked::Late));
+        assert_eq!(found(books(), &lines), Vec::<String>::new());
+        let mut audit = AccountAudit::new(books()).keeping_numbers();
+        lines.iter().for_each(|line| audit.line(line));
+        let twice = "I5 account acme: call 00000000-0000-0000-0000-000000000008 was settled twice";
+        assert_eq!(audit.finish(), [twice]);
     }
 
     #[test]

@@ -409,7 +409,7 @@ impl State {
         holds.sort_unstable_by_key(|hold| hold.number);
         Ok(AccountBooks {
             view,
-            entered_rub: capped(account.entered()),
+            entered_rub: MicroRub::of_sum(account.entered()),
             keys,
             holds,
             journal_end: end.to_string(),
@@ -536,11 +536,4 @@ impl State {
         let free = account.balance.minus_or_zero(account.held);
         Some(money.view(KeyRecord::clone(record), free, now))
     }
-}
-
-/// A sum of amounts, held within ±[`MicroRub::MAX`].
-fn capped(sum: i128) -> MicroRub {
-    let max = i128::from(MicroRub::MAX.micro());
-    let held = i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³");
-    MicroRub::new(held)
 }

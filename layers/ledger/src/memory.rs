@@ -14,7 +14,6 @@ use std::{
 use self::journal::Journal;
 pub use self::journal::RECEIPTS_MAX;
 use super::{
-    audit::{AccountAudit, Snapshot},
     contract::{
         AccountBooks, AccountView, Audit, BookError, Booked, Entry, Hold, JournalLine, JournalPage,
         JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved,
@@ -244,16 +243,15 @@ impl LedgerAdmin for MemoryLedger {
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        let mut inner = self.for_books()?;
-        let mut audit = inner.state.book.audit();
-        for view in inner.state.accounts() {
-            let found = inner.journal_breaches(&view.id)?;
-            for breach in found {
-                // What the book shows by itself is known already.
-                if !audit.breaches.contains(&breach) {
-                    audit.breaches.push(breach);
-                }
+        let inner = self.for_books()?;
+        let Inner { state, journal } = &*inner;
+        let mut audit = Audit::default();
+        for (id, account) in state.book.accounts() {
+            let mut found = account.audit(id, !journal.has_forgotten);
+            for line in journal.lines.get(id).into_iter().flatten() {
+                found.line(line.1);
             }
+            audit.add(account.keys().len(), account.holds_open(), found.finish());
         }
         Ok(audit)
     }
@@ -284,15 +282,6 @@ impl Inner {
             journal_complete: !self.journal.has_forgotten,
             ..books
         })
-    }
-
-    fn journal_breaches(&mut self, account: &AccountId) -> Result<Vec<String>, BookError> {
-        let books = self.books(account)?;
-        let mut audit = AccountAudit::new(Snapshot::from(&books));
-        for line in self.journal.lines.get(account).into_iter().flatten() {
-            audit.line(line.1);
-        }
-        Ok(audit.finish())
     }
 }
 

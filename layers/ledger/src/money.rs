@@ -37,6 +37,13 @@ impl MicroRub {
         }
     }
 
+    /// The amount of a sum in micro-rubles, held within ±[`MicroRub::MAX`].
+    #[must_use]
+    pub fn of_sum(sum: i128) -> Self {
+        let max = i128::from(Self::MAX.0);
+        Self(i64::try_from(sum.clamp(-max, max)).expect("it lies within ±2⁵³"))
+    }
+
     /// Whole rubles.
     #[must_use]
     pub const fn rubles(rubles: i64) -> Self {

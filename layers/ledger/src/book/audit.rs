@@ -1,111 +1,180 @@
-//! Whether a book keeps its invariants now.
+//! What a book shows to an [audit](crate::audit) beyond the books of the contract.
 
-use std::collections::HashMap;
-
-use super::{Account, Book, KeyBook};
+use super::{Account, Book, KeyBook, Millis};
 use crate::{
-    account::{AccountId, KeyId},
-    contract::Audit,
+    account::AccountId,
+    audit::{AccountAudit, KeySnapshot, Snapshot},
+    contract::{Audit, OpenHold},
     money::MicroRub,
     number::RequestNumber,
 };
 
 impl Book {
-    /// Checks I1–I5 as far as a state can show them. I1 leaves no trace: a key that has used more than
-    /// its ceiling may have had a higher one then.
+    /// Checks I1–I5 as far as a state can show them, which has no journal.
     #[must_use]
     pub fn audit(&self) -> Audit {
-        let mut audit = Audit {
-            accounts: self.accounts.len() as u64,
-            ..Audit::default()
-        };
+        let mut audit = Audit::default();
         for (id, account) in self.accounts() {
-            audit.keys += account.keys.len() as u64;
-            audit.holds_open += account.open.len() as u64;
-            account.audit(id, &mut audit.breaches);
+            let breaches = account.audit(id, false).without_journal();
+            audit.add(account.keys.len(), account.open.len(), breaches);
         }
         audit
     }
 }
 
-impl Account {
-    pub(super) fn audit(&self, id: &AccountId, breaches: &mut Vec<String>) {
-        let micro = |amount: MicroRub| i128::from(amount.micro());
-        let held: i128 = self.open.values().map(|open| micro(open.held)).sum();
-        if held != micro(self.held) {
-            breaches.push(format!(
-                "I2 account {id}: held {} but its holds sum to {held} µ₽",
-                self.held.micro()
-            ));
-        }
-        let mut held_by_key: HashMap<&KeyId, i128> = HashMap::new();
-        for open in self.open.values() {
-            *held_by_key.entry(&open.key).or_default() += micro(open.held);
-        }
-        for (key_id, key) in &self.keys {
-            let held = held_by_key.get(key_id).copied().unwrap_or(0);
-            if held != micro(key.held) {
-                breaches.push(format!(
-                    "I2 key {key_id}: held {} but its holds sum to {held} µ₽",
-                    key.held.micro()
-                ));
-            }
-        }
-        breaches.extend(self.keys.iter().filter_map(|(id, key)| key.breach(id)));
-        if let Some((number, open)) = self
-            .open
-            .iter()
-            .find(|(_, open)| !self.keys.contains_key(&open.key))
-        {
-            breaches.push(format!(
-                "I2 account {id}: hold {number} is on key {}, which is not there",
-                open.key
-            ));
-        }
-        let entered: i128 = self.entries.values().map(|amount| micro(*amount)).sum();
-        if entered != self.entered {
-            breaches.push(format!(
-                "I3 account {id}: entered {} but its entries sum to {entered} µ₽",
-                self.entered
-            ));
-        }
-        let used: i128 = self.keys.values().map(|key| micro(key.used)).sum();
-        if micro(self.balance) != self.entered - used {
-            let balance = self.balance.micro();
-            breaches.push(format!(
-                "I3 account {id}: balance {balance}, entered {} less used {used} µ₽",
-                self.entered
-            ));
-        }
-        if self.held < MicroRub::ZERO || self.held > self.balance {
-            let (held, balance) = (self.held.micro(), self.balance.micro());
-            breaches.push(format!(
-                "I4 account {id}: held {held} of a balance of {balance} µ₽"
-            ));
-        }
-        let ended = |number: &RequestNumber| {
-            self.tombstones.contains_key(number) || self.expired.contains_key(number)
-        };
-        if let Some(number) = self.open.keys().find(|number| ended(number)) {
-            breaches.push(format!(
-                "I5 account {id}: hold {number} is both open and ended"
-            ));
-        }
-        if let Some((number, _)) = self.open.iter().find(|(number, open)| {
-            !self.due.contains(&(open.due, **number)) || self.watched.is_none_or(|at| at > open.due)
-        }) {
-            breaches.push(format!("I8 account {id}: hold {number} would never expire"));
-        }
+impl KeyBook {
+    /// What it had used before its day or its month began, whichever is more.
+    pub(crate) fn used_before(&self) -> MicroRub {
+        self.month.before.max(self.day.before)
     }
 }
 
-impl KeyBook {
-    /// No period began with more than the key has used: its ceiling would not bound anything.
-    pub(crate) fn breach(&self, id: &KeyId) -> Option<String> {
-        let before = self.month.before.max(self.day.before);
-        (before > self.used).then(|| {
-            let (used, before) = (self.used.micro(), before.micro());
-            format!("I3 key {id}: used {used}, but {before} µ₽ before its day or month began")
-        })
+impl Account {
+    /// The audit of this account, to go on with its journal if it has one.
+    pub(crate) fn audit(&self, id: &AccountId, journal_complete: bool) -> AccountAudit {
+        let mut holds: Vec<OpenHold> = self
+            .open
+            .iter()
+            .map(|(number, open)| OpenHold {
+                number: *number,
+                key: open.key.clone(),
+                held_rub: open.held,
+                due_ms: self.ends_by_itself(*number, open.due).then_some(open.due),
+            })
+            .collect();
+        holds.sort_unstable_by_key(|hold| hold.number);
+        let ended: Vec<RequestNumber> = holds
+            .iter()
+            .map(|hold| hold.number)
+            .filter(|number| {
+                self.tombstones.contains_key(number) || self.expired.contains_key(number)
+            })
+            .collect();
+        let keys = self.keys.iter().map(|(id, key)| KeySnapshot {
+            id: id.clone(),
+            spent_rub: key.used,
+            held_rub: key.held,
+            before_rub: Some(key.used_before()),
+        });
+        let mut audit = AccountAudit::new(Snapshot {
+            id: id.clone(),
+            balance_rub: self.balance,
+            held_rub: self.held,
+            spent_rub: self.spent(),
+            loss_rub: self.loss,
+            entered_rub: MicroRub::of_sum(self.entered),
+            keys: keys.collect(),
+            holds,
+            journal_complete,
+        });
+        let entries = self.entries.values();
+        audit.entries_kept(entries.map(|amount| i128::from(amount.micro())).sum());
+        ended.into_iter().for_each(|number| audit.ended(number));
+        audit
+    }
+
+    /// Whether a hold is found when its time is over.
+    fn ends_by_itself(&self, number: RequestNumber, due: Millis) -> bool {
+        self.due.contains(&(due, number)) && self.watched.is_some_and(|at| at <= due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        account::KeyId,
+        book::{Command, apply},
+        ceiling::Ceilings,
+        contract::{Booked, Entry, Hold, Settled},
+    };
+
+    /// 100 were entered, 30 are held.
+    fn book() -> Book {
+        let mut book = Book::default();
+        let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
+        let entry = Entry {
+            id: "p1".into(),
+            amount: MicroRub::new(100),
+            reason: None,
+        };
+        for command in [
+            Command::SetAccount {
+                account: account.clone(),
+                suspended: false,
+            },
+            Command::SetKey {
+                account: account.clone(),
+                key: key.clone(),
+                ceilings: Ceilings::NONE,
+                enabled: true,
+            },
+            Command::Enter {
+                account: account.clone(),
+                entry,
+            },
+            Command::Reserve(Hold {
+                number: number(),
+                account,
+                key,
+                want: MicroRub::new(30),
+                least: MicroRub::new(30),
+                ttl: Duration::from_secs(1),
+            }),
+        ] {
+            apply(&mut book, &command, 1);
+        }
+        book
+    }
+
+    fn number() -> RequestNumber {
+        RequestNumber::from_uuid(Uuid::from_u128(1))
+    }
+
+    #[test]
+    fn one_edit_of_a_book_that_breaks_an_invariant_is_found_by_its_name() {
+        assert_eq!(book().audit().breaches, Vec::<String>::new());
+        type Edit = fn(&mut Account);
+        let cases: [(Edit, &str); 9] = [
+            (|account| account.held = MicroRub::new(31), "I2 account"),
+            (|account| account.due.clear(), "I8 account"),
+            (|account| account.watched = None, "I8 account"),
+            (|account| account.watched = Some(1_002), "I8 account"),
+            (|account| account.balance = MicroRub::new(99), "I3 account"),
+            (|account| account.entered = 101, "I3 account"),
+            (|account| account.balance = MicroRub::new(29), "I4 account"),
+            (
+                |account| {
+                    let settled = Settled {
+                        booked: Booked::Held,
+                        charged: MicroRub::ZERO,
+                        loss: MicroRub::ZERO,
+                        repeated: false,
+                    };
+                    account.tombstones.insert(number(), settled);
+                },
+                "I5 account",
+            ),
+            (
+                |account| {
+                    let key = account.keys.values_mut().next().unwrap();
+                    key.day.before = MicroRub::new(1);
+                },
+                "I3 key k1: used 0, but 1 µ₽ before",
+            ),
+        ];
+        for (index, (edit, says)) in cases.into_iter().enumerate() {
+            let mut book = book();
+            edit(book.accounts.values_mut().next().unwrap());
+            let breaches = book.audit().breaches;
+            assert!(
+                breaches.iter().any(|breach| breach.starts_with(says)),
+                "{index}: {says}: {breaches:?}"
+            );
+        }
     }
 }

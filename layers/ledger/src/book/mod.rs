@@ -1,7 +1,7 @@
 //! The ledger's state machine, pure: commands and a time in, outcomes out. No clock, no socket.
 //!
 //! It is the memory store, the working state of the SQLite store, the oracle that the Redis scripts
-//! are tested against, and the auditor. Account A has a posted balance `b` and held `h`; its key k
+//! are tested against. Account A has a posted balance `b` and held `h`; its key k
 //! has a ceiling `l`, used `u` and held `h_k`. It may have a ceiling for the day and one for the month
 //! besides: for them `u` is what was charged in the current day or month of UTC, and `h_k` is all that it
 //! holds, since nobody knows on which day a call will be charged. What always holds:
@@ -343,6 +343,11 @@ impl Account {
     #[must_use]
     pub fn key(&self, id: &KeyId) -> Option<&KeyBook> {
         self.keys.get(id)
+    }
+
+    /// Its keys.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = (&KeyId, &KeyBook)> {
+        self.keys.iter()
     }
 
     /// The open holds: number, key, amount, and when each ends by itself.

@@ -521,11 +521,14 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         fingerprint: &str,
     ) -> impl Future<Output = Result<TariffVersion, BookError>> + Send;
 
-    /// Checks I1–I5 over the whole ledger.
+    /// Checks I1–I5 over the whole ledger: what [`audit`](crate::audit::audit) sees in its books and journals, and more
+    /// where a store sees more.
     ///
     /// # Errors
     /// See [`BookError`].
-    fn audit(&self) -> impl Future<Output = Result<Audit, BookError>> + Send;
+    fn audit(&self) -> impl Future<Output = Result<Audit, BookError>> + Send {
+        crate::audit::audit(self)
+    }
 }
 
 #[cfg(test)]

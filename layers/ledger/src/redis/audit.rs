@@ -1,108 +1,98 @@
-//! The audit of the ledger in Redis: each account's books at one moment, then its journal up to that
-//! moment.
-
-use futures_util::future::join_all;
+//! What the ledger in Redis shows to an [audit](crate::audit): each account as it stands on the server, keys without
+//! a record among it, and its journal with the index of receipts beside it.
 
 use super::{
-    RedisLedger, account_key,
+    RedisLedger,
     journal::{JournalRange, RawLine, line_of},
-    receipt_key, tombstone_key,
+    names::{account_key, receipt_key, tombstone_key},
 };
 use crate::{
     account::AccountId,
-    audit::AccountAudit,
+    audit::{AccountAudit, Source, Standing},
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{Audit, Booked, JournalLine},
+    contract::{BookError, Booked, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
 };
 
 /// How many holds are looked up at a call.
 const HOLDS_AT_ONCE: usize = 500;
-/// How many accounts are audited at the same time: each keeps a page of its journal in memory.
-const AUDITS_AT_ONCE: usize = 8;
+
+impl Source for RedisLedger {
+    async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
+        Ok(self.account_ids().await?)
+    }
+
+    async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
+        let Some(books) = self.stored_books(account).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Standing {
+            audit: AccountAudit::new(books.snapshot_with_periods(account)?),
+            keys: books.keys(),
+            journal_end: books.journal_end,
+        }))
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<(JournalPage, Vec<RequestNumber>), BookError> {
+        let Some(stretch) = JournalRange::of(part)? else {
+            return Ok(Default::default());
+        };
+        let raw = self.raw_lines(account, &stretch).await?;
+        let lines = raw
+            .iter()
+            .map(|(place, fields)| line_of(account, place, fields))
+            .collect::<Result<Vec<_>, _>>()?;
+        let twice = self.settled_twice(account, &raw, &lines).await?;
+        let next = stretch.next(&raw);
+        Ok((JournalPage { lines, next }, twice))
+    }
+
+    async fn ended(
+        &self,
+        account: &AccountId,
+        open: &[RequestNumber],
+    ) -> Result<Option<RequestNumber>, BookError> {
+        Ok(self.open_and_ended(account, open).await?)
+    }
+}
 
 impl RedisLedger {
-    pub(super) async fn audit_all(&self) -> Result<Audit, RedisFault> {
-        let mut audit = Audit::default();
-        for ids in self.account_ids().await?.chunks(AUDITS_AT_ONCE) {
-            for found in join_all(ids.iter().map(|id| self.audit_one(id))).await {
-                let found = found?;
-                audit.accounts += found.accounts;
-                audit.keys += found.keys;
-                audit.holds_open += found.holds_open;
-                audit.breaches.extend(found.breaches);
-            }
-        }
-        Ok(audit)
-    }
-
-    async fn audit_one(&self, id: &AccountId) -> Result<Audit, RedisFault> {
-        let Some(books) = self.stored_books(id).await? else {
-            return Ok(Audit::default());
-        };
-        let snapshot = books.snapshot(id)?;
-        let open: Vec<RequestNumber> = snapshot.holds.iter().map(|hold| hold.number).collect();
-        let mut audit = AccountAudit::new(snapshot);
-        let mut stretch = JournalRange::until(&books.journal_end)?;
-        loop {
-            let lines = self.raw_lines(id, &stretch).await?;
-            self.audit_lines(id, &lines, &mut audit).await?;
-            match lines.last() {
-                Some((place, _)) if lines.len() == stretch.limit => {
-                    stretch.after = Some(place.parse()?);
-                }
-                _ => break,
-            }
-        }
-        let mut breaches = audit.finish();
-        breaches.extend(books.key_breaches()?);
-        if let Some(number) = self.open_and_ended(id, &open).await? {
-            let breach = format!("I5 account {id}: hold {number} is both open and ended");
-            if !breaches.contains(&breach) {
-                breaches.push(breach);
-            }
-        }
-        Ok(Audit {
-            accounts: 1,
-            keys: books.keys() as u64,
-            holds_open: open.len() as u64,
-            breaches,
-        })
-    }
-
-    async fn audit_lines(
+    /// A number leads to the last line that moved money for it: an earlier one has no place.
+    async fn settled_twice(
         &self,
-        id: &AccountId,
-        lines: &[RawLine],
-        audit: &mut AccountAudit,
-    ) -> Result<(), RedisFault> {
-        let mut settled = Vec::new();
-        for (place, fields) in lines {
-            let line = line_of(id, place, fields)?;
-            audit.line(&line);
-            if let JournalLine::Call(receipt) = line
-                && receipt.booked != Booked::Stale
-            {
-                settled.push((place, receipt.number));
-            }
-        }
+        account: &AccountId,
+        raw: &[RawLine],
+        lines: &[JournalLine],
+    ) -> Result<Vec<RequestNumber>, RedisFault> {
+        let settled: Vec<(&String, RequestNumber)> = raw
+            .iter()
+            .zip(lines)
+            .filter_map(|((place, _), line)| match line {
+                JournalLine::Call(receipt) if receipt.booked != Booked::Stale => {
+                    Some((place, receipt.number))
+                }
+                _ => None,
+            })
+            .collect();
         if settled.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        // A number leads to the last line that moved money for it: an earlier one has no place.
         let keys: Vec<String> = settled
             .iter()
-            .map(|(_, number)| receipt_key(id, *number))
+            .map(|(_, number)| receipt_key(account, *number))
             .collect();
         let mut words = vec!["MGET"];
         words.extend(keys.iter().map(String::as_str));
         let places: Vec<Option<String>> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
-        for ((place, number), last) in settled.into_iter().zip(places) {
-            if last.is_some_and(|last| last != *place) {
-                audit.settled_twice(number);
-            }
-        }
-        Ok(())
+        let twice = settled.into_iter().zip(places);
+        Ok(twice
+            .filter(|((place, _), last)| last.as_ref().is_some_and(|last| last != *place))
+            .map(|((_, number), _)| number)
+            .collect())
     }
 
     /// The first hold that is both. Each is looked at anew: it may have ended since.
@@ -110,7 +100,7 @@ impl RedisLedger {
         &self,
         id: &AccountId,
         open: &[RequestNumber],
-    ) -> Result<Option<String>, RedisFault> {
+    ) -> Result<Option<RequestNumber>, RedisFault> {
         for numbers in open.chunks(HOLDS_AT_ONCE) {
             let mut keys = vec![account_key(id, ""), account_key(id, ":e")];
             keys.extend(numbers.iter().map(|number| tombstone_key(id, *number)));
@@ -118,8 +108,9 @@ impl RedisLedger {
             let both: Vec<String> = self
                 .ask_patiently(&self.0.scripts.open_and_ended, &keys, &args)
                 .await?;
-            if let Some(number) = both.into_iter().next() {
-                return Ok(Some(number));
+            if let Some(number) = both.first() {
+                let unexpected = || RedisFault::Unexpected(format!("hold {number:?} of {id}"));
+                return Ok(Some(number.parse().map_err(|_| unexpected())?));
             }
         }
         Ok(None)

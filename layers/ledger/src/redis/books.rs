@@ -1,16 +1,17 @@
 //! What an operator needs of the ledger in Redis.
 
-use std::{collections::HashMap, str::FromStr};
+use std::collections::HashMap;
 
 use futures_util::future::join_all;
 
 use super::{
-    ACCOUNTS_AT_ONCE, RedisLedger, account_key, booked_of, digest_key, digits, receipt_key,
+    ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
+    names::{account_key, receipt_key},
     retention_ms,
 };
 use crate::{
-    account::{AccountId, KeyId, KeyRecord, KeyStatus},
-    book::KeyBook,
+    account::{AccountId, KeyId, KeyRecord},
+    audit,
     ceiling::Ceilings,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{
@@ -23,18 +24,6 @@ use crate::{
 
 /// How often a key's change is tried again after another change came between.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
-
-/// A key as it stands in the ledger.
-pub(super) struct StoredKey {
-    /// The record's very text: a change is written over this and nothing else.
-    json: String,
-    version: i64,
-    pub(super) money: KeyBook,
-    pub(super) view: KeyView,
-}
-
-/// A key's ceilings as a script is told of them: in all, of a month, of a day; `None` leaves one as it is.
-type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl LedgerAdmin for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
@@ -232,146 +221,11 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        Ok(self.audit_all().await?)
+        audit::over(self).await
     }
 }
 
 impl RedisLedger {
-    /// A key that is there already may be created again if nothing differs.
-    async fn created_before(
-        &self,
-        known: StoredKey,
-        record: &KeyRecord,
-        ceilings: Ceilings,
-    ) -> Result<KeyView, BookError> {
-        if known.view.record != *record || known.money.ceilings != ceilings {
-            return Err(BookError::Exists);
-        }
-        // The first attempt may have ended before the copy was written.
-        self.publish(record, known.version).await?;
-        Ok(known.view)
-    }
-
-    /// Takes the key's id and digest for it, so that no other account's key gets them.
-    async fn claim(&self, record: &KeyRecord) -> Result<(), BookError> {
-        let conn = &self.0.conn;
-        let by_id = id_key(&record.id);
-        let _: i64 = conn
-            .command_durably(&["SETNX", &by_id, &record.account], OPERATOR_TIMEOUT)
-            .await?;
-        let account: Option<String> = conn.command(&["GET", &by_id], OPERATOR_TIMEOUT).await?;
-        if account.as_deref() != Some(&*record.account) {
-            return Err(BookError::Exists);
-        }
-        let by_digest = digest_key(&record.digest);
-        let _: i64 = conn
-            .command_durably(&["HSETNX", &by_digest, "id", &record.id], OPERATOR_TIMEOUT)
-            .await?;
-        let id: Option<String> = conn
-            .command(&["HGET", &by_digest, "id"], OPERATOR_TIMEOUT)
-            .await?;
-        if id.as_deref() == Some(&*record.id) {
-            Ok(())
-        } else {
-            Err(BookError::Exists)
-        }
-    }
-
-    /// Writes a key over `before`, and says its version; `None` if it is not `before` any more.
-    async fn write_key(
-        &self,
-        before: &str,
-        record: &KeyRecord,
-        ceilings: CeilingsSet,
-    ) -> Result<Option<i64>, BookError> {
-        let after =
-            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
-        let [total, month, day] = ceilings.map(|set| match set {
-            None => "=".to_owned(),
-            Some(None) => String::new(),
-            Some(Some(ceiling)) => digits(ceiling),
-        });
-        let enabled = u8::from(record.status == KeyStatus::Active).to_string();
-        let keys = [
-            account_key(&record.account, ""),
-            account_key(&record.account, ":k"),
-        ];
-        let args = [
-            record.id.to_string(),
-            before.to_owned(),
-            after,
-            enabled,
-            total,
-            month,
-            day,
-        ];
-        let (word, version): (String, i64) = self
-            .ask_durably(&self.0.scripts.set_key, &keys, &args)
-            .await?;
-        if word == "changed" {
-            return Ok(None);
-        }
-        done(&word)?;
-        Ok(Some(version))
-    }
-
-    /// Writes the copy that is found by digest. A copy that is late only shows old models and
-    /// addresses: what the key may hold was decided by [`RedisLedger::write_key`].
-    async fn publish(&self, record: &KeyRecord, version: i64) -> Result<(), BookError> {
-        let json =
-            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
-        let keys = [digest_key(&record.digest)];
-        let args = [
-            record.id.to_string(),
-            record.account.to_string(),
-            version.to_string(),
-            json,
-        ];
-        let ours: bool = self
-            .ask_durably(&self.0.scripts.publish_key, &keys, &args)
-            .await?;
-        self.0.keys.remove(&record.digest);
-        if ours { Ok(()) } else { Err(BookError::Exists) }
-    }
-
-    async fn stored_key(&self, id: &KeyId) -> Result<Option<StoredKey>, BookError> {
-        let account: Option<String> = self
-            .0
-            .conn
-            .command(&["GET", &id_key(id)], OPERATOR_TIMEOUT)
-            .await?;
-        let Some(account) = account else {
-            return Ok(None);
-        };
-        let account = account
-            .parse::<AccountId>()
-            .map_err(|_| RedisFault::Unexpected(format!("key {id} of account {account:?}")))?;
-        Ok(self
-            .stored_keys(&account, &[id.to_string()])
-            .await?
-            .and_then(|mut keys| keys.pop()))
-    }
-
-    /// These keys of an account, all if none are named; `None` if there is no such account.
-    async fn stored_keys(
-        &self,
-        account: &AccountId,
-        ids: &[String],
-    ) -> Result<Option<Vec<StoredKey>>, BookError> {
-        let keys = [account_key(account, ""), account_key(account, ":k")];
-        let reply: Option<(i64, i64, u64, Vec<KeyRow>)> =
-            self.ask_patiently(&self.0.scripts.keys, &keys, ids).await?;
-        let Some((balance, held, now, rows)) = reply else {
-            return Ok(None);
-        };
-        let free = MicroRub::new(balance).minus_or_zero(MicroRub::new(held));
-        Ok(Some(
-            rows.into_iter()
-                .map(|row| stored(row, free, now))
-                .collect::<Result<_, _>>()?,
-        ))
-    }
-
     async fn receipt_among(
         &self,
         accounts: &[AccountId],
@@ -406,69 +260,6 @@ impl RedisLedger {
     }
 }
 
-/// A key's record, and its fields in the order of [`KEY_PARTS`].
-pub(super) type KeyRow = (String, Vec<Option<String>>);
-
-/// The fields of a key, as `keys.lua` answers them.
-pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
-
-/// A key's view at the time `now`, where its account has so much free.
-pub(super) fn stored(
-    (json, fields): KeyRow,
-    account_free: MicroRub,
-    now: u64,
-) -> Result<StoredKey, RedisFault> {
-    let record: KeyRecord = serde_json::from_str(&json)
-        .map_err(|error| RedisFault::Unexpected(format!("key record: {error}")))?;
-    let fields: [Option<String>; KEY_PARTS.len()] = fields
-        .try_into()
-        .map_err(|_| RedisFault::Unexpected(format!("key {}: other fields", record.id)))?;
-    let [
-        version,
-        enabled,
-        used,
-        held,
-        total,
-        month,
-        day,
-        this_month,
-        today,
-    ] = fields;
-    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
-        Ok(parsed(&record, field, part)?.map(MicroRub::new))
-    };
-    let money = KeyBook {
-        enabled: enabled.as_deref() == Some("1"),
-        ceilings: Ceilings {
-            total: amount(total, "l")?,
-            month: amount(month, "lm")?,
-            day: amount(day, "ld")?,
-        },
-        used: amount(used, "u")?.unwrap_or_default(),
-        held: amount(held, "h")?.unwrap_or_default(),
-        month: parsed(&record, this_month, "m")?.unwrap_or_default(),
-        day: parsed(&record, today, "d")?.unwrap_or_default(),
-    };
-    Ok(StoredKey {
-        version: parsed(&record, version, "v")?.unwrap_or_default(),
-        json,
-        view: money.view(record, account_free, now),
-        money,
-    })
-}
-
-fn parsed<T: FromStr>(
-    record: &KeyRecord,
-    field: Option<String>,
-    part: &str,
-) -> Result<Option<T>, RedisFault> {
-    let Some(field) = field else { return Ok(None) };
-    field.parse::<T>().map(Some).map_err(|_| {
-        let id = &record.id;
-        RedisFault::Unexpected(format!("key {id}: field {part} is not what we write"))
-    })
-}
-
 pub(super) fn receipt_of(
     account: &AccountId,
     number: RequestNumber,
@@ -496,11 +287,7 @@ pub(super) fn receipt_of(
     })
 }
 
-pub(super) fn id_key(id: &KeyId) -> String {
-    format!("tg:id:{id}")
-}
-
-fn done(word: &str) -> Result<(), BookError> {
+pub(super) fn done(word: &str) -> Result<(), BookError> {
     Err(match word {
         "ok" => return Ok(()),
         "not_found" => BookError::NotFound,
@@ -577,50 +364,5 @@ mod tests {
         entry.remove("loss");
         let error = receipt_of(&account, number, &entry).unwrap_err();
         assert!(error.to_string().ends_with("field loss"), "{error}");
-    }
-
-    #[test]
-    fn what_a_key_can_spend_is_the_less_of_account_and_ceiling() {
-        let json =
-            r#"{"id":"k1","account":"acme","digest":"00","prefix":"","name":"","status":"active"}"#
-                .replace("\"00\"", &format!("{:?}", "00".repeat(32)));
-        let now = 20_512 * 86_400_000 + 1;
-        let row = |ceiling: Option<&str>, ceiling_day: Option<&str>| {
-            let fields = [
-                Some("1"),
-                Some("1"),
-                Some("30"),
-                Some("10"),
-                ceiling,
-                None,
-                ceiling_day,
-                None,
-                Some("20512:20"),
-            ];
-            let fields = fields.map(|field| field.map(str::to_owned));
-            (json.clone(), fields.to_vec())
-        };
-        for (ceiling, ceiling_day, account_free, free) in [
-            (None, None, 70, 70),
-            (Some("100"), None, 70, 60),
-            (Some("100"), None, 50, 50),
-            (Some("5"), None, 70, 0),
-            (Some("100"), Some("50"), 70, 30),
-        ] {
-            let row = row(ceiling, ceiling_day);
-            let key = stored(row, MicroRub::new(account_free), now).unwrap();
-            assert_eq!(
-                key.view.free_rub,
-                MicroRub::new(free),
-                "{ceiling:?} {ceiling_day:?} {account_free}"
-            );
-            assert_eq!(key.view.day.spent_rub, MicroRub::new(10));
-            // Of its month nothing was written yet.
-            assert_eq!(key.view.month.spent_rub, MicroRub::ZERO);
-        }
-        let mut torn = row(None, None);
-        torn.1[8] = Some("today".into());
-        let fault = stored(torn, MicroRub::ZERO, now).err().unwrap();
-        assert!(fault.to_string().contains("key k1: field d"), "{fault}");
     }
 }

@@ -9,8 +9,9 @@ use std::{
 use futures_util::future::try_join_all;
 
 use super::{
-    COPYING, RECEIPT_MS, RedisLedger, SCHEMA, account_key, books::id_key, digest_key, digits,
-    new_enough, other_schema, receipt_key,
+    COPYING, RECEIPT_MS, RedisLedger, SCHEMA, digits,
+    names::{account_key, digest_key, id_key, receipt_key},
+    new_enough, other_schema,
 };
 use crate::{
     account::{AccountId, KeyRecord, KeyStatus},

@@ -34,25 +34,32 @@ mod books;
 mod check;
 mod copy;
 mod days;
+mod identity;
 mod journal;
+mod keys;
+mod names;
 mod scripts;
+mod standing;
 mod watch;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use quick_cache::sync::Cache;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use self::{copy::RedisCopy, watch::Watch};
-use self::{days::Days, scripts::Scripts, watch::DataSet};
+use self::{
+    days::Days,
+    identity::KeyCache,
+    names::{account_key, call_keys, hold_keys, receipt_key, text_of},
+    scripts::Scripts,
+    watch::DataSet,
+};
 use super::contract::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
 };
 use crate::{
-    BoxError,
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    account::{AccountId, KeyId},
     ceiling::Ceiling,
     conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
     money::MicroRub,
@@ -78,14 +85,6 @@ const SWEPT_MAX: usize = 1_000;
 const SWEPT_AT_ONCE: &str = "250";
 /// How many accounts are asked at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
-/// How long a key that was found is remembered. What it may hold is asked of the server each time.
-const KEY_CACHED: Duration = Duration::from_secs(5);
-/// How long a key is known beyond that while its record is out of reach.
-const KEY_KEPT: Duration = Duration::from_secs(60);
-/// How long it is remembered that a key was not found.
-const NO_KEY_CACHED: Duration = Duration::from_secs(1);
-/// How many keys are remembered.
-const KEYS_CACHED_MAX: usize = 20_000;
 /// No hold lives longer: a year. Keeps due times within 2⁵³.
 const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
@@ -96,17 +95,11 @@ pub struct RedisLedger(Arc<Inner>);
 struct Inner {
     conn: RedisConn,
     scripts: Scripts,
-    keys: Cache<KeyDigest, CachedKey>,
+    keys: KeyCache,
     data: DataSet,
     days: Days,
     /// Where the next sweep goes on in `tg:accounts`.
     sweep: tokio::sync::Mutex<u64>,
-}
-
-#[derive(Clone)]
-struct CachedKey {
-    record: Option<Arc<KeyRecord>>,
-    until: Instant,
 }
 
 impl RedisLedger {
@@ -147,7 +140,7 @@ impl RedisLedger {
         Ok(Self(Arc::new(Inner {
             conn,
             scripts,
-            keys: Cache::new(KEYS_CACHED_MAX),
+            keys: identity::cache(),
             data,
             days: Days::new(),
             sweep: tokio::sync::Mutex::new(0),
@@ -393,64 +386,6 @@ impl Ledger for RedisLedger {
     }
 }
 
-impl KeyStore for RedisLedger {
-    async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        if let Some(found) = self.find_key_now(digest) {
-            return found;
-        }
-        // The age counts from before the question, so that it bounds how old the answer can be.
-        let asked = Instant::now();
-        let conn = &self.0.conn;
-        let key = digest_key(digest);
-        let words = ["HGET", &key, "record"];
-        // Boxed: each call has room for this future, and a key that is known never runs it.
-        let asking = Box::pin(conn.command(&words, conn.response_timeout()));
-        let found: Option<String> = match asking.await {
-            Ok(found) => found,
-            // In a Cluster the record may lie on another server than the account, which decides what
-            // the key may hold.
-            Err(fault) => {
-                return match self.0.keys.get(digest) {
-                    Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
-                        Ok(known.record)
-                    }
-                    _ => Err(fault.into()),
-                };
-            }
-        };
-        let record: Option<Arc<KeyRecord>> = found
-            .map(|json| serde_json::from_str(&json))
-            .transpose()?
-            .map(Arc::new);
-        if record.is_none() {
-            Box::pin(self.missing_key()).await?;
-        }
-        let until = asked
-            + if record.is_some() {
-                KEY_CACHED
-            } else {
-                NO_KEY_CACHED
-            };
-        self.0.keys.insert(
-            *digest,
-            CachedKey {
-                record: record.clone(),
-                until,
-            },
-        );
-        Ok(record)
-    }
-
-    /// A key that was asked for lately.
-    fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
-        if let Err(fault) = self.0.data.present() {
-            return Some(Err(fault.into()));
-        }
-        let known = self.0.keys.get(digest)?;
-        (Instant::now() < known.until).then_some(Ok(known.record))
-    }
-}
-
 impl From<RedisFault> for LedgerError {
     fn from(fault: RedisFault) -> Self {
         Self::Unavailable(fault.into())
@@ -519,48 +454,6 @@ fn booked_of(word: &str) -> Result<Booked, RedisFault> {
     })
 }
 
-fn account_key(account: &AccountId, part: &str) -> String {
-    let account: &str = account;
-    ["tg:{", account, "}", part].concat()
-}
-
-/// Of one of the account's numbers. `part` ends the hash tag and begins what the key is.
-fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
-    let account: &str = account;
-    let mut buffer = Uuid::encode_buffer();
-    ["tg:{", account, part, text_of(number, &mut buffer)].concat()
-}
-
-/// The number as [`RequestNumber`] is shown, in a buffer that [`Uuid::encode_buffer`] makes.
-fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
-    number.uuid().as_hyphenated().encode_lower(buffer)
-}
-
-/// What a script that ends holds works on.
-fn hold_keys(account: &AccountId) -> [String; 4] {
-    ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
-}
-
-/// The same and the number's tombstone.
-fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
-    let mut keys = Vec::with_capacity(7);
-    keys.extend(hold_keys(account));
-    keys.push(tombstone_key(account, number));
-    keys
-}
-
-fn tombstone_key(account: &AccountId, number: RequestNumber) -> String {
-    number_key(account, "}:d:", number)
-}
-
-fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
-    number_key(account, "}:r:", number)
-}
-
-fn digest_key(digest: &KeyDigest) -> String {
-    format!("tg:k:{digest}")
-}
-
 fn digits(amount: MicroRub) -> String {
     amount.micro().to_string()
 }
@@ -578,24 +471,6 @@ fn retention_ms() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_keys_of_an_account_share_one_hash_tag() {
-        let (account, number): (AccountId, _) = ("acme".parse().unwrap(), RequestNumber::now_v7());
-        let mut keys = call_keys(&account, number);
-        keys.push(receipt_key(&account, number));
-        for key in keys {
-            assert!(key.starts_with("tg:{acme}"), "{key}");
-        }
-        assert_eq!(
-            tombstone_key(&account, number),
-            format!("tg:{{acme}}:d:{number}")
-        );
-        assert_eq!(
-            receipt_key(&account, number),
-            format!("tg:{{acme}}:r:{number}")
-        );
-    }
 
     #[test]
     fn every_word_of_a_booking_is_the_one_on_the_receipt() {

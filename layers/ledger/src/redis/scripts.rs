@@ -1,7 +1,10 @@
-//! The scripts, one file each. A script's first line, `-- with: ...`, names what is put in front of it:
-//! functions that it shares with others, and the usual case of what it does, for which nothing else has to
-//! be read or built. The server runs a script from its first line each time, and makes all its functions
-//! anew.
+//! The scripts, one file each. A script's head names what is put in front of it: `-- with: ...` functions that it
+//! shares with others, and `-- usual: ...` a script for the usual case of what it does, for which nothing else has to be
+//! read or built: the server runs a script from its first line each time, and makes all its functions anew. That one
+//! answers, or leaves everything alone, answers nothing, and the whole script goes on, in the same call.
+//!
+//! Whenever the usual one answers, the whole one alone would have answered and written the same: `usual` below tries
+//! that on a server.
 
 use crate::conn::{RedisConn, RedisScript};
 
@@ -19,7 +22,7 @@ macro_rules! scripts {
 
         impl Scripts {
             pub(super) fn new(conn: &RedisConn) -> Self {
-                let script = |text: &str| conn.script(&parts_of(text), text);
+                let script = |text: &str| conn.script(&prelude_of(text), text);
                 Self {
                     $($name: script(include_str!(concat!("scripts/", stringify!($name), ".lua"))),)+
                 }
@@ -44,31 +47,55 @@ scripts! {
 
 /// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine
 /// is book.rs: change both or neither.
-const PARTS: &[(&str, &str)] = &texts![
-    amounts,
-    calendar,
-    clock,
-    expiry,
-    holds,
-    money,
-    reserve_usual,
-    settle_usual,
-];
+const PARTS: &[(&str, &str)] = &texts![amounts, calendar, clock, expiry, holds, money];
 
-/// What a script comes with.
-fn parts_of(script: &str) -> String {
-    let named = script
-        .lines()
-        .find_map(|line| line.strip_prefix("-- with: "))
-        .unwrap_or_default();
-    named
-        .split_terminator(", ")
-        .map(|name| {
-            let part = PARTS.iter().find(|(known, _)| *known == name);
-            part.expect("scripts name parts that there are").1
-        })
-        .collect()
+/// Scripts for usual cases, by name.
+const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
+
+/// What stands in front of a script: the usual case, if it has one, and the functions that it calls.
+fn prelude_of(script: &str) -> String {
+    let (mut prelude, mut there) = (String::new(), Vec::new());
+    if let Some(usual) = usual_of(script) {
+        there = parts_of(usual);
+        prelude.extend(there.iter().map(|part| text_of(PARTS, part)));
+        prelude.push_str(body_of(usual));
+    }
+    let others = parts_of(script).into_iter();
+    let others = others.filter(|part| !there.contains(part));
+    prelude.extend(others.map(|part| text_of(PARTS, part)));
+    prelude
 }
+
+/// The script for its usual case.
+fn usual_of(script: &str) -> Option<&'static str> {
+    Some(text_of(USUAL, head(script, "-- usual: ")?))
+}
+
+/// The names of the functions' files that it comes with.
+fn parts_of(script: &str) -> Vec<&str> {
+    let named = head(script, "-- with: ").unwrap_or_default();
+    named.split_terminator(", ").collect()
+}
+
+fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
+    script.lines().find_map(|line| line.strip_prefix(begins))
+}
+
+/// Without the flags, which the whole script has.
+fn body_of(script: &str) -> &str {
+    let (_, body) = script
+        .split_once('\n')
+        .expect("a script for a usual case begins with its flags");
+    body
+}
+
+fn text_of(texts: &[(&str, &'static str)], name: &str) -> &'static str {
+    let found = texts.iter().find(|(known, _)| *known == name);
+    found.expect("scripts name files that there are").1
+}
+
+#[cfg(test)]
+mod usual;
 
 #[cfg(test)]
 mod tests {
@@ -91,8 +118,8 @@ mod tests {
 
     #[test]
     fn a_script_comes_with_every_function_that_it_calls() {
-        for (script, text) in SCRIPTS {
-            let whole = format!("{}{text}", parts_of(text));
+        for (script, text) in SCRIPTS.iter().chain(USUAL) {
+            let whole = format!("{}{text}", prelude_of(text));
             for (part, name) in PARTS
                 .iter()
                 .flat_map(|(part, text)| functions(text).map(move |name| (part, name)))
@@ -106,9 +133,27 @@ mod tests {
 
     #[test]
     fn a_script_comes_with_no_part_that_it_does_not_name() {
-        assert_eq!(parts_of("#!lua\nreturn 1\n"), "");
-        let both = parts_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
-        let text = |name: &str| PARTS.iter().find(|(known, _)| *known == name).unwrap().1;
+        assert_eq!(prelude_of("#!lua\nreturn 1\n"), "");
+        let both = prelude_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
+        let text = |name: &str| text_of(PARTS, name);
         assert_eq!(both, format!("{}{}", text("clock"), text("amounts")));
+    }
+
+    #[test]
+    fn the_usual_case_goes_before_all_that_it_does_not_need() {
+        let usual = text_of(USUAL, "reserve_usual");
+        let prelude = prelude_of("#!lua\n-- usual: reserve_usual\n-- with: clock, calendar\n");
+        let (calendar, clock) = (text_of(PARTS, "calendar"), text_of(PARTS, "clock"));
+        assert_eq!(prelude, format!("{calendar}{}{clock}", body_of(usual)));
+    }
+
+    /// Otherwise it would be refused where the whole one is not.
+    #[test]
+    fn a_usual_case_has_the_flags_of_its_script() {
+        for (script, text) in SCRIPTS {
+            if let Some(usual) = usual_of(text) {
+                assert_eq!(usual.lines().next(), text.lines().next(), "{script}");
+            }
+        }
     }
 }

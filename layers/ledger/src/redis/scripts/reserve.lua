@@ -1,5 +1,6 @@
 #!lua
--- with: calendar, reserve_usual, amounts, clock, money, holds, expiry
+-- usual: reserve_usual
+-- with: amounts, calendar, clock, money, holds, expiry
 -- Holds money for a call: I1. KEYS[5] = the number's tombstone.
 -- ARGV: number, key, want, least, ttl in ms. Answers what is held and what is free then; or why not: word,
 -- amount, amount, the ceiling that refuses it if one does, and of which month or day.

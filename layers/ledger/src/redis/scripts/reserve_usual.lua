@@ -1,5 +1,7 @@
--- The usual case of reserve.lua, which comes after it and knows all of them: nothing is known of the
--- number, and the key may have all it wants. Amounts are written as they came.
+#!lua
+-- with: calendar
+-- The usual case of reserve.lua, which knows all of them: nothing is known of the number, and the key may have all
+-- it wants. Amounts are written as they came. What is not usual leaves everything alone and answers nothing.
 do
   local call, number, key = redis.call, ARGV[1], ARGV[2]
   local want, least, ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- with: settle_usual, calendar, amounts, clock, money, holds
+-- usual: settle_usual
+-- with: amounts, calendar, clock, money, holds
 -- Charges a call and ends its hold, once: I3, I5.
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it.
 -- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms.

@@ -1,7 +1,8 @@
--- The usual case of settle.lua, which comes after it and knows all of them: the hold stands, is what the
--- caller says, pays for the whole call, and is not the key's first one of the day, thus not of the month:
--- `.m` is brought up to date wherever `.d` is. Amounts are written as they came. Of all milliseconds one in
--- 32 is left to settle.lua, which drops old lines of the journal.
+#!lua flags=allow-oom
+-- The usual case of settle.lua, which knows all of them: the hold stands, is what the caller says, pays for the whole
+-- call, and is not the key's first one of the day, thus not of the month: `.m` is brought up to date wherever `.d` is.
+-- Amounts are written as they came. Of all milliseconds one in 32 is left to settle.lua, which drops old lines of the
+-- journal. What is not usual leaves everything alone and answers nothing.
 do
   local call, number, key = redis.call, ARGV[1], ARGV[2]
   local cost, held, retention = tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[7])

@@ -1,0 +1,215 @@
+//! A whole ledger, account by account: what an audit reads of it.
+
+use futures_util::future::join_all;
+
+use super::{AccountAudit, Snapshot};
+use crate::{
+    account::AccountId,
+    contract::{Audit, BookError, JournalPage, JournalPart, LedgerAdmin},
+    number::RequestNumber,
+};
+
+/// How many accounts of a ledger are audited at the same time: each keeps a page of its journal in memory.
+const AUDITS_AT_ONCE: usize = 8;
+
+/// Audits a whole ledger by what its contract shows. Of an account's calls nothing but their numbers is kept.
+///
+/// # Errors
+/// The ledger could not be asked.
+pub async fn audit<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Audit, BookError> {
+    over(&Contract(ledger)).await
+}
+
+/// What an audit reads of a ledger.
+pub(crate) trait Source: Sync {
+    /// All accounts, by id.
+    fn accounts(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send;
+
+    /// An account at one moment; `None` if it is none.
+    fn standing(
+        &self,
+        account: &AccountId,
+    ) -> impl Future<Output = Result<Option<Standing>, BookError>> + Send;
+
+    /// Part of its journal, and which numbers in it moved money more than once, where the store knows.
+    fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> impl Future<Output = Result<(JournalPage, Vec<RequestNumber>), BookError>> + Send;
+
+    /// One of the open holds that has ended, if the store knows of any.
+    fn ended(
+        &self,
+        account: &AccountId,
+        open: &[RequestNumber],
+    ) -> impl Future<Output = Result<Option<RequestNumber>, BookError>> + Send {
+        let _ = (account, open);
+        std::future::ready(Ok(None))
+    }
+}
+
+/// An account at one moment.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// Its audit, just begun.
+    pub(crate) audit: AccountAudit,
+    /// How many keys it has.
+    pub(crate) keys: usize,
+    /// How far its journal went.
+    pub(crate) journal_end: String,
+}
+
+/// Audits a whole ledger by what its store shows.
+pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
+    let mut audit = Audit::default();
+    for ids in source.accounts().await?.chunks(AUDITS_AT_ONCE) {
+        for found in join_all(ids.iter().map(|id| one(source, id))).await {
+            let Some((keys, holds_open, breaches)) = found? else {
+                continue;
+            };
+            audit.add(keys, holds_open, breaches);
+        }
+    }
+    Ok(audit)
+}
+
+impl Audit {
+    /// Counts an account in.
+    pub(crate) fn add(&mut self, keys: usize, holds_open: usize, breaches: Vec<String>) {
+        self.accounts += 1;
+        self.keys += keys as u64;
+        self.holds_open += holds_open as u64;
+        self.breaches.extend(breaches);
+    }
+}
+
+/// Keys, open holds and breaches of an account.
+async fn one<S: Source>(
+    source: &S,
+    id: &AccountId,
+) -> Result<Option<(usize, usize, Vec<String>)>, BookError> {
+    let Some(standing) = source.standing(id).await? else {
+        return Ok(None);
+    };
+    let Standing {
+        mut audit,
+        keys,
+        journal_end,
+    } = standing;
+    let mut after: Option<String> = None;
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            end: Some(&journal_end),
+            ..JournalPart::whole()
+        };
+        let (page, twice) = source.journal(id, &part).await?;
+        page.lines.iter().for_each(|line| audit.line(line));
+        twice
+            .into_iter()
+            .for_each(|number| audit.settled_twice(number));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let open: Vec<RequestNumber> = audit.books.holds.iter().map(|hold| hold.number).collect();
+    if let Some(number) = source.ended(id, &open).await? {
+        audit.ended(number);
+    }
+    Ok(Some((keys, open.len(), audit.finish())))
+}
+
+/// What anybody sees of a ledger.
+struct Contract<'a, L: ?Sized>(&'a L);
+
+impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {
+    async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
+        let views = self.0.accounts().await?;
+        Ok(views.into_iter().map(|view| view.id).collect())
+    }
+
+    async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
+        let books = match self.0.books(account).await {
+            Ok(books) => books,
+            Err(BookError::NotFound) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Standing {
+            audit: AccountAudit::new(Snapshot::from(&books)).keeping_numbers(),
+            keys: books.keys.len(),
+            journal_end: books.journal_end,
+        }))
+    }
+
+    async fn journal(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+    ) -> Result<(JournalPage, Vec<RequestNumber>), BookError> {
+        Ok((self.0.journal(account, part).await?, Vec::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{books, journal},
+        *,
+    };
+    use crate::contract::JournalLine;
+
+    /// Books and journals of which a part was left out on the way.
+    struct Contracted {
+        books: Snapshot,
+        journal: Vec<JournalLine>,
+    }
+
+    impl Source for Contracted {
+        async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
+            Ok(vec!["acme".parse().unwrap(), "gone".parse().unwrap()])
+        }
+
+        async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
+            Ok((*account == self.books.id).then(|| Standing {
+                audit: AccountAudit::new(self.books.clone()),
+                keys: 2,
+                journal_end: "5".into(),
+            }))
+        }
+
+        async fn journal(
+            &self,
+            _: &AccountId,
+            part: &JournalPart<'_>,
+        ) -> Result<(JournalPage, Vec<RequestNumber>), BookError> {
+            assert_eq!(part.end, Some("5"));
+            let at = part.after.map_or(0, |after| after.parse().unwrap());
+            let next = (at + 1 < self.journal.len()).then(|| (at + 1).to_string());
+            let lines = vec![self.journal[at].clone()];
+            Ok((JournalPage { lines, next }, Vec::new()))
+        }
+
+        async fn ended(
+            &self,
+            _: &AccountId,
+            open: &[RequestNumber],
+        ) -> Result<Option<RequestNumber>, BookError> {
+            Ok(open.first().copied())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_audited_page_by_page_to_the_end_of_its_books() {
+        let source = Contracted {
+            books: books(),
+            journal: journal(),
+        };
+        let found = over(&source).await.unwrap();
+        assert_eq!((found.accounts, found.keys, found.holds_open), (1, 2, 2));
+        let both =
+            "I5 account acme: hold 00000000-0000-0000-0000-000000000001 is both open and ended";
+        assert_eq!(found.breaches, [both]);
+    }
+}

@@ -1,0 +1,78 @@
+//! What things are called on the server. All keys of an account share one hash tag.
+
+use uuid::Uuid;
+
+use crate::{
+    account::{AccountId, KeyDigest, KeyId},
+    number::RequestNumber,
+};
+
+pub(super) fn account_key(account: &AccountId, part: &str) -> String {
+    let account: &str = account;
+    ["tg:{", account, "}", part].concat()
+}
+
+/// Of one of the account's numbers. `part` ends the hash tag and begins what the key is.
+pub(super) fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
+    let account: &str = account;
+    let mut buffer = Uuid::encode_buffer();
+    ["tg:{", account, part, text_of(number, &mut buffer)].concat()
+}
+
+/// The number as [`RequestNumber`] is shown, in a buffer that [`Uuid::encode_buffer`] makes.
+pub(super) fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
+    number.uuid().as_hyphenated().encode_lower(buffer)
+}
+
+/// What a script that ends holds works on.
+pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
+    ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
+}
+
+/// The same and the number's tombstone.
+pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
+    let mut keys = Vec::with_capacity(7);
+    keys.extend(hold_keys(account));
+    keys.push(tombstone_key(account, number));
+    keys
+}
+
+pub(super) fn tombstone_key(account: &AccountId, number: RequestNumber) -> String {
+    number_key(account, "}:d:", number)
+}
+
+pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
+    number_key(account, "}:r:", number)
+}
+
+pub(super) fn digest_key(digest: &KeyDigest) -> String {
+    format!("tg:k:{digest}")
+}
+
+/// Whose account a key is in.
+pub(super) fn id_key(id: &KeyId) -> String {
+    format!("tg:id:{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys_of_an_account_share_one_hash_tag() {
+        let (account, number): (AccountId, _) = ("acme".parse().unwrap(), RequestNumber::now_v7());
+        let mut keys = call_keys(&account, number);
+        keys.push(receipt_key(&account, number));
+        for key in keys {
+            assert!(key.starts_with("tg:{acme}"), "{key}");
+        }
+        assert_eq!(
+            tombstone_key(&account, number),
+            format!("tg:{{acme}}:d:{number}")
+        );
+        assert_eq!(
+            receipt_key(&account, number),
+            format!("tg:{{acme}}:r:{number}")
+        );
+    }
+}

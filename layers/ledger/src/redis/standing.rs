@@ -1,0 +1,339 @@
+//! All that stands in one account, at one moment.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{
+    RedisLedger,
+    keys::{KEY_PARTS, StoredKey, stored},
+    names::account_key,
+};
+use crate::{
+    account::{AccountId, KeyId},
+    audit::{KeySnapshot, Snapshot},
+    conn::RedisFault,
+    contract::{AccountBooks, AccountView, KeyView, OpenHold},
+    money::MicroRub,
+};
+
+/// What `books.lua` answers: fields, records, due times, entries, the journal's end, whether it is
+/// complete, the time.
+type Reply = (
+    HashMap<String, String>,
+    HashMap<String, String>,
+    HashMap<String, String>,
+    Vec<i64>,
+    String,
+    bool,
+    u64,
+);
+
+/// All that stands in one account, at one moment.
+#[derive(Debug)]
+pub(super) struct StoredBooks {
+    fields: HashMap<String, String>,
+    records: HashMap<String, String>,
+    due: HashMap<String, String>,
+    entered: i128,
+    pub(super) journal_end: String,
+    journal_complete: bool,
+    now: u64,
+}
+
+impl RedisLedger {
+    /// `None` if there is no such account.
+    pub(super) async fn stored_books(
+        &self,
+        account: &AccountId,
+    ) -> Result<Option<StoredBooks>, RedisFault> {
+        let keys = ["", ":k", ":x", ":t", ":j"].map(|part| account_key(account, part));
+        let reply: Option<Reply> = self
+            .ask_patiently(&self.0.scripts.books, &keys, &[])
+            .await?;
+        Ok(reply.map(StoredBooks::from))
+    }
+}
+
+impl From<Reply> for StoredBooks {
+    fn from((fields, records, due, entries, journal_end, journal_complete, now): Reply) -> Self {
+        Self {
+            fields,
+            records,
+            due,
+            entered: entries.into_iter().map(i128::from).sum(),
+            journal_end,
+            journal_complete,
+            now,
+        }
+    }
+}
+
+impl StoredBooks {
+    /// What operators see of it.
+    pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
+        let Snapshot {
+            balance_rub,
+            held_rub,
+            spent_rub,
+            loss_rub,
+            entered_rub,
+            holds,
+            journal_complete,
+            ..
+        } = self.snapshot(id)?;
+        let free_rub = balance_rub.minus_or_zero(held_rub);
+        let stored = self.stored_keys(free_rub)?;
+        let mut keys: Vec<KeyView> = stored.into_iter().map(|key| key.view).collect();
+        keys.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
+        Ok(AccountBooks {
+            view: AccountView {
+                id: id.clone(),
+                name: self.fields.get("name").cloned().unwrap_or_default(),
+                suspended: self
+                    .fields
+                    .get("s")
+                    .is_some_and(|suspended| suspended == "1"),
+                balance_rub,
+                held_rub,
+                free_rub,
+                spent_rub,
+                loss_rub,
+                holds_open: holds.len() as u64,
+            },
+            entered_rub,
+            keys,
+            holds,
+            journal_end: self.journal_end.clone(),
+            journal_complete,
+        })
+    }
+
+    /// Its money, as it stands: keys without a record are among them.
+    pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
+        let amount = |name: &str| -> Result<MicroRub, RedisFault> {
+            Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
+        };
+        let mut keys: BTreeMap<KeyId, KeySnapshot> = BTreeMap::new();
+        let mut holds = Vec::new();
+        let mut spent = MicroRub::ZERO;
+        for (name, value) in &self.fields {
+            let unexpected = || unexpected(id, name);
+            if let Some(number) = name.strip_prefix("o:") {
+                let mut parts = value.split(':');
+                let (held, key) = (parts.next(), parts.next());
+                let (Some(held), Some(key)) = (held, key) else {
+                    return Err(unexpected());
+                };
+                holds.push(OpenHold {
+                    number: number.parse().map_err(|_| unexpected())?,
+                    key: key.parse().map_err(|_| unexpected())?,
+                    held_rub: MicroRub::new(held.parse().map_err(|_| unexpected())?),
+                    due_ms: match self.due.get(number) {
+                        None => None,
+                        Some(due) => Some(due.parse().map_err(|_| unexpected())?),
+                    },
+                });
+            } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
+                let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
+                let (used, held) = (
+                    amount(&format!("{key_id}.u"))?,
+                    amount(&format!("{key_id}.h"))?,
+                );
+                let money = KeySnapshot {
+                    id: key.clone(),
+                    spent_rub: used,
+                    held_rub: held,
+                    before_rub: None,
+                };
+                if keys.insert(key, money).is_none() && self.records.contains_key(key_id) {
+                    spent = spent.plus_or_max(used);
+                }
+            }
+        }
+        holds.sort_unstable_by_key(|hold| hold.number);
+        Ok(Snapshot {
+            id: id.clone(),
+            balance_rub: amount("b")?,
+            held_rub: amount("h")?,
+            spent_rub: spent,
+            loss_rub: amount("loss")?,
+            entered_rub: MicroRub::of_sum(self.entered),
+            keys: keys.into_values().collect(),
+            holds,
+            journal_complete: self.journal_complete,
+        })
+    }
+
+    /// How many keys there are.
+    pub(super) fn keys(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The same, and what its keys had used before their days and months began.
+    pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
+        let mut snapshot = self.snapshot(id)?;
+        for key in self.stored_keys(MicroRub::ZERO)? {
+            let before_rub = Some(key.money.used_before());
+            let id = key.view.record.id;
+            match snapshot.keys.binary_search_by(|shown| shown.id.cmp(&id)) {
+                Ok(index) => snapshot.keys[index].before_rub = before_rub,
+                // It has not been used yet.
+                Err(index) => snapshot.keys.insert(
+                    index,
+                    KeySnapshot {
+                        id,
+                        spent_rub: MicroRub::ZERO,
+                        held_rub: MicroRub::ZERO,
+                        before_rub,
+                    },
+                ),
+            }
+        }
+        Ok(snapshot)
+    }
+
+    fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
+        let keys = self.records.iter().map(|(key, record)| {
+            let field = |part: &str| self.fields.get(&format!("{key}.{part}")).cloned();
+            let row = (record.clone(), KEY_PARTS.map(field).to_vec());
+            stored(row, account_free, self.now)
+        });
+        keys.collect()
+    }
+
+    fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>, RedisFault> {
+        match self.fields.get(name) {
+            None => Ok(None),
+            Some(value) => value.parse().map(Some).map_err(|_| unexpected(id, name)),
+        }
+    }
+}
+
+fn unexpected(id: &AccountId, name: &str) -> RedisFault {
+    RedisFault::Unexpected(format!("account {id}: field {name} is not what we write"))
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::audit::AccountAudit;
+
+    fn number(n: u128) -> String {
+        Uuid::from_u128(n).to_string()
+    }
+
+    fn record(id: &str) -> String {
+        let digest = "00".repeat(32);
+        format!(
+            r#"{{"id":"{id}","account":"acme","digest":"{digest}","prefix":"","name":"","status":"active"}}"#
+        )
+    }
+
+    /// 100 entered, 10 used, 30 held.
+    fn reply(changed: &[(&str, &str)], due: &[u128]) -> StoredBooks {
+        let holds = [1, 2].map(|n| format!("o:{}", number(n)));
+        let good = [
+            ("name", "Acme. Ltd"),
+            ("b", "90"),
+            ("h", "30"),
+            ("s", "0"),
+            ("loss", "0"),
+            ("k1.s", "1"),
+            ("k1.u", "10"),
+            ("k1.h", "30"),
+            ("k1.v", "1"),
+            ("k2.s", "0"),
+            (holds[0].as_str(), "20:k1:20:5"),
+            (holds[1].as_str(), "10:k1:10:10"),
+        ];
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let reply: Reply = (
+            good.iter().chain(changed).map(owned).collect(),
+            ["k1", "k2"].map(|id| (id.to_owned(), record(id))).into(),
+            due.iter()
+                .map(|n| (number(*n), "1700000000000".into()))
+                .collect(),
+            vec![150, -50],
+            "0-0".into(),
+            false,
+            20_512 * 86_400_000,
+        );
+        StoredBooks::from(reply)
+    }
+
+    fn breaches(changed: &[(&str, &str)], due: &[u128]) -> Vec<String> {
+        let snapshot = reply(changed, due)
+            .snapshot(&"acme".parse().unwrap())
+            .unwrap();
+        AccountAudit::new(snapshot).finish()
+    }
+
+    #[test]
+    fn sound_books_have_no_breach_and_every_breach_has_a_name() {
+        assert_eq!(breaches(&[], &[1, 2]), Vec::<String>::new());
+        for (changed, due, names) in [
+            (("h", "31"), [1, 2], vec!["I2"]),
+            (("k1.h", "0"), [1, 2], vec!["I2"]),
+            (("b", "91"), [1, 2], vec!["I3"]),
+            (("b", "29"), [1, 2], vec!["I4", "I3"]),
+            (("k3.u", "5"), [1, 2], vec!["I3", "I3"]),
+            (("k2.u", "-5"), [1, 2], vec!["I3", "I4", "I3"]),
+            (("loss", "7"), [1, 3], vec!["I8"]),
+        ] {
+            let breaches = breaches(&[changed], &due);
+            let found: Vec<&str> = breaches.iter().map(|breach| &breach[..2]).collect();
+            assert_eq!(found, names, "{changed:?}: {breaches:?}");
+        }
+    }
+
+    #[test]
+    fn books_show_the_account_its_keys_and_holds() {
+        let id: AccountId = "acme".parse().unwrap();
+        let books = reply(&[("k2.l", "5")], &[1, 2]).books(&id).unwrap();
+        let micro = MicroRub::micro;
+        assert_eq!(books.view.name, "Acme. Ltd");
+        assert_eq!(
+            [
+                books.view.balance_rub,
+                books.view.free_rub,
+                books.view.spent_rub
+            ]
+            .map(micro),
+            [90, 60, 10]
+        );
+        assert_eq!(micro(books.entered_rub), 100);
+        let keys: Vec<_> = books
+            .keys
+            .iter()
+            .map(|key| (&*key.record.id, micro(key.held_rub), micro(key.free_rub)))
+            .collect();
+        assert_eq!(keys, [("k1", 30, 60), ("k2", 0, 5)]);
+        assert_eq!(books.view.holds_open, 2);
+        assert_eq!(books.holds[1].due_ms, Some(1_700_000_000_000));
+        assert!(reply(&[("b", "1e+14")], &[]).books(&id).is_err());
+        assert!(reply(&[("o:7", "1:k1:1:1")], &[]).books(&id).is_err());
+    }
+
+    #[test]
+    fn books_show_what_keys_spent_on_the_day() {
+        let id: AccountId = "acme".parse().unwrap();
+        for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
+            let books = reply(&[("k1.d", day)], &[1, 2]);
+            let snapshot = books.snapshot_with_periods(&id).unwrap();
+            assert_eq!(
+                AccountAudit::new(snapshot).without_journal(),
+                Vec::<String>::new()
+            );
+            let view = &books.books(&id).unwrap().keys[0];
+            assert_eq!(view.day.spent_rub.micro(), spent, "{day}");
+            assert_eq!(view.day.resets_at_ms, 20_513 * 86_400_000);
+        }
+        let torn = reply(&[("k1.m", "673:11")], &[1, 2]);
+        let snapshot = torn.snapshot_with_periods(&id).unwrap();
+        assert_eq!(
+            AccountAudit::new(snapshot).without_journal(),
+            ["I3 key k1: used 10, but 11 µ₽ before its day or month began"]
+        );
+    }
+}
