@@ -4,7 +4,6 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
-
 use tokio::runtime::Builder;
 
 use crate::{

@@ -1,11 +1,11 @@
 //! The auditor: the rules that books are judged by stand here, once, for every store and for exports.
 //!
-//! [`AccountAudit`] judges one account: its books as a store or an export shows them, then its journal, line by
-//! line. [`audit`] goes through a whole ledger, over `books` and `journal` of [its contract](crate::contract::LedgerAdmin), and is what
-//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit) does unless a store says otherwise. A store that sees more of itself tells that and judges
-//! nothing: holds that nothing would end ([`OpenHold::due_ms`]), [what a key had used before its day or month
-//! began](KeySnapshot::before_rub), numbers that [ended](AccountAudit::ended) or were [settled
-//! twice](AccountAudit::settled_twice), sums that it has [of its entries](AccountAudit::entries_kept).
+//! [`AccountAudit`] judges one account: its books as a store or an export shows them, then its journal, line by line.
+//! [`audit()`] goes through a whole ledger, over the books and journals of [its contract](crate::contract::LedgerAdmin),
+//! and is what [`audit`](crate::contract::LedgerAdmin::audit) does there unless a store says otherwise. A store that sees
+//! more of itself tells that and judges nothing: holds that nothing would end ([`OpenHold::due_ms`]), [what a key had
+//! used before its day or month began](KeySnapshot::before_rub), numbers that [ended](AccountAudit::ended) or were
+//! [settled twice](AccountAudit::settled_twice), what its entries [sum to](AccountAudit::entries_kept).
 //!
 //! I1 cannot be seen: a key that has used more than its ceiling may have had a higher one then.
 

@@ -2,8 +2,22 @@
 //!
 //! Shared by the Redis ledger and the Redis rate limiter. Each server has its multiplexed connections,
 //! its deadline on each call and its breaker, so that a primary that is gone holds up nobody but the
-//! callers whose slots it has. The crate's own cluster connection is not used: it stops all calls while
-//! it learns the slots anew, which it does whenever one server does not answer.
+//! callers whose slots it has.
+//!
+//! The crate's own cluster connection (`cluster-async`, as in 1.8.1) would be less code, and is not used. It does
+//! otherwise where the fault catalogue looks:
+//!
+//! | | theirs | here |
+//! |---|---|---|
+//! | a server has gone | calls for its slots are sent to another one; its MOVED has the slots learnt anew, and until every server has been connected to or given up, no call to any is polled (`poll_flush`, `refresh_connections_locked`) | calls of its slots fail or look who has them now, the others' go on |
+//! | a server stands still | no breaker: each call waits for its whole limit, and is sent again up to 16 times within it | refused at once after three late answers, asked again every 250 ms |
+//! | who has a slot | what the first node says that answers, be it cut off (`refresh_slots`) | what most nodes say |
+//! | ASK | ASKING and the command are sent apart on a connection that all share: another's command may come between; before several it goes once, and counts for the first | ASKING goes before each command, in the same parcel |
+//! | WAIT for a replica | asks all primaries; routed to one, it holds up all that share its only connection | a connection of its own, in one parcel with the write |
+//! | Sentinels, one server | other clients, with other retries | the same code, without slots |
+//!
+//! MOVED, TRYAGAIN, READONLY after a failover and commands that are sent twice come out alike; neither reads from
+//! replicas; and the EVALSHAs of many callers share a server's connection in both, so it would not be faster either.
 //!
 //! ```text
 //! url        which of the three, and where
