@@ -24,10 +24,7 @@ use super::*;
 use crate::{
     catalog::snapshot::tests::live,
     edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
-    observe::{
-        metrics::{Metrics, scrape::Sources},
-        record::Calls,
-    },
+    observe::{Sources, metrics::Metrics, record::Calls},
     stack,
 };
 
