@@ -4,9 +4,9 @@
 //! here too, by the [`Markup`] that holds for it.
 
 use rust_decimal::Decimal;
-use tollgate_layers::price::{Class, Price, PriceList, Rate, Rates};
+use tollgate_layers::price::{Condition, Price, PriceList, Rate, Rates, RouteCost};
 
-use crate::config::UsdtRates;
+use crate::config::{ModelConfig, RouteCostConfig, UsdtRates};
 
 /// What stands between base prices and what is asked for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,60 +18,125 @@ pub struct Markup {
 }
 
 impl Markup {
-    /// In rubles at `exchange_rate`, rounded up at the sixth digit. `None` past what money can be.
+    /// All prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` past what
+    /// money can be.
     #[must_use]
-    pub fn rubles(&self, usdt: &UsdtRates, exchange_rate: Decimal) -> Option<PriceList> {
-        let rubles = |usdt: Decimal| {
-            let product = usdt
-                .checked_mul(exchange_rate)?
-                .checked_mul(self.multiplier)?;
-            Rate::from_decimal_rounded_up(product)
+    pub fn rubles(&self, usdt: &ModelUsdt, exchange_rate: Decimal) -> Option<PriceList> {
+        let cost = Self {
+            multiplier: Decimal::ONE,
+            ..*self
         };
-        let hour = match usdt.cache_write_1h {
-            None => None,
-            Some(usdt) => Some(rubles(usdt)?),
-        };
-        Some(PriceList::from(Price {
+        let usual = self.price(&usdt.usual, exchange_rate)?;
+        let rules = usdt.rules.iter().map(|(condition, rates)| {
+            Some(Price {
+                condition: *condition,
+                ..self.price(rates, exchange_rate)?
+            })
+        });
+        let costs = usdt.costs.iter().map(|route| {
+            Some(RouteCost {
+                vendor: route.vendor.clone(),
+                model: route.model.clone(),
+                prices: cost.price(&route.usdt_mtok, exchange_rate)?.into(),
+            })
+        });
+        let rules: Vec<_> = rules.collect::<Option<_>>()?;
+        let costs: Vec<_> = costs.collect::<Option<_>>()?;
+        let prices = PriceList::from(usual).rules(rules).costs(costs);
+        Some(prices.unpriced_call(self.rate(UNPRICED_CALL_USDT, exchange_rate)?))
+    }
+
+    fn price(&self, usdt: &UsdtRates, exchange_rate: Decimal) -> Option<Price> {
+        let rubles = |usdt| self.rate(usdt, exchange_rate);
+        let mut classes = Rates::default();
+        for (class, usdt) in usdt.classes.iter() {
+            if let Some(usdt) = usdt {
+                *classes.get_mut(class) = Some(rubles(usdt)?);
+            }
+        }
+        Some(Price {
             input: rubles(usdt.input)?,
             cached_input: rubles(usdt.cached_input)?,
             output: rubles(usdt.output)?,
             cache_write: rubles(usdt.cache_write)?,
             version: self.version,
             exchange_rate: exchange_rate.normalize().to_string(),
-            classes: Rates::default().with(Class::CacheWrite1h, hour),
+            classes,
             ..Price::default()
-        }))
+        })
+    }
+
+    fn rate(&self, usdt: Decimal, exchange_rate: Decimal) -> Option<Rate> {
+        let product = usdt
+            .checked_mul(exchange_rate)?
+            .checked_mul(self.multiplier)?;
+        Rate::from_decimal_rounded_up(product)
     }
 
     /// In dollars. `None` past what a decimal can be.
     #[must_use]
     pub fn dollars(&self, usdt: &UsdtRates) -> Option<UsdtRates> {
         let times = |usdt: Decimal| Some(usdt.checked_mul(self.multiplier)?.normalize());
+        let mut classes = usdt.classes;
+        for (class, usdt) in usdt.classes.iter() {
+            if let Some(usdt) = usdt {
+                *classes.get_mut(class) = Some(times(usdt)?);
+            }
+        }
         Some(UsdtRates {
             input: times(usdt.input)?,
             cached_input: times(usdt.cached_input)?,
             output: times(usdt.output)?,
             cache_write: times(usdt.cache_write)?,
-            cache_write_1h: match usdt.cache_write_1h {
-                None => None,
-                Some(usdt) => Some(times(usdt)?),
-            },
+            classes,
         })
+    }
+}
+
+/// What a search of the web costs that came without being asked for and that the model has no price for: what the two
+/// vendors that sell them take, 10 USD for a thousand.
+const UNPRICED_CALL_USDT: Decimal = Decimal::from_parts(1, 0, 0, false, 2);
+
+/// All base prices of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelUsdt {
+    /// Of a usual call.
+    pub usual: UsdtRates,
+    /// Under conditions.
+    pub rules: Vec<(Condition, UsdtRates)>,
+    /// What the vendors take.
+    pub costs: Vec<RouteCostConfig>,
+}
+
+impl From<&ModelConfig> for ModelUsdt {
+    fn from(config: &ModelConfig) -> Self {
+        Self {
+            usual: config.usdt_mtok,
+            rules: config.price_rules.clone(),
+            costs: config.route_costs.clone(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tollgate_layers::price::{ByClass, Class};
+
     use super::*;
 
-    fn usdt(cache_write_1h: Option<&str>) -> UsdtRates {
+    fn usdt(cache_write_1h: Option<&str>) -> ModelUsdt {
         let decimal = |text: &str| text.parse().unwrap();
-        UsdtRates {
+        let usual = UsdtRates {
             input: decimal("0.25"),
             cached_input: decimal("0.000000001"),
             output: decimal("2.00"),
             cache_write: decimal("0.3125"),
-            cache_write_1h: cache_write_1h.map(decimal),
+            classes: ByClass::default().with(Class::CacheWrite1h, cache_write_1h.map(decimal)),
+        };
+        ModelUsdt {
+            usual,
+            rules: Vec::new(),
+            costs: Vec::new(),
         }
     }
 
@@ -104,13 +169,16 @@ mod tests {
 
     #[test]
     fn dollars_are_exact_and_without_needless_zeros() {
-        let asked = markup("1.150").dollars(&usdt(Some("0.5"))).unwrap();
+        let asked = markup("1.150").dollars(&usdt(Some("0.5")).usual).unwrap();
         assert_eq!(asked.input.to_string(), "0.2875");
         assert_eq!(asked.output.to_string(), "2.3");
-        assert_eq!(asked.cache_write_1h.unwrap().to_string(), "0.575");
         assert_eq!(
-            markup("1").dollars(&usdt(None)).unwrap().cache_write_1h,
-            None
+            asked.classes.get(Class::CacheWrite1h).unwrap().to_string(),
+            "0.575"
+        );
+        assert_eq!(
+            markup("1").dollars(&usdt(None).usual).unwrap().classes,
+            ByClass::default()
         );
     }
 

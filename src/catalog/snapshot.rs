@@ -18,10 +18,10 @@ use tollgate_layers::{
 
 use super::{
     documents::{CatalogView, Document, ModelView, PriceDocuments, PublicUrls, Renderers},
-    prices::Markup,
+    prices::{Markup, ModelUsdt},
 };
 use crate::{
-    config::{Config, ModelConfig, UsdtRates},
+    config::{Config, ModelConfig},
     text::similar::nearest,
 };
 
@@ -318,7 +318,7 @@ struct Entry {
     model: Arc<Model>,
     display_name: Option<Arc<str>>,
     description: Option<Arc<str>>,
-    usdt: UsdtRates,
+    usdt: Arc<ModelUsdt>,
     prices: Option<PriceList>,
 }
 
@@ -336,7 +336,7 @@ impl Entry {
             model: Arc::new(model),
             display_name: config.display_name.as_deref().map(Arc::from),
             description: config.description.as_deref().map(Arc::from),
-            usdt: config.usdt_mtok,
+            usdt: Arc::new(config.into()),
             prices: None,
         }
     }
@@ -354,7 +354,7 @@ impl Entry {
         ModelView {
             model: &self.model,
             prices,
-            usd_mtok: prices.and_then(|_| markup.dollars(&self.usdt)),
+            usd_mtok: prices.and_then(|_| markup.dollars(&self.usdt.usual)),
         }
     }
 }

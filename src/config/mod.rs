@@ -12,7 +12,9 @@ use http::{HeaderMap, Method, Uri};
 use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::SecretString;
-use tollgate_layers::{model::Route, redis_conn::RedisUrl, reserve::HoldMode, respond::Language};
+use tollgate_layers::{
+    model::Route, price::Condition, redis_conn::RedisUrl, reserve::HoldMode, respond::Language,
+};
 
 use self::secret::Env;
 use crate::{
@@ -43,7 +45,7 @@ pub use self::{
     changes::need_restart,
     error::{ConfigError, ConfigErrors},
     files::Files,
-    prices::{Tariff, UsdtRates},
+    prices::{RouteCostConfig, Tariff, UsdtRates},
     schema::schema,
 };
 
@@ -369,6 +371,10 @@ pub struct ModelConfig {
     pub description: Option<String>,
     /// Base prices.
     pub usdt_mtok: UsdtRates,
+    /// Base prices under conditions, none of which is empty, and none ambiguous.
+    pub price_rules: Vec<(Condition, UsdtRates)>,
+    /// What the vendors take, where it is known.
+    pub route_costs: Vec<RouteCostConfig>,
     /// Most output tokens that it can be asked for.
     pub output_tokens_max: u64,
     /// Fewest output tokens worth a call when funds are short.

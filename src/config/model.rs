@@ -63,6 +63,13 @@ impl Check<'_> {
         );
         let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
         let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
+        let price_rules = self.price_rules(raw.price_rules, &at("price_rules"), usdt_mtok.as_ref());
+        let route_costs = self.route_costs(
+            &raw.routes,
+            &at("routes"),
+            id.as_deref(),
+            usdt_mtok.as_ref(),
+        );
         if raw.output_tokens_max.is_none() {
             self.errors.missing(
                 &at("output_tokens_max"),
@@ -106,6 +113,8 @@ impl Check<'_> {
             display_name: display_name?,
             description: description?,
             usdt_mtok: usdt_mtok?,
+            price_rules: price_rules?,
+            route_costs: route_costs?,
             output_tokens_max: max?,
             output_tokens_min: min?,
             output_tokens_default: default?,

@@ -5,8 +5,13 @@
 
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
+use tollgate_layers::price::{ByClass, Class, Condition, Label, Served, ambiguous};
 
-use super::{LiveConfig, ModelConfig, check::Check, raw::RawUsdt};
+use super::{
+    LiveConfig, ModelConfig,
+    check::{Check, TOKENS_MAX},
+    raw::{RawPriceRule, RawRoute, RawUsdt},
+};
 
 /// `[tariff]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +31,21 @@ pub struct UsdtRates {
     pub output: Decimal,
     /// Input written to the vendor's cache.
     pub cache_write: Decimal,
-    /// The same where it is kept for an hour; `None`: not sold.
-    pub cache_write_1h: Option<Decimal>,
+    /// What else is sold; of [`Kind::Call`], USDT for one.
+    ///
+    /// [`Kind::Call`]: tollgate_layers::price::Kind::Call
+    pub classes: ByClass<Option<Decimal>>,
+}
+
+/// What a vendor takes for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteCostConfig {
+    /// The vendor's name.
+    pub vendor: String,
+    /// What it calls the model.
+    pub model: String,
+    /// What it takes.
+    pub usdt_mtok: UsdtRates,
 }
 
 impl LiveConfig {
@@ -55,24 +73,42 @@ impl LiveConfig {
 
 impl ModelConfig {
     fn fingerprint_line(&self) -> String {
-        let UsdtRates {
+        let mut line = format!("{:?} {}", self.id, self.usdt_mtok.fingerprint());
+        let mut rules: Vec<_> = self
+            .price_rules
+            .iter()
+            .map(|(condition, rates)| format!(" [{condition}: {}]", rates.fingerprint()))
+            .collect();
+        rules.sort();
+        line.extend(rules);
+        line
+    }
+}
+
+impl UsdtRates {
+    /// What came after the four has its name: a model without it has the line of a version that knew only them.
+    fn fingerprint(&self) -> String {
+        let Self {
             input,
             cached_input,
             output,
             cache_write,
-            cache_write_1h,
-        } = self.usdt_mtok;
+            classes,
+        } = self;
         let [input, cached_input, output, cache_write] =
             [input, cached_input, output, cache_write].map(|rate| rate.normalize());
-        let mut line = format!(
-            "{:?} {input} {cached_input} {output} {cache_write}",
-            self.id
-        );
-        // With its name: a model without it has the line of a version that knew four rates.
-        if let Some(rate) = cache_write_1h {
-            line += &format!(" cache_write_1h {}", rate.normalize());
+        let mut line = format!("{input} {cached_input} {output} {cache_write}");
+        for (class, rate) in classes.iter() {
+            if let Some(rate) = rate {
+                line += &format!(" {class} {}", rate.normalize());
+            }
         }
         line
+    }
+
+    /// The names of the classes beside the four, for people.
+    fn class_names(&self) -> Vec<&'static str> {
+        self.classes.iter().map(|(class, _)| class.name()).collect()
     }
 }
 
@@ -120,21 +156,30 @@ impl Check<'_> {
             let text = self.required(given, &path, advice)?;
             self.decimal(&text, &path, 9, 1_000_000)
         });
-        let cache_write_1h = match raw.cache_write_1h {
-            None => Some(None),
-            Some(text) => {
-                let path = format!("{path}.cache_write_1h");
-                let rate = self.decimal(&text, &path, 9, 1_000_000);
-                if rate
+        let mut classes = Some(ByClass::default());
+        for (class, given) in [
+            (Class::CacheWrite1h, raw.cache_write_1h),
+            (Class::CacheWrite12h, raw.cache_write_12h),
+            (Class::InputImage, raw.input_image),
+            (Class::WebSearchCall, raw.web_search_call),
+        ] {
+            let Some(text) = given else { continue };
+            let path = format!("{path}.{class}");
+            let rate = self.decimal(&text, &path, 9, 1_000_000);
+            let is_write = matches!(class, Class::CacheWrite1h | Class::CacheWrite12h);
+            if is_write
+                && rate
                     .zip(cache_write)
                     .is_some_and(|(long, short)| long < short)
-                {
-                    let problem = "is below cache_write: what is kept for longer costs more";
-                    self.warnings.add(path, problem);
-                }
-                rate.map(Some)
+            {
+                let problem = "is below cache_write: what is kept for longer costs more";
+                self.warnings.add(path, problem);
             }
-        };
+            classes = match rate {
+                Some(_) => classes.map(|classes| classes.with(class, rate)),
+                None => None,
+            };
+        }
         if cached_input
             .zip(input)
             .is_some_and(|(cached, input)| cached > input)
@@ -149,8 +194,152 @@ impl Check<'_> {
             cached_input: cached_input?,
             output: output?,
             cache_write: cache_write?,
-            cache_write_1h: cache_write_1h?,
+            classes: classes?,
         })
+    }
+
+    pub(super) fn price_rules(
+        &mut self,
+        raw: Vec<RawPriceRule>,
+        path: &str,
+        usual: Option<&UsdtRates>,
+    ) -> Option<Vec<(Condition, UsdtRates)>> {
+        let rules: Vec<_> = raw
+            .into_iter()
+            .enumerate()
+            .map(|(index, raw)| self.price_rule(raw, &format!("{path}[{index}]"), usual))
+            .collect();
+        let rules = rules.into_iter().collect::<Option<Vec<_>>>()?;
+        let conditions: Vec<_> = rules.iter().map(|(condition, _)| *condition).collect();
+        if let Some((one, other)) = ambiguous(&conditions) {
+            let problem = match one == other {
+                true => format!("two rules hold for {one}: keep one of them"),
+                false => format!(
+                    "a call may be both {one} and {other}, and no rule says what both together cost: add it"
+                ),
+            };
+            self.errors.add(path, problem);
+            return None;
+        }
+        Some(rules)
+    }
+
+    fn price_rule(
+        &mut self,
+        raw: RawPriceRule,
+        path: &str,
+        usual: Option<&UsdtRates>,
+    ) -> Option<(Condition, UsdtRates)> {
+        let above = self.optional(
+            raw.above_input_tokens,
+            &format!("{path}.above_input_tokens"),
+            1..=TOKENS_MAX,
+        );
+        let [service_tier, speed, inference_geo] = [
+            ("service_tier", raw.service_tier),
+            ("speed", raw.speed),
+            ("inference_geo", raw.inference_geo),
+        ]
+        .map(|(name, given)| self.word(given, &format!("{path}.{name}")));
+        let path_of_rates = format!("{path}.usdt_mtok");
+        let rates = self.usdt_rates(raw.usdt_mtok, &path_of_rates);
+        let condition = Condition {
+            above_input_tokens: above?,
+            service_tier: service_tier?,
+            speed: speed?,
+            inference_geo: inference_geo?,
+        };
+        if condition.is_empty() {
+            self.errors.add(
+                path,
+                "has no condition: give above_input_tokens, service_tier, speed or inference_geo",
+            );
+            return None;
+        }
+        let (rates, usual) = (rates?, usual?);
+        if rates.class_names() != usual.class_names() {
+            let problem = format!(
+                "must have the classes of the model's usdt_mtok, beside the four: [{}]",
+                usual.class_names().join(", ")
+            );
+            self.errors.add(path_of_rates, problem);
+            return None;
+        }
+        Some((condition, rates))
+    }
+
+    /// A vendor's word that is billed apart; empty where there is none.
+    fn word(&mut self, given: Option<String>, path: &str) -> Option<Label> {
+        let Some(word) = given else {
+            return Some(Label::default());
+        };
+        let label = Label::new(&word);
+        let served = Served {
+            service_tier: label,
+            ..Served::default()
+        };
+        if word.len() > Label::BYTES_MAX || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let problem = format!(
+                "must be 1 to {} letters and signs of ASCII",
+                Label::BYTES_MAX
+            );
+            self.errors.add(path, problem);
+            return None;
+        }
+        if served.unusual() == Served::default() {
+            let problem =
+                format!("{word:?} is what every call gets: its price is the model's usdt_mtok");
+            self.errors.add(path, problem);
+            return None;
+        }
+        Some(label)
+    }
+
+    pub(super) fn route_costs(
+        &mut self,
+        raw: &[RawRoute],
+        path: &str,
+        id: Option<&str>,
+        usual: Option<&UsdtRates>,
+    ) -> Option<Vec<RouteCostConfig>> {
+        let mut costs = Some(Vec::new());
+        for (index, route) in raw.iter().enumerate() {
+            let Some(cost) = route.cost_usdt_mtok.clone() else {
+                continue;
+            };
+            let path = format!("{path}[{index}].cost_usdt_mtok");
+            let rates = self.usdt_rates(Some(cost), &path);
+            if let Some((cost, usual)) = rates.as_ref().zip(usual) {
+                self.warn_below_cost(cost, usual, &path);
+            }
+            let model = route.model.as_deref().filter(|model| !model.is_empty());
+            costs = costs.zip(rates).map(|(mut costs, usdt_mtok)| {
+                costs.push(RouteCostConfig {
+                    vendor: route.vendor.clone().unwrap_or_default(),
+                    model: model.or(id).unwrap_or_default().to_owned(),
+                    usdt_mtok,
+                });
+                costs
+            });
+        }
+        costs
+    }
+
+    /// Before the multiplier, which is there to be above 1.
+    fn warn_below_cost(&mut self, cost: &UsdtRates, base: &UsdtRates, path: &str) {
+        for (name, cost, base) in [
+            ("input", cost.input, base.input),
+            ("cached_input", cost.cached_input, base.cached_input),
+            ("output", cost.output, base.output),
+            ("cache_write", cost.cache_write, base.cache_write),
+        ] {
+            if cost > base {
+                let problem = format!(
+                    "is above the base price {base}: sold below cost, unless the multiplier makes up for it"
+                );
+                self.warnings.add(format!("{path}.{name}"), problem);
+            }
+        }
     }
 }
 

@@ -275,6 +275,8 @@ pub(super) struct RawModel {
     pub(super) description: Option<String>,
     /// Base prices.
     pub(super) usdt_mtok: Option<RawUsdt>,
+    /// Base prices that hold under a condition instead: each with the same classes as usdt_mtok.
+    pub(super) price_rules: Vec<RawPriceRule>,
     /// Most output tokens that it can be asked for.
     pub(super) output_tokens_max: Option<u64>,
     /// Fewest output tokens worth a call when funds are short; 256.
@@ -304,7 +306,7 @@ pub(super) struct RawModel {
 }
 
 /// `model.usdt_mtok`: USDT per million tokens
-#[derive(Default, Deserialize, JsonSchema)]
+#[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawUsdt {
     /// Input.
@@ -317,6 +319,28 @@ pub(super) struct RawUsdt {
     pub(super) cache_write: Option<String>,
     /// The same where it is kept for an hour (cache_control.ttl "1h"); absent: a call that asks for it is a 400.
     pub(super) cache_write_1h: Option<String>,
+    /// The same for twelve hours (prompt_cache_options.ttl "12h").
+    pub(super) cache_write_12h: Option<String>,
+    /// Input that is an image; absent: it costs what other input does.
+    pub(super) input_image: Option<String>,
+    /// One search of the web that the vendor runs, not a million; absent: such a tool is a 400.
+    pub(super) web_search_call: Option<String>,
+}
+
+/// `model.price_rules[]`: what is said of a call has to be so, all of it
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawPriceRule {
+    /// It has more input tokens than this, cached and written ones included; then all its classes cost this.
+    pub(super) above_input_tokens: Option<u64>,
+    /// The vendor says that it served it so, like "flex"; a request for what no rule names is a 400.
+    pub(super) service_tier: Option<String>,
+    /// At this speed, like "fast".
+    pub(super) speed: Option<String>,
+    /// In this part of the world, like "us".
+    pub(super) inference_geo: Option<String>,
+    /// Base prices.
+    pub(super) usdt_mtok: Option<RawUsdt>,
 }
 
 /// `model.routes[]`
@@ -331,6 +355,8 @@ pub(super) struct RawRoute {
     pub(super) weight: Option<u64>,
     /// The lowest is tried first; 0.
     pub(super) priority: Option<u64>,
+    /// What the vendor takes, USDT per million tokens; absent: not known. Callers are not told.
+    pub(super) cost_usdt_mtok: Option<RawUsdt>,
     /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
     pub(super) output_field: Option<String>,
     /// Who speaks instructions: "system" or "developer".

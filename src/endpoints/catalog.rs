@@ -12,7 +12,7 @@ use serde::Serialize;
 use tollgate_layers::{
     Error,
     body::{self, AnswerBody},
-    price::{Class, Rate},
+    price::{Class, Condition, PriceList, Rate, Rates},
 };
 
 use crate::{
@@ -137,6 +137,49 @@ struct ModelJson<'a> {
     cache_write_rub_mtok: Option<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_write_1h_rub_mtok: Option<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_rules: Option<PriceRules<'a>>,
+}
+
+/// What a model costs beside its four rates: those of the usual call, and all under each condition.
+#[derive(Serialize)]
+struct PriceRules<'a> {
+    #[serde(skip_serializing_if = "Rates::is_empty")]
+    usual: &'a Rates,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rules: Vec<PriceRule<'a>>,
+}
+
+#[derive(Serialize)]
+struct PriceRule<'a> {
+    condition: &'a Condition,
+    input_rub_mtok: Rate,
+    cached_input_rub_mtok: Rate,
+    output_rub_mtok: Rate,
+    cache_write_rub_mtok: Rate,
+    #[serde(skip_serializing_if = "Rates::is_empty")]
+    classes: &'a Rates,
+}
+
+impl<'a> PriceRules<'a> {
+    /// `None` of a model that four rates, and the one of an hour in the cache, say all of.
+    fn of(prices: &'a PriceList) -> Option<Self> {
+        let rules: Vec<_> = prices
+            .prices()
+            .skip(1)
+            .map(|price| PriceRule {
+                condition: &price.condition,
+                input_rub_mtok: price.input,
+                cached_input_rub_mtok: price.cached_input,
+                output_rub_mtok: price.output,
+                cache_write_rub_mtok: price.cache_write,
+                classes: &price.classes,
+            })
+            .collect();
+        let usual = &prices.usual.classes;
+        let shown = usual.with(Class::CacheWrite1h, None).is_empty() && rules.is_empty();
+        (!shown).then_some(Self { usual, rules })
+    }
 }
 
 impl<'a> ModelJson<'a> {
@@ -150,6 +193,7 @@ impl<'a> ModelJson<'a> {
             output_rub_mtok: price.map(|price| price.output),
             cache_write_rub_mtok: price.map(|price| price.cache_write),
             cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
+            price_rules: view.prices.and_then(PriceRules::of),
         }
     }
 }
