@@ -213,7 +213,9 @@ impl Running {
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),
-            Outcome::Failed(trouble) => inner.failed(self.pass, trouble, now, self.random),
+            Outcome::Failed(trouble) => {
+                inner.breaker.failed(self.pass, trouble, now, self.random);
+            }
             Outcome::Lacking => inner.breaker.lacks(self.pass, now),
             Outcome::Unknown => inner.breaker.abandoned(self.pass, now),
         }

@@ -1,0 +1,45 @@
+//! Keys that are to be left alone for a while.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Why a key is to be left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::failover) enum Why {
+    /// It is at its limit.
+    Limited,
+    /// The vendor is down, and has said for how long.
+    Down,
+    /// The vendor refused it.
+    Refused,
+}
+
+/// A key that is to be left alone for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) digest: u64,
+    pub(super) until: Instant,
+    why: Why,
+}
+
+impl Mark {
+    /// Sets a key's mark, and wipes out those that are over: there are as many as keys, at most.
+    pub(super) fn set(
+        marks: &mut Vec<Self>,
+        digest: u64,
+        (wait, why): (Duration, Why),
+        now: Instant,
+    ) {
+        let until = now + wait;
+        let before = marks.iter().find(|mark| mark.digest == digest);
+        let until = before.map_or(until, |before| before.until.max(until));
+        marks.retain(|mark| mark.digest != digest && mark.until > now);
+        marks.push(Self { digest, until, why });
+    }
+
+    pub(super) fn wait(marks: &[Self], digest: u64, now: Instant) -> Option<(Duration, Why)> {
+        let mark = marks.iter().find(|mark| mark.digest == digest)?;
+        (mark.until > now).then(|| (mark.until - now, mark.why))
+    }
+}

@@ -1,0 +1,178 @@
+//! A vendor's model, from call to call.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::{
+    lock::lock,
+    mark::{Mark, Why},
+    state::{BreakerState, LastError, RouteState},
+};
+use crate::{
+    failover::{
+        breaker::{Breaker, Pass, Shown},
+        load::PeakEwma,
+    },
+    model::Route,
+    usage::Meter,
+};
+
+/// No vendor is left alone for longer because of one answer, whatever that asks for.
+const REST_MAX: Duration = Duration::from_secs(300);
+
+/// A vendor's model, from call to call.
+#[derive(Debug)]
+pub(in crate::failover) struct RouteRecord {
+    model: String,
+    pub(in crate::failover) identity: u64,
+    in_flight: AtomicUsize,
+    /// A call tries it although it rests.
+    trying: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+pub(in crate::failover) struct Inner {
+    pub(in crate::failover) breaker: Breaker,
+    pub(in crate::failover) load: PeakEwma,
+    /// Of the call that tries it last although it is shut.
+    pub(in crate::failover) tried: Option<Meter>,
+    /// Keys that the vendor wants to be left alone with on this model.
+    pub(super) rests: Vec<Mark>,
+    pub(in crate::failover) last_error: Option<(Instant, Option<StatusCode>)>,
+}
+
+/// A call has no other route.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::failover) struct LastResort {
+    /// It has asked nobody yet.
+    pub(in crate::failover) first: bool,
+}
+
+impl Inner {
+    /// In how long a call is let through that has no other route.
+    pub(super) fn last_resort_in(&mut self, now: Instant) -> Duration {
+        // Whoever has a connection may wait for the answer for long, and the others need not.
+        let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);
+        if self.tried.as_ref().is_some_and(reached) {
+            self.breaker.reached();
+        }
+        self.breaker.last_resort_in(now)
+    }
+}
+
+impl RouteRecord {
+    pub(super) fn new(route: &Route) -> Self {
+        // Fixed keys: the same on every node.
+        let mut identity = DefaultHasher::new();
+        (&*route.vendor.name, &route.model).hash(&mut identity);
+        Self {
+            model: route.model.clone(),
+            identity: identity.finish(),
+            in_flight: AtomicUsize::new(0),
+            trying: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                breaker: Breaker::new(),
+                load: PeakEwma::default(),
+                tried: None,
+                rests: Vec::new(),
+                last_error: None,
+            }),
+        }
+    }
+
+    /// Lets a call of this caller through, if it does: as its `last_resort` also where it is shut.
+    pub(in crate::failover) fn pass(
+        &self,
+        caller: u64,
+        last_resort: Option<LastResort>,
+        meter: &Meter,
+        now: Instant,
+    ) -> Option<Pass> {
+        let mut inner = self.lock();
+        let pass = match last_resort {
+            None => inner.breaker.pass(caller, now),
+            Some(LastResort { first }) => {
+                inner.last_resort_in(now);
+                inner.breaker.last_resort(caller, first, now)
+            }
+        }?;
+        if inner.breaker.shown_to(caller, now) != Shown::Closed {
+            inner.tried = Some(meter.clone());
+        }
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Some(pass)
+    }
+
+    pub(in crate::failover) fn leave(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes the one place of calls that try it although it rests.
+    pub(in crate::failover) fn start_trying(&self) -> bool {
+        !self.trying.swap(true, Ordering::Relaxed)
+    }
+
+    pub(in crate::failover) fn stop_trying(&self) {
+        self.trying.store(false, Ordering::Relaxed);
+    }
+
+    pub(in crate::failover) fn rest(&self, digest: u64, wait: Duration, why: Why, now: Instant) {
+        Mark::set(
+            &mut self.lock().rests,
+            digest,
+            (wait.min(REST_MAX), why),
+            now,
+        );
+    }
+
+    pub(in crate::failover) fn wake(&self, digest: u64) {
+        self.lock().rests.retain(|mark| mark.digest != digest);
+    }
+
+    pub(in crate::failover) fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn state(&self, keys: usize, now: Instant) -> RouteState {
+        let inner = self.lock();
+        let model_unknown = inner.breaker.is_lacking();
+        let (breaker, open_for, lacks_for) = match inner.breaker.shown(now) {
+            Shown::Open(wait) if model_unknown => (BreakerState::Closed, None, Some(wait)),
+            Shown::Due | Shown::Probing(_) if model_unknown => (BreakerState::Closed, None, None),
+            Shown::Closed => (BreakerState::Closed, None, None),
+            Shown::Open(wait) => (BreakerState::Open, Some(wait), None),
+            Shown::Due | Shown::Probing(_) => (BreakerState::HalfOpen, None, None),
+        };
+        let waits = inner.rests.iter().filter(|mark| mark.until > now);
+        let rests = waits.clone().count() >= keys.max(1);
+        let soonest = waits.map(|mark| mark.until - now).min();
+        RouteState {
+            model: self.model.clone(),
+            breaker,
+            model_unknown,
+            failures: inner.breaker.failures(),
+            in_flight: self.in_flight(),
+            first_byte: inner.load.expected(now),
+            open_for,
+            rests_for: soonest.filter(|_| rests).max(lacks_for),
+            last_error: inner.last_error.map(|(at, status)| LastError {
+                ago: now.saturating_duration_since(at),
+                status,
+            }),
+        }
+    }
+}

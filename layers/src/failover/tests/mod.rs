@@ -1,0 +1,384 @@
+//! What callers notice of vendors that fail, on scripted vendors below the layer.
+
+mod breakers;
+mod choice;
+mod first_byte;
+mod rests;
+mod streams;
+
+use std::{collections::VecDeque, future::pending};
+
+use futures_util::FutureExt;
+use http::{HeaderValue, StatusCode, Uri};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use serde_json::json;
+use tokio::time::advance;
+use tower::ServiceExt;
+
+use super::*;
+use crate::{
+    call::{Call, Format, InputSize, Spans},
+    error::{Problem, VendorAnswered, VendorUnreached},
+    facts::Caller,
+    key::{KeyDigest, KeyRecord, KeyStatus},
+    model::{Dialect, Egress, Model, OnDisconnect, Protocol, Route, Vendor},
+    price::{Price, PriceList, Rate},
+    usage::{End, Meter},
+};
+
+/// What a vendor does with an attempt.
+#[derive(Debug)]
+enum Does {
+    /// Answers, whole.
+    Answers,
+    /// Answers a stream of two frames that then ends so; `None`: not at all.
+    Streams(Option<End>),
+    /// Fails before the first byte.
+    Fails(Error),
+    /// Is silent for so many seconds, then fails.
+    Stalls(u64),
+    /// Is silent.
+    Nothing,
+}
+
+use Does::{Answers, Fails, Nothing, Stalls, Streams};
+
+type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
+
+#[derive(Clone)]
+struct Vendors {
+    script: Arc<Script>,
+    /// `vendor` or, where it has several keys, `vendor#key`.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service<Request<Attempt>> for Vendors {
+    type Response = Response<Scripted>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<Attempt>) -> Self::Future {
+        let attempt = req.into_body();
+        let does = (self.script)(&attempt);
+        let vendor = &attempt.route.vendor;
+        let name = if vendor.credentials.len() > 1 {
+            format!("{}#{}", vendor.name, attempt.credential)
+        } else {
+            vendor.name.to_string()
+        };
+        self.asked.lock().unwrap().push(name);
+        let meter = attempt.priced.meter;
+        Box::pin(async move {
+            let end = match does {
+                Answers => {
+                    meter.update(|reading| reading.end = Some(End::Finished));
+                    Some(End::Finished)
+                }
+                Streams(end) => end,
+                Fails(error) => {
+                    meter.refused();
+                    return Err(error);
+                }
+                Stalls(seconds) => {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    return Err(silent());
+                }
+                Nothing => pending().await,
+            };
+            let frames = [&b"one"[..], b"two"].map(Bytes::from_static).into();
+            Ok(Response::new(Scripted { frames, end, meter }))
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Scripted {
+    frames: VecDeque<Bytes>,
+    end: Option<End>,
+    meter: Meter,
+}
+
+impl Body for Scripted {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Some(bytes) = self.frames.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        let end = self.end;
+        self.meter.update(|reading| reading.end = end);
+        match end {
+            Some(End::Finished) => Poll::Ready(None),
+            Some(_) => Poll::Ready(Some(Err(Error::VendorBroken("cut".into())))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        false
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// A model's routes with the layer over their vendors.
+struct World {
+    health: Health,
+    service: Failover<Vendors>,
+    routes: Vec<Arc<Route>>,
+    asked: Arc<Mutex<Vec<String>>>,
+    sticky: bool,
+}
+
+impl World {
+    fn new(routes: Vec<Route>, script: impl Fn(&Attempt) -> Does + Send + Sync + 'static) -> Self {
+        Self::with(FailoverSettings::default(), routes, script)
+    }
+
+    fn with(
+        settings: FailoverSettings,
+        routes: Vec<Route>,
+        script: impl Fn(&Attempt) -> Does + Send + Sync + 'static,
+    ) -> Self {
+        let (health, asked) = (Health::seeded(7), Arc::default());
+        let routes: Vec<Arc<Route>> = routes.into_iter().map(Arc::new).collect();
+        health.follow(&routes);
+        let vendors = Vendors {
+            script: Arc::new(script),
+            asked: Arc::clone(&asked),
+        };
+        Self {
+            service: FailoverLayer::new(health.clone(), settings).layer(vendors),
+            health,
+            routes,
+            asked,
+            sticky: false,
+        }
+    }
+
+    fn request(&self, text: &str) -> Request<Priced> {
+        let body = json!({ "model": "m", "messages": [{ "role": "user", "content": text }] });
+        let rate = Rate::new(1);
+        let model = Model {
+            id: "m".into(),
+            family: "f".into(),
+            output_tokens_max: 10,
+            output_tokens_min: 1,
+            output_tokens_default: None,
+            input_tokens_max: None,
+            input_tokens_priced_max: None,
+            sticky: self.sticky,
+            routes: self.routes.clone(),
+        };
+        let call = Call {
+            format: Format::Chat,
+            body: body.to_string().into(),
+            model: "m".into(),
+            stream: true,
+            output_tokens: None,
+            choices: 1,
+            usage_asked: false,
+            input: InputSize::default(),
+            asks: None,
+            spans: Spans::default(),
+            session: None,
+        };
+        Request::new(Priced {
+            call: Arc::new(call),
+            model: Arc::new(model),
+            prices: PriceList::from(Price {
+                input: rate,
+                cached_input: rate,
+                output: rate,
+                cache_write: rate,
+                version: 1,
+                exchange_rate: "1".into(),
+                ..Price::default()
+            }),
+            output_tokens: 10,
+            meter: Meter::default(),
+        })
+    }
+
+    fn call(&self) -> Calling {
+        Box::pin(self.service.clone().oneshot(self.request("x")))
+    }
+
+    /// A call with this key.
+    fn call_of(&self, key: &str) -> Calling {
+        let mut req = self.request(key);
+        req.extensions_mut().insert(caller(key));
+        Box::pin(self.service.clone().oneshot(req))
+    }
+
+    /// A call whose client has left before its future was polled. Its first attempt was begun.
+    fn call_and_leave(&self) {
+        drop(self.service.clone().call(self.request("x")));
+    }
+
+    /// Who was asked since the last time.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn vendor(&self, name: &str) -> VendorState {
+        let mut all = self.health.snapshot().into_iter();
+        all.find(|vendor| &*vendor.name == name).unwrap()
+    }
+
+    fn breaker(&self, name: &str) -> BreakerState {
+        self.vendor(name).routes[0].breaker
+    }
+
+    /// Nothing is held any more.
+    fn is_idle(&self) -> bool {
+        self.health.snapshot().iter().all(|vendor| {
+            vendor.in_flight == 0 && vendor.routes.iter().all(|route| route.in_flight == 0)
+        })
+    }
+}
+
+fn caller(key: &str) -> Caller {
+    Caller(Arc::new(KeyRecord {
+        id: key.parse().unwrap(),
+        account: "acme".parse().unwrap(),
+        digest: KeyDigest::new([0; 32]),
+        prefix: "tg-x…".into(),
+        name: String::new(),
+        status: KeyStatus::Active,
+        models: vec![],
+        addresses: vec![],
+        requests_per_second: None,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        expires_at_ms: None,
+        created_at_ms: 0,
+        changed_at_ms: 0,
+    }))
+}
+
+/// Whether it is a call of this key: [`World::call_of`] says so in its text.
+fn is_of(attempt: &Attempt, key: &str) -> bool {
+    let body = String::from_utf8_lossy(&attempt.priced.call.body);
+    body.contains(&format!("\"{key}\""))
+}
+
+type Answered = Result<Response<ResponseBody<Scripted>>, Error>;
+type Calling = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+/// The answer's bytes, or the error that it ended with.
+async fn read(answered: Answered) -> Result<Bytes, Error> {
+    Ok(answered?.into_body().collect().await?.to_bytes())
+}
+
+fn egress() -> Egress {
+    Egress {
+        connect_timeout: Duration::from_secs(3),
+        proxy: None,
+        authorities: None,
+        protocol: Protocol::default(),
+        idle_connection_timeout: Duration::from_secs(50),
+    }
+}
+
+/// A route to a vendor of this name.
+fn route(name: &str) -> Route {
+    let vendor = Vendor {
+        name: name.into(),
+        format: Format::Chat,
+        endpoint: Uri::from_static("http://vendor.example/v1/chat/completions"),
+        credentials: vec![HeaderValue::from_static("one")],
+        betas_removed: vec![],
+        on_disconnect: OnDisconnect::Cancel,
+        egress: Arc::new(egress()),
+        first_byte_timeout: Duration::from_secs(120),
+        plain_timeout: Duration::from_secs(600),
+        head_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(120),
+        connections_max: 100,
+    };
+    Route {
+        vendor: Arc::new(vendor),
+        model: "m-1".into(),
+        weight: 1,
+        priority: 0,
+        dialect: Dialect::default(),
+    }
+}
+
+fn with_vendor(name: &str, change: impl FnOnce(&mut Vendor)) -> Route {
+    let mut route = route(name);
+    change(Arc::get_mut(&mut route.vendor).unwrap());
+    route
+}
+
+/// Two keys.
+fn with_keys(name: &str) -> Route {
+    with_vendor(name, |vendor| {
+        vendor.credentials = ["one", "two"].map(HeaderValue::from_static).into();
+    })
+}
+
+/// `a` is tried before `b`.
+fn in_order() -> Vec<Route> {
+    let second = Route {
+        priority: 1,
+        ..route("b")
+    };
+    vec![route("a"), second]
+}
+
+/// The script of a vendor `a` that fails so, among others that answer.
+fn a_fails(
+    error: impl Fn() -> Error + Send + Sync + 'static,
+) -> impl Fn(&Attempt) -> Does + Send + Sync + 'static {
+    move |attempt| match &*attempt.route.vendor.name {
+        "a" => Fails(error()),
+        _ => Answers,
+    }
+}
+
+fn silent() -> Error {
+    Error::VendorTimeout {
+        awaited: "first byte",
+    }
+}
+
+fn down() -> Error {
+    Error::VendorUnavailable(VendorUnreached("connection refused".into()).into())
+}
+
+fn limit(seconds: u64) -> Error {
+    Error::VendorLimit {
+        retry_after: Duration::from_secs(seconds),
+    }
+}
+
+fn key_refused() -> Error {
+    Error::VendorKeyRefused {
+        status: StatusCode::UNAUTHORIZED,
+    }
+}
+
+fn answered(status: u16) -> Error {
+    Error::VendorUnavailable(Box::new(VendorAnswered {
+        status: StatusCode::from_u16(status).unwrap(),
+        text: String::new(),
+        retry_after: None,
+    }))
+}
+
+fn unfit() -> Error {
+    Error::invalid("tools", Problem::NotTranslated)
+}

@@ -1,0 +1,297 @@
+//! Routes and keys rest for as long as their vendors say; places are given back; what is known is kept and shown.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_limited_route_rests_for_as_long_as_its_vendor_says() {
+    let world = World::new(in_order(), a_fails(|| limit(30)));
+    assert!(world.call().await.is_ok());
+    advance(Duration::from_secs(29)).await;
+    assert!(world.call().await.is_ok());
+    let rests_for = world.vendor("a").routes[0].rests_for;
+    assert_eq!(rests_for, Some(Duration::from_secs(1)));
+    advance(Duration::from_secs(1)).await;
+    assert!(world.call().await.is_ok());
+    assert_eq!(world.asked(), ["a", "b", "b", "a", "b"]);
+    assert_eq!(world.breaker("a"), BreakerState::Closed, "no sickness");
+
+    let endless = World::new(in_order(), a_fails(|| limit(3600)));
+    assert!(endless.call().await.is_ok());
+    let rests_for = endless.vendor("a").routes[0].rests_for;
+    assert_eq!(rests_for, Some(Duration::from_secs(300)), "bounded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_route_that_rests_is_tried_by_one_call_at_a_time() {
+    let calls = Mutex::new(VecDeque::from([Fails(limit(30)), Nothing, Fails(limit(7))]));
+    let world = World::new(vec![route("a")], move |_| {
+        calls.lock().unwrap().pop_front().unwrap_or(Answers)
+    });
+    assert!(matches!(world.call().await, Err(Error::VendorLimit { .. })));
+    let mut waiting = world.call();
+    assert!((&mut waiting).now_or_never().is_none());
+    advance(Duration::from_secs(5)).await;
+    let Err(Error::VendorLimit { retry_after }) = world.call().await else {
+        panic!("a second call was let in");
+    };
+    assert_eq!(retry_after, Duration::from_secs(25));
+    assert_eq!(world.asked(), ["a", "a"]);
+    drop(waiting);
+    // What the vendor says now is the answer, and does not shorten the rest.
+    let Err(Error::VendorLimit { retry_after }) = world.call().await else {
+        panic!("the place was not given back");
+    };
+    assert_eq!(retry_after, Duration::from_secs(7));
+    let rests_for = world.vendor("a").routes[0].rests_for;
+    assert_eq!(rests_for, Some(Duration::from_secs(25)));
+    // An answer ends it.
+    assert!(world.call().await.is_ok());
+    assert_eq!(world.vendor("a").routes[0].rests_for, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_a_lone_route_is_tried_is_told_why_it_rests() {
+    let asks_for_time = || {
+        Error::VendorUnavailable(Box::new(VendorAnswered {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            text: String::new(),
+            retry_after: Some(Duration::from_secs(9)),
+        }))
+    };
+    type Make = fn() -> Error;
+    let cases: [(Make, Make); 3] = [
+        (|| limit(9), || limit(9)),
+        (asks_for_time, || Error::RoutesOut {
+            retry_after: Duration::from_secs(9),
+        }),
+        (key_refused, || Error::RoutesOut {
+            retry_after: Duration::from_secs(30),
+        }),
+    ];
+    for (said, told) in cases {
+        let first = Mutex::new(Some(Fails(said())));
+        let world = World::new(vec![route("a")], move |_| {
+            first.lock().unwrap().take().unwrap_or(Nothing)
+        });
+        assert!(world.call().await.is_err());
+        let mut trying = world.call();
+        assert!((&mut trying).now_or_never().is_none());
+        let error = world.call().await.unwrap_err();
+        assert_eq!(format!("{error:?}"), format!("{:?}", told()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_used_in_turn_and_a_refused_one_is_parked() {
+    let world = World::new(vec![with_keys("a")], |_| Answers);
+    for _ in 0..4 {
+        assert!(world.call().await.is_ok());
+    }
+    assert_eq!(world.asked(), ["a#0", "a#1", "a#0", "a#1"]);
+
+    let world = World::new(vec![with_keys("a")], |attempt| match attempt.credential {
+        0 => Fails(key_refused()),
+        _ => Answers,
+    });
+    for _ in 0..3 {
+        assert!(world.call().await.is_ok(), "nobody notices");
+    }
+    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    let vendor = world.vendor("a");
+    assert_eq!((vendor.keys, vendor.keys_parked), (2, 1));
+    advance(Duration::from_secs(300)).await;
+    for _ in 0..2 {
+        assert!(world.call().await.is_ok());
+    }
+    assert_eq!(
+        world.asked(),
+        ["a#0", "a#1", "a#1"],
+        "tried again, and parked"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_one_key_leaves_the_other_to_be_used() {
+    let world = World::new(vec![with_keys("a")], |attempt| match attempt.credential {
+        0 => Fails(limit(60)),
+        _ => Answers,
+    });
+    for _ in 0..3 {
+        assert!(world.call().await.is_ok());
+    }
+    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    assert_eq!(
+        world.vendor("a").routes[0].rests_for,
+        None,
+        "not as a whole"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_vendor_is_passed_by_until_a_stream_ends() {
+    let full = |name: &str| with_vendor(name, |vendor| vendor.connections_max = 1);
+    let second = Route {
+        priority: 1,
+        ..full("b")
+    };
+    let world = World::new(vec![full("a"), second], |_| Streams(None));
+    let first = world.call().await.unwrap();
+    let second = world.call().await.unwrap();
+    assert!(matches!(world.call().await, Err(Error::Overloaded)));
+    assert_eq!(world.asked(), ["a", "b"]);
+    drop(second);
+    drop(world.call().await.unwrap());
+    drop(first);
+    drop(world.call().await.unwrap());
+    assert_eq!(world.asked(), ["b", "a"]);
+    assert!(world.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_answer_gives_its_place_back_before_the_client_takes_it() {
+    let lone = with_vendor("a", |vendor| vendor.connections_max = 1);
+    let world = World::new(vec![lone], |_| Answers);
+    let answer = world.call().await.unwrap();
+    assert!(world.is_idle());
+    assert_eq!(read(Ok(answer)).await.unwrap(), "onetwo");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wherever_a_call_is_dropped_its_places_are_given_back() {
+    let world = World::new(in_order(), |_| Nothing);
+    world.call_and_leave();
+    assert_eq!(world.asked(), ["a"]);
+    assert!(world.is_idle(), "before anybody polled it");
+    // Before the first byte, of the first attempt and of the second; and in the body, frame by frame.
+    for polls in 0..3 {
+        let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
+            "a" => Stalls(1),
+            _ => Nothing,
+        });
+        let mut call = world.call();
+        for _ in 0..polls {
+            assert!((&mut call).now_or_never().is_none());
+            advance(Duration::from_secs(2)).await;
+        }
+        drop(call);
+        assert!(world.is_idle(), "{polls}");
+    }
+    for frames in 0..=2 {
+        let world = World::new(in_order(), |_| Streams(Some(End::Finished)));
+        let mut body = world.call().await.unwrap().into_body();
+        for _ in 0..frames {
+            assert!(body.frame().await.unwrap().is_ok());
+        }
+        assert!(!world.is_idle());
+        drop(body);
+        assert!(world.is_idle(), "{frames}");
+    }
+    let world = World::new(in_order(), |_| Streams(Some(End::Finished)));
+    let mut body = world.call().await.unwrap().into_body();
+    while body.frame().await.is_some() {}
+    assert!(world.is_idle(), "at its end, whoever keeps it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
+    let world = World::new(in_order(), |_| Streams(None));
+    let running = world.call().await.unwrap();
+    assert!(world.health.enable("a", false));
+    assert!(!world.health.enable("nobody", false));
+    drop(world.call().await.unwrap());
+    assert_eq!(world.asked(), ["a", "b"]);
+    assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
+    assert!(world.health.enable("b", false));
+    assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
+    // The config is read again.
+    world.health.follow(&world.routes);
+    assert!(world.vendor("a").disabled);
+    assert!(world.health.enable("a", true));
+    drop(world.call().await.unwrap());
+    assert_eq!(world.asked(), ["a"]);
+    drop(running);
+    assert!(world.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_keeps_what_is_known_of_routes_that_stay_and_forgets_the_others() {
+    let world = World::new(in_order(), |_| Fails(down()));
+    for _ in 0..5 {
+        assert!(world.call().await.is_err());
+    }
+    let running = world.health.clone();
+    let larger = with_vendor("a", |vendor| {
+        vendor.connections_max = 7;
+        vendor.credentials.push(HeaderValue::from_static("two"));
+    });
+    running.follow(&[Arc::new(larger), Arc::new(route("c"))]);
+    let all = running.snapshot();
+    let names: Vec<&str> = all.iter().map(|vendor| &*vendor.name).collect();
+    assert_eq!(names, ["a", "c"]);
+    assert_eq!(all[0].routes[0].breaker, BreakerState::Open);
+    assert_eq!((all[0].connections_max, all[0].keys), (7, 2));
+    let other = Route {
+        model: "m-2".into(),
+        ..route("a")
+    };
+    running.follow(&[Arc::new(other)]);
+    let all = running.snapshot();
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].routes.len(), 1);
+    assert_eq!(all[0].routes[0].model, "m-2");
+    assert_eq!(all[0].routes[0].breaker, BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_error_that_was_the_vendors_is_kept_with_its_status() {
+    type Make = fn() -> Error;
+    let cases: [(Make, Option<StatusCode>); 6] = [
+        (|| answered(404), Some(StatusCode::NOT_FOUND)),
+        (|| answered(500), Some(StatusCode::INTERNAL_SERVER_ERROR)),
+        (|| limit(5), Some(StatusCode::TOO_MANY_REQUESTS)),
+        (key_refused, Some(StatusCode::UNAUTHORIZED)),
+        (down, None),
+        (silent, None),
+    ];
+    for (error, status) in cases {
+        let first = Mutex::new(Some(Fails(error())));
+        let world = World::new(vec![route("a")], move |_| {
+            first.lock().unwrap().take().unwrap_or(Answers)
+        });
+        assert!(world.call().await.is_err());
+        advance(Duration::from_secs(400)).await;
+        assert!(world.call().await.is_ok());
+        let ago = Duration::from_secs(400);
+        let last = world.vendor("a").routes[0].last_error;
+        assert_eq!(last, Some(LastError { ago, status }), "{:?}", error());
+    }
+
+    let world = World::new(vec![route("a")], |_| Streams(Some(End::VendorCut)));
+    assert!(read(world.call().await).await.is_err());
+    let last = world.vendor("a").routes[0].last_error;
+    assert_eq!(
+        last.map(|last| last.status),
+        Some(None),
+        "a stream that was cut"
+    );
+
+    // Not the vendor's.
+    let cases: [Make; 3] = [
+        unfit,
+        || Error::Internal("bug".into()),
+        || Error::VendorRefused {
+            status: StatusCode::BAD_REQUEST,
+            text: String::new(),
+        },
+    ];
+    for error in cases {
+        let world = World::new(vec![route("a")], move |_| Fails(error()));
+        assert!(world.call().await.is_err());
+        assert_eq!(
+            world.vendor("a").routes[0].last_error,
+            None,
+            "{:?}",
+            error()
+        );
+    }
+}

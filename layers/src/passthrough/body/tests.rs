@@ -1,0 +1,468 @@
+//! What goes on of a stream, what does not, and what the meter learns of it.
+
+use http_body_util::{BodyExt, StreamBody};
+
+use super::*;
+use crate::call::Format;
+use crate::usage::{Reading, Usage};
+
+fn chat(text: &str) -> String {
+    format!(
+        "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}],\"usage\":null}}\n\n"
+    )
+}
+
+const FINISH: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+const USAGE: &str = "data: {\"choices\": [], \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"total_tokens\":13}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+async fn through(
+    chunks: &[&[u8]],
+    format: Format,
+    strip: bool,
+) -> (Vec<Bytes>, Option<Error>, Reading) {
+    let chunks = chunks.iter().map(|chunk| Bytes::copy_from_slice(chunk));
+    through_as_they_are(chunks.collect(), format, strip).await
+}
+
+async fn through_as_they_are(
+    chunks: Vec<Bytes>,
+    format: Format,
+    strip: bool,
+) -> (Vec<Bytes>, Option<Error>, Reading) {
+    let frames = chunks.into_iter().map(|chunk| Ok(Frame::data(chunk)));
+    let meter = Meter::default();
+    let inner = StreamBody::new(futures_util::stream::iter(frames));
+    let mut body = std::pin::pin!(ResponseBody::stream(
+        inner,
+        Reader::new(format),
+        strip,
+        meter.clone()
+    ));
+    let (mut out, mut failure) = (Vec::new(), None);
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => out.push(frame.into_data().unwrap()),
+            Err(error) => failure = Some(error),
+        }
+    }
+    (out, failure, meter.read())
+}
+
+#[tokio::test]
+async fn frames_of_whole_events_pass_as_they_come_and_are_not_copied() {
+    let chunks = [
+        chat("привет"),
+        [chat("мир"), FINISH.into()].concat(),
+        USAGE.into(),
+        DONE.into(),
+    ];
+    let chunks = chunks.map(Bytes::from);
+    let (out, failure, reading) = through_as_they_are(chunks.to_vec(), Format::Chat, false).await;
+    assert_eq!(out, chunks);
+    for (out, chunk) in out.iter().zip(&chunks) {
+        assert_eq!(out.as_ptr(), chunk.as_ptr(), "the very same bytes");
+    }
+    assert!(failure.is_none());
+    assert_eq!(reading.end, Some(End::Finished));
+    assert_eq!(
+        reading.usage,
+        Some(Usage {
+            input: 9,
+            output: 4,
+            ..Usage::default()
+        })
+    );
+    assert_eq!(reading.text_bytes, 18);
+}
+
+#[tokio::test]
+async fn an_unfinished_event_waits_for_its_end_and_what_is_whole_does_not() {
+    let (one, two) = (chat("раз"), chat("два"));
+    let (begun, rest) = two.split_at(40);
+    for strip in [false, true] {
+        let chunks = [
+            [&one, begun].concat(),
+            rest[..9].to_owned(),
+            [&rest[9..], FINISH].concat(),
+            DONE.to_owned(),
+        ];
+        let chunks = chunks.map(Bytes::from);
+        let at = chunks[0].as_ptr();
+        let (out, failure, reading) =
+            through_as_they_are(chunks.to_vec(), Format::Chat, strip).await;
+        assert_eq!(out, [one.clone(), [&two, FINISH].concat(), DONE.into()]);
+        assert_eq!(out[0].as_ptr(), at, "what is whole is not copied");
+        assert!(failure.is_none());
+        assert_eq!(reading.text_bytes, 12);
+    }
+}
+
+#[tokio::test]
+async fn text_is_counted_when_it_goes_on_and_not_before() {
+    let (one, two) = (chat("раз"), chat("два"));
+    let (begun, rest) = two.split_at(two.len() - 1);
+    let frames = [[&one, begun].concat(), rest.to_owned()];
+    let frames = frames.map(|frame| Ok(Frame::data(Bytes::from(frame))));
+    let meter = Meter::default();
+    let inner = StreamBody::new(futures_util::stream::iter(frames));
+    let body = ResponseBody::stream(inner, Reader::new(Format::Chat), true, meter.clone());
+    let mut body = std::pin::pin!(body);
+    for (event, bytes) in [(one, 6), (two, 12)] {
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!((frame, meter.read().text_bytes), (event.into(), bytes));
+    }
+}
+
+#[tokio::test]
+async fn usage_is_believed_whatever_stands_beside_it() {
+    for beside in [
+        r#""id":"x""#,
+        r#""choices":null"#,
+        r#""choices":{}"#,
+        r#""choices":"none""#,
+        r#""choices":7"#,
+        r#""choices":[],"choices":[]"#,
+        r#""choices":[],"x_groq":"x""#,
+    ] {
+        let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":4}"#;
+        let usage = format!("data: {{{beside},{usage}}}\n\n");
+        let stream = [chat("a"), FINISH.into(), usage, DONE.into()].concat();
+        let (_, failure, reading) = through(&[stream.as_bytes()], Format::Chat, false).await;
+        assert!(failure.is_none(), "{beside}");
+        let counts = reading.usage.map(|usage| (usage.input, usage.output));
+        assert_eq!(
+            (counts, reading.output_counted, reading.suspect),
+            (Some((9, 4)), true, false),
+            "{beside}"
+        );
+    }
+    let stream = concat!(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5}}}\n\n",
+        "event: message_delta\ndata: {\"type\":\"message_delta\",\"message\":\"x\",\"usage\":{\"output_tokens\":3}}\n\n",
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    );
+    let (_, failure, reading) = through(&[stream.as_bytes()], Format::Messages, false).await;
+    assert!(failure.is_none());
+    let counts = reading.usage.map(|usage| (usage.input, usage.output));
+    assert_eq!((counts, reading.suspect), (Some((5, 3)), false));
+}
+
+#[tokio::test]
+async fn our_usage_chunk_is_taken_out_wherever_the_stream_is_cut() {
+    let stream = [
+        chat("a"),
+        chat("b\\\"choices\\\":[]"),
+        FINISH.into(),
+        USAGE.into(),
+        DONE.into(),
+    ]
+    .concat();
+    let expected = stream.replace(USAGE, "");
+    for a in 0..=stream.len() {
+        for b in [a, (a + 5).min(stream.len()), stream.len()] {
+            let bytes = stream.as_bytes();
+            let (out, failure, reading) = through(
+                &[&bytes[..a], &bytes[a..b], &bytes[b..]],
+                Format::Chat,
+                true,
+            )
+            .await;
+            assert_eq!(
+                String::from_utf8(out.concat()).unwrap(),
+                expected,
+                "cut at {a} and {b}"
+            );
+            assert!(failure.is_none());
+            assert_eq!(reading.usage.unwrap().output, 4);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_fails_and_keeps_what_was_seen() {
+    let one = chat("abcd");
+    for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
+        let (_, failure, reading) = through(&chunks, Format::Chat, true).await;
+        assert!(matches!(failure, Some(Error::VendorBroken(_))));
+        assert_eq!(reading.end, Some(End::VendorCut));
+        assert_eq!((reading.usage, reading.text_bytes), (None, 4));
+    }
+}
+
+#[tokio::test]
+async fn a_chat_stream_ends_with_done_whatever_its_vendor_leaves_out_or_adds() {
+    let text = chat("a");
+    let expected = [&text, FINISH, DONE].concat();
+    for end in [
+        "",
+        "data: [DONE]",
+        "data: [DONE]\n",
+        "data: [DONE]\r\n",
+        "data: [DONE]\n\n",
+        "data: [DO",
+        "data: {\"choices\":[",
+        ": bye",
+        "data: [DONE]\n\n: bye\n\n",
+        "data: [DONE]\n\ndata: {\"error\":{\"message\":\"x\"}}\n\n",
+        "data: [DONE]\n\ndata: [DONE]\n\ndata: {\"x\":1}",
+    ] {
+        let stream = [&text, FINISH, end].concat();
+        for cut in 0..=stream.len() {
+            let (a, b) = stream.as_bytes().split_at(cut);
+            let (out, failure, reading) = through(&[a, b], Format::Chat, true).await;
+            let out = String::from_utf8(out.concat()).unwrap();
+            assert_eq!(out.replace('\r', ""), expected, "{end:?} cut at {cut}");
+            assert!(failure.is_none(), "{end:?} cut at {cut}: {failure:?}");
+            assert_eq!(reading.end, Some(End::Finished));
+            assert_eq!(reading.text_bytes, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_last_event_without_its_blank_line_goes_on_if_it_is_whole() {
+    let text = chat("a");
+    let stream = [&text, FINISH.trim_end()].concat();
+    let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, true).await;
+    assert_eq!(out.concat(), [&text, FINISH, DONE].concat().as_bytes());
+    assert!(failure.is_none());
+
+    let cut = &stream[..stream.len() - 3];
+    let (out, failure, reading) = through(&[cut.as_bytes()], Format::Chat, true).await;
+    assert_eq!(out.concat(), text.as_bytes());
+    assert!(matches!(failure, Some(Error::VendorBroken(_))));
+    assert_eq!(reading.end, Some(End::VendorCut));
+
+    let start = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}";
+    let stream = [start, stop].concat();
+    let (out, failure, _) = through(&[stream.as_bytes()], Format::Messages, false).await;
+    assert_eq!(out.concat(), [start, stop, "\n\n"].concat().as_bytes());
+    assert!(failure.is_none());
+}
+
+#[tokio::test]
+async fn a_stream_of_two_choices_ends_when_both_have_finished() {
+    let finish = |index: u8| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n"
+        )
+    };
+    let stream = [chat("a"), finish(0), chat("b")].concat();
+    for (stream, end) in [
+        (stream.clone(), End::VendorCut),
+        (stream + &finish(1), End::Finished),
+    ] {
+        let frames = [Ok(Frame::data(Bytes::from(stream)))];
+        let inner = StreamBody::new(futures_util::stream::iter(frames));
+        let (reader, meter) = (Reader::new(Format::Chat).choices(2), Meter::default());
+        let body = ResponseBody::stream(inner, reader, false, meter.clone());
+        let mut body = std::pin::pin!(body);
+        while let Some(Ok(_)) = body.frame().await {}
+        assert_eq!(meter.read().end, Some(end));
+    }
+}
+
+#[tokio::test]
+async fn what_a_call_cost_another_gateway_is_not_passed_on() {
+    let stream = [
+        &chat("a"),
+        ": cost_rub 7.00\n\n",
+        ": a comment\n\n",
+        FINISH,
+        DONE,
+    ]
+    .concat();
+    let (out, failure, _) = through(&[stream.as_bytes()], Format::Chat, false).await;
+    let out = String::from_utf8(out.concat()).unwrap();
+    assert_eq!(out, stream.replace(": cost_rub 7.00\n\n", ""));
+    assert!(failure.is_none(), "{failure:?}");
+}
+
+#[tokio::test]
+async fn not_one_byte_of_a_vendors_error_goes_on_however_it_is_cut() {
+    let (text, behind) = (chat("a"), chat("b"));
+    let delta = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\
+                     \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
+    let chat_error = "data: {\"error\":{\"message\":\"org-secret overloaded\",\"code\":503}}";
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"org-secret\"}}";
+    let untyped = "event: error\ndata: {\"error\":{\"message\":\"org-secret\"}}";
+    let no_json = "event: error\ndata: org-secret: connection reset";
+    for (format, text, error, behind) in [
+        (Format::Chat, &*text, chat_error, &*behind),
+        (Format::Messages, delta, error, delta),
+        (Format::Messages, delta, untyped, delta),
+        (Format::Messages, delta, no_json, delta),
+    ] {
+        // Some vendors hang up behind the error's last byte.
+        for end in ["\n\n", "\r\n\r\n", ""] {
+            if end.is_empty() && error == no_json {
+                // Half an event, for all that anybody knows.
+                continue;
+            }
+            let behind = if end.is_empty() { "" } else { behind };
+            let stream = [text, error, end, behind].concat();
+            let bytes = stream.as_bytes();
+            let whole_and_one_by_one = [bytes.chunks(bytes.len()), bytes.chunks(1)];
+            let mut ways: Vec<Vec<&[u8]>> = whole_and_one_by_one.map(Iterator::collect).to_vec();
+            for a in 0..=bytes.len() {
+                let b = (a + 9).min(bytes.len());
+                ways.push(vec![&bytes[..a], &bytes[a..]]);
+                ways.push(vec![&bytes[..a], &bytes[a..b], &bytes[b..]]);
+            }
+            for (way, strip) in ways.iter().zip([false, true].into_iter().cycle()) {
+                let (out, failure, reading) = through(way, format, strip).await;
+                let out = String::from_utf8(out.concat()).unwrap();
+                assert_eq!(out, text, "{way:?}");
+                assert!(
+                    matches!(failure, Some(Error::VendorUnavailable(_))),
+                    "{failure:?}"
+                );
+                assert_eq!(reading.end, Some(End::VendorError));
+                assert_eq!(reading.text_bytes, 1, "what did not go on is not charged");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
+    use futures_util::StreamExt;
+    for (format, comment) in [
+        (Format::Chat, ": keep-alive\n\n"),
+        (
+            Format::Messages,
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        ),
+    ] {
+        let pieces = [": a\n\n", "data: {\"", "x\":1}\n\n", ": b\n\n"];
+        let frames = futures_util::stream::iter(pieces).then(async |piece: &'static str| {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            Ok::<_, Error>(Frame::data(Bytes::from_static(piece.as_bytes())))
+        });
+        let inner = StreamBody::new(Box::pin(frames));
+        let mut body = std::pin::pin!(ResponseBody::stream(
+            inner,
+            Reader::new(format),
+            false,
+            Meter::default()
+        ));
+        let mut out = String::new();
+        while let Some(Ok(frame)) = body.frame().await {
+            out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+        }
+        // While an event is not whole, nothing of it has gone on.
+        let two = comment.repeat(2);
+        let four = comment.repeat(4);
+        let expected = [
+            &two, pieces[0], &four, pieces[1], pieces[2], &two, pieces[3],
+        ]
+        .concat();
+        assert_eq!(out, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_behind_the_last_event_is_not_broken() {
+    use futures_util::StreamExt;
+    let last = format!("{FINISH}{DONE}");
+    let frames = futures_util::stream::iter([(0, last.clone()), (25, ": bye\n\n".to_owned())]);
+    let frames = frames.then(async |(wait, piece)| {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        Ok::<_, Error>(Frame::data(Bytes::from(piece)))
+    });
+    let inner = StreamBody::new(Box::pin(frames));
+    let body = ResponseBody::stream(inner, Reader::new(Format::Chat), false, Meter::default());
+    assert_eq!(body.collect().await.unwrap().to_bytes(), last);
+}
+
+/// The stream from its head on, where each piece comes after so many seconds.
+async fn begun(
+    format: Format,
+    pieces: Vec<(u64, &'static str)>,
+) -> (
+    u64,
+    Result<ResponseBody<impl Body<Data = Bytes, Error = Error>>, Error>,
+) {
+    use futures_util::StreamExt;
+    let frames =
+        futures_util::stream::iter(pieces).then(async |(wait, piece): (u64, &'static str)| {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            Ok::<_, Error>(Frame::data(Bytes::from_static(piece.as_bytes())))
+        });
+    let inner = StreamBody::new(Box::pin(frames));
+    let began = Instant::now();
+    let body = ResponseBody::stream(inner, Reader::new(format), true, Meter::default());
+    let body = body.begun(Duration::from_secs(30)).await;
+    (began.elapsed().as_secs(), body)
+}
+
+const ERROR: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"x\"}}\n\n";
+const CHAT_ERROR: &str = "data: {\"error\":{\"message\":\"x\"}}\n\n";
+const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
+#[tokio::test(start_paused = true)]
+async fn signs_of_life_do_not_take_the_status_from_the_error_behind_them() {
+    for (format, pieces) in [
+        (Format::Chat, vec![(0, ": working\n\n"), (29, CHAT_ERROR)]),
+        (
+            Format::Chat,
+            vec![(0, ": work"), (20, "ing\n\n"), (9, CHAT_ERROR)],
+        ),
+        (Format::Messages, vec![(0, PING), (29, ERROR)]),
+    ] {
+        let (_, body) = begun(format, pieces.clone()).await;
+        assert!(body.is_err(), "{pieces:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_head_waits_for_the_first_event_and_thirty_seconds_at_most() {
+    const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    for (pieces, seconds, held) in [
+        (vec![(3, EVENT)], 3, EVENT.to_owned()),
+        (
+            vec![(1, ": a\n\n"), (28, EVENT)],
+            29,
+            format!(": a\n\n{EVENT}"),
+        ),
+        (vec![(31, EVENT)], 30, ": keep-alive\n\n".to_owned()),
+        (vec![(1, ": a\n\n"), (31, EVENT)], 30, ": a\n\n".to_owned()),
+    ] {
+        let (waited, body) = begun(Format::Chat, pieces).await;
+        let mut body = std::pin::pin!(body.unwrap());
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(
+            (waited, String::from_utf8(first.to_vec()).unwrap()),
+            (seconds, held)
+        );
+    }
+}
+
+#[tokio::test]
+async fn messages_streams_are_metered_too() {
+    let stream = concat!(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,",
+        "\"cache_read_input_tokens\":7,\"cache_creation_input_tokens\":2,\"output_tokens\":1}}}\n\n",
+        "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":",
+        "{\"type\":\"text_delta\",\"text\":\"hello\"}}   \n\n",
+        "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":3}}\n\n",
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+    );
+    let (out, failure, reading) = through(&[stream.as_bytes()], Format::Messages, false).await;
+    assert_eq!(out.concat(), stream.as_bytes());
+    assert!(failure.is_none() && reading.end == Some(End::Finished));
+    assert_eq!(
+        reading.usage,
+        Some(Usage {
+            input: 5,
+            cached_input: 7,
+            cache_write: 2,
+            output: 3,
+            ..Usage::default()
+        })
+    );
+    assert_eq!(reading.text_bytes, 5);
+}

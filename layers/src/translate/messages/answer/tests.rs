@@ -1,0 +1,240 @@
+//! The cases of a plain chat answer on its way to a messages caller, by their numbers.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const CX: AnswerCx = AnswerCx {
+    created: 1_700_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+fn with(cx: &AnswerCx, message: Value, finish_reason: Value) -> Result<Value, Error> {
+    let body = json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    });
+    let out = answer(body.to_string().as_bytes(), cx)?;
+    Ok(serde_json::from_slice(&out).unwrap())
+}
+
+fn answered(message: Value, finish_reason: &str) -> Value {
+    with(&CX, message, json!(finish_reason)).unwrap()
+}
+
+fn call(arguments: Value) -> Value {
+    json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}})
+}
+
+#[test]
+fn an_answer_has_every_field_that_the_format_requires() {
+    assert_eq!(
+        answered(json!({"role": "assistant", "content": "4"}), "stop"),
+        json!({
+            "id": "chatcmpl-1", "type": "message", "role": "assistant", "model": "gpt",
+            "content": [{"type": "text", "text": "4"}],
+            "stop_reason": "end_turn", "stop_sequence": null,
+            "usage": {"input_tokens": 3, "cache_creation_input_tokens": 0,
+                      "cache_read_input_tokens": 0, "output_tokens": 2},
+        })
+    );
+}
+
+#[test]
+fn case_51_finish_reasons_become_stop_reasons() {
+    for (finish, stop) in [
+        (json!("stop"), "end_turn"),
+        (json!("length"), "max_tokens"),
+        (json!("tool_calls"), "tool_use"),
+        (json!("function_call"), "tool_use"),
+        (json!("content_filter"), "refusal"),
+        (json!(""), "end_turn"),
+        (json!(null), "end_turn"),
+        (json!("eos"), "end_turn"),
+    ] {
+        let answer = with(&CX, json!({"content": "x"}), finish.clone()).unwrap();
+        assert_eq!(answer["stop_reason"], stop, "{finish}");
+    }
+    assert!(matches!(
+        with(&CX, json!({"content": "x"}), json!("error")),
+        Err(Error::VendorBroken(_))
+    ));
+}
+
+#[test]
+fn case_52_a_call_is_a_tool_use_whatever_the_vendor_says_but_for_length() {
+    for (finish, stop) in [
+        ("stop", "tool_use"),
+        ("", "tool_use"),
+        ("length", "max_tokens"),
+    ] {
+        let message = json!({"content": null, "tool_calls": [call(json!("{}"))]});
+        assert_eq!(answered(message, finish)["stop_reason"], stop);
+    }
+}
+
+#[test]
+fn case_53_text_comes_before_the_calls_and_all_are_kept() {
+    for finish in ["stop", "tool_calls", "length", "content_filter"] {
+        let message = json!({"content": "Let me see.", "tool_calls": [
+            call(json!("{\"a\":1}")),
+            {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": ""}},
+        ]});
+        assert_eq!(
+            answered(message, finish)["content"],
+            json!([
+                {"type": "text", "text": "Let me see."},
+                {"type": "tool_use", "id": "call_1", "name": "f", "input": {"a": 1}},
+                {"type": "tool_use", "id": "call_2", "name": "g", "input": {}},
+            ])
+        );
+    }
+}
+
+#[test]
+fn arguments_are_an_object_and_no_number_changes() {
+    for (arguments, input) in [
+        (r#""{}""#, "{}"),
+        (r#""""#, "{}"),
+        ("null", "{}"),
+        (r#""null""#, "{}"),
+        (
+            r#""{\"n\":12345678901234567890123,\"b\":1.50}""#,
+            r#"{"n":12345678901234567890123,"b":1.50}"#,
+        ),
+        (r#"{"n":1e400}"#, r#"{"n":1e400}"#),
+        // What is no object is kept in one.
+        (r#""[1]""#, r#"{"arguments":[1]}"#),
+        (r#""{\"cut\": \"of""#, r#"{"arguments":"{\"cut\": \"of"}"#),
+        ("7", r#"{"arguments":7}"#),
+    ] {
+        let body = format!(
+            r#"{{"choices":[{{"message":{{"tool_calls":[{{"id":"c","function":{{"name":"f","arguments":{arguments}}}}}]}},"finish_reason":"tool_calls"}}]}}"#
+        );
+        let out = answer(body.as_bytes(), &CX).unwrap();
+        let out = std::str::from_utf8(&out).unwrap();
+        assert!(out.contains(&format!("\"input\":{input}}}")), "{out}");
+    }
+}
+
+#[test]
+fn case_59_a_stop_sequence_is_null() {
+    let answer = answered(json!({"content": "x"}), "stop");
+    assert_eq!(answer.get("stop_sequence"), Some(&Value::Null));
+}
+
+#[test]
+fn case_60_reasoning_is_thinking_for_those_who_asked() {
+    let thought = json!([{"type": "thinking", "thinking": "hm", "signature": ""},
+                             {"type": "text", "text": "4"}]);
+    for message in [
+        json!({"content": "4", "reasoning_content": "hm"}),
+        json!({"content": "4", "reasoning": "hm"}),
+        json!({"content": "4", "reasoning": "hm", "reasoning_content": "hm"}),
+        json!({"content": "4", "reasoning_details": [{"type": "reasoning.text", "text": "hm"},
+                   {"type": "reasoning.encrypted", "data": "x"}]}),
+        json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                   {"type": "text", "text": "4"}]}),
+    ] {
+        assert_eq!(
+            answered(message.clone(), "stop")["content"],
+            thought,
+            "{message}"
+        );
+        let cx = AnswerCx {
+            thinking_asked: false,
+            ..CX
+        };
+        let answer = with(&cx, message, json!("stop")).unwrap();
+        assert_eq!(answer["content"], json!([{"type": "text", "text": "4"}]));
+    }
+}
+
+#[test]
+fn case_61_a_refusal_is_text_and_a_reason() {
+    let answer = answered(json!({"content": null, "refusal": "I cannot."}), "stop");
+    assert_eq!(
+        answer["content"],
+        json!([{"type": "text", "text": "I cannot."}])
+    );
+    assert_eq!(answer["stop_reason"], "refusal");
+    let none = answered(json!({"content": "4", "refusal": ""}), "stop");
+    assert_eq!(none["stop_reason"], "end_turn");
+}
+
+#[test]
+fn case_63_and_64_an_error_is_no_answer_and_its_words_are_for_the_log() {
+    let error = json!({"error": {"message": "org-123 is out of quota", "code": 429}});
+    let refused = answer(error.to_string().as_bytes(), &CX).unwrap_err();
+    assert!(
+        matches!(refused, Error::VendorUnavailable(_)),
+        "{refused:?}"
+    );
+    for broken in [
+        "<html>",
+        "[]",
+        "{}",
+        r#"{"choices":[]}"#,
+        r#"{"choices":[{"index":0}]}"#,
+        r#"{"choices":[{"message":{"content":5}}]}"#,
+        r#"{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}"#,
+        r#"{"choices":[{"message":{"tool_calls":[{"function":{"name":""}}]}}]}"#,
+    ] {
+        let refused = answer(broken.as_bytes(), &CX).unwrap_err();
+        assert!(
+            matches!(refused, Error::VendorBroken(_)),
+            "{broken}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn a_list_of_parts_is_one_text() {
+    let message = json!({"content": [{"type": "text", "text": "a"},
+            {"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "b"}]});
+    assert_eq!(
+        answered(message, "stop")["content"],
+        json!([{"type": "text", "text": "ab"}])
+    );
+    for nothing in [json!(""), json!(null), json!([])] {
+        assert_eq!(
+            answered(json!({"content": nothing}), "stop")["content"],
+            json!([])
+        );
+    }
+}
+
+#[test]
+fn the_oldest_way_to_call_a_tool_counts_and_an_empty_one_does_not() {
+    let message = json!({"content": null, "function_call": {"name": "f", "arguments": "{}"}});
+    let called = answered(message, "function_call");
+    assert_eq!(called["content"][0]["name"], "f");
+    let id = called["content"][0]["id"].as_str().unwrap();
+    assert!(id.starts_with("toolu_"), "{id}");
+    let message = json!({"content": "4", "function_call": {"name": "", "arguments": ""}});
+    assert_eq!(answered(message, "stop")["stop_reason"], "end_turn");
+}
+
+#[test]
+fn ids_that_are_missing_are_made_and_stay_the_same() {
+    let body = json!({"id": "", "model": "m", "choices": [{"message": {"content": "x",
+            "tool_calls": [{"function": {"name": "f"}}, {"id": "", "function": {"name": "g"}}]}}]});
+    let read = || -> Value {
+        serde_json::from_slice(&answer(body.to_string().as_bytes(), &CX).unwrap()).unwrap()
+    };
+    let answer = read();
+    assert_eq!(answer, read());
+    assert!(answer["id"].as_str().unwrap().starts_with("msg_"));
+    let ids = [&answer["content"][1]["id"], &answer["content"][2]["id"]];
+    assert!(ids[0] != ids[1] && ids.iter().all(|id| id.is_string()));
+}
+
+#[test]
+fn usage_that_never_came_is_counted_here() {
+    let body = r#"{"choices":[{"message":{"content":"123456789"},"finish_reason":"stop"}]}"#;
+    let answer: Value = serde_json::from_slice(&answer(body.as_bytes(), &CX).unwrap()).unwrap();
+    assert_eq!(answer["usage"]["output_tokens"], 3);
+    assert_eq!(answer["usage"]["input_tokens"], 0);
+}
