@@ -23,6 +23,7 @@ use crate::{
 };
 
 pub use self::ledger::audit;
+#[cfg(feature = "redis")]
 pub(crate) use self::ledger::{Source, Standing, over};
 
 /// The money of an account at one moment: of [`AccountBooks`] what an audit needs.
