@@ -31,7 +31,7 @@ impl AnswerBody {
     ) -> Self {
         let pieces = AssertUnwindSafe(pieces).catch_unwind().map(|piece| {
             piece.unwrap_or_else(|panic| {
-                panics::tell("an answer of the admin API", &*panic);
+                panics::log("an answer of the admin API", &*panic);
                 Err("it panicked".into())
             })
         });
