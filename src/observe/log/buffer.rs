@@ -3,8 +3,8 @@
 //!
 //! Not `tracing_appender::non_blocking`: a write for each line where this makes one for some hundred, and half as much
 //! CPU again (5000 lines a second into a pipe: 2.5 to 3.1 µs a line of the process, here 1.7 to 2.0). Lossy, it drops
-//! lines at once where this waits for room; otherwise a log that nobody reads stops the gateway. Its count of lost lines
-//! is nowhere in the log, its guard waits a second at most, and what is logged later is not written.
+//! lines at once where this waits for room; otherwise a log that nobody reads stops the gateway. Its count of lost
+//! lines is nowhere in the log, its guard waits a second at most, and what is logged later is not written.
 
 use std::{
     fmt,
