@@ -3,27 +3,25 @@
 use std::{error::Error, fmt, future::ready, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tollgate_layers::{
+use tollgate_ledger::{
+    BoxError,
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
-    error::BoxError,
-    facts::RequestNumber,
-    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    redis_conn::RedisFault,
-    reserve::{
-        Event,
-        ledger::{
-            AccountBooks, AccountView, Audit, BookError, Entry, Hold, JournalPage, JournalPart,
-            KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
-            Settlement, TariffVersion,
-        },
-        memory::MemoryLedger,
-        outbox::{
-            Backlog, Outbox, OutboxSettings,
-            sqlite::{LogError, SqliteLog},
-        },
-        redis::{RedisLedger, RedisSettings, Watch},
-        sqlite::{OpenError, SqliteLedger},
+    conn::RedisFault,
+    contract::{
+        AccountBooks, AccountView, Audit, BookError, Entry, Hold, JournalPage, JournalPart,
+        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
+        Settlement, TariffVersion,
     },
+    memory::MemoryLedger,
+    number::RequestNumber,
+    outbox::{
+        Backlog, Outbox, OutboxSettings,
+        sqlite::{LogError, SqliteLog},
+    },
+    redis::{RedisLedger, RedisSettings, Watch},
+    settle::Event,
+    sqlite::{OpenError, SqliteLedger},
 };
 
 use crate::config::{LedgerConfig, LedgerUrl, OutboxConfig};
@@ -116,10 +114,10 @@ impl AnyLedger {
             Self::Memory(_) => Ok(()),
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
-                let looked = look(outbox).await;
+                let confirmed = confirm_server(outbox).await;
                 // What waits here tells more than why it waits.
                 check_backlog(&outbox.backlog())?;
-                looked
+                confirmed
             }
         }
     }
@@ -196,26 +194,26 @@ async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     mut open: impl FnMut() -> F,
 ) -> Result<T, E> {
     let until = Instant::now() + patience;
-    let mut told = false;
+    let mut has_warned = false;
     loop {
         let opened = open().await;
         let awaited = opened.as_ref().err().and_then(E::awaits);
         let Some(awaited) = awaited.filter(|_| Instant::now() < until) else {
             return opened;
         };
-        if !told {
+        if !has_warned {
             let seconds_max = patience.as_secs();
             tracing::warn!(seconds_max, "{field}: waiting for {awaited}");
-            told = true;
+            has_warned = true;
         }
         tokio::time::sleep(TRY_AGAIN).await;
     }
 }
 
 /// A ledger that was emptied, or is another one, looks just so.
-fn warn_of_new(place: &dyn fmt::Display) {
+fn warn_of_new(address: &dyn fmt::Display) {
     tracing::warn!(
-        %place,
+        place = %address,
         "the ledger is new and holds no account: if there should be some, stop and look for the old one"
     );
 }
@@ -223,8 +221,8 @@ fn warn_of_new(place: &dyn fmt::Display) {
 /// How long an answer of a server that has been replaced may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Whether the ledger is the one that was there.
-async fn look(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
+/// Whether the ledger is the one that was there. Another server in its place gets the newest charges again.
+async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
     match outbox.ledger().watch().await? {
         Watch::Same if !outbox.replay_due() => outbox.confirmed(),
         Watch::Same => drop(outbox.replay().await?),

@@ -15,7 +15,7 @@ use super::{
     refusal::Refusal,
     routes::{Asked, Route},
 };
-use crate::text::time::rfc3339;
+use crate::text::{percent, time::rfc3339};
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/vendors", |admin, _| {
@@ -187,32 +187,12 @@ fn enabled(value: &Value) -> Result<bool, String> {
 
 /// A vendor's name as one segment of a path (RFC 3986, section 2): the config takes any text for one.
 pub(crate) fn path_segment(name: &str) -> String {
-    let mut segment = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            segment.push(char::from(byte));
-        } else {
-            segment.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    segment
+    percent::encoded(name)
 }
 
 /// The name that a segment of a path stands for, if it is one.
 fn name_of(segment: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                let code = digit()? * 16 + digit()?;
-                u8::try_from(code).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
+    percent::decoded(segment)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use hyper_util::{
 use serde_json::Value;
 
 use super::{AdminArgs, failure::Failure};
+use crate::text::percent;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
@@ -263,15 +264,7 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
 
 /// A value of a parameter: all but RFC 3986's unreserved characters are percent-encoded.
 pub(super) fn encoded(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
+    percent::encoded(value)
 }
 
 /// Where the admin API is: as a flag says, else the environment. Not by clap, which takes what the environment says

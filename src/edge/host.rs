@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn said(version: Version, uri: &str, lines: &[&str]) -> Result<(), HostFault> {
+    fn checked(version: Version, uri: &str, lines: &[&str]) -> Result<(), HostFault> {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(HOST, HeaderValue::from_bytes(line.as_bytes()).unwrap());
@@ -144,10 +144,10 @@ mod tests {
             (Version::HTTP_2, &[], Ok(())),
             (Version::HTTP_2, &["a", "a"], Err(Twice)),
         ] {
-            assert_eq!(said(version, "/", lines), found, "{version:?} {lines:?}");
+            assert_eq!(checked(version, "/", lines), found, "{version:?} {lines:?}");
         }
         // Whatever the target says: the line has to be there.
-        let found = said(Version::HTTP_11, "http://a/", &[]);
+        let found = checked(Version::HTTP_11, "http://a/", &[]);
         assert_eq!(found, Err(Missing));
     }
 
@@ -166,7 +166,7 @@ mod tests {
             "[2001:db8::1]:8443",
             "[::ffff:192.0.2.1]:",
         ] {
-            assert_eq!(said(Version::HTTP_11, "/", &[good]), Ok(()), "{good}");
+            assert_eq!(checked(Version::HTTP_11, "/", &[good]), Ok(()), "{good}");
         }
         for bad in [
             "a b",
@@ -201,7 +201,7 @@ mod tests {
             "<a>",
             "\"a\"",
         ] {
-            let found = said(Version::HTTP_11, "/", &[bad]);
+            let found = checked(Version::HTTP_11, "/", &[bad]);
             assert_eq!(found, Err(HostFault::Malformed), "{bad}");
         }
     }
@@ -241,7 +241,7 @@ mod tests {
             (two, "http://[::1]:80/x", &["[::1]"], Ok(())),
         ] {
             assert_eq!(
-                said(version, uri, lines),
+                checked(version, uri, lines),
                 found,
                 "{version:?} {uri} {lines:?}"
             );

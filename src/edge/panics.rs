@@ -258,14 +258,14 @@ pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -
     match AssertUnwindSafe(round).catch_unwind().await {
         Ok(done) => Some(done),
         Err(panic) => {
-            tell(part, &*panic);
+            log(part, &*panic);
             None
         }
     }
 }
 
 /// Says in the log that a part of the gateway panicked.
-pub(crate) fn tell(part: &str, panic: &(dyn Any + Send)) {
+pub(crate) fn log(part: &str, panic: &(dyn Any + Send)) {
     tracing::error!(
         part,
         cause = panic_message(panic),
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    fn said(error: &Error) -> String {
+    fn cause_of(error: &Error) -> String {
         let Error::Internal(cause) = error else {
             panic!("{error:?}");
         };
@@ -318,12 +318,12 @@ mod tests {
             ("future", "panicked: in the future"),
         ] {
             let error = at(place).oneshot(Request::new(())).await.err().unwrap();
-            assert_eq!(said(&error), expected);
+            assert_eq!(cause_of(&error), expected);
         }
         let res = at("body").oneshot(Request::new(())).await.unwrap();
         let mut body = res.into_body();
         let error = body.frame().await.unwrap().err().unwrap();
-        assert_eq!(said(&error), "panicked: in the body");
+        assert_eq!(cause_of(&error), "panicked: in the body");
         assert!(body.frame().await.is_none() && body.is_end_stream());
     }
 

@@ -242,7 +242,7 @@ impl Names {
         const GET: &[Method] = &[Method::GET];
         const GET_HEAD: &[Method] = &[Method::GET, Method::HEAD];
         const POST: &[Method] = &[Method::POST];
-        let (place, methods, allow) = match path {
+        let (endpoint, methods, allow) = match path {
             "/v1/chat/completions" | "/v1/messages" => (Endpoint::Inference, POST, "POST"),
             "/v1/messages/count_tokens" => (Endpoint::Count, POST, "POST"),
             "/v1/models" => (Endpoint::KeyInfo, GET, "GET"),
@@ -258,7 +258,7 @@ impl Names {
             _ => return Err(Error::PathUnknown),
         };
         if methods.contains(method) {
-            Ok(place)
+            Ok(endpoint)
         } else {
             Err(Error::MethodNotAllowed { allow })
         }

@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
-use tollgate_layers::reserve::ledger::{BookError, LedgerError};
+use tollgate_ledger::contract::{BookError, LedgerError};
 
 /// The error and its causes, outermost first. What the next one says again is left out.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut said: Vec<String> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
@@ -16,11 +16,11 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
         }
         let text = error.to_string();
         // Many an error repeats its cause in its own text.
-        if !said.last().is_some_and(|last| last.ends_with(&text)) {
-            said.push(text);
+        if !texts.last().is_some_and(|last| last.ends_with(&text)) {
+            texts.push(text);
         }
     }
-    said.join(": ")
+    texts.join(": ")
 }
 
 fn says_only_out_of_reach(error: &(dyn Error + 'static)) -> bool {

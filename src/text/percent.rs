@@ -1,25 +1,32 @@
 //! Percent-encoding of paths and queries (RFC 3986, 2.1).
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// All but the unreserved characters (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// `text` as one segment of a path, or as one value of a query.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}
+
 /// What `text` stands for; `None` where it is not percent-encoded UTF-8. A plus is a plus, not a space as in
 /// forms, so that a time zone may be written plainly.
 pub(crate) fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        if *first == b'%' {
-            let (digits, behind) = behind.split_at_checked(2)?;
-            if !digits.iter().all(u8::is_ascii_hexdigit) {
-                return None;
-            }
-            let digits = std::str::from_utf8(digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = behind;
-        } else {
-            bytes.push(*first);
-            rest = behind;
-        }
+    let is_encoded = |behind: &str| {
+        let digits = behind.as_bytes().first_chunk::<2>();
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    // The crate lets a percent sign that encodes nothing stand for itself.
+    if !text.split('%').skip(1).all(is_encoded) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let text = percent_decode_str(text).decode_utf8().ok()?;
+    Some(text.into_owned())
 }
 
 #[cfg(test)]
@@ -35,11 +42,24 @@ mod tests {
             ("%D0%BC", Some("м")),
             ("%", None),
             ("%2", None),
+            ("%2%41", None),
             ("%+1", None),
             ("%zz", None),
             ("%ff", None),
         ] {
             assert_eq!(decoded(text).as_deref(), meant, "{text}");
+        }
+    }
+
+    #[test]
+    fn any_text_comes_back_from_its_encoding() {
+        for (text, encoding) in [
+            ("gpt-5.1_x~", "gpt-5.1_x~"),
+            ("a b/c%?#&=+", "a%20b%2Fc%25%3F%23%26%3D%2B"),
+            ("м", "%D0%BC"),
+        ] {
+            assert_eq!(encoded(text), encoding);
+            assert_eq!(decoded(encoding).as_deref(), Some(text));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Times as text: RFC 3339 in and out, by calendar arithmetic alone.
 
-use tollgate_layers::calendar::{date_of_day, day_of_date};
+use tollgate_ledger::calendar::{date_of_day, day_of_date};
 
 const DAY_MS: i64 = 86_400_000;
 /// The last millisecond of the year 9999: RFC 3339 has four digits for a year.

@@ -19,12 +19,12 @@ use tokio::{
 use super::{supervise::Stage, transport::Transport};
 
 /// Before it is asked. Most answers have come by then, and nothing is sent beside them.
-const FIRST_LOOK: Duration = Duration::from_millis(250);
+const FIRST_CHECK: Duration = Duration::from_millis(250);
 /// The wait between the first and the second probe; doubled each time. A proxy in between may learn only from a second
 /// write that the client is gone.
-const LOOK_MIN: Duration = Duration::from_millis(100);
+const CHECK_MIN: Duration = Duration::from_millis(100);
 /// The longest wait between two probes: a client that reads on may still leave later.
-const LOOK_MAX: Duration = Duration::from_secs(10);
+const CHECK_MAX: Duration = Duration::from_secs(10);
 
 /// Before an answer: a client passes over it where it did not wait for it (RFC 9110, section 15.2).
 const BEFORE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -36,9 +36,9 @@ const BETWEEN_MAX: usize = 8;
 /// Looks whether such a client is there.
 #[derive(Debug)]
 pub(super) struct HalfClosed {
-    look: Pin<Box<Sleep>>,
+    next_check: Pin<Box<Sleep>>,
     wait: Duration,
-    /// Something of the answer was written since the last look: that asks as well.
+    /// Something of the answer was written since the last check: that asks as well.
     written: bool,
     /// How often it was asked since then.
     asked: usize,
@@ -49,8 +49,8 @@ pub(super) struct HalfClosed {
 impl Default for HalfClosed {
     fn default() -> Self {
         Self {
-            look: Box::pin(tokio::time::sleep(FIRST_LOOK)),
-            wait: LOOK_MIN,
+            next_check: Box::pin(tokio::time::sleep(FIRST_CHECK)),
+            wait: CHECK_MIN,
             written: false,
             asked: 0,
             reader: None,
@@ -81,7 +81,7 @@ impl HalfClosed {
         stage: Option<Stage>,
     ) -> Poll<io::Error> {
         self.reader = Some(cx.waker().clone());
-        while self.look.as_mut().poll(cx).is_ready() {
+        while self.next_check.as_mut().poll(cx).is_ready() {
             if let Ok(Some(error)) | Err(error) = client.take_error() {
                 return Poll::Ready(error);
             }
@@ -98,8 +98,8 @@ impl HalfClosed {
                     return Poll::Ready(error);
                 }
             }
-            self.look.as_mut().reset(Instant::now() + self.wait);
-            self.wait = LOOK_MAX.min(self.wait * 2);
+            self.next_check.as_mut().reset(Instant::now() + self.wait);
+            self.wait = CHECK_MAX.min(self.wait * 2);
         }
         Poll::Pending
     }

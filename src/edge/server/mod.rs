@@ -198,15 +198,15 @@ pub async fn serve<S, A>(
     let mut connections = JoinSet::new();
     let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
         // The socket is closed by being dropped: a full server has no time for words.
-        if let Some(place) = peers.admit(peer.ip()) {
-            let kept = (place, settings.open.another());
+        if let Some(permit) = peers.admit(peer.ip()) {
+            let kept = (permit, settings.open.another());
             let (service, draining) = (service.clone(), draining.clone());
             connections.spawn(connection(socket, peer, service, &settings, draining, kept));
         }
     };
     // With this task all connections would be cut.
     let part = "the beginning of a connection";
-    let mut told = std::pin::pin!(drain_begins(draining.clone()));
+    let mut drains = std::pin::pin!(drain_begins(draining.clone()));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -218,7 +218,7 @@ pub async fn serve<S, A>(
                 }
             },
             Some(_) = connections.join_next() => continue,
-            () = &mut told => break,
+            () = &mut drains => break,
         };
         catch_round(part, async { begin(&mut connections, accepted) }).await;
     }

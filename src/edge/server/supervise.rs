@@ -252,9 +252,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let mut requests = self.activity.lock();
-        let place = requests.running.iter().position(|at| *at == self.began);
-        if let Some(place) = place {
-            requests.running.swap_remove(place);
+        let index = requests.running.iter().position(|at| *at == self.began);
+        if let Some(index) = index {
+            requests.running.swap_remove(index);
         }
         requests.idle_since = Instant::now();
     }

@@ -137,50 +137,50 @@ impl Fields {
     /// acme tg-AbC123…`
     fn words(&self) -> String {
         let mut words = String::new();
-        let mut say = |lead: &str, value: &str| {
+        let mut push = |lead: &str, value: &str| {
             if !value.is_empty() {
                 words.push_str(lead);
                 words.push_str(value);
             }
         };
         let value = |name: &str| self.get(name).unwrap_or_default();
-        say("", value("number"));
-        say(" ", value("status"));
-        say(" ", value("path"));
-        say(" ", value("model"));
-        say(" <- ", value("vendor"));
+        push("", value("number"));
+        push(" ", value("status"));
+        push(" ", value("path"));
+        push(" ", value("model"));
+        push(" <- ", value("vendor"));
         if value("streamed") == "true" {
-            say(", ", "streamed");
+            push(", ", "streamed");
         }
         if let Some(output) = self.get("output") {
             let input: u64 = ["input", "cached_input", "cache_write"]
                 .iter()
                 .filter_map(|class| value(class).parse::<u64>().ok())
                 .sum();
-            say(", ", &format!("{input} -> {output} tokens"));
+            push(", ", &format!("{input} -> {output} tokens"));
             if value("estimated") == "true" {
-                say("", " (estimated)");
+                push("", " (estimated)");
             }
-            say(", ", &format!("{} ₽", value("charged_rub")));
+            push(", ", &format!("{} ₽", value("charged_rub")));
             if !matches!(value("loss_rub"), "" | "0.00") {
-                say(", ", &format!("{} ₽ lost", value("loss_rub")));
+                push(", ", &format!("{} ₽ lost", value("loss_rub")));
             }
         }
-        say(", ", value("end"));
+        push(", ", value("end"));
         if !matches!(value("booked"), "" | "held") {
-            say(", booked ", value("booked"));
+            push(", booked ", value("booked"));
         }
-        say(", ", value("code"));
-        say(": ", value("error"));
-        say(": ", value("cause"));
+        push(", ", value("code"));
+        push(": ", value("error"));
+        push(": ", value("cause"));
         if let Some(whole) = self.get("whole_ms") {
-            say(", ", &format!("{whole} ms"));
+            push(", ", &format!("{whole} ms"));
             if let Some(own) = self.get("own_ms") {
-                say("", &format!(" (own {own})"));
+                push("", &format!(" (own {own})"));
             }
         }
-        say(", ", value("account"));
-        say(" ", value("key"));
+        push(", ", value("account"));
+        push(" ", value("key"));
         words
     }
 }

@@ -8,11 +8,11 @@ use prometheus_client::{
     registry::Registry,
 };
 use tokio::time::Instant;
-use tollgate_layers::{
-    error::BoxError,
-    facts::RequestNumber,
-    key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
-    reserve::ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+use tollgate_ledger::{
+    BoxError,
+    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    contract::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
+    number::RequestNumber,
 };
 
 use super::{Metrics, histograms};

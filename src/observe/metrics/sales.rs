@@ -12,9 +12,9 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use tollgate_layers::{
+use tollgate_ledger::{
+    contract::{Settled, Settlement},
     money::MicroRub,
-    reserve::ledger::{Settled, Settlement},
     usage::{End, Usage},
 };
 
@@ -301,8 +301,8 @@ fn micro(amount: MicroRub) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_layers::reserve::{
-        ledger::Booked,
+    use tollgate_ledger::{
+        contract::Booked,
         testing::given::{micro as rubles, settlement},
     };
 

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use tollgate_layers::{
+use tollgate_layers::respond::Severity;
+use tollgate_ledger::{
+    contract::{Settled, Settlement},
     money::MicroRub,
-    reserve::ledger::{Settled, Settlement},
-    respond::Severity,
 };
 use tracing::Level;
 use uuid::fmt::Hyphenated;

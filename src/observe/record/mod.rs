@@ -26,15 +26,15 @@ use tokio::time::Instant;
 use tollgate_layers::{
     Error,
     call::Call,
-    facts::RequestNumber,
-    key::KeyRecord,
     model::Route,
-    reserve::{
-        Event,
-        ledger::{Settled, Settlement},
-    },
     respond::{Language, Refused, Severity},
+};
+use tollgate_ledger::{
+    account::KeyRecord,
+    contract::{Settled, Settlement},
+    number::RequestNumber,
     session::SessionId,
+    settle::Event,
 };
 
 pub(crate) use self::{

@@ -5,7 +5,7 @@
 //! attempts; ours begin with `tollgate.`. Tokens stand on the attempt alone, so that no sum counts them twice. No
 //! prompt, no answer, no text of an error: a vendor's may quote one.
 
-use tollgate_layers::reserve::ledger::{Settled, Settlement};
+use tollgate_ledger::contract::{Settled, Settlement};
 
 use super::{
     Answered, CallRecord, Facts,

@@ -1,8 +1,12 @@
 //! Traces: which calls have one, what is noted of them on their way, and how spans reach a collector.
 //!
 //! There are no spans while a call runs. A traced one carries a [`Trail`]; its spans are made of that and of the
-//! call's record when the call's line is written (`calls::spans`), and go into a queue from which [`exporter`] sends
+//! call's record when the call's line is written (`record::spans`), and go into a queue from which [`exporter`] sends
 //! them in batches. A full queue drops what comes.
+//!
+//! Not the crates of OpenTelemetry: `opentelemetry-otlp` with `http-json` alone brings 11 further crates (prost
+//! among them, which JSON has no use for) in place of [`otlp`] and [`exporter`], and what is above these would stay. So
+//! the feature `otel` has no dependency; it keeps the trail of a call out of builds that send none.
 
 mod exporter;
 pub(crate) mod otlp;
@@ -15,7 +19,8 @@ use std::{
 use http::{HeaderMap, Method, Request};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
-use tollgate_layers::{call::Call, facts::RequestNumber, model::Route};
+use tollgate_layers::{call::Call, model::Route};
+use tollgate_ledger::number::RequestNumber;
 
 pub(crate) use self::exporter::Exporter;
 use self::{exporter::Item, otlp::Span};

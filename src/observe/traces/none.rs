@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::Request;
 use prometheus_client::metrics::counter::Counter;
-use tollgate_layers::{call::Call, facts::RequestNumber, model::Route};
+use tollgate_layers::{call::Call, model::Route};
+use tollgate_ledger::number::RequestNumber;
 
 use crate::config::Config;
 
