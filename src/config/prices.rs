@@ -377,6 +377,47 @@ mod tests {
         ]);
     }
 
+    fn rule(condition: &str, more: &str) -> String {
+        format!(
+            "[[model.price_rules]]\n{condition}\nusdt_mtok = {{ input = \"1\", cached_input = \"1\", output = \"1\", \
+             cache_write = \"1\"{more} }}\n"
+        )
+    }
+
+    #[test]
+    fn a_rule_says_when_it_holds_and_what_each_class_costs_then() {
+        let long = rule("above_input_tokens = 100", "");
+        let flex = rule("service_tier = \"flex\"", "");
+        let both = rule("service_tier = \"flex\"\nabove_input_tokens = 100", "");
+        let text = |rules: &[&str]| format!("{SMALL}\n{}", rules.concat());
+        let config = parse(&text(&[&long, &flex, &both])).unwrap();
+        let model = &config.live.models[0];
+        assert_eq!(model.price_rules.len(), 3);
+        assert_eq!(model.price_rules[0].0.above_input_tokens, Some(100));
+        for (rules, field, problem) in [
+            (&[&long, &flex][..], "model[0].price_rules", "both together"),
+            (&[&long, &long], "model[0].price_rules", "keep one of them"),
+            (&[&rule("", "")], "model[0].price_rules[0]", "no condition"),
+            (
+                &[&rule("speed = \"standard\"", "")],
+                "model[0].price_rules[0].speed",
+                "what every call gets",
+            ),
+            (
+                &[&rule("speed = \"fast\"", ", cache_write_1h = \"2\"")],
+                "model[0].price_rules[0].usdt_mtok",
+                "must have the classes",
+            ),
+        ] {
+            let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
+            let errors = parse(&text(&rules)).unwrap_err().to_string();
+            assert!(
+                errors.contains(&format!("{field}:")) && errors.contains(problem),
+                "{errors}"
+            );
+        }
+    }
+
     #[test]
     fn the_fingerprint_follows_prices_and_nothing_else() {
         let fingerprint = |text: &str| parse(text).unwrap().live.fingerprint();

@@ -91,6 +91,8 @@ struct ReceiptJson<'a> {
     usage: Usage,
     estimated: bool,
     bounded: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unpriced: bool,
     price: Option<&'a Price>,
     held_rub: MicroRub,
     cost_rub: MicroRub,
@@ -112,6 +114,7 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
             usage: item.usage,
             estimated: item.estimated,
             bounded: item.bounded,
+            unpriced: item.unpriced,
             price: item.price.as_deref(),
             held_rub: receipt.held_rub,
             cost_rub: receipt.cost_rub,

@@ -64,6 +64,7 @@ mod order_of_checks; // which of two mistakes answers
 mod page; // the price list for people
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
+mod price_rules;
 mod process; // signals and files of the binary
 mod receipts; // what a key's own calls cost
 mod reconcile; // the books beside a vendor's own export

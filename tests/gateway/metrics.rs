@@ -163,7 +163,10 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 
 #[tokio::test]
 async fn the_documented_metrics_are_those_of_a_scrape() {
-    let world = World::start().await;
+    let route = "model = \"vendor-chat-1\" }";
+    let cost = "{ input = \"1\", cached_input = \"1\", output = \"1\", cache_write = \"1\" }";
+    let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
+    let world = Setup::default().edit(route, &with_cost).start().await;
     // A code is a series once something was refused with it.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
