@@ -171,23 +171,22 @@ impl StoredBooks {
     /// The same, and what its keys had used before their days and months began.
     pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let mut snapshot = self.snapshot(id)?;
+        let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
         for key in self.stored_keys(MicroRub::ZERO)? {
-            let before_rub = Some(key.money.used_before());
-            let id = key.view.record.id;
-            match snapshot.keys.binary_search_by(|shown| shown.id.cmp(&id)) {
-                Ok(index) => snapshot.keys[index].before_rub = before_rub,
-                // It has not been used yet.
-                Err(index) => snapshot.keys.insert(
-                    index,
-                    KeySnapshot {
-                        id,
-                        spent_rub: MicroRub::ZERO,
-                        held_rub: MicroRub::ZERO,
-                        before_rub,
-                    },
-                ),
-            }
+            befores.insert(key.view.record.id, key.money.used_before());
         }
+        for key in &mut snapshot.keys {
+            key.before_rub = befores.remove(&key.id);
+        }
+        // Those that have not been used or held on yet.
+        let unused = befores.into_iter().map(|(id, before)| KeySnapshot {
+            id,
+            spent_rub: MicroRub::ZERO,
+            held_rub: MicroRub::ZERO,
+            before_rub: Some(before),
+        });
+        snapshot.keys.extend(unused);
+        snapshot.keys.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         Ok(snapshot)
     }
 
