@@ -223,6 +223,13 @@ impl Snapshot {
             .map(move |entry| (&entry.model, entry.prices.as_ref().filter(|_| fresh)))
     }
 
+    /// Those of which it is known what their vendors take.
+    pub fn models_with_costs(&self) -> impl Iterator<Item = &Arc<Model>> {
+        let costed = |entry: &&Entry| !entry.usdt.costs.is_empty();
+        let entries = self.entries.iter();
+        entries.filter(costed).map(|entry| &entry.model)
+    }
+
     /// The same as they are listed for a key.
     pub(crate) fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
         let language = self.urls.language;

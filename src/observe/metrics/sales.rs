@@ -157,14 +157,15 @@ impl Sales {
     pub(super) fn follow(&self, snapshot: &Snapshot) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { models, vendors } = &mut *known;
-        for (model, prices) in snapshot.models() {
+        for model in snapshot.models_with_costs() {
+            self.vendor_cost(&Arc::from(model.id.as_str()));
+        }
+        for (model, _) in snapshot.models() {
             let series = models
                 .entry(Arc::from(model.id.as_str()))
                 .or_insert_with_key(|label| self.of_model(label));
             series.input_tokens_priced_max = model.input_tokens_priced_max;
-            if prices.is_some_and(|prices| !prices.route_costs().is_empty()) {
-                self.vendor_cost(&series.label);
-            }
+
             for route in &model.routes {
                 let vendor = &route.vendor.name;
                 vendors.insert(Arc::clone(vendor));
