@@ -93,17 +93,29 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
 pub fn script_text(name: &str) -> String {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/redis/scripts");
     let read = |name: &str| std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
+    fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
+        script.lines().find_map(|line| line.strip_prefix(begins))
+    }
+    let parts = |script: &str| -> Vec<String> {
+        let named = head(script, "-- with: ").unwrap_or_default();
+        named.split_terminator(", ").map(str::to_owned).collect()
+    };
     let text = read(name);
-    let parts: String = text
-        .lines()
-        .find_map(|line| line.strip_prefix("-- with: "))
-        .unwrap_or_default()
-        .split_terminator(", ")
-        .map(read)
-        .collect();
+    let mut prelude = String::new();
+    let mut there = Vec::new();
+    if let Some(usual) = head(&text, "-- usual: ") {
+        let usual = read(usual);
+        there = parts(&usual);
+        prelude.extend(there.iter().map(|part| read(part)));
+        prelude.push_str(usual.split_once('\n').expect("flags, and a body").1);
+    }
+    let others = parts(&text)
+        .into_iter()
+        .filter(|part| !there.contains(part));
+    prelude.extend(others.map(|part| read(&part)));
     match text.split_once('\n') {
-        Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{parts}{body}"),
-        _ => format!("{parts}{text}"),
+        Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{prelude}{body}"),
+        _ => format!("{prelude}{text}"),
     }
 }
 

@@ -314,7 +314,7 @@ async fn costs_are_held_against_the_prices_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_2_and_says_where() {
+async fn what_cannot_be_read_is_65_and_says_where() {
     let (world, dir) = (World::start().await, folder());
     let day = "2026-11-20";
     let typo = openai(day, 1, 0)
@@ -358,7 +358,7 @@ async fn what_cannot_be_read_is_2_and_says_where() {
     );
     let errors = complained(
         &run(&world, "chat-vendor", &good, &["--export", &cut]).await,
-        2,
+        65,
     );
     assert!(errors.contains("the export was cut off"), "{errors}");
     let config = config(&world, dir.path());
