@@ -1067,7 +1067,7 @@ async fn a_translated_stream_that_is_cut_never_looks_finished() {
 #[tokio::test]
 async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
     let world = World::start().await;
-    let (key, unpaid) = (world.key().await, world.key().await);
+    let key = world.key().await;
     for (caller, vendor) in WAYS {
         let what = format!("{caller:?}");
         let mut said = events(vendor, &["раз ", "два"], 9, 2);
@@ -1085,6 +1085,8 @@ async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
     // An end without an answer is none, and an error to the caller.
     let reply = Reply::stream(["data: [DONE]\n\n".to_owned()]);
     let way = (Op::Messages, Op::Chat);
+    let world = World::start().await;
+    let unpaid = world.key().await;
     let answer = told(&world, &unpaid, way, true, reply).await;
     let said = answer.text();
     assert!(said.trim_start().starts_with("event: error\n"), "{said}");
