@@ -67,6 +67,10 @@ pub(super) type Journaled<T> = (T, Option<Record>);
     not(feature = "sqlite"),
     allow(dead_code, reason = "read by the durable store")
 )]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most records are receipts: to box each would cost what it saves"
+)]
 pub(super) enum Record {
     Account {
         id: AccountId,

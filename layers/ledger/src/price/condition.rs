@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A vendor's word for how it serves, as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without case. One that
 /// is longer is kept by its beginning, and equals no word that is not longer too. Empty: nothing was said.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Label([u8; Label::BYTES_MAX + 1]);
+pub struct Label([u8; Self::BYTES_MAX + 1]);
 
 impl Label {
     /// The longest word.
