@@ -1,7 +1,7 @@
 //! What the gateway counts, and how a scrape shows it: `GET /metrics` on the operator's listener.
 //!
 //! Counters are added to where things happen: a request's end, an attempt's, an answer of the ledger, a
-//! settled call. What merely *is* (open holds, breakers, the outbox) a scrape finds out, and gives as [`Readings`]. Nothing here
+//! settled call. What merely *is* (open holds, breakers, the outbox) a scrape finds out, and gives as `Readings`. Nothing here
 //! knows a call, or whom to ask. Labels are
 //! paths, statuses, codes and the names in the config, so there are no more series than these, whatever
 //! callers send. There is no global registry: [`Metrics`] is made with its gateway.

@@ -1,7 +1,7 @@
 //! What is known of each request while it is under way, and what is said of it at its end: one line in
 //! the log, and the counters.
 //!
-//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; each [`RecordLayer`] in the
+//! [`ObserveLayer`] stands on top and makes a [`CallRecord`], which travels with the request; each `RecordLayer` in the
 //! stack writes into it what the layer above has found out, since a request that is refused below does not come
 //! back up. A call that has held money ends twice, for its client and in the ledger, in either order: the
 //! second end writes the line, and sends the spans where the call is traced.
