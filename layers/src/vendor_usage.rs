@@ -308,6 +308,7 @@ impl ChatUsage {
 }
 
 /// The `usage` of a messages answer. Cumulative: what a later event repeats replaces what an earlier one said.
+#[cfg(feature = "passthrough")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MessagesUsage {
     input_tokens: Count,
@@ -320,6 +321,7 @@ pub(crate) struct MessagesUsage {
     served: Served,
 }
 
+#[cfg(feature = "passthrough")]
 impl MessagesUsage {
     /// Reads the object, JSON; `None` if it is no such object.
     pub(crate) fn of(json: &str) -> Option<Self> {
