@@ -157,7 +157,7 @@ impl AccountAudit {
 
     /// A call.
     pub fn call(&mut self, receipt: &Receipt) {
-        self.moved(receipt);
+        self.call_money(receipt.number, &receipt.key, &CallMoney::from(receipt));
         if let Some(settled) = &mut self.settled
             && receipt.booked != Booked::Stale
             && !settled.insert(receipt.number)
@@ -166,36 +166,40 @@ impl AccountAudit {
         }
     }
 
-    fn moved(&mut self, receipt: &Receipt) {
-        let Receipt {
-            number,
-            key,
-            cost_rub,
-            charged_rub,
-            loss_rub,
-            booked,
-            ..
-        } = receipt;
-        let (cost, charged, loss) = (micro(*cost_rub), micro(*charged_rub), micro(*loss_rub));
-        let moved = matches!(booked, Booked::Held | Booked::Late | Booked::Forced);
-        let adds_up = if moved {
-            cost == charged + loss
-        } else {
-            charged == 0 && loss == 0
-        };
-        if !adds_up || charged < 0 || loss < 0 {
+    /// The money of a call.
+    pub(crate) fn call_money(&mut self, number: RequestNumber, key: &KeyId, money: &CallMoney) {
+        if !money.adds_up() {
+            let CallMoney {
+                cost,
+                charged,
+                loss,
+                ..
+            } = money;
             self.breaches.push(format!(
                 "I3 key {key}: call {number} cost {cost}, was charged {charged} and lost {loss} µ₽"
             ));
         }
-        if !moved {
+        if !money.moved() {
             return;
         }
-        if self.open.contains(number) {
-            self.breaches.push(open_and_ended(&self.books.id, *number));
+        if self.open.contains(&number) {
+            self.breaches.push(open_and_ended(&self.books.id, number));
         }
+        self.charged_in_all(key, money.charged, money.loss);
+    }
+
+    /// What calls of a key were charged and lost, in micro-rubles: of a store that adds up by itself those that
+    /// [add up](CallMoney::adds_up), beside no open hold.
+    pub(crate) fn charged_in_all(&mut self, key: &KeyId, charged: i128, lost: i128) {
         *self.charged.entry(key.clone()).or_default() += charged;
-        self.lost += loss;
+        self.lost += lost;
+    }
+
+    /// What the journal's entries sum to, in micro-rubles, for a store that adds up by itself.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn entered_in_all(&mut self, sum: i128) {
+        self.entered += sum;
+        self.entries_kept(sum);
     }
 
     /// A number that moved money has done so before.
@@ -424,6 +428,44 @@ impl AccountAudit {
     }
 }
 
+/// What a receipt says of money, in micro-rubles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallMoney {
+    pub(crate) booked: Booked,
+    pub(crate) cost: i128,
+    pub(crate) charged: i128,
+    pub(crate) loss: i128,
+}
+
+impl From<&Receipt> for CallMoney {
+    fn from(receipt: &Receipt) -> Self {
+        Self {
+            booked: receipt.booked,
+            cost: micro(receipt.cost_rub),
+            charged: micro(receipt.charged_rub),
+            loss: micro(receipt.loss_rub),
+        }
+    }
+}
+
+impl CallMoney {
+    /// Whether it moved money: what is stale did not.
+    pub(crate) const fn moved(&self) -> bool {
+        matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
+    }
+
+    /// Whether what was charged and lost is what it cost, and nothing where no money moved (I3).
+    pub(crate) const fn adds_up(&self) -> bool {
+        let (charged, loss) = (self.charged, self.loss);
+        let sum = if self.moved() {
+            charged + loss == self.cost
+        } else {
+            charged == 0 && loss == 0
+        };
+        sum && charged >= 0 && loss >= 0
+    }
+}
+
 /// So many of one account are listed, the rest is counted.
 const BREACHES_MAX: usize = 100;
 
@@ -488,14 +530,17 @@ mod tests {
         id.parse().unwrap()
     }
 
-    /// 150 were entered, 10 charged, 30 are held.
-    pub(super) fn books() -> Snapshot {
-        let key = |id: &str, spent: i64, held: i64| KeySnapshot {
+    fn snapshot(id: &str, spent: i64, held: i64) -> KeySnapshot {
+        KeySnapshot {
             id: key(id),
             spent_rub: MicroRub::new(spent),
             held_rub: MicroRub::new(held),
             before_rub: None,
-        };
+        }
+    }
+
+    /// 150 were entered, 10 charged, 30 are held.
+    pub(super) fn books() -> Snapshot {
         Snapshot {
             id: "acme".parse().unwrap(),
             balance_rub: MicroRub::new(140),
@@ -503,7 +548,7 @@ mod tests {
             spent_rub: MicroRub::new(10),
             loss_rub: MicroRub::new(2),
             entered_rub: MicroRub::new(150),
-            keys: vec![key("k1", 10, 30), key("k2", 0, 0)],
+            keys: vec![snapshot("k1", 10, 30), snapshot("k2", 0, 0)],
             holds: vec![hold(1, "k1", 20), hold(2, "k1", 10)],
             journal_complete: true,
         }
@@ -704,6 +749,79 @@ mod tests {
             breaches[0].starts_with("I3 account acme: balance 140"),
             "{breaches:?}"
         );
+    }
+
+    /// A store that adds up by itself is told the same.
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn a_journal_in_sums_is_judged_as_line_by_line() {
+        let in_sums = |books: Snapshot, lines: &[JournalLine]| {
+            let mut audit = AccountAudit::new(books);
+            let (mut entered, mut sums) = (0, BTreeMap::<KeyId, (i128, i128)>::new());
+            for line in lines {
+                let receipt = match line {
+                    JournalLine::Entry { amount_rub, .. } => {
+                        entered += micro(*amount_rub);
+                        continue;
+                    }
+                    JournalLine::Call(receipt) => receipt,
+                };
+                let money = CallMoney::from(receipt);
+                if !money.adds_up() {
+                    audit.call_money(receipt.number, &receipt.key, &money);
+                } else if money.moved() {
+                    let (charged, lost) = sums.entry(receipt.key.clone()).or_default();
+                    *charged += money.charged;
+                    *lost += money.loss;
+                }
+            }
+            audit.entered_in_all(entered);
+            for (key, (charged, lost)) in &sums {
+                audit.charged_in_all(key, *charged, *lost);
+            }
+            audit.finish()
+        };
+        let no_holds = || Snapshot {
+            held_rub: MicroRub::ZERO,
+            keys: vec![snapshot("k1", 10, 0), snapshot("k2", 0, 0)],
+            holds: Vec::new(),
+            ..books()
+        };
+        assert_eq!(in_sums(no_holds(), &journal()), Vec::<String>::new());
+        let booked = [
+            Booked::Held,
+            Booked::Late,
+            Booked::Forced,
+            Booked::Stale,
+            Booked::NoAccount,
+            Booked::Released,
+        ];
+        for (n, booked) in (10..).zip(booked) {
+            for (cost, charged, loss) in [
+                (0, 0, 0),
+                (3, 3, 0),
+                (3, 1, 2),
+                (3, 0, 0),
+                (3, 3, 3),
+                (3, 4, -1),
+                (0, -1, 1),
+            ] {
+                for complete in [true, false] {
+                    let books = Snapshot {
+                        journal_complete: complete,
+                        ..no_holds()
+                    };
+                    let mut lines = journal();
+                    lines.push(call(n, cost, charged, loss, booked));
+                    let says = found(books.clone(), &lines);
+                    assert_eq!(
+                        in_sums(books, &lines),
+                        says,
+                        "{booked:?} {cost} {charged} {loss}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,18 +1,21 @@
 //! All the books of one ledger put into an empty one, as when an operator moves from a file to Redis.
 //!
-//! [`copy`] reads account by account, each at one moment, and audits what it reads. What the target had
-//! from an earlier run that was broken off is gone over again. No gateway may serve from either meanwhile:
-//! a [`Target`] lets none in until [`Target::publish`].
+//! [`copy`] is an [`Export`] that is restored: it reads account by account, each at one moment, and audits what it
+//! writes. What the target had from an earlier run that was broken off is gone over again. No gateway may serve from
+//! either meanwhile: a [`Target`] lets none in until [`Target::publish`].
+
+mod export;
+mod restore;
 
 use std::collections::HashMap;
 
-use super::{
-    audit::{AccountAudit, Snapshot},
-    contract::{
-        AccountBooks, BookError, JournalLine, JournalPart, Ledger, LedgerAdmin, TariffVersion,
-    },
+use self::restore::Restore;
+use super::contract::{
+    AccountBooks, BookError, JournalLine, JournalPages, Ledger, LedgerAdmin, TariffVersion,
 };
 use crate::{account::AccountId, money::MicroRub};
+
+pub use self::export::Export;
 
 /// A ledger that can be copied from.
 pub trait Source: LedgerAdmin + Ledger {
@@ -134,10 +137,10 @@ pub async fn copy<S: Source, T: Target>(
     mut progress: impl FnMut(&Copied),
 ) -> Result<Copied, CopyError> {
     let mut copied = Copied::default();
-    for account in from.accounts().await? {
-        let books = from.books(&account.id).await?;
+    let mut export = Export::whole(from).await?;
+    while let Some(books) = export.next(from).await? {
         if !books.holds.is_empty() {
-            return Err(CopyError::HoldsOpen(account.id));
+            return Err(CopyError::HoldsOpen(books.view.id));
         }
         copied.accounts += 1;
         if to.has(&books).await? {
@@ -153,45 +156,22 @@ pub async fn copy<S: Source, T: Target>(
     Ok(copied)
 }
 
+/// How many lines its journal had.
 async fn copy_account<S: Source, T: Target>(
     from: &S,
     to: &mut T,
     books: &AccountBooks,
 ) -> Result<u64, CopyError> {
-    let account = &books.view.id;
-    let mut audit = AccountAudit::new(Snapshot::from(books));
-    let mut entries = HashMap::new();
-    let (mut after, mut count) = (None::<String>, 0);
-    loop {
-        let part = JournalPart {
-            after: after.as_deref(),
-            end: Some(&books.journal_end),
-            ..JournalPart::whole()
-        };
-        let page = from.journal(account, &part).await?;
-        for line in &page.lines {
-            audit.line(line);
-            if let JournalLine::Entry { id, amount_rub, .. } = line {
-                entries.insert(id.clone(), *amount_rub);
-            }
-        }
-        to.lines(account, &page.lines, !books.journal_complete)
-            .await?;
-        count += page.lines.len() as u64;
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
+    let mut restore = Restore::begin(to, books);
+    let mut pages = JournalPages::up_to(books);
+    while let Some(lines) = pages.next(from).await? {
+        restore.lines(&lines).await?;
     }
-    let breaches = audit.finish();
-    if !breaches.is_empty() {
-        return Err(CopyError::Breach(breaches));
-    }
+    let mut restored = restore.journal_done()?;
     if !books.journal_complete {
-        entries.extend(from.entries(account).await?);
+        restored.add_entries(from.entries(&books.view.id).await?);
     }
-    to.account(books, &entries).await?;
-    Ok(count)
+    Ok(restored.finish().await?)
 }
 
 /// The sums of a ledger, in micro-rubles.
@@ -251,23 +231,24 @@ pub async fn compare(
             found.different.push(id);
         }
     };
-    for account in from.accounts().await? {
-        let ours = from.books(&account.id).await?;
+    let mut export = Export::whole(from).await?;
+    while let Some(ours) = export.next(from).await? {
         found.from.add(&ours);
-        let same = match to.books(&account.id).await {
+        let same = match to.books(&ours.view.id).await {
             Ok(theirs) => same(&ours, &theirs),
             Err(BookError::NotFound) => false,
             Err(error) => return Err(error),
         };
         if !same {
-            differs(account.id, &mut found);
+            differs(ours.view.id, &mut found);
         }
     }
-    for account in to.accounts().await? {
-        found.to.add(&to.books(&account.id).await?);
-        match from.account(&account.id).await {
+    let mut export = Export::whole(to).await?;
+    while let Some(theirs) = export.next(to).await? {
+        found.to.add(&theirs);
+        match from.account(&theirs.view.id).await {
             Ok(_) => {}
-            Err(BookError::NotFound) => differs(account.id, &mut found),
+            Err(BookError::NotFound) => differs(theirs.view.id, &mut found),
             Err(error) => return Err(error),
         }
     }

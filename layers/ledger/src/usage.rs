@@ -125,6 +125,8 @@ pub struct Bounds {
     pub input_limit: u64,
     /// The input where nobody has counted it.
     pub input_estimate: u64,
+    /// Of that, what is sound.
+    pub sound_estimate: u64,
     /// The output tokens that were held for.
     pub output_bound: u64,
     /// What no honest count of output exceeds.
@@ -133,6 +135,8 @@ pub struct Bounds {
     pub calls_max: Option<u64>,
     /// The class of what was written to the cache for a time that the vendor does not tell, if it is none of the four.
     pub cache_write: Option<Class>,
+    /// The class of output that nobody has counted, if it may be more than text.
+    pub output_class: Option<Class>,
 }
 
 /// The usage that a call is charged for.
@@ -169,7 +173,9 @@ impl Bounds {
         let mut estimated = bounded || reading.suspect;
         // No call is without input.
         if usage.input_total() == 0 {
-            (usage.input, estimated) = (self.input_estimate, true);
+            let sound = self.sound_estimate;
+            (usage.input, estimated) = (self.input_estimate.saturating_sub(sound), true);
+            *usage.classes.get_mut(Class::InputAudio) = sound;
         }
         // No output reported for text that was there, or no count of it yet.
         let missing = match reading.end {
@@ -179,7 +185,16 @@ impl Bounds {
         if missing {
             // The vendor was sent this ceiling; by bytes alone Russian would be counted twice.
             let output = seen.min(self.output_bound).max(usage.output);
-            (usage.output, estimated) = (output, true);
+            estimated = true;
+            match self.output_class {
+                None => usage.output = output,
+                Some(class) => {
+                    // Not less than what is counted apart already.
+                    let counted = usage.output_total();
+                    let more = usage.classes.get_mut(class);
+                    *more = more.saturating_add(output.saturating_sub(counted));
+                }
+            }
         }
         Counted {
             usage,
@@ -266,6 +281,9 @@ pub struct Reading {
     pub unknown: bool,
     /// Something about the reported usage made no sense and was repaired.
     pub suspect: bool,
+    /// The vendor has answered what its caller cannot be given, since the call brought about too much of it: it is
+    /// charged as an answer that has come.
+    pub answered: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
     /// All text has come, and only the usage is missing.
@@ -355,6 +373,16 @@ impl Meter {
         };
     }
 
+    /// The vendor's answer is an error: nothing was used, unless it has counted something, or had answered.
+    pub fn failed(&self) {
+        let used = |reading: &Reading| {
+            reading.answered || reading.usage.is_some_and(|usage| !usage.is_zero())
+        };
+        if !self.look(used) {
+            self.refused();
+        }
+    }
+
     /// Changes several readings at once.
     pub fn update(&self, change: impl FnOnce(&mut Reading)) {
         change(&mut self.lock());
@@ -426,6 +454,34 @@ mod tests {
                 "{end:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_nobody_has_counted_is_of_the_class_that_was_asked_for() {
+        let bounds = Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            input_estimate: 20,
+            sound_estimate: 15,
+            output_bound: 50,
+            output_limit: 60,
+            output_class: Some(Class::OutputAudio),
+            ..Bounds::default()
+        };
+        let counted = bounds.count(&Reading {
+            text_bytes: 40,
+            end: Some(End::ClientLeft),
+            ..Reading::default()
+        });
+        let classes = Counts::default()
+            .with(Class::InputAudio, 15)
+            .with(Class::OutputAudio, 10);
+        let usage = Usage {
+            input: 5,
+            classes,
+            ..Usage::default()
+        };
+        assert_eq!((counted.usage, counted.estimated), (usage, true));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::{AccountAudit, Snapshot};
 use crate::{
     account::AccountId,
-    contract::{Audit, BookError, JournalPage, JournalPart, LedgerAdmin},
+    contract::{Audit, BookError, JournalPage, JournalPages, JournalPart, LedgerAdmin},
     number::RequestNumber,
 };
 
@@ -97,22 +97,14 @@ async fn one<S: Source>(
         keys,
         journal_end,
     } = standing;
-    let mut after: Option<String> = None;
-    loop {
-        let part = JournalPart {
-            after: after.as_deref(),
-            end: Some(&journal_end),
-            ..JournalPart::whole()
-        };
-        let (page, twice) = source.journal(id, &part).await?;
-        page.lines.iter().for_each(|line| audit.line(line));
+    let mut pages = JournalPages::new(id.clone(), journal_end);
+    while let Some((account, part)) = pages.asked() {
+        let (page, twice) = source.journal(account, &part).await?;
+        let lines = pages.turned(page);
+        lines.iter().for_each(|line| audit.line(line));
         twice
             .into_iter()
             .for_each(|number| audit.settled_twice(number));
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
     }
     let open: Vec<RequestNumber> = audit.books.holds.iter().map(|hold| hold.number).collect();
     if let Some(number) = source.ended(id, &open).await? {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Booked, Item};
+use super::{AccountBooks, BookError, Booked, Item, LedgerAdmin};
 use crate::{
     account::{AccountId, KeyId},
     money::MicroRub,
@@ -106,4 +106,84 @@ pub struct JournalPage {
     pub lines: Vec<JournalLine>,
     /// Where to go on; `None` at the end.
     pub next: Option<String>,
+}
+
+/// Reads an account's journal to its end, page after page.
+///
+/// ```
+/// # use tollgate_ledger::contract::{AccountBooks, BookError, JournalPages, LedgerAdmin};
+/// async fn lines<L: LedgerAdmin>(ledger: &L, books: &AccountBooks) -> Result<usize, BookError> {
+///     let mut pages = JournalPages::up_to(books);
+///     let mut lines = 0;
+///     while let Some(page) = pages.next(ledger).await? {
+///         lines += page.len();
+///     }
+///     Ok(lines)
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct JournalPages {
+    account: AccountId,
+    end: String,
+    next: NextPage,
+}
+
+#[derive(Clone, Debug)]
+enum NextPage {
+    First,
+    After(String),
+    None,
+}
+
+impl JournalPages {
+    /// The lines that these books count, and no later ones.
+    #[must_use]
+    pub fn up_to(books: &AccountBooks) -> Self {
+        Self::new(books.view.id.clone(), books.journal_end.clone())
+    }
+
+    pub(crate) const fn new(account: AccountId, end: String) -> Self {
+        Self {
+            account,
+            end,
+            next: NextPage::First,
+        }
+    }
+
+    /// The next page's lines, oldest first; `None` behind the last page. Asked again after an error, it asks for the
+    /// same page.
+    ///
+    /// # Errors
+    /// See [`LedgerAdmin::journal`].
+    pub async fn next<L: LedgerAdmin + ?Sized>(
+        &mut self,
+        ledger: &L,
+    ) -> Result<Option<Vec<JournalLine>>, BookError> {
+        let Some((account, part)) = self.asked() else {
+            return Ok(None);
+        };
+        let page = ledger.journal(account, &part).await?;
+        Ok(Some(self.turned(page)))
+    }
+
+    /// Which page is next.
+    pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
+        let after = match &self.next {
+            NextPage::First => None,
+            NextPage::After(line) => Some(line.as_str()),
+            NextPage::None => return None,
+        };
+        let part = JournalPart {
+            after,
+            end: Some(&self.end),
+            ..JournalPart::whole()
+        };
+        Some((&self.account, part))
+    }
+
+    /// Goes on behind the page that was asked for.
+    pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
+        self.next = page.next.map_or(NextPage::None, NextPage::After);
+        page.lines
+    }
 }

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    journal::{JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt},
+    journal::{JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPages, JournalPart, Receipt},
     views::{AccountBooks, AccountView, KeyChange, KeyView, OpenHold, PeriodView},
 };
 use crate::{

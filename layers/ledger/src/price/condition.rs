@@ -162,7 +162,8 @@ impl Condition {
     }
 
     /// Which of two that hold decides: the one that says more of how the call was served, then the one for more input.
-    pub(super) fn rank(&self) -> (usize, Option<u64>) {
+    #[must_use]
+    pub fn rank(&self) -> (usize, Option<u64>) {
         let said = self.labels().into_iter().filter(|label| !label.is_empty());
         (said.count(), self.above_input_tokens)
     }

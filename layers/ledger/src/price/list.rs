@@ -159,16 +159,21 @@ impl PriceList {
         .map(|(_, unpriced, _)| unpriced)
     }
 
+    /// The prices that may hold instead of the usual one for a request that has at most so many tokens of input and asks
+    /// to be served so.
+    pub fn may_hold(&self, input_tokens: u64, asked: &Served) -> impl Iterator<Item = &Arc<Price>> {
+        let rules = self.rules.iter().flat_map(|rules| rules.iter());
+        rules.filter(move |price| price.condition.can_hold(input_tokens, asked))
+    }
+
     /// The rates that no charge of the request exceeds, however it is served, if it has at most so many tokens of input.
     #[must_use]
     pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
-        let mut bound = Bound::of(&self.usual, &asked.classes);
-        for price in self.rules.iter().flat_map(|rules| rules.iter()) {
-            if price.condition.can_hold(input_tokens, &asked.served) {
-                bound = bound.max(Bound::of(price, &asked.classes));
-            }
-        }
-        bound
+        let usual = Bound::of(&self.usual, &asked.classes);
+        self.may_hold(input_tokens, &asked.served)
+            .fold(usual, |bound, price| {
+                bound.max(Bound::of(price, &asked.classes))
+            })
     }
 
     /// What `usage` costs that was `served` so.

@@ -10,8 +10,10 @@ use rusqlite::{CachedStatement, Connection, params};
 use uuid::fmt::Hyphenated;
 
 use crate::{
-    account::{AccountId, KeyId},
-    contract::{Item, Receipt},
+    account::{AccountId, KeyId, KeyRecord},
+    book::Millis,
+    ceiling::Ceilings,
+    contract::{Entry, Item, Receipt, TariffVersion},
     durable::{
         crash_log,
         file::{in_one_commit, integer, number_text, one, to_json},
@@ -106,69 +108,92 @@ impl<'a> Batch<'a, '_> {
                 id,
                 name,
                 suspended,
-            } => {
-                let sql = "INSERT INTO accounts (id, name, suspended, balance, loss) VALUES (?1, ?2, ?3, 0, 0)
-                           ON CONFLICT (id) DO UPDATE SET name = excluded.name, suspended = excluded.suspended";
-                one(conn
-                    .prepare_cached(sql)?
-                    .execute(params![&**id, name, suspended])?)
-            }
+            } => write_account(conn, id, name, *suspended),
             Record::Entry {
                 account,
                 entry,
                 at_ms,
                 balance,
-            } => {
-                let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-                           ON CONFLICT (account, id) DO NOTHING";
-                let row = params![
-                    &**account,
-                    entry.id,
-                    entry.amount.micro(),
-                    entry.reason,
-                    integer(*at_ms)
-                ];
-                conn.prepare_cached(sql)?.execute(row)?;
-                let sql = "UPDATE accounts SET balance = ?2 WHERE id = ?1";
-                one(conn
-                    .prepare_cached(sql)?
-                    .execute(params![&**account, balance.micro()])?)
-            }
-            Record::Key { record, ceilings } => {
-                // Nothing is written where there is no account.
-                let sql = "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
-                           SELECT ?1, ?2, ?3, ?4, ?5, ?6, 0, ?7 FROM accounts WHERE id = ?2
-                           ON CONFLICT (id) DO UPDATE SET
-                               ceiling = excluded.ceiling, ceiling_month = excluded.ceiling_month,
-                               ceiling_day = excluded.ceiling_day, record = excluded.record";
-                let row = params![
-                    &*record.id,
-                    &*record.account,
-                    record.digest.to_string(),
-                    ceilings.total.map(MicroRub::micro),
-                    ceilings.month.map(MicroRub::micro),
-                    ceilings.day.map(MicroRub::micro),
-                    to_json(record)?
-                ];
-                one(conn.prepare_cached(sql)?.execute(row)?)
-            }
+            } => write_entry(conn, account, entry, *at_ms, *balance),
+            Record::Key { record, ceilings } => write_key(conn, record, *ceilings),
             Record::Noted(running) => crash_log::note(conn, running),
             Record::Forgotten(number) => crash_log::forget(conn, *number),
             Record::Tariff {
                 version,
                 fingerprint,
-            } => {
-                let sql =
-                    "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
-                let row = params![
-                    integer(version.id),
-                    integer(version.effective_from_ms),
-                    fingerprint
-                ];
-                one(conn.prepare_cached(sql)?.execute(row)?)
-            }
+            } => write_tariff(conn, *version, fingerprint),
         }
     }
+}
+
+fn write_account(
+    conn: &Connection,
+    id: &AccountId,
+    name: &str,
+    suspended: bool,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO accounts (id, name, suspended, balance, loss) VALUES (?1, ?2, ?3, 0, 0)
+               ON CONFLICT (id) DO UPDATE SET name = excluded.name, suspended = excluded.suspended";
+    one(conn
+        .prepare_cached(sql)?
+        .execute(params![&**id, name, suspended])?)
+}
+
+fn write_entry(
+    conn: &Connection,
+    account: &AccountId,
+    entry: &Entry,
+    at_ms: Millis,
+    balance: MicroRub,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+               ON CONFLICT (account, id) DO NOTHING";
+    let row = params![
+        &**account,
+        entry.id,
+        entry.amount.micro(),
+        entry.reason,
+        integer(at_ms)
+    ];
+    conn.prepare_cached(sql)?.execute(row)?;
+    let sql = "UPDATE accounts SET balance = ?2 WHERE id = ?1";
+    one(conn
+        .prepare_cached(sql)?
+        .execute(params![&**account, balance.micro()])?)
+}
+
+/// Nothing is written where there is no account, which is an error then.
+fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusqlite::Result<()> {
+    let sql =
+        "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
+               SELECT ?1, ?2, ?3, ?4, ?5, ?6, 0, ?7 FROM accounts WHERE id = ?2
+               ON CONFLICT (id) DO UPDATE SET
+                   ceiling = excluded.ceiling, ceiling_month = excluded.ceiling_month,
+                   ceiling_day = excluded.ceiling_day, record = excluded.record";
+    let row = params![
+        &*record.id,
+        &*record.account,
+        record.digest.to_string(),
+        ceilings.total.map(MicroRub::micro),
+        ceilings.month.map(MicroRub::micro),
+        ceilings.day.map(MicroRub::micro),
+        to_json(record)?
+    ];
+    one(conn.prepare_cached(sql)?.execute(row)?)
+}
+
+fn write_tariff(
+    conn: &Connection,
+    version: TariffVersion,
+    fingerprint: &str,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
+    let row = params![
+        integer(version.id),
+        integer(version.effective_from_ms),
+        fingerprint
+    ];
+    one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
 /// Writes receipts.

@@ -21,7 +21,10 @@ use std::{
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
 use serde::de::DeserializeOwned;
 
-use super::batch;
+use super::{
+    audit::{self, MissingReceipts},
+    batch,
+};
 use crate::{
     BoxError,
     account::{AccountId, KeyId, KeyRecord},
@@ -144,65 +147,6 @@ pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, in
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
     vendor_cost";
 
-/// Receipts may be trimmed by age one day, so their sums bound the books from below.
-const BREACHES: &str = "
-WITH by_key AS MATERIALIZED (
-         SELECT account, key, sum(charged) AS charged_sum, sum(loss) AS loss_sum,
-                sum(booked IN ('held', 'late', 'forced') AND cost <> charged + loss) AS torn
-         FROM receipts GROUP BY account, key),
-     lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account),
-     entered AS (SELECT account, sum(amount) AS total FROM entries GROUP BY account),
-     spent AS (SELECT account, sum(used) AS total FROM keys GROUP BY account)
-SELECT format('I3 account %s: balance %d, entered %d less used %d µ₽',
-              a.id, a.balance, coalesce(entered.total, 0), coalesce(spent.total, 0))
-FROM accounts a LEFT JOIN entered ON entered.account = a.id LEFT JOIN spent ON spent.account = a.id
-WHERE a.balance <> coalesce(entered.total, 0) - coalesce(spent.total, 0)
-UNION ALL
-SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽',
-              by_key.key, coalesce(k.used, 0), by_key.charged_sum)
-FROM by_key LEFT JOIN keys k ON k.id = by_key.key AND k.account = by_key.account
-WHERE by_key.charged_sum > coalesce(k.used, 0)
-UNION ALL
-SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, lost.total)
-FROM accounts a JOIN lost ON lost.account = a.id WHERE lost.total > a.loss
-UNION ALL
-SELECT format('I3 key %s: on %d receipts the cost is not charge and loss', by_key.key, by_key.torn)
-FROM by_key WHERE by_key.torn > 0
-UNION ALL
-SELECT format('I3 key %s: there is no account %s', k.id, k.account)
-FROM keys k LEFT JOIN accounts a ON a.id = k.account WHERE a.id IS NULL
-UNION ALL
-SELECT format('I3 account %s: there are entries but no account', entered.account)
-FROM entered LEFT JOIN accounts a ON a.id = entered.account WHERE a.id IS NULL
-UNION ALL
-SELECT format('I4 account %s: balance %d, loss %d µ₽', id, balance, loss)
-FROM accounts WHERE balance < 0 OR loss < 0
-UNION ALL
-SELECT format('I4 key %s: used %d µ₽', id, used) FROM keys WHERE used < 0
-UNION ALL
-SELECT format('I3 key %s: used %d, but %d µ₽ before its day or month began',
-              id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)))
-FROM keys WHERE max(coalesce(month_before, 0), coalesce(day_before, 0)) > used
-LIMIT 100
-";
-
-/// What receipts should be there and are not: nothing trims them yet. No reason to refuse to run, for
-/// what they say has been charged.
-const MISSING: &str = "
-WITH by_key AS MATERIALIZED (
-         SELECT account, key, sum(charged) AS charged_sum, sum(loss) AS loss_sum
-         FROM receipts GROUP BY account, key),
-     lost AS (SELECT account, sum(loss_sum) AS total FROM by_key GROUP BY account)
-SELECT format('I3 key %s: used %d, but its receipts sum to %d µ₽', k.id, k.used, coalesce(by_key.charged_sum, 0))
-FROM keys k LEFT JOIN by_key ON by_key.key = k.id AND by_key.account = k.account
-WHERE k.used > coalesce(by_key.charged_sum, 0) AND k.account NOT IN (SELECT account FROM forgotten)
-UNION ALL
-SELECT format('I3 account %s: loss %d, but its receipts sum to %d µ₽', a.id, a.loss, coalesce(lost.total, 0))
-FROM accounts a LEFT JOIN lost ON lost.account = a.id
-WHERE a.loss > coalesce(lost.total, 0) AND a.id NOT IN (SELECT account FROM forgotten)
-LIMIT 100
-";
-
 /// Why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -309,7 +253,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     };
     add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
-    let breaches = breaches(&books).map_err(failed)?;
+    let breaches = audit::breaches(&books, MissingReceipts::Allowed).map_err(failed)?;
     if !breaches.is_empty() {
         return Err(OpenError::Mismatch {
             path: path.clone(),
@@ -356,20 +300,6 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// Breaches of the invariants in the file, in words that begin with the invariant's name.
-pub(super) fn breaches(conn: &Connection) -> rusqlite::Result<Vec<String>> {
-    conn.prepare(BREACHES)?
-        .query_map([], |row| row.get(0))?
-        .collect()
-}
-
-/// Receipts that should be there and are not, in the same words.
-pub(super) fn missing(conn: &Connection) -> rusqlite::Result<Vec<String>> {
-    conn.prepare(MISSING)?
-        .query_map([], |row| row.get(0))?
-        .collect()
-}
-
 /// Settles the calls that ran when an earlier process died, by what it had noted last.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
     let mut records = Vec::new();
@@ -389,6 +319,25 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
 }
 
 pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
+    let mut state = State::default();
+    load_accounts(conn, &mut state)?;
+    load_keys(conn, &mut state)?;
+    let mut select = conn.prepare("SELECT account FROM forgotten")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        state.restore_forgotten(parsed(row, 0)?);
+    }
+    let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
+                             (SELECT coalesce(max(at_ms), 0) FROM receipts))";
+    let newest = conn.query_row(select, [], |row| count(row, 0))?;
+    state.restore_newest(newest, now_ms());
+    if let Some((version, fingerprint)) = tariff(conn)? {
+        state.restore_tariff(version, fingerprint);
+    }
+    Ok(state)
+}
+
+fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let mut entries: HashMap<String, HashMap<String, MicroRub>> = HashMap::new();
     let mut select = conn.prepare("SELECT account, id, amount FROM entries")?;
     let mut rows = select.query([])?;
@@ -398,8 +347,6 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
             .or_default()
             .insert(row.get(1)?, amount(row, 2)?);
     }
-
-    let mut state = State::default();
     let mut select = conn.prepare("SELECT id, name, suspended, balance, loss FROM accounts")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
@@ -409,7 +356,11 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
         let account = Account::restored(row.get(2)?, amount(row, 3)?, amount(row, 4)?, entries);
         state.put_account(parsed(row, 0)?, row.get(1)?, account);
     }
+    Ok(())
+}
 
+/// Their accounts are loaded.
+fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
     let mut select = conn.prepare(select)?;
@@ -432,32 +383,20 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
         };
         state.restore_key(record, money);
     }
+    Ok(())
+}
 
-    let mut select = conn.prepare("SELECT account FROM forgotten")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        state.restore_forgotten(parsed(row, 0)?);
-    }
-
-    let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
-                             (SELECT coalesce(max(at_ms), 0) FROM receipts))";
-    let newest = conn.query_row(select, [], |row| count(row, 0))?;
-    state.restore_newest(newest, now_ms());
-
+/// The version in force and its fingerprint.
+fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>> {
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {
-        Ok((
-            TariffVersion {
-                id: count(row, 0)?,
-                effective_from_ms: count(row, 1)?,
-            },
-            row.get::<_, String>(2)?,
-        ))
+        let version = TariffVersion {
+            id: count(row, 0)?,
+            effective_from_ms: count(row, 1)?,
+        };
+        Ok((version, row.get(2)?))
     });
-    if let Some((version, fingerprint)) = newest.optional()? {
-        state.restore_tariff(version, fingerprint);
-    }
-    Ok(state)
+    newest.optional()
 }
 
 /// The receipt of a call.

@@ -19,6 +19,7 @@
 //! more may be sold on it. What had been acknowledged is in the file. Calls that were running are
 //! charged at the next start as far as their last [checkpoint](Ledger::checkpoint) says.
 
+mod audit;
 mod batch;
 mod copy;
 mod file;
@@ -35,11 +36,12 @@ use std::{
 
 use rusqlite::Connection;
 
-pub use self::{copy::SqliteCopy, file::OpenError};
 use self::{
+    audit::MissingReceipts,
     journal::JournalRange,
     writer::{Haste, WrittenBook},
 };
+pub use self::{copy::SqliteCopy, file::OpenError};
 use super::{
     contract::{
         AccountBooks, AccountView, Audit, BookError, Booked, Entry, Hold, JournalPage, JournalPart,
@@ -388,18 +390,17 @@ impl LedgerAdmin for SqliteLedger {
     async fn audit(&self) -> Result<Audit, BookError> {
         let (mut audit, open) = self.look(|state| (state.book.audit(), open_holds(state)))?;
         let numbers = open.iter().map(|(_, number)| *number).collect::<Vec<_>>();
-        let (breaches, missing, settled) = self
+        let (breaches, settled) = self
             .read(move |conn| {
+                let moment = conn.unchecked_transaction()?;
                 Ok((
-                    file::breaches(conn)?,
-                    file::missing(conn)?,
-                    journal::settled_among(conn, &numbers)?,
+                    audit::breaches(&moment, MissingReceipts::Breach)?,
+                    journal::settled_among(&moment, &numbers)?,
                 ))
             })
             .await
             .map_err(BookError::Unavailable)?;
         audit.breaches.extend(breaches);
-        audit.breaches.extend(missing);
         // A hold ends before its receipt is in the file: what is both was not just settled.
         let both = self.look(|state| {
             open.into_iter()

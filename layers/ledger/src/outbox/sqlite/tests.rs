@@ -122,6 +122,35 @@ async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
     (log, path)
 }
 
+/// As it wrote it: `tests/before_classes` of this crate.
+#[tokio::test]
+async fn an_outbox_of_the_release_before_classes_is_told_as_it_was() {
+    const OUTBOX: &str = include_str!("../../../tests/before_classes/outbox.sql");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("outbox.db");
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(OUTBOX)
+        .unwrap();
+    let left = SqliteLog::open(&path).unwrap().load().await.unwrap();
+    let [call] = left.as_slice() else {
+        panic!("{left:?}");
+    };
+    assert!(!call.done);
+    let Ending::Settle(settlement) = &call.ending else {
+        panic!("{call:?}");
+    };
+    let item = &settlement.item;
+    assert_eq!(
+        (settlement.cost.micro(), item.usage.input, item.usage.output),
+        (4150, 9, 37)
+    );
+    assert!(item.usage.classes.is_empty() && !item.unpriced && item.vendor_cost_rub.is_none());
+    // Nothing is added to it when it is written again: that release could go on with the file.
+    let written = serde_json::to_string(&**settlement).unwrap();
+    assert!(OUTBOX.contains(&written), "{written}");
+}
+
 fn released(index: u16) -> Ending {
     Ending::Release {
         number: number(index),

@@ -1,5 +1,6 @@
 mod agreement;
 mod batch;
+mod before_classes;
 mod opening;
 mod restart;
 

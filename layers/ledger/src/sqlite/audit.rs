@@ -1,0 +1,251 @@
+//! What a ledger file shows to an [audit](crate::audit): its accounts, keys and entries, then each receipt once, in the
+//! order in which they lie there.
+//!
+//! A file is judged before it is opened, so this must be fast with millions of receipts. SQL only reads: to have it add
+//! up by account and key costs a sort of all receipts, which is more than to add up here.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use rusqlite::{Connection, Row};
+use serde::{
+    Deserialize,
+    de::value::{Error as WordError, StrDeserializer},
+};
+
+use super::file::amount;
+use crate::{
+    BoxError,
+    account::KeyId,
+    audit::{AccountAudit, CallMoney, KeySnapshot, Snapshot},
+    contract::Booked,
+    durable::file::{parsed, unreadable},
+    money::MicroRub,
+};
+
+/// So many breaches of a file are listed.
+const BREACHES_MAX: usize = 100;
+
+/// Whether the books may have used more than their receipts say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MissingReceipts {
+    /// They may be trimmed by age one day. No reason to refuse to run, for what they said has been charged.
+    Allowed,
+    /// Not unless the account came from a ledger without its oldest receipts.
+    Breach,
+}
+
+/// Breaches of the invariants in the file, in words that begin with the invariant's name. A transaction is open, so that
+/// all is read at one moment.
+pub(super) fn breaches(
+    conn: &Connection,
+    missing: MissingReceipts,
+) -> rusqlite::Result<Vec<String>> {
+    let mut strays = Strays::default();
+    let mut books = accounts(conn, missing)?;
+    add_keys(conn, &mut books, &mut strays)?;
+    add_entries(conn, &mut books, &mut strays)?;
+    let mut judged: HashMap<String, Judged> = books
+        .into_iter()
+        .map(|(id, books)| (id, Judged::from(books)))
+        .collect();
+    add_receipts(conn, &mut judged, &mut strays)?;
+
+    let mut judged: Vec<(String, Judged)> = judged.into_iter().collect();
+    judged.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    let mut breaches = Vec::new();
+    for (_, account) in judged {
+        breaches.extend(account.finish()?);
+    }
+    breaches.extend(strays.0);
+    breaches.truncate(BREACHES_MAX);
+    Ok(breaches)
+}
+
+/// An account's books, and what its entries sum to.
+struct Books {
+    snapshot: Snapshot,
+    entered: i128,
+}
+
+fn accounts(
+    conn: &Connection,
+    missing: MissingReceipts,
+) -> rusqlite::Result<HashMap<String, Books>> {
+    let forgotten: HashSet<String> = conn
+        .prepare("SELECT account FROM forgotten")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut accounts = HashMap::new();
+    let mut select = conn.prepare("SELECT id, balance, loss FROM accounts")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(0)?;
+        let snapshot = Snapshot {
+            id: parsed(row, 0)?,
+            balance_rub: amount(row, 1)?,
+            loss_rub: amount(row, 2)?,
+            // No hold outlives its process.
+            held_rub: MicroRub::ZERO,
+            holds: Vec::new(),
+            // These sums are not kept.
+            spent_rub: MicroRub::ZERO,
+            entered_rub: MicroRub::ZERO,
+            keys: Vec::new(),
+            journal_complete: missing == MissingReceipts::Breach && !forgotten.contains(&id),
+        };
+        accounts.insert(
+            id,
+            Books {
+                snapshot,
+                entered: 0,
+            },
+        );
+    }
+    Ok(accounts)
+}
+
+fn add_keys(
+    conn: &Connection,
+    books: &mut HashMap<String, Books>,
+    strays: &mut Strays,
+) -> rusqlite::Result<()> {
+    let mut select = conn.prepare(
+        "SELECT account, id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)) FROM keys",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let account = text(row, 0)?;
+        match books.get_mut(account) {
+            Some(books) => books.snapshot.keys.push(KeySnapshot {
+                id: parsed(row, 1)?,
+                spent_rub: amount(row, 2)?,
+                held_rub: MicroRub::ZERO,
+                before_rub: Some(amount(row, 3)?),
+            }),
+            None => strays.add(account, "keys"),
+        }
+    }
+    Ok(())
+}
+
+fn add_entries(
+    conn: &Connection,
+    books: &mut HashMap<String, Books>,
+    strays: &mut Strays,
+) -> rusqlite::Result<()> {
+    let mut select = conn.prepare("SELECT account, amount FROM entries")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let account = text(row, 0)?;
+        match books.get_mut(account) {
+            Some(books) => books.entered += micro(row, 1)?,
+            None => strays.add(account, "entries"),
+        }
+    }
+    Ok(())
+}
+
+/// Goes over all receipts: what is done here is done for each call that there ever was.
+fn add_receipts(
+    conn: &Connection,
+    accounts: &mut HashMap<String, Judged>,
+    strays: &mut Strays,
+) -> rusqlite::Result<()> {
+    let mut select =
+        conn.prepare("SELECT number, account, key, booked, cost, charged, loss FROM receipts")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let account = text(row, 1)?;
+        match accounts.get_mut(account) {
+            Some(account) => account.receipt(row)?,
+            None => strays.add(account, "receipts"),
+        }
+    }
+    Ok(())
+}
+
+/// An account that is judged, and what its receipts have come to so far.
+struct Judged {
+    audit: AccountAudit,
+    /// Of the calls that add up, by key: what they were charged, and lost.
+    sums: HashMap<String, (i128, i128)>,
+}
+
+impl From<Books> for Judged {
+    fn from(books: Books) -> Self {
+        let Books { snapshot, entered } = books;
+        let used = snapshot.keys.iter();
+        let used = used.map(|key| i128::from(key.spent_rub.micro())).sum();
+        let mut audit = AccountAudit::new(Snapshot {
+            spent_rub: MicroRub::of_sum(used),
+            entered_rub: MicroRub::of_sum(entered),
+            ..snapshot
+        });
+        audit.entered_in_all(entered);
+        Self {
+            audit,
+            sums: HashMap::new(),
+        }
+    }
+}
+
+impl Judged {
+    fn receipt(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+        let money = CallMoney {
+            booked: booked(row, 3)?,
+            cost: micro(row, 4)?,
+            charged: micro(row, 5)?,
+            loss: micro(row, 6)?,
+        };
+        if !money.adds_up() {
+            let (number, key) = (parsed(row, 0)?, parsed(row, 2)?);
+            self.audit.call_money(number, &key, &money);
+        } else if money.moved() {
+            let key = text(row, 2)?;
+            let (charged, lost) = match self.sums.get_mut(key) {
+                Some(sums) => sums,
+                None => self.sums.entry(key.to_owned()).or_default(),
+            };
+            *charged += money.charged;
+            *lost += money.loss;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> rusqlite::Result<Vec<String>> {
+        for (key, (charged, lost)) in self.sums {
+            let key: KeyId = key
+                .parse()
+                .map_err(|error| unreadable(2, BoxError::from(error)))?;
+            self.audit.charged_in_all(&key, charged, lost);
+        }
+        Ok(self.audit.finish())
+    }
+}
+
+/// What belongs to no account, in words, as far as it is listed.
+#[derive(Default)]
+struct Strays(BTreeSet<String>);
+
+impl Strays {
+    fn add(&mut self, account: &str, what: &str) {
+        if self.0.len() < BREACHES_MAX {
+            let stray = format!("I3 account {account}: there are {what} but no account");
+            self.0.insert(stray);
+        }
+    }
+}
+
+fn text<'a>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<&'a str> {
+    let text = row.get_ref(index)?.as_str();
+    text.map_err(|error| unreadable(index, error.into()))
+}
+
+fn micro(row: &Row<'_>, index: usize) -> rusqlite::Result<i128> {
+    Ok(i128::from(row.get::<_, i64>(index)?))
+}
+
+fn booked(row: &Row<'_>, index: usize) -> rusqlite::Result<Booked> {
+    let word = StrDeserializer::<WordError>::new(text(row, index)?);
+    Booked::deserialize(word).map_err(|error| unreadable(index, error.into()))
+}
