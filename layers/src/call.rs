@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 pub use crate::{format::Format, segments::Segments};
 use crate::{
-    model::{Model, Route},
+    model::{Model, ModelKind, Route},
     price::{Asked, Class, Label, PriceList, Unpriced},
     session::SessionId,
     usage::Meter,
@@ -20,6 +20,8 @@ use crate::{
 pub struct Call {
     /// The format that the client speaks.
     pub format: Format,
+    /// The kind of model that is asked.
+    pub kind: ModelKind,
     /// The whole body.
     pub body: Bytes,
     /// The catalog name asked for.
@@ -58,6 +60,10 @@ pub struct InputSize {
     pub documents: u64,
     /// Bytes of inline images and documents, as sent (base64).
     pub binary_bytes: u64,
+    /// Inputs of a call for embeddings, each of which becomes a vector. No chat has any.
+    pub inputs: u64,
+    /// What came as tokens already.
+    pub tokens: u64,
 }
 
 /// What a call asks for that vendors bill apart, each with the field that asks for it, as errors name it.
@@ -68,13 +74,17 @@ pub struct Asks {
     fields: Vec<(Unpriced, Box<str>)>,
     /// The first field that asks for something that no model has a price for.
     unknown: Option<Box<str>>,
+    /// The first field with sound of which nobody can say how long it is.
+    unmeasured: Option<Box<str>>,
 }
 
 /// One such thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A class; of calls of a tool, so many more at most.
+    /// A class; of calls of a tool and of sound, so many more at most.
     Class(Class, u64),
+    /// Sound of which nobody can say how long it is.
+    UnmeasuredSound,
     /// `service_tier`.
     ServiceTier(Label),
     /// `speed`.
@@ -116,6 +126,10 @@ impl Asks {
                 self.unknown.get_or_insert_with(|| field().into());
                 return;
             }
+            Ask::UnmeasuredSound => {
+                self.unmeasured.get_or_insert_with(|| field().into());
+                return;
+            }
         };
         if self.field(kind).is_none() {
             self.fields.push((kind, field().into()));
@@ -139,6 +153,28 @@ impl Asks {
     #[must_use]
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
+    }
+
+    /// The class of the answer, if it may be more than text.
+    #[must_use]
+    pub fn output_class(&self) -> Option<Class> {
+        [Class::OutputAudio, Class::OutputImage]
+            .into_iter()
+            .find(|class| self.asked.classes.get(*class) > 0)
+    }
+
+    /// The field with sound of which nobody can say how long it is.
+    #[must_use]
+    pub fn unmeasured(&self) -> Option<&str> {
+        self.unmeasured.as_deref()
+    }
+
+    /// The field that asks for what the messages format has nothing for: sound, or images that the model makes.
+    #[must_use]
+    pub fn of_chat_alone(&self) -> Option<&str> {
+        [Class::InputAudio, Class::OutputAudio, Class::OutputImage]
+            .into_iter()
+            .find_map(|class| self.field(Unpriced::Class(class)))
     }
 
     /// The same without what is asked of the vendor's cache.
@@ -172,10 +208,29 @@ pub struct Spans {
     pub stream_options: Option<Range<usize>>,
     /// The value of `stream_options.include_usage`, if it is there.
     pub include_usage: Option<Range<usize>>,
-    /// The value of `max_tokens`, if it is there: the chat format allows null.
+    /// The value of `max_tokens`, if it is there: the chat format allows null. Of the responses format's
+    /// `max_output_tokens`, which may be null too.
     pub max_tokens: Option<Range<usize>>,
     /// The value of the chat format's `max_completion_tokens`, if it is there: it may be null.
     pub max_completion_tokens: Option<Range<usize>>,
+    /// What the responses format has besides.
+    pub responses: Option<Box<ResponsesSpans>>,
+}
+
+/// Byte ranges in [`Call::body`] that the responses format alone has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponsesSpans {
+    /// The value of `store`, if it is there: false or null.
+    pub store: Option<Range<usize>>,
+    /// The value of `include`, if it is there: an array or null.
+    pub include: Option<Range<usize>>,
+    /// `include` asks for encrypted reasoning.
+    pub encrypted_reasoning_asked: bool,
+    /// What no vendor is sent, in the order of the body, each with the comma that goes along: nothing but commas and
+    /// values is missing without them.
+    pub cut: Vec<Range<usize>>,
+    /// How many tools of the vendor's own were merely offered, and are among what is cut.
+    pub tools_cut: u64,
 }
 
 /// A call with the model and the prices that it is charged by to its end.
@@ -217,6 +272,8 @@ pub struct Outbound {
     pub stream: bool,
     /// How many answers beside each other were asked for.
     pub choices: u64,
+    /// The kind of model that is asked.
+    pub kind: ModelKind,
     /// Whether the vendor's chat usage chunk was our wish alone and is to be taken out again.
     pub strip_usage: bool,
     /// What the call uses.
@@ -233,9 +290,19 @@ pub enum Operation {
     Messages,
     /// `POST /v1/messages/count_tokens`.
     CountTokens,
+    /// `POST /v1/responses`.
+    Responses,
+    /// Whichever of the chat and the responses format the body is of: one has `messages`, the other `input`.
+    /// [`Operation::CHAT_OR_RESPONSES`] is its path, which no caller may post to.
+    ChatOrResponses,
+    /// `POST /v1/embeddings`.
+    Embeddings,
 }
 
 impl Operation {
+    /// The path of [`Operation::ChatOrResponses`], for requests whose own says nothing.
+    pub const CHAT_OR_RESPONSES: &'static str = "/chat-or-responses";
+
     /// The operation that is posted to this path.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
@@ -243,16 +310,20 @@ impl Operation {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Messages),
             "/v1/messages/count_tokens" => Some(Self::CountTokens),
+            "/v1/responses" => Some(Self::Responses),
+            Self::CHAT_OR_RESPONSES => Some(Self::ChatOrResponses),
+            "/v1/embeddings" => Some(Self::Embeddings),
             _ => None,
         }
     }
 
-    /// The format of its request.
+    /// The format of its request, as far as the path says it. Vendors of the chat format take embeddings, too.
     #[must_use]
     pub const fn format(self) -> Format {
         match self {
-            Self::Chat => Format::Chat,
+            Self::Chat | Self::ChatOrResponses | Self::Embeddings => Format::Chat,
             Self::Messages | Self::CountTokens => Format::Messages,
+            Self::Responses => Format::Responses,
         }
     }
 }

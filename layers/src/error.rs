@@ -9,7 +9,7 @@ use http::StatusCode;
 
 pub use tollgate_ledger::BoxError;
 
-use crate::{ceiling::Ceiling, money::MicroRub};
+use crate::{ceiling::Ceiling, model::ModelKind, money::MicroRub};
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -307,10 +307,24 @@ pub enum Problem {
     Unsupported,
     /// A conversation kept by the vendor: the client must send all of it.
     ThreadUnsupported,
+    /// It points at something that was kept, and nothing is kept between calls.
+    StateUnsupported,
+    /// The answer is to be kept.
+    StoreUnsupported,
+    /// A part of the conversation that is kept elsewhere.
+    ReferenceUnsupported,
+    /// A tool that the vendor runs, and that has no price.
+    ToolUnsupported,
+    /// The same, a search of the web.
+    SearchUnsupported,
+    /// Input whose size nobody sees beforehand.
+    SizeUnseen,
     /// The format of the model's vendor has nothing like it.
     NotTranslated,
     /// What it asks for has no price at this model.
     Unpriced,
+    /// It names a model of this kind, which is asked elsewhere: see [`ModelKind::surfaces`].
+    ModelOfKind(ModelKind),
     /// Other fields of the request ask the vendor's cache for another lifetime; one price covers one of them.
     MixedLifetimes,
     /// The model's price ends at fewer tokens of input than there may be.
@@ -339,8 +353,18 @@ impl fmt::Display for Problem {
             Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),
             Self::ThreadUnsupported => f.write_str("a conversation kept by the vendor"),
+            Self::StateUnsupported => f.write_str("nothing is kept between calls"),
+            Self::StoreUnsupported => f.write_str("answers are not kept"),
+            Self::ReferenceUnsupported => f.write_str("items are not kept"),
+            Self::ToolUnsupported | Self::SearchUnsupported => {
+                f.write_str("a tool of the vendor's without a price")
+            }
+            Self::SizeUnseen => f.write_str("of a size that nobody sees"),
             Self::NotTranslated => f.write_str("not in the vendor's format"),
             Self::Unpriced => f.write_str("no price for it"),
+            Self::ModelOfKind(kind) => {
+                write!(f, "asked at {} alone", kind.surfaces().join(", "))
+            }
             Self::MixedLifetimes => f.write_str("several lifetimes in the cache"),
             Self::InputUnpriced { tokens, max } => {
                 write!(f, "up to {tokens} tokens of input, priced up to {max}")

@@ -49,8 +49,8 @@ impl Caller {
 pub struct EventStream(pub Format);
 
 impl EventStream {
-    /// Where in whole events of such a stream its last one begins, `data: [DONE]` or `message_stop`, if it is
-    /// among them.
+    /// Where in whole events of such a stream its last one begins, `data: [DONE]`, `message_stop` or
+    /// `response.completed`, if it is among them.
     #[must_use]
     pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
         let (mut at, mut found) = (0, None);
@@ -74,6 +74,9 @@ impl EventStream {
             Format::Messages => {
                 serde_json::from_slice(&data).is_ok_and(|Named { kind }| kind == "message_stop")
             }
+            Format::Responses => serde_json::from_slice(&data).is_ok_and(|Named { kind }| {
+                matches!(kind, "response.completed" | "response.incomplete")
+            }),
         })
     }
 }

@@ -11,9 +11,21 @@ pub enum Format {
     Chat,
     /// `POST /v1/messages`.
     Messages,
+    /// `POST /v1/responses`.
+    Responses,
 }
 
 impl Format {
+    /// The lowest ceiling on output tokens that vendors of this format take. A lower one of a caller of another
+    /// format is raised to it.
+    #[must_use]
+    pub const fn output_tokens_min(self) -> u64 {
+        match self {
+            Self::Chat | Self::Messages => 1,
+            Self::Responses => 16,
+        }
+    }
+
     /// What the header that carries a key says: `Bearer` and the key in `authorization`, or the key in
     /// `x-api-key`. Marked sensitive.
     ///
@@ -25,7 +37,7 @@ impl Format {
             return HeaderValue::from_bytes(b"\n");
         }
         let mut value = match self {
-            Self::Chat => HeaderValue::from_str(&format!("Bearer {key}")),
+            Self::Chat | Self::Responses => HeaderValue::from_str(&format!("Bearer {key}")),
             Self::Messages => HeaderValue::from_str(key),
         }?;
         value.set_sensitive(true);

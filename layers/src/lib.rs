@@ -123,7 +123,7 @@ pub mod call;
 pub mod error;
 pub mod facts;
 mod format;
-#[cfg(any(feature = "auth", feature = "rate-limit"))]
+#[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
 mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
@@ -137,6 +137,7 @@ mod segments;
 pub mod self_wake;
 pub mod session;
 pub mod sse;
+pub mod stream_progress;
 pub mod vendor_usage;
 
 #[cfg(feature = "adapt")]

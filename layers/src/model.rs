@@ -35,7 +35,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 
-use crate::{format::Format, price::PriceList};
+use crate::{format::Format, key::AccountId, price::PriceList};
 
 /// Methods that take a value with another field, and the fields' names.
 macro_rules! with {
@@ -59,6 +59,8 @@ pub struct Model {
     pub id: String,
     /// Family name, for people.
     pub family: String,
+    /// What it makes.
+    pub kind: ModelKind,
     /// Most output tokens that the model can be asked for.
     pub output_tokens_max: u64,
     /// Fewest output tokens worth a call when the client named no ceiling and funds are short.
@@ -86,6 +88,7 @@ impl Model {
         Self {
             family: id.clone(),
             id,
+            kind: ModelKind::default(),
             output_tokens_max,
             output_tokens_min: output_tokens_max.min(256),
             output_tokens_default: None,
@@ -133,8 +136,35 @@ impl Model {
     }
 
     with! {
+        kind: ModelKind,
         output_tokens_min: u64,
         sticky: bool,
+    }
+}
+
+/// What a model makes, which is what it can be asked for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// Text that answers text.
+    #[default]
+    Chat,
+    /// Vectors of what it is given. There is no output that costs anything; its vendors speak the chat format, and its
+    /// routes lead to where they take embeddings.
+    Embedding,
+}
+
+impl ModelKind {
+    /// Where calls of such a model are posted.
+    #[must_use]
+    pub const fn surfaces(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat => &["/v1/chat/completions", "/v1/messages", "/v1/responses"],
+            Self::Embedding => &["/v1/embeddings"],
+        }
     }
 }
 
@@ -155,6 +185,12 @@ pub struct Dialect {
     pub thinking: Thinking,
     /// Both: whether answers can be held to a JSON schema; a wish for one is a 400 otherwise.
     pub json_schema: bool,
+    /// Chat: whether `verbosity` is taken; it is dropped otherwise.
+    pub verbosity: bool,
+    /// Responses: whether a summary of the reasoning is asked for where a caller of another format wants to see it.
+    pub reasoning_summary: bool,
+    /// Responses: whether the vendor is asked to hand out its reasoning, encrypted, since it keeps nothing.
+    pub encrypted_reasoning: bool,
 }
 
 impl Default for Dialect {
@@ -166,6 +202,9 @@ impl Default for Dialect {
             sampling: true,
             thinking: Thinking::default(),
             json_schema: true,
+            verbosity: false,
+            reasoning_summary: true,
+            encrypted_reasoning: true,
         }
     }
 }
@@ -178,6 +217,9 @@ impl Dialect {
         sampling: bool,
         thinking: Thinking,
         json_schema: bool,
+        verbosity: bool,
+        reasoning_summary: bool,
+        encrypted_reasoning: bool,
     }
 }
 
@@ -264,6 +306,20 @@ impl Route {
         priority: u32,
         dialect: Dialect,
     }
+
+    /// The same way, in the format that its vendor is spoken to for a caller of this one: [`Vendor::speaking`].
+    #[must_use]
+    pub fn speaking(self: &Arc<Self>, caller: Format) -> Arc<Self> {
+        let vendor = self.vendor.speaking(caller);
+        if Arc::ptr_eq(vendor, &self.vendor) {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            vendor: Arc::clone(vendor),
+            model: self.model.clone(),
+            ..**self
+        })
+    }
 }
 
 /// A vendor: its format, address, keys and patience.
@@ -272,7 +328,7 @@ impl Route {
 pub struct Vendor {
     /// The operator's name for it.
     pub name: Arc<str>,
-    /// What it speaks.
+    /// What it speaks; the first of its formats.
     pub format: Format,
     /// Where calls are posted.
     pub endpoint: Uri,
@@ -296,6 +352,8 @@ pub struct Vendor {
     pub idle_timeout: Duration,
     /// Most connections at a time.
     pub connections_max: usize,
+    /// The same vendor in each other format that it speaks: [`Vendor::also`].
+    pub others: Vec<Arc<Self>>,
 }
 
 impl Vendor {
@@ -325,8 +383,40 @@ impl Vendor {
             head_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(120),
             connections_max: 1024,
+            others: Vec::new(),
         };
         vendor.credential(credential)
+    }
+
+    /// Speaking another format too: posted to that `endpoint`, with the same keys in the same order, as
+    /// [`Format::credential`] writes them there. In everything else it is what it has been made so far, so this comes
+    /// last; and it stays one vendor, with one health and one bound of connections.
+    #[must_use]
+    pub fn also(
+        mut self,
+        format: Format,
+        endpoint: Uri,
+        credentials: impl IntoIterator<Item = HeaderValue>,
+    ) -> Self {
+        let other = Self {
+            format,
+            endpoint,
+            credentials: Vec::new(),
+            others: Vec::new(),
+            ..self.clone()
+        };
+        let other = credentials.into_iter().fold(other, Self::credential);
+        self.others.push(Arc::new(other));
+        self
+    }
+
+    /// The vendor as a caller of this format has it: in that format if the vendor speaks it, so that nothing is
+    /// translated without need, else in its first.
+    #[must_use]
+    pub fn speaking(self: &Arc<Self>, caller: Format) -> &Arc<Self> {
+        let all = std::iter::once(self).chain(&self.others);
+        let mut same = all.filter(|vendor| vendor.format == caller);
+        same.next().unwrap_or(self)
     }
 
     /// With one key more.
@@ -487,6 +577,12 @@ pub trait Models: Send + Sync + 'static {
     /// The model of this name and its price now.
     fn find_model(&self, id: &str) -> Found;
 
+    /// The same for a call that this account pays for, which may have prices of its own. Every account has everybody's
+    /// prices, unless a catalog says otherwise here.
+    fn find_model_for(&self, id: &str, _payer: &AccountId) -> Found {
+        self.find_model(id)
+    }
+
     /// The name that was likely meant where [`Models::find_model`] knows nothing; `None`: nobody guesses.
     fn similar(&self, _id: &str) -> Option<String> {
         None
@@ -496,6 +592,10 @@ pub trait Models: Send + Sync + 'static {
 impl<M: Models> Models for Arc<M> {
     fn find_model(&self, id: &str) -> Found {
         (**self).find_model(id)
+    }
+
+    fn find_model_for(&self, id: &str, payer: &AccountId) -> Found {
+        (**self).find_model_for(id, payer)
     }
 
     fn similar(&self, id: &str) -> Option<String> {
@@ -535,6 +635,32 @@ mod tests {
         assert_eq!(Format::Chat.credential("k").unwrap(), "Bearer k");
         for bad in ["ключ", "two\nlines"] {
             assert!(Format::Chat.credential(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_caller_has_a_vendor_in_its_own_format_or_in_the_vendors_first() {
+        let chats = Uri::from_static("http://vendor.example/v1/chat/completions");
+        let key = Format::Chat.credential("hunter2").unwrap();
+        let one = vendor().connections_max(7);
+        let two = one.clone().also(Format::Chat, chats, [key]);
+        let shown = format!("{two:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        let (chat, messages, responses) = (Format::Chat, Format::Messages, Format::Responses);
+        for (vendor, caller, spoken, path, key) in [
+            (&one, messages, messages, "/v1/messages", "hunter2"),
+            (&one, chat, messages, "/v1/messages", "hunter2"),
+            (&two, messages, messages, "/v1/messages", "hunter2"),
+            (&two, responses, messages, "/v1/messages", "hunter2"),
+            (&two, chat, chat, "/v1/chat/completions", "Bearer hunter2"),
+        ] {
+            let route = Arc::new(Route::new(vendor.clone(), "m-1").weight(3));
+            let route = route.speaking(caller);
+            assert_eq!((route.model.as_str(), route.weight), ("m-1", 3));
+            let vendor = &route.vendor;
+            assert_eq!((vendor.format, vendor.endpoint.path()), (spoken, path));
+            assert_eq!(vendor.credentials, [key]);
+            assert_eq!((&*vendor.name, vendor.connections_max), ("v", 7));
         }
     }
 

@@ -71,12 +71,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::future::{BoxFuture, Either};
 use http::Request;
 use tower::{Layer, Service};
 
+pub use crate::forward::ResponseFuture;
 use crate::{
-    call::{Ask, Call, Priced},
+    call::{Ask, Call, Format, Priced},
     error::{Error, Problem},
     facts::Caller,
     key::{Funds, KeyRecord},
@@ -85,8 +85,8 @@ use crate::{
     usage::Meter,
 };
 
-/// Refuses models that are unknown, unpriced, or not for this key, and calls that ask a model for what it has no price
-/// for.
+/// Refuses models that are unknown, unpriced, not for this key, or of another kind than the call's, and calls that ask a
+/// model for what it has no price for.
 ///
 /// A key with nothing to spend is told so before it is told that a model is unknown; this is the one
 /// time that the funds are asked here.
@@ -194,7 +194,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -203,13 +203,18 @@ where
     fn call(&mut self, req: Request<Call>) -> Self::Future {
         let (parts, call) = req.into_parts();
         let caller = parts.extensions.get::<Caller>();
-        let (model, prices) = match self.layer.models.find_model(&call.model) {
+        let models = &self.layer.models;
+        let found = match caller {
+            Some(Caller(key)) => models.find_model_for(&call.model, &key.account),
+            None => models.find_model(&call.model),
+        };
+        let (model, prices) = match found {
             Found::Callable(model, prices) => (model, prices),
-            Found::Unpriced => return refused(Error::PriceUnavailable),
+            Found::Unpriced => return ResponseFuture::refused(Error::PriceUnavailable),
             Found::Unknown => {
                 let (funds, caller) = (self.layer.funds.clone(), caller.cloned());
                 let similar = self.layer.models.similar(&call.model);
-                return Either::Right(Box::pin(async move {
+                return ResponseFuture::boxed(async move {
                     if let Some(Caller(key)) = caller {
                         funds.check(&key).await?;
                     }
@@ -217,14 +222,18 @@ where
                         model: call.model,
                         similar,
                     })
-                }));
+                });
             }
         };
         if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
-            return refused(Error::ModelNotAllowed { model: call.model });
+            return ResponseFuture::refused(Error::ModelNotAllowed { model: call.model });
+        }
+        if call.kind != model.kind {
+            let problem = Problem::ModelOfKind(model.kind);
+            return ResponseFuture::refused(Error::invalid("model", problem));
         }
         if let Err(error) = check_asks(&call, &model, &prices) {
-            return refused(error);
+            return ResponseFuture::refused(error);
         }
         let output_tokens = call
             .output_tokens
@@ -239,7 +248,7 @@ where
             output_tokens,
             meter: Meter::default(),
         };
-        Either::Left(self.inner.call(Request::from_parts(parts, priced)))
+        ResponseFuture::forwarded(self.inner.call(Request::from_parts(parts, priced)))
     }
 }
 
@@ -249,8 +258,9 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
         return Ok(());
     };
     let refuse = |field: &str| Err(Error::invalid(field.to_owned(), Problem::Unpriced));
+    let spoken = |route: &Arc<Route>| route.vendor.speaking(call.format).format;
     // Marks for the cache reach no vendor of the other format: translation drops them.
-    let of_format = |route: &Arc<Route>| route.vendor.format == call.format;
+    let of_format = |route: &Arc<Route>| spoken(route) == call.format;
     let asked = match model.routes.is_empty() || model.routes.iter().any(of_format) {
         true => match asks.unknown() {
             Some(field) => return refuse(field),
@@ -261,6 +271,15 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     if let Some(kind) = prices.unpriced(&asked) {
         return refuse(asks.field(kind).unwrap_or_default());
     }
+    if let Some(field) = asks.of_chat_alone() {
+        let of_chat = |route: &Arc<Route>| spoken(route) == Format::Chat;
+        if !model.routes.is_empty() && !model.routes.iter().any(of_chat) {
+            return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
+        }
+    }
+    if let Some(field) = asks.unmeasured() {
+        return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
+    }
     // Of a tool that may be called without end nobody could say what to hold.
     let search = Class::WebSearchCall;
     if asked.classes.get(search) == Ask::WITHOUT_END {
@@ -269,8 +288,4 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
         return Err(Error::invalid(format!("{tool}max_uses"), Problem::Missing));
     }
     Ok(())
-}
-
-fn refused<F, R: 'static>(error: Error) -> Either<F, BoxFuture<'static, Result<R, Error>>> {
-    Either::Right(Box::pin(async { Err(error) }))
 }

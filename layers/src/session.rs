@@ -5,16 +5,18 @@ use http::{HeaderMap, HeaderName};
 pub use tollgate_ledger::session::SessionId;
 
 /// Where tools say it; the first that has an id counts.
-static HEADERS: [HeaderName; 3] = [
+static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
     // For whoever sets one by hand.
     HeaderName::from_static("x-session-id"),
     // opencode, and others that have their sessions kept on one machine.
     HeaderName::from_static("x-session-affinity"),
+    // Codex.
+    HeaderName::from_static("session-id"),
 ];
 
-/// The session that a request names, if it does: in `x-claude-code-session-id`, `x-session-id` or
-/// `x-session-affinity`.
+/// The session that a request names, if it does: in `x-claude-code-session-id`, `x-session-id`,
+/// `x-session-affinity` or `session-id`.
 #[must_use]
 pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
     let named = |name| headers.get(name)?.to_str().ok()?.parse().ok();
@@ -49,6 +51,8 @@ mod tests {
             (vec![(claude, UUID)], Some(UUID)),
             (vec![(plain, "nightly_7")], Some("nightly_7")),
             (vec![(affinity, "ses_2f")], Some("ses_2f")),
+            (vec![("session-id", UUID)], Some(UUID)),
+            (vec![("session-id", "d"), (affinity, "c")], Some("c")),
             (
                 vec![(affinity, "c"), (plain, "b"), (claude, "a")],
                 Some("a"),

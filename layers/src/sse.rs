@@ -127,6 +127,11 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
 pub struct Event(Bytes);
 
 impl Event {
+    /// The event of these bytes.
+    pub(crate) const fn of(raw: Bytes) -> Self {
+        Self(raw)
+    }
+
     /// The bytes as they came.
     #[must_use]
     pub fn raw(&self) -> &Bytes {

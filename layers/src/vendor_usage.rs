@@ -132,11 +132,37 @@ fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Cou
 /// the prompt. `None` if it is no such object or counts nothing.
 #[must_use]
 pub fn chat_usage(json: &str) -> Option<VendorUsage> {
-    let usage = ChatUsage::of(json)?;
+    counted(ChatUsage::of(json, &ChatUsage::CHAT)?)
+}
+
+/// Reads the `usage` object of a responses answer, JSON, where cached and cache-written tokens stand inside the
+/// input, and reasoning inside the output. `None` if it is no such object or counts nothing.
+#[must_use]
+pub fn responses_usage(json: &str) -> Option<VendorUsage> {
+    counted(ChatUsage::of(json, &ChatUsage::RESPONSES)?)
+}
+
+fn counted(usage: ChatUsage) -> Option<VendorUsage> {
     if usage.prompt_tokens.tokens.is_none() && usage.completion_tokens.tokens.is_none() {
         return None;
     }
     Some(usage.read())
+}
+
+/// Reads the `usage` object of embeddings, JSON: `prompt_tokens`, or `total_tokens` where that stands alone. All of it is
+/// ordinary input. `None` if it is no such object or counts nothing.
+#[must_use]
+pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
+    let [prompt, total] = counts(json, &["prompt_tokens", "total_tokens"])?;
+    let input = prompt.tokens.or(total.tokens)?;
+    Some(VendorUsage {
+        usage: Usage {
+            input,
+            ..Usage::default()
+        },
+        suspect: prompt.suspect || total.tokens.is_some_and(|total| total < input),
+        ..VendorUsage::default()
+    })
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,16 +185,29 @@ struct ChatUsage {
 }
 
 impl ChatUsage {
-    fn of(json: &str) -> Option<Self> {
-        const NAMES: [&str; 7] = [
-            "prompt_tokens",
-            "completion_tokens",
-            "total_tokens",
-            "prompt_cache_hit_tokens",
-            "prompt_tokens_details",
-            "completion_tokens_details",
-            "server_tool_use",
-        ];
+    /// The chat format's names of what is read.
+    const CHAT: [&str; 7] = [
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "prompt_cache_hit_tokens",
+        "prompt_tokens_details",
+        "completion_tokens_details",
+        "server_tool_use",
+    ];
+
+    /// The same in the responses format, which counts alike.
+    const RESPONSES: [&str; 7] = [
+        "input_tokens",
+        "output_tokens",
+        "total_tokens",
+        "prompt_cache_hit_tokens",
+        "input_tokens_details",
+        "output_tokens_details",
+        "server_tool_use",
+    ];
+
+    fn of(json: &str, names: &[&str; 7]) -> Option<Self> {
         let [
             prompt,
             completion,
@@ -177,7 +216,7 @@ impl ChatUsage {
             of_prompt,
             of_completion,
             tools,
-        ] = members(json, &NAMES).ok()?;
+        ] = members(json, names).ok()?;
         let of_prompt = of_prompt.filter(|json| *json != "null");
         let of_prompt = of_prompt.map_or(Some([None; 5]), |json| {
             const NAMES: [&str; 5] = [
@@ -480,6 +519,13 @@ impl Tools {
 }
 
 #[cfg(test)]
+#[cfg(feature = "passthrough")]
+mod class_tests;
+#[cfg(test)]
+#[cfg(feature = "passthrough")]
+mod published_prices;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -511,6 +557,36 @@ mod tests {
                 serde_json::from_str::<Count>(json).ok().map(read),
                 "{json}"
             );
+        }
+    }
+
+    #[test]
+    fn embeddings_have_input_alone() {
+        for (json, input) in [
+            (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
+            // Of vendors that say more, and less.
+            (
+                r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":8}}"#,
+                Some((8, false)),
+            ),
+            (r#"{"total_tokens":8}"#, Some((8, false))),
+            (r#"{"prompt_tokens":8}"#, Some((8, false))),
+            (r#"{"prompt_tokens":8,"total_tokens":7}"#, Some((8, true))),
+            (r#"{"prompt_tokens":"8","total_tokens":8}"#, Some((8, true))),
+            (r#"{"prompt_tokens":0,"total_tokens":0}"#, Some((0, false))),
+            ("{}", None),
+            ("null", None),
+            (r#"{"prompt_tokens":-1}"#, None),
+        ] {
+            let read = embeddings_usage(json).map(|counts| {
+                let others = Usage {
+                    input: 0,
+                    ..counts.usage
+                };
+                assert!(others.is_zero(), "{json}");
+                (counts.usage.input, counts.suspect)
+            });
+            assert_eq!(read, input, "{json}");
         }
     }
 

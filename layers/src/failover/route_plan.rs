@@ -246,25 +246,25 @@ impl RoutePlan {
 impl Chosen {
     /// The request on this route. What it uses is counted from here on.
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
-        let vendor = &self.route.vendor;
-        let drained = vendor.on_disconnect == OnDisconnect::Drain;
         let Priced {
             call,
             meter,
             prices,
             ..
         } = req.body();
+        let route = self.route.speaking(call.format);
+        let vendor = &route.vendor;
         // Only looked up where it has a cost.
         let has_costs = !prices.route_costs().is_empty();
         meter.attempt(Attempted {
             vendor: Arc::clone(&vendor.name),
-            model: has_costs.then(|| self.route.model.as_str().into()),
+            model: has_costs.then(|| route.model.as_str().into()),
             translated: vendor.format != call.format,
-            outlives_client: drained,
+            outlives_client: vendor.on_disconnect == OnDisconnect::Drain,
         });
         req.map(|priced| Attempt {
             priced,
-            route: Arc::clone(&self.route),
+            route,
             credential: self.running.credential(),
         })
     }

@@ -1,10 +1,10 @@
 //! Marks for the vendor's cache. Whoever reads a place says whether one may stand there; for how long it asks the
 //! cache to keep what is written, which decides the price, is read here.
 
-use super::json::{At, Object, Once, Shape, elements};
+use super::json::{At, Object, Off, Once, Shape, elements};
 use crate::{
     call::Ask,
-    error::Error,
+    error::{Error, Problem},
     json::{Reader, Str},
     price::Class,
 };
@@ -83,13 +83,14 @@ impl Shape for Marked {
 
 /// Reads the `ttl` of an object.
 fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(), Error> {
-    let mut once = const { Once::new(&["ttl"]) };
+    let mut once = const { Once::new(&["ttl", "prewarm"]) };
     while let Some(key) = object.next_key()? {
         once.check(at, &key)?;
-        if &*key == "ttl" {
-            at.field(&key, &mut object, place)?;
-        } else {
-            at.weigh_field(&key, &mut object)?;
+        match &*key {
+            "ttl" => at.field(&key, &mut object, place)?,
+            // Input that is read and not answered.
+            "prewarm" => at.field(&key, &mut object, Off(Problem::Unsupported))?,
+            _ => at.weigh_field(&key, &mut object)?,
         }
     }
     Ok(())
@@ -127,7 +128,6 @@ mod tests {
     use super::*;
     use crate::{
         call::InputSize,
-        error::Problem,
         parse::{chat, messages},
         price::Unpriced,
     };

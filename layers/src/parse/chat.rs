@@ -7,11 +7,14 @@ use bytes::Bytes;
 use super::{
     cache::{MARK, Mark, Marked, Options},
     content::{Content, Tools, Turns},
-    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word},
+    json::{At, Count, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements},
 };
 use crate::{
     call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
+    json::{Reader, Str},
+    model::ModelKind,
+    price::Class,
 };
 
 /// Names of the format that we read.
@@ -103,7 +106,8 @@ impl Shape for Body {
                     at.field(&key, &mut object, Word { usual, ask })?;
                 }
                 "speed" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
-                "modalities" => at.field(&key, &mut object, OnlyDefault::of(&["text"]))?,
+                "modalities" => at.field(&key, &mut object, Modalities)?,
+                "audio" => at.weigh_and_read(&key, &mut object, Voice)?,
                 "thread" => {
                     at.field(
                         &key,
@@ -118,7 +122,6 @@ impl Shape for Body {
                 | "mcp_servers"
                 | "previous_response_id"
                 | "web_search_options"
-                | "audio"
                 // Other vendors' names for another model, more answers, or what is paid by other rates.
                 | "models"
                 | "provider"
@@ -154,6 +157,7 @@ impl Shape for Body {
         spans.include_usage = options.span;
         Ok(Call {
             format: Format::Chat,
+            kind: ModelKind::Chat,
             body: Bytes::new(),
             model,
             stream,
@@ -165,6 +169,49 @@ impl Shape for Body {
             spans,
             session: None,
         })
+    }
+}
+
+/// What the answer may be made of: beside text what some models have a price for.
+struct Modalities;
+
+impl Shape for Modalities {
+    type Value = ();
+    const EXPECTED: &'static str = "array";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        match &*text.decoded() {
+            "text" => {}
+            "audio" => at.ask(Ask::Class(Class::OutputAudio, 1)),
+            "image" => at.ask(Ask::Class(Class::OutputImage, 1)),
+            _ => return Err(at.refuse(Problem::Unsupported)),
+        }
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        elements(at, json, || Self).map(drop)
+    }
+}
+
+/// How an answer that is sound is to be.
+struct Voice;
+
+impl Shape for Voice {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        at.ask(Ask::Class(Class::OutputAudio, 1));
+        while let Some(key) = object.next_key()? {
+            at.weigh_field(&key, &mut object)?;
+        }
+        Ok(())
     }
 }
 
@@ -429,7 +476,7 @@ mod tests {
                 Problem::WrongType("string"),
             ),
             (
-                &format!(r#"{{"model":"m","modalities":["text","audio"],{message}}}"#),
+                &format!(r#"{{"model":"m","modalities":["text","video"],{message}}}"#),
                 "modalities[1]",
                 Problem::Unsupported,
             ),

@@ -3,6 +3,7 @@
 use super::{
     cache::{MARK, Mark, Marked},
     json::{At, Count, Object, Once, Shape, Text, elements},
+    sound,
 };
 use crate::{
     call::Ask,
@@ -112,6 +113,7 @@ impl Shape for Part {
                 "source",
                 "content",
                 "input_audio",
+                "input",
                 MARK,
             ])
         };
@@ -138,8 +140,9 @@ impl Shape for Part {
                     at.field(&key, &mut object, Content)?;
                 }
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
-                // Audio has no rate in the catalog.
-                "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                "input_audio" => at.field(&key, &mut object, Sound)?,
+                // Arguments of a call.
+                "input" => at.weigh_written(&key, &mut object)?,
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
@@ -199,6 +202,40 @@ impl Shape for Binary {
                 size.binary_bytes += bytes
             }
         });
+        Ok(())
+    }
+}
+
+/// A sound, inline.
+#[derive(Clone, Copy, Debug)]
+struct Sound;
+
+impl Shape for Sound {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&["data", "format"]) };
+        let (mut measured, mut format) = (None, None);
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "data" => measured = at.field(&key, &mut object, Text(sound::measure))?,
+                "format" => format = at.field(&key, &mut object, Text(sound::Kind::named))?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        match measured {
+            // A vendor that believes the name reads other bytes as other sound.
+            Some((kind, tokens)) if format == Some(kind) => {
+                at.ask(Ask::Class(Class::InputAudio, tokens));
+            }
+            measured => {
+                at.ask(Ask::Class(Class::InputAudio, 1));
+                let field = if measured.is_some() { "format" } else { "data" };
+                at.ask_field(field, Ask::UnmeasuredSound);
+            }
+        }
         Ok(())
     }
 }

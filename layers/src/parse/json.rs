@@ -139,6 +139,17 @@ impl At<'_> {
         }
     }
 
+    /// Weighs the field's value as it is written, escapes and all, if that is more: another format has it inside of a
+    /// text, where what an escape is written with is text.
+    pub(super) fn weigh_written(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
+        let (before, start) = (self.cx.size().text_bytes, object.at());
+        self.weigh_field(key, object)?;
+        let written = before + (object.at() - start) as u64;
+        self.cx
+            .weigh(|size| size.text_bytes = size.text_bytes.max(written));
+        Ok(())
+    }
+
     /// Weighs the field's value so, and then reads it too. As `place` it weighs nothing.
     pub(super) fn weigh_and_read<P: Shape<Value = ()>>(
         self,
@@ -262,6 +273,65 @@ pub(super) fn elements<P: Shape>(
         count += 1;
     }
     Ok(count as u64)
+}
+
+/// Reads them so, and hands each with where in the body it stands to `seen`.
+pub(super) fn spanned_elements<P: Shape>(
+    at: At<'_>,
+    json: &mut Reader<'_>,
+    mut each: impl FnMut() -> P,
+    mut seen: impl FnMut(Range<usize>, P::Value),
+) -> Result<u64, Error> {
+    let (mut first, mut count) = (true, 0);
+    while json.element(&mut first).map_err(not_json)? {
+        let start = json.at();
+        let element = At {
+            cx: at.cx,
+            path: &Path::Index(at.path, count),
+            depth: at.depth + 1,
+        };
+        let value = element.value(json, each())?;
+        seen(start..json.at(), value);
+        count += 1;
+    }
+    Ok(count as u64)
+}
+
+/// What has to be cut out of an array so that some of its elements are gone, and a comma stands between any two others.
+#[derive(Debug, Default)]
+pub(super) struct Cuts {
+    cuts: Vec<Range<usize>>,
+    /// Where the last element ends that stays.
+    kept: Option<usize>,
+    /// What goes and has nothing in front of it that stays.
+    leading: Option<Range<usize>>,
+}
+
+impl Cuts {
+    /// The next element stands there, and goes or stays.
+    pub(super) fn element(&mut self, span: Range<usize>, goes: bool) {
+        match (goes, self.kept, &mut self.leading) {
+            // With the comma in front of it.
+            (true, Some(kept), _) => match self.cuts.last_mut() {
+                Some(cut) if cut.start == kept => cut.end = span.end,
+                _ => self.cuts.push(kept..span.end),
+            },
+            (true, None, Some(leading)) => leading.end = span.end,
+            (true, None, leading) => *leading = Some(span),
+            (false, ..) => {
+                if let Some(leading) = self.leading.take() {
+                    self.cuts.push(leading.start..span.start);
+                }
+                self.kept = Some(span.end);
+            }
+        }
+    }
+
+    /// All of it, in order.
+    pub(super) fn done(mut self) -> Vec<Range<usize>> {
+        self.cuts.extend(self.leading);
+        self.cuts
+    }
 }
 
 /// An object that is being read, field by field.
@@ -450,6 +520,53 @@ impl OnlyDefault {
         Self {
             allowed,
             otherwise: Problem::Unsupported,
+        }
+    }
+}
+
+/// Nothing, or null. Anything else is refused as it is, whatever is in it.
+#[derive(Debug)]
+pub(super) struct Refused(pub(super) Problem);
+
+impl Shape for Refused {
+    type Value = ();
+    const EXPECTED: &'static str = "nothing";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn boolean(self, at: At<'_>, _: bool) -> Result<(), Error> {
+        Err(at.refuse(self.0))
+    }
+    fn number(self, at: At<'_>, _: &str) -> Result<(), Error> {
+        Err(at.refuse(self.0))
+    }
+    fn string(self, at: At<'_>, _: &Str<'_>) -> Result<(), Error> {
+        Err(at.refuse(self.0))
+    }
+    fn array(self, at: At<'_>, _: &mut Reader<'_>) -> Result<(), Error> {
+        Err(at.refuse(self.0))
+    }
+    fn object(self, at: At<'_>, _: Object<'_, '_>) -> Result<(), Error> {
+        Err(at.refuse(self.0))
+    }
+}
+
+/// False, or null, which is as good.
+#[derive(Debug)]
+pub(super) struct Off(pub(super) Problem);
+
+impl Shape for Off {
+    type Value = ();
+    const EXPECTED: &'static str = "boolean";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn boolean(self, at: At<'_>, value: bool) -> Result<(), Error> {
+        match value {
+            false => Ok(()),
+            true => Err(at.refuse(self.0)),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     call::{Ask, Call, Format, Spans},
     error::{Error, Problem},
+    model::ModelKind,
 };
 
 /// Names of the format that we read.
@@ -118,8 +119,14 @@ impl Shape for Body {
         if !messages {
             return Err(at.refuse_field("messages", Problem::Missing));
         }
+        let asks = at.cx.asks();
+        // The format knows no sound, whatever a vendor may take.
+        if let Some(field) = asks.as_ref().and_then(|asks| asks.of_chat_alone()) {
+            return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
+        }
         Ok(Call {
             format: Format::Messages,
+            kind: ModelKind::Chat,
             body: Bytes::new(),
             model,
             stream,
@@ -127,7 +134,7 @@ impl Shape for Body {
             choices: 1,
             usage_asked: true,
             input: at.cx.size(),
-            asks: at.cx.asks(),
+            asks,
             spans,
             session: None,
         })
@@ -263,5 +270,20 @@ mod tests {
         let input = read(body).unwrap().input;
         assert_eq!((input.documents, input.binary_bytes), (1, 0));
         assert!(input.text_bytes >= 6);
+    }
+
+    #[test]
+    fn arguments_of_a_call_weigh_as_they_are_written() {
+        let of = |input: &str| {
+            let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
+            let body = format!(
+                r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"assistant","content":[{block}]}}]}}"#
+            );
+            read(&body).unwrap().input.text_bytes
+        };
+        let nothing = of("{}");
+        // The other formats have them as a text, in which escapes are text.
+        let escapes = format!(r#"{{"a":"{}"}}"#, "\\u0001".repeat(100));
+        assert_eq!(of(&escapes), nothing + escapes.len() as u64 - 2);
     }
 }

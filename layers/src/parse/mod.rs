@@ -42,9 +42,12 @@
 mod cache;
 mod chat;
 mod content;
+mod embeddings;
 mod json;
 mod messages;
+mod responses;
 mod room;
+mod sound;
 
 use std::{
     future::poll_fn,
@@ -67,6 +70,7 @@ use self::room::{Room, Taken};
 use crate::{
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
+    json::members,
     session,
     setting::Setting,
 };
@@ -85,7 +89,7 @@ pub struct ParseLimits {
     pub body_time_max: Duration,
     /// Bytes that must come each second, on average, once [`SLOW_START`] is over.
     pub body_rate_min: u64,
-    /// Messages of a conversation.
+    /// Messages of a conversation, or inputs of a call for embeddings.
     pub messages_max: u64,
 }
 
@@ -111,7 +115,7 @@ const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 /// JSON may be nested this deep.
 pub const DEPTH_MAX: usize = 64;
 
-/// Parses calls of both formats; which one is said by the path ([`Operation::of_path`]).
+/// Parses calls of all formats, and for embeddings; which it is is said by the path ([`Operation::of_path`]).
 #[derive(Clone, Debug)]
 pub struct ParseLayer {
     limits: Setting<ParseLimits>,
@@ -205,9 +209,22 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
         Operation::Chat => chat::call(body, messages_max),
         Operation::Messages => messages::call(body, messages_max),
         Operation::CountTokens => messages::count(body, messages_max),
+        Operation::Responses => responses::call(body, messages_max),
+        Operation::ChatOrResponses if has_input(body) => responses::call(body, messages_max),
+        Operation::ChatOrResponses => chat::call(body, messages_max),
+        Operation::Embeddings => embeddings::call(body, messages_max),
     }?;
     call.body = body.clone();
     Ok(call)
+}
+
+/// Whether a conversation stands where the responses format has it.
+fn has_input(body: &Bytes) -> bool {
+    let Ok(body) = std::str::from_utf8(body) else {
+        return false;
+    };
+    let found = members(body, &["messages", "input"]);
+    matches!(found, Ok([None, Some(_)]))
 }
 
 fn check_headers(

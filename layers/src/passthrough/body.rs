@@ -58,6 +58,7 @@ impl<A> ResponseBody<A> {
             meter,
             strip_usage,
             failure: None,
+            too_long: false,
             ended: false,
             quiet: None,
             alarm: None,
@@ -201,6 +202,8 @@ struct Tap {
     meter: Meter,
     strip_usage: bool,
     failure: Option<Error>,
+    /// The vendor sends an event that no caller can be given.
+    too_long: bool,
     ended: bool,
     /// Since when nothing goes on; `None` until it was asked for.
     quiet: Option<Instant>,
@@ -240,6 +243,7 @@ impl Tap {
             reader,
             strip_usage,
             failure,
+            too_long,
             ..
         } = self;
         // How far the events go on, and where those are that do not.
@@ -266,6 +270,8 @@ impl Tap {
         let mut rest = match split {
             Ok(whole) => whole,
             Err(error) => {
+                // Some events repeat the request: were this free, its length would be a way not to pay.
+                *too_long = failure.is_none();
                 failure.get_or_insert_with(|| broken(error));
                 taken_out.clear();
                 Bytes::new()
@@ -324,7 +330,8 @@ impl Tap {
         };
         self.meter.update(|reading| {
             reader.note(reading);
-            reading.usage_due = reader.may_end() && !reader.finished();
+            reading.usage_due = reader.usage_due();
+            reading.answered |= self.too_long;
             reading.end = end;
         });
     }

@@ -14,7 +14,7 @@
 //! # use std::sync::Arc;
 //! # use http::Uri;
 //! # use tollgate_layers::call::Format;
-//! # use tollgate_layers::model::{Route, Vendor};
+//! # use tollgate_layers::model::{ModelKind, Route, Vendor};
 //! # use tollgate_layers::usage::Meter;
 //! use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
 //! use http_body_util::BodyExt;
@@ -31,6 +31,7 @@
 //! #         body: body.into(),
 //! #         stream: true,
 //! #         choices: 1,
+//! #         kind: ModelKind::Chat,
 //! #         strip_usage: false,
 //! #         meter: Meter::default(),
 //! #     }
@@ -67,6 +68,9 @@
 //! ```
 
 mod body;
+#[cfg(test)]
+mod ends_tests;
+mod responses;
 mod text;
 pub mod usage;
 
@@ -88,12 +92,13 @@ use tower::{Layer, Service};
 use self::body::Pieces;
 pub use self::body::ResponseBody;
 use crate::{
-    call::Outbound,
+    call::{Format, Outbound},
     error::{BoxError, Error},
     facts::EventStream,
     heads::emptied,
+    model::ModelKind,
     setting::Setting,
-    usage::End,
+    usage::{End, Meter},
 };
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -157,13 +162,14 @@ where
             route,
             stream,
             choices,
+            kind,
             strip_usage,
             meter,
             ..
         } = req.body();
         let (format, stream, strip_usage, meter) =
             (route.vendor.format, *stream, *strip_usage, meter.clone());
-        let choices = *choices;
+        let (choices, asked) = (*choices, *kind);
         let head_timeout = route.vendor.head_timeout;
         let bytes_max = self.answer_bytes_max.get();
         let call = self.inner.call(req);
@@ -188,28 +194,39 @@ where
             }
             let headers = emptied(headers);
             if stream {
-                let body = ResponseBody::stream(
-                    body,
-                    usage::Reader::new(format).choices(choices),
-                    strip_usage,
-                    meter.clone(),
-                );
+                let reader = usage::Reader::new(format).choices(choices);
+                let progress = reader.progress();
+                let body = ResponseBody::stream(body, reader, strip_usage, meter.clone());
                 // Boxed: a plain answer, too, has room for this future. What never began for the client is not
-                // paid for.
+                // paid for, unless its vendor has counted it.
                 let begun = Box::pin(body.begun(head_timeout)).await;
-                let begun = begun.inspect_err(|_| meter.refused())?;
+                let begun = begun.inspect_err(|_| {
+                    // Here an error that comes first refuses the call, whatever else it says.
+                    if format != Format::Responses {
+                        meter.update(|reading| reading.usage = None);
+                    }
+                    meter.failed();
+                })?;
                 let mut res = answer(begun, headers, (EVENTS, NO_CACHE));
                 res.headers_mut().insert(X_ACCEL_BUFFERING, NO);
                 res.extensions_mut().insert(EventStream(format));
+                if let Some(progress) = progress {
+                    res.extensions_mut().insert(progress);
+                }
                 return Ok(res);
             }
-            let bytes = match whole(&mut body, bytes_max).await.and_then(|bytes| {
-                let charged = usage::plain(format, &bytes, &meter)?;
+            let bytes = match whole(&mut body, bytes_max, &meter).await.and_then(|bytes| {
+                let charged = match asked {
+                    ModelKind::Embedding => usage::embeddings(&bytes, &meter),
+                    ModelKind::Chat => usage::plain(format, &bytes, &meter),
+                }?;
                 Ok(charged.unwrap_or(bytes))
             }) {
                 Ok(bytes) => bytes,
                 Err(error) => {
-                    meter.update(|reading| reading.end = Some(End::VendorCut));
+                    meter.update(|reading| {
+                        reading.end.get_or_insert(End::VendorCut);
+                    });
                     return Err(error);
                 }
             };
@@ -219,16 +236,18 @@ where
     }
 }
 
-async fn whole<A>(body: &mut A, bytes_max: usize) -> Result<Bytes, Error>
+async fn whole<A>(body: &mut A, bytes_max: usize, meter: &Meter) -> Result<Bytes, Error>
 where
     A: Body<Data = Bytes, Error = Error> + Unpin,
 {
     let (mut pieces, mut room) = (Pieces::default(), bytes_max);
     while let Some(frame) = body.frame().await.transpose()? {
         let piece = frame.into_data().unwrap_or_default();
-        room = room
-            .checked_sub(piece.len())
-            .ok_or_else(|| broken(format!("an answer of more than {bytes_max} bytes")))?;
+        room = room.checked_sub(piece.len()).ok_or_else(|| {
+            // Some answers repeat the request: were this free, its length would be a way not to pay.
+            meter.update(|reading| reading.answered = true);
+            broken(format!("an answer of more than {bytes_max} bytes"))
+        })?;
         pieces.push(piece);
     }
     Ok(pieces.joined())

@@ -119,12 +119,17 @@ impl Strings {
             }
             let Found { text, escaped, end } = string(json, value)?;
             if is_text(format, name.text) && !self.is_repeated(name.text, text) {
+                let bytes = if escaped {
+                    decoded_len(text)
+                } else {
+                    text.len() as u64
+                };
                 return Some(Text {
                     name: name.end - name.text.len() - 2,
-                    bytes: if escaped {
-                        decoded_len(text)
+                    bytes: if is_sound(format, name.text) {
+                        bytes.div_ceil(SOUND_BYTES)
                     } else {
-                        text.len() as u64
+                        bytes
                     },
                     end,
                 });
@@ -165,6 +170,8 @@ fn is_text(format: Format, name: &[u8]) -> bool {
                 | b"text"
                 | b"summary"
                 | b"refusal"
+                | b"transcript"
+                | b"data"
                 | b"arguments"
                 | b"input"
         ),
@@ -172,7 +179,19 @@ fn is_text(format: Format, name: &[u8]) -> bool {
             name,
             b"text" | b"thinking" | b"partial_json" | b"data" | b"content"
         ),
+        Format::Responses => matches!(
+            name,
+            b"delta" | b"text" | b"refusal" | b"arguments" | b"input"
+        ),
     }
+}
+
+/// Bytes of base64 that weigh as one of text does: a second of what vendors stream (PCM of 16 bits, 24 kHz) has 64 000 of
+/// them, and is 20 tokens.
+const SOUND_BYTES: u64 = 800;
+
+fn is_sound(format: Format, name: &[u8]) -> bool {
+    name == b"data" && format == Format::Chat
 }
 
 /// Where the value of a name that ended at `end` begins. `None` of a string that is no name.
@@ -244,6 +263,12 @@ mod tests {
                 Format::Chat,
                 r#"[{"message":{"reasoning":"abc","content":[{"text":"d"}]}},{"message":{"reasoning":"ef"}}]"#,
                 6,
+            ),
+            // Sound weighs as what is said in it, and by its length in time.
+            (
+                Format::Chat,
+                r#"{"delta":{"audio":{"transcript":"abc","data":"AAAAAAAA","expires_at":7}}}"#,
+                4,
             ),
             (Format::Chat, r#"{"content":"cut off"#, 0),
             (Format::Chat, "", 0),

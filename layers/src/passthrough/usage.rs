@@ -9,7 +9,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{
-    broken,
+    broken, responses,
     text::{Chunks, text_bytes},
 };
 use crate::{
@@ -19,8 +19,11 @@ use crate::{
     price::Class,
     scrub::scrubbed,
     sse::Event,
+    stream_progress::StreamProgress,
     usage::{End, Meter, Reading, Usage},
-    vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error},
+    vendor_usage::{
+        MessagesUsage, VendorUsage, chat_usage, embeddings_usage, is_error, responses_usage,
+    },
 };
 
 /// Reads a stream, event by event.
@@ -30,6 +33,8 @@ pub struct Reader {
     chunks: Chunks,
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
+    /// All that is known of a stream of the responses format.
+    responses: Option<Box<responses::Told>>,
     output_counted: bool,
     suspect: bool,
     text_bytes: u64,
@@ -47,6 +52,8 @@ const COST_COMMENT: &[u8] = b": cost_rub";
 pub enum Seen {
     /// Anything that goes on.
     Other,
+    /// What only says that there will be an answer.
+    Announced,
     /// A chat chunk with usage and without choices.
     UsageAlone,
     /// What the call cost another gateway of our kind: callers are told what it costs them.
@@ -64,6 +71,7 @@ impl Reader {
             chunks: Chunks::default(),
             chat: None,
             messages: MessagesUsage::default(),
+            responses: (format == Format::Responses).then(Box::default),
             output_counted: false,
             suspect: false,
             text_bytes: 0,
@@ -91,9 +99,11 @@ impl Reader {
         let seen = match self.format {
             Format::Chat => self.chat_event(&data),
             Format::Messages => self.messages_event(event.name(), &data),
+            Format::Responses => self.responses_event(event, &data),
         };
         // The name is looked for until it no longer matters.
-        self.spoke = self.spoke || (!matches!(seen, Seen::Failure(_)) && event.name() != b"ping");
+        self.spoke = self.spoke
+            || (!matches!(seen, Seen::Failure(_) | Seen::Announced) && event.name() != b"ping");
         seen
     }
 
@@ -115,11 +125,24 @@ impl Reader {
         self.finished || self.choices_left == 0
     }
 
+    /// All text has come, as far as can be told, and the usage has not.
+    #[must_use]
+    pub fn usage_due(&self) -> bool {
+        if self.finished {
+            return false;
+        }
+        match &self.responses {
+            Some(told) => told.usage_due(),
+            None => self.choices_left == 0,
+        }
+    }
+
     /// The newest usage.
     fn counts(&self) -> Option<VendorUsage> {
         match self.format {
             Format::Chat => self.chat,
             Format::Messages => self.messages.counts(),
+            Format::Responses => self.responses.as_ref()?.usage,
         }
     }
 
@@ -143,14 +166,22 @@ impl Reader {
         match self.format {
             Format::Chat => self.chat.is_some(),
             Format::Messages => self.output_counted,
+            Format::Responses => matches!(&self.responses, Some(told) if told.usage.is_some()),
         }
+    }
+
+    /// What is told to whoever has to end a stream of the responses format.
+    #[must_use]
+    pub fn progress(&self) -> Option<StreamProgress> {
+        self.responses.as_ref().map(|told| told.progress.clone())
     }
 
     /// A sign of life in the stream's format that means nothing.
     #[must_use]
     pub const fn keep_alive(&self) -> Bytes {
         Bytes::from_static(match self.format {
-            Format::Chat => b": keep-alive\n\n",
+            // A number of ours would collide with the vendor's.
+            Format::Chat | Format::Responses => b": keep-alive\n\n",
             Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
         })
     }
@@ -203,6 +234,21 @@ impl Reader {
             }) if choices.is_empty() => Seen::UsageAlone,
             _ => Seen::Other,
         }
+    }
+
+    fn responses_event(&mut self, event: &Event, data: &[u8]) -> Seen {
+        let Some(told) = &mut self.responses else {
+            return Seen::Other;
+        };
+        let seen = told.event(event.name(), data);
+        // What is an error of the vendor's does not go on.
+        if !matches!(seen, Seen::Failure(_)) {
+            told.progress.passed(event);
+        }
+        self.text_bytes = told.text_bytes();
+        self.suspect |= told.suspect;
+        self.finished |= told.finished;
+        seen
     }
 
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
@@ -260,21 +306,28 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let json = as_text(bytes);
     let [usage, error, service_tier] =
         members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
-    if let Some(error) = error.filter(|error| is_error(error)) {
-        return Err(vendor_error(error));
-    }
     let counts = usage
         .filter(|usage| *usage != "null")
         .and_then(|usage| match format {
             Format::Chat => Some(chat_usage(usage)?.served_as(service_tier)),
             Format::Messages => MessagesUsage::of(usage)?.counts(),
+            Format::Responses => Some(responses_usage(usage)?.served_as(service_tier)),
         });
+    let error = error.filter(|error| is_error(error));
+    let refused = match format {
+        Format::Responses => responses::refused(&json),
+        _ => None,
+    };
+    if let Some(error) = refused.or_else(|| error.map(vendor_error)) {
+        note_error(counts, meter);
+        return Err(error);
+    }
     // Text is only charged by where the vendor has not counted it.
     let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
-    let text = if uncounted {
-        text_bytes(format, bytes)
-    } else {
-        0
+    let text = match format {
+        _ if !uncounted => 0,
+        Format::Responses => responses::output_bytes(&json),
+        _ => text_bytes(format, bytes),
     };
     meter.update(|reading| {
         note(counts, reading);
@@ -287,6 +340,47 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let charged = meter.counted().filter(|counted| counted.estimated);
     Ok(charged
         .map(|charged| with_usage(format, bytes, within(&json, usage).as_ref(), &charged.usage)))
+}
+
+/// What a vendor has counted beside an error is charged; one that counts nothing is free.
+fn note_error(counts: Option<VendorUsage>, meter: &Meter) {
+    let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
+        return;
+    };
+    meter.update(|reading| {
+        note(Some(counts), reading);
+        reading.output_counted = true;
+        reading.suspect = counts.suspect;
+        reading.end = Some(End::VendorError);
+    });
+}
+
+/// Reads embeddings into the meter, as [`plain`] does a chat's answer: they have usage, and no text.
+///
+/// # Errors
+/// It is no JSON object, or an error in the clothes of an answer.
+pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
+    let json = as_text(bytes);
+    let [usage, error, service_tier] =
+        members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
+    let old = within(&json, usage);
+    let counts = usage.and_then(|usage| Some(embeddings_usage(usage)?.served_as(service_tier)));
+    if let Some(error) = error.filter(|error| is_error(error)) {
+        note_error(counts, meter);
+        return Err(vendor_error(error));
+    }
+    meter.update(|reading| {
+        note(counts, reading);
+        reading.output_counted = true;
+        reading.suspect = counts.is_none_or(|counts| counts.suspect);
+        reading.end = Some(End::Finished);
+    });
+    let charged = meter.counted().filter(|counted| counted.estimated);
+    Ok(charged.map(|charged| {
+        let tokens = charged.usage.input_total();
+        let usage = format!("{{\"prompt_tokens\":{tokens},\"total_tokens\":{tokens}}}");
+        with_member(bytes, old.as_ref(), &usage)
+    }))
 }
 
 fn note(counts: Option<VendorUsage>, reading: &mut Reading) {
@@ -319,7 +413,7 @@ fn within(text: &str, part: Option<&str>) -> Option<Range<usize>> {
     Some(start..start + part.len())
 }
 
-/// An answer, a JSON object, with this usage: at `old`, or as its last member.
+/// An answer, a JSON object, with this usage.
 fn with_usage(format: Format, answer: &[u8], old: Option<&Range<usize>>, usage: &Usage) -> Bytes {
     let Usage {
         input,
@@ -374,7 +468,21 @@ fn with_usage(format: Format, answer: &[u8], old: Option<&Range<usize>>, usage: 
                  \"cache_read_input_tokens\":{cached_input},\"output_tokens\":{output}{lives}{tools}}}"
             )
         }
+        Format::Responses => {
+            let input = usage.input_total();
+            let total = input.saturating_add(output);
+            format!(
+                "{{\"input_tokens\":{input},\"input_tokens_details\":{{\"cached_tokens\":{cached_input},\
+                 \"cache_write_tokens\":{written}}},\"output_tokens\":{output},\
+                 \"output_tokens_details\":{{\"reasoning_tokens\":0}},\"total_tokens\":{total}}}"
+            )
+        }
     };
+    with_member(answer, old, &usage)
+}
+
+/// An answer, a JSON object, with this as its `usage`: at `old`, or as its last member.
+fn with_member(answer: &[u8], old: Option<&Range<usize>>, usage: &str) -> Bytes {
     if let Some(&Range { start, end }) = old {
         return [&answer[..start], usage.as_bytes(), &answer[end..]]
             .concat()
@@ -400,7 +508,7 @@ fn server_tool_use(searches: u64) -> String {
 }
 
 /// A vendor's own words about an error go to the log, not to the caller.
-fn vendor_error(error: &str) -> Error {
+pub(super) fn vendor_error(error: &str) -> Error {
     let text: String = error.chars().take(500).collect();
     Error::VendorUnavailable(scrubbed(&text).into())
 }
@@ -560,17 +668,24 @@ mod tests {
         input_bound: 100,
         input_limit: 150,
         input_estimate: 20,
+        sound_estimate: 0,
         output_bound: 50,
         output_limit: 60,
         calls_max: None,
         cache_write: None,
+        output_class: None,
     };
 
     #[test]
     fn an_answer_without_usable_usage_says_what_is_charged_and_keeps_every_other_byte() {
         const CHAT: &str = r#""choices":[{"message":{"content":"abcdefgh\u0436"}}]"#;
         const MESSAGES: &str = r#""content":[{"type":"text","text":"abcdefgh\u0436"}]"#;
-        for (format, text) in [(Format::Chat, CHAT), (Format::Messages, MESSAGES)] {
+        const RESPONSES: &str = r#""output":[{"content":[{"type":"output_text","text":"abcdefgh\u0436"}]}],"instructions":"no text""#;
+        for (format, text) in [
+            (Format::Chat, CHAT),
+            (Format::Messages, MESSAGES),
+            (Format::Responses, RESPONSES),
+        ] {
             // What stands in front of the usage and behind it, where there is none, and where there is.
             let without = [
                 (format!("{{{text}"), "}".to_owned()),
@@ -617,6 +732,9 @@ mod tests {
                     }
                     Format::Messages => {
                         r#"{"input_tokens":20,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":3}"#
+                    }
+                    Format::Responses => {
+                        r#"{"input_tokens":20,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":3,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":23}"#
                     }
                 };
                 assert_eq!(usage, expected, "{answer}");

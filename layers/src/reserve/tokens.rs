@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bill, Quote, Tariff, ledger::Item};
 use crate::{
-    call::{InputSize, Priced},
+    call::{Format, InputSize, Priced},
     error::{Error, Problem},
     facts::Caller,
-    model::Model,
+    model::{Model, ModelKind},
     money::MicroRub,
     price::{Asked, Bound, Class, PriceList},
     session::SessionId,
@@ -33,6 +33,8 @@ pub enum HoldMode {
 const MESSAGE_TOKENS: u64 = 8;
 const TOOL_TOKENS: u64 = 64;
 const CALL_TOKENS: u64 = 512;
+/// What a model for embeddings puts around each input: its marks, and instructions of its own.
+const INPUT_TOKENS: u64 = 32;
 /// Bytes of an inline document, as sent, for one token.
 const DOCUMENT_BYTES: u64 = 7;
 /// No model takes more, where the catalog does not say.
@@ -58,39 +60,49 @@ impl ByTokens {
     }
 
     /// The bound of input tokens that the hold is computed with.
-    fn input_bound(&self, input: &InputSize, context: Option<u64>) -> u64 {
+    fn input_bound(&self, input: &InputSize, sound: u64, context: Option<u64>) -> u64 {
         let text = match self.mode {
             HoldMode::Usual => input.text_bytes.saturating_mul(2).div_ceil(3),
             HoldMode::Strict => input.text_bytes,
-        };
-        let parts = input.images.saturating_mul(self.image_tokens)
-            + input.documents.saturating_mul(self.document_tokens);
+        } + input.tokens;
+        // Each input has the window for itself.
+        let context = context.map(|tokens| tokens.saturating_mul(input.inputs.max(1)));
+        let parts = (input.images.saturating_mul(self.image_tokens)
+            + input.documents.saturating_mul(self.document_tokens))
+        .saturating_add(sound);
         // Text that alone is past the context window is not cut down to it: whoever takes it has a
         // larger one.
-        (text + overhead(input) + parts).min(context.unwrap_or(u64::MAX).max(text))
+        (text + overhead(input))
+            .saturating_add(parts)
+            .min(context.unwrap_or(u64::MAX).max(text))
     }
 
     /// What no honest usage exceeds. Text is at least a byte a token; what else there is can weigh
     /// anything up to the context window.
-    fn input_limit(&self, input: &InputSize, context: Option<u64>) -> u64 {
-        let text = input.text_bytes + overhead(input);
-        if input.images + input.documents == 0 {
+    fn input_limit(&self, input: &InputSize, sound: u64, context: Option<u64>) -> u64 {
+        let text = input.text_bytes + input.tokens + overhead(input);
+        if input.images + input.documents + sound == 0 {
             return text;
         }
         text.max(context.unwrap_or(CONTEXT_TOKENS_MAX))
     }
 
     /// The input of a call whose vendor never said.
-    fn input_estimate(&self, input: &InputSize, bound: u64) -> u64 {
+    fn input_estimate(&self, input: &InputSize, sound: u64, bound: u64) -> u64 {
         let documents = input.documents.saturating_mul(self.document_tokens);
         let parts = input.images.saturating_mul(self.image_tokens)
             + documents.min(input.binary_bytes / DOCUMENT_BYTES);
         let text = input.text_bytes / ESTIMATE_BYTES + input.messages * MESSAGE_TOKENS;
-        (text + parts).clamp(1, bound.max(1))
+        (text + input.tokens + parts)
+            .saturating_add(sound)
+            .clamp(1, bound.max(1))
     }
 }
 
 const fn overhead(input: &InputSize) -> u64 {
+    if input.inputs > 0 {
+        return input.inputs * INPUT_TOKENS;
+    }
     CALL_TOKENS + input.messages * MESSAGE_TOKENS + input.tools * TOOL_TOKENS
 }
 
@@ -106,7 +118,12 @@ impl Tariff<Priced> for ByTokens {
             output_tokens,
             meter,
         } = req.body();
-        let input_bound = self.input_bound(&call.input, model.input_tokens_max);
+        let mut asked = call
+            .asks
+            .as_ref()
+            .map_or_else(Asked::default, |asks| *asks.asked());
+        let sound = asked.classes.get(Class::InputAudio);
+        let input_bound = self.input_bound(&call.input, sound, model.input_tokens_max);
         // What is held for is what may come: a call that may be dear is not sold at the cheap price, though it might
         // turn out to be short enough.
         if let Some(max) = model
@@ -117,20 +134,24 @@ impl Tariff<Priced> for ByTokens {
                 tokens: input_bound,
                 max,
             };
-            return Err(Error::invalid("messages", problem));
+            let field = match call.kind {
+                ModelKind::Embedding => "input",
+                ModelKind::Chat => "messages",
+            };
+            return Err(Error::invalid(field, problem));
         }
-        let mut asked = call
-            .asks
-            .as_ref()
-            .map_or_else(Asked::default, |asks| *asks.asked());
         *asked.classes.get_mut(Class::InputImage) = call.input.images;
         let bound = prices.bound(input_bound, &asked);
         let cost = |output: u64| bound.cost(input_bound, output.saturating_mul(call.choices));
-        let want = cost(*output_tokens);
+        let output_tokens = sent_at_most(call.format, model, *output_tokens);
+        let want = cost(output_tokens);
         // The client's own ceiling is held in full; ours gives way where funds are short.
         let least = match call.output_tokens {
             Some(_) => want,
-            None => cost(model.output_tokens_min.min(*output_tokens)),
+            None => {
+                let ceiling = model.output_tokens_min.min(output_tokens);
+                cost(sent_at_most(call.format, model, ceiling))
+            }
         };
         Ok(Quote {
             account: key.account.clone(),
@@ -146,12 +167,14 @@ impl Tariff<Priced> for ByTokens {
                 model: Arc::clone(model),
                 bounds: Bounds {
                     input_bound,
-                    input_limit: self.input_limit(&call.input, model.input_tokens_max),
-                    input_estimate: self.input_estimate(&call.input, input_bound),
+                    input_limit: self.input_limit(&call.input, sound, model.input_tokens_max),
+                    input_estimate: self.input_estimate(&call.input, sound, input_bound),
+                    sound_estimate: sound.min(input_bound),
                     output_bound: output_tokens.saturating_mul(call.choices),
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
                     calls_max: Some(asked.classes.get(Class::WebSearchCall)).filter(|max| *max > 0),
                     cache_write: call.asks.as_ref().and_then(|asks| asks.cache_write()),
+                    output_class: call.asks.as_ref().and_then(|asks| asks.output_class()),
                 },
                 session: call.session.clone(),
             },
@@ -165,7 +188,8 @@ impl Tariff<Priced> for ByTokens {
             let bounds = &mut bill.bounds;
             let paid_for = bill.bound.output_tokens_for(held, bounds.input_bound) / choices;
             priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
-            bounds.output_bound = priced.output_tokens.saturating_mul(choices);
+            let sent = sent_at_most(priced.call.format, &priced.model, priced.output_tokens);
+            bounds.output_bound = sent.saturating_mul(choices);
         }
         // Whoever reads an answer without usage can put in what will be charged.
         priced.meter.charge_within(bill.bounds);
@@ -191,7 +215,7 @@ impl Bill for TokenBill {
             return None;
         }
         let end = reading.end.unwrap_or(End::ClientLeft);
-        let delivered = reading.text_bytes > 0 || end == End::Finished;
+        let delivered = reading.text_bytes > 0 || end == End::Finished || reading.answered;
         let left = end == End::ClientLeft || reading.client_gone;
         if reading.usage.is_none() && !delivered && !left {
             return None;
@@ -239,10 +263,24 @@ impl TokenBill {
     }
 }
 
+/// The highest ceiling that a vendor of the model may be sent for this one: some take none so low, and get a higher
+/// one where the call is put into their format.
+fn sent_at_most(caller: Format, model: &Model, output_tokens: u64) -> u64 {
+    let routes = model.routes.iter();
+    let formats = routes.map(|route| route.vendor.speaking(caller).format);
+    let others = formats.filter(|format| *format != caller);
+    others.fold(output_tokens, |sent, format| {
+        sent.max(format.output_tokens_min())
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{
+        model::{Route, Vendor},
         price::{Price, Rate},
         usage::Usage,
     };
@@ -264,6 +302,7 @@ mod tests {
             model: Arc::new(Model {
                 id: "m".into(),
                 family: "f".into(),
+                kind: ModelKind::Chat,
                 output_tokens_max: 50,
                 output_tokens_min: 1,
                 output_tokens_default: None,
@@ -290,6 +329,124 @@ mod tests {
             output,
             ..Usage::default()
         })
+    }
+
+    #[test]
+    fn what_came_as_tokens_counts_as_such_and_each_input_has_the_window_for_itself() {
+        let vectors = InputSize {
+            inputs: 3,
+            tokens: 300,
+            text_bytes: 30,
+            ..InputSize::default()
+        };
+        let around = 3 * INPUT_TOKENS;
+        // mode, window, bound
+        for (mode, context, bound) in [
+            (HoldMode::Usual, None, 320 + around),
+            (HoldMode::Strict, None, 330 + around),
+            (HoldMode::Usual, Some(8192), 320 + around),
+            // No input is longer than the window, and all of them may be as long.
+            (HoldMode::Usual, Some(120), 360),
+            // Whoever takes more has a larger one.
+            (HoldMode::Usual, Some(10), 320),
+        ] {
+            let tariff = ByTokens::new(mode, 0, 0);
+            assert_eq!(
+                tariff.input_bound(&vectors, 0, context),
+                bound,
+                "{context:?}"
+            );
+            assert_eq!(tariff.input_limit(&vectors, 0, context), 330 + around);
+            assert_eq!(tariff.input_estimate(&vectors, 0, bound), 300 + 30 / 4);
+        }
+    }
+
+    #[test]
+    fn r62_a_ceiling_that_a_vendor_would_refuse_is_held_as_it_is_raised() {
+        let sold_by = |formats: &[Format]| {
+            let model = Model::new("m", 4096);
+            formats.iter().fold(model, |model, format| {
+                let endpoint = http::Uri::from_static("https://vendor.example/v1");
+                let key = format.credential("key").unwrap();
+                model.route(Route::new(Vendor::new("v", *format, endpoint, key), "x"))
+            })
+        };
+        let (chat, responses) = (Format::Chat, Format::Responses);
+        for (caller, formats, tokens, held) in [
+            (chat, &[chat][..], 1, 1),
+            (chat, &[chat, responses], 1, 16),
+            (Format::Messages, &[responses], 15, 16),
+            (chat, &[responses], 17, 17),
+            // Its own format's ceiling is the caller's business.
+            (responses, &[responses], 1, 1),
+            (responses, &[chat], 1, 1),
+        ] {
+            let model = sold_by(formats);
+            assert_eq!(sent_at_most(caller, &model, tokens), held, "{formats:?}");
+        }
+        // A vendor of both is sent the caller's own, else its first.
+        for (first, other, caller, held) in [
+            (responses, chat, chat, 1),
+            (responses, chat, responses, 1),
+            (responses, chat, Format::Messages, 16),
+            (chat, responses, Format::Messages, 1),
+        ] {
+            let endpoint = http::Uri::from_static("https://vendor.example/v1");
+            let key = || first.credential("key").unwrap();
+            let vendor = Vendor::new("v", first, endpoint.clone(), key());
+            let vendor = vendor.also(other, endpoint, [key()]);
+            let model = Model::new("m", 4096).route(Route::new(vendor, "x"));
+            let sent = sent_at_most(caller, &model, 1);
+            assert_eq!(sent, held, "{first:?}, {other:?}, {caller:?}");
+        }
+    }
+
+    #[cfg(feature = "parse")]
+    #[test]
+    fn the_least_that_is_held_pays_for_the_ceiling_that_is_sent() {
+        use crate::key::{KeyDigest, KeyRecord, KeyStatus};
+
+        let endpoint = http::Uri::from_static("https://vendor.example/v1");
+        let key = Format::Responses.credential("key").unwrap();
+        let vendor = Vendor::new("v", Format::Responses, endpoint, key);
+        let mut model = Model::new("m", 4096).route(Route::new(vendor, "x"));
+        model.output_tokens_min = 1;
+        let body = bytes::Bytes::from_static(
+            br#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#,
+        );
+        let call = crate::parse::call(crate::call::Operation::Chat, &body, 100).unwrap();
+        let mut req = Request::new(Priced {
+            call: Arc::new(call),
+            model: Arc::new(model),
+            prices: bill().prices,
+            output_tokens: 4096,
+            meter: crate::usage::Meter::default(),
+        });
+        req.extensions_mut().insert(Caller(Arc::new(KeyRecord {
+            id: "k".parse().unwrap(),
+            account: "acme".parse().unwrap(),
+            digest: KeyDigest::new([0; 32]),
+            prefix: "tg-x…".into(),
+            name: String::new(),
+            status: KeyStatus::Active,
+            models: vec![],
+            addresses: vec![],
+            requests_per_second: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            expires_at_ms: None,
+            created_at_ms: 0,
+            changed_at_ms: 0,
+        })));
+        let tariff = ByTokens::new(HoldMode::Usual, 0, 0);
+        let mut quote = tariff.quote(&req).unwrap();
+        tariff.granted(&mut req, &mut quote.bill, quote.least);
+        let bill = quote.bill;
+        assert_eq!(bill.bounds.output_bound, 16);
+        let most = bill
+            .bound
+            .cost(bill.bounds.input_bound, bill.bounds.output_bound);
+        assert!(most <= quote.least, "{most:?} {:?}", quote.least);
     }
 
     #[test]
@@ -365,6 +522,14 @@ mod tests {
                 reading(None, 16, cut),
                 Some((24, true)),
             ),
+            (
+                "answered, and not deliverable",
+                Reading {
+                    answered: true,
+                    ..reading(None, 0, cut)
+                },
+                Some((20, true)),
+            ),
         ] {
             let charged = bill().charge(&reading).map(|(cost, item)| {
                 assert_eq!(item.vendor, "answered", "{name}");
@@ -373,6 +538,87 @@ mod tests {
                 (cost.micro(), item.estimated)
             });
             assert_eq!(charged, charge, "{name}");
+        }
+    }
+
+    proptest! {
+        /// Whatever an answer says within what the request can bring about, or leaves out.
+        #[test]
+        fn a_hold_is_never_below_the_charge_of_what_was_asked_for_or_estimated(
+            rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform7(0u64..10_000_000_000),
+            asked in prop::array::uniform4(any::<bool>()),
+            input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),
+            spare in (0u64..50, 0u64..50), estimate in 1u64..1000, sound in 0u64..1000, text_bytes in 0u64..10_000,
+            told in any::<bool>(), output_counted in any::<bool>(), untold in 0u64..1000,
+            end in prop::sample::select(vec![None, Some(End::Finished), Some(End::VendorCut), Some(End::VendorError)]),
+        ) {
+            let [has_sound, hour, speaks, draws] = asked;
+            let none_unless = |asked: bool, count: u64| if asked { count } else { 0 };
+            let class = |class, asked: bool| (class, u64::from(asked));
+            let counts = |list: [(Class, u64); 4]| list.into_iter().collect::<crate::price::Counts>();
+            let asked = Asked {
+                classes: counts([
+                    class(Class::InputAudio, has_sound),
+                    class(Class::CacheWrite1h, hour),
+                    class(Class::OutputAudio, speaks),
+                    class(Class::OutputImage, draws),
+                ]),
+                ..Asked::default()
+            };
+            let usage = Usage {
+                input: input[0],
+                cached_input: input[1],
+                cache_write: input[2],
+                output: output[0],
+                classes: counts([
+                    (Class::InputAudio, none_unless(has_sound, input[3])),
+                    (Class::CacheWrite1h, none_unless(hour, input[4])),
+                    (Class::OutputAudio, none_unless(speaks, output[1])),
+                    (Class::OutputImage, none_unless(draws, output[1])),
+                ]),
+            };
+            let [input, cached_input, output, cache_write] = rates.map(Rate::new);
+            let classes = std::iter::zip(Class::ALL, others.map(|rate| Some(Rate::new(rate)))).collect();
+            let prices = PriceList::from(Price { input, cached_input, output, cache_write, classes, ..Price::default() });
+            let (input_bound, output_bound) = (usage.input_total() + spare.0 + 1, usage.output_total() + spare.1);
+            let estimate = estimate.min(input_bound);
+            let bound = prices.bound(input_bound, &asked);
+            let bill = TokenBill {
+                bound,
+                prices,
+                bounds: Bounds {
+                    input_bound,
+                    input_limit: input_bound,
+                    input_estimate: estimate,
+                    sound_estimate: none_unless(has_sound, sound.min(estimate)),
+                    output_bound,
+                    output_limit: output_bound,
+                    cache_write: hour.then_some(Class::CacheWrite1h),
+                    output_class: match (speaks, draws) {
+                        (true, _) => Some(Class::OutputAudio),
+                        (_, true) => Some(Class::OutputImage),
+                        _ => None,
+                    },
+                    ..Bounds::default()
+                },
+                ..bill()
+            };
+            let reading = Reading {
+                dispatched: true,
+                usage: told.then_some(usage),
+                cache_write_usual: untold.min(usage.cache_write),
+                output_counted,
+                text_bytes,
+                end,
+                ..Reading::default()
+            };
+            let hold = bound.cost(input_bound, output_bound);
+            if let Some((charged, item)) = bill.charge(&reading) {
+                prop_assert!(charged <= hold, "{charged:?} {hold:?} {item:?}");
+                prop_assert!(!item.unpriced);
+                // Anyone can reckon it again.
+                prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
+            }
         }
     }
 }

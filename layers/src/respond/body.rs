@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{Answering, Shape, UsualShape};
-use crate::{call::Format, error::Error};
+use crate::{call::Format, error::Error, stream_progress::StreamProgress};
 
 pin_project! {
     /// An answer's body: the inner one, or a refusal.
@@ -22,6 +22,7 @@ pin_project! {
         refusal: Option<Bytes>,
         answering: Option<Answering<P>>,
         format: Option<Format>,
+        progress: Option<StreamProgress>,
         ended: bool,
     }
 }
@@ -33,8 +34,15 @@ impl<A, P> ResponseBody<A, P> {
             refusal: None,
             answering: Some(answering),
             format,
+            progress: None,
             ended: false,
         }
+    }
+
+    /// Of a stream that can tell how far it is.
+    pub(super) fn within(mut self, progress: Option<StreamProgress>) -> Self {
+        self.progress = progress;
+        self
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {
@@ -43,6 +51,7 @@ impl<A, P> ResponseBody<A, P> {
             refusal: Some(bytes),
             answering: None,
             format: None,
+            progress: None,
             ended: false,
         }
     }
@@ -84,7 +93,7 @@ where
         let Some(answering) = this.answering else {
             return Poll::Ready(Some(Err(error)));
         };
-        let refused = answering.refused(&error);
+        let refused = answering.refused(&error).within(this.progress.as_ref());
         Poll::Ready(Some(match *this.format {
             Some(format) => Ok(Frame::data(answering.shape.event(&refused, format))),
             None => Err(error),

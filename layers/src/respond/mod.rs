@@ -74,6 +74,7 @@
 
 mod body;
 mod refused;
+mod responses;
 mod text;
 
 use std::{
@@ -97,6 +98,7 @@ use crate::{
     call::Format,
     error::Error,
     facts::{EventStream, RequestNumber},
+    stream_progress::StreamProgress,
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -300,7 +302,11 @@ where
             Ok(mut res) => {
                 answering.shape.stamp(number, res.headers_mut());
                 let format = res.extensions().get::<EventStream>().map(|stream| stream.0);
-                res.map(|inner| ResponseBody::answer(inner, answering, format))
+                let progress = match format {
+                    Some(Format::Responses) => res.extensions_mut().remove::<StreamProgress>(),
+                    _ => None,
+                };
+                res.map(|inner| ResponseBody::answer(inner, answering, format).within(progress))
             }
             Err(error) => {
                 let refused = answering.refused(&error);

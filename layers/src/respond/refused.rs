@@ -7,12 +7,13 @@ use http::{
 };
 use serde_json::json;
 
-use super::{Language, text};
+use super::{Language, responses, text};
 use crate::{
     call::Format,
     error::{Error, Problem},
     facts::RequestNumber,
     money::MicroRub,
+    stream_progress::StreamProgress,
 };
 
 /// SDKs of both formats retry every 5xx twice unless told not to.
@@ -29,6 +30,7 @@ pub struct Refused<'a> {
     class: Class,
     number: RequestNumber,
     language: Language,
+    progress: Option<&'a StreamProgress>,
 }
 
 impl<'a> Refused<'a> {
@@ -40,7 +42,15 @@ impl<'a> Refused<'a> {
             class: class(error),
             number,
             language,
+            progress: None,
         }
+    }
+
+    /// The same in the middle of a stream of the responses format.
+    #[must_use]
+    pub const fn within(mut self, progress: Option<&'a StreamProgress>) -> Self {
+        self.progress = progress;
+        self
     }
 
     /// The error. Its [`std::fmt::Display`] and its source are for the log, not for callers.
@@ -77,6 +87,11 @@ impl<'a> Refused<'a> {
             _ if self.status().is_server_error() => Severity::Warn,
             _ => Severity::Info,
         }
+    }
+
+    /// How far the stream is that it ends.
+    pub(super) const fn progress(&self) -> Option<&'a StreamProgress> {
+        self.progress
     }
 
     /// The request's number; [`super::Shape::stamp`] puts it into the headers of every answer.
@@ -139,7 +154,8 @@ impl<'a> Refused<'a> {
         res
     }
 
-    /// The usual last event of a stream that failed: no `[DONE]` and no `message_stop` follows it.
+    /// The usual last event of a stream that failed, or its last events: no `[DONE]` and no `message_stop` follows
+    /// them.
     #[must_use]
     pub fn usual_event(&self, format: Format) -> Bytes {
         let object = self.object();
@@ -150,6 +166,7 @@ impl<'a> Refused<'a> {
                 "\n\nevent: error\ndata: {}\n\n",
                 json!({ "type": "error", "error": object })
             ),
+            Format::Responses => responses::events(self),
         })
     }
 
@@ -217,6 +234,15 @@ fn class(error: &Error) -> Class {
             problem: Problem::ThreadUnsupported,
             ..
         } => (S::BAD_REQUEST, INVALID, "thread_unsupported_request"),
+        Error::Invalid {
+            problem:
+                Problem::StateUnsupported | Problem::StoreUnsupported | Problem::ReferenceUnsupported,
+            ..
+        } => (S::BAD_REQUEST, INVALID, "state_unsupported"),
+        Error::Invalid {
+            problem: Problem::ToolUnsupported | Problem::SearchUnsupported,
+            ..
+        } => (S::BAD_REQUEST, INVALID, "tool_unsupported"),
         Error::Invalid { .. } => (S::BAD_REQUEST, INVALID, ""),
         Error::BodyTooSlow => (S::REQUEST_TIMEOUT, INVALID, "request_timeout"),
         Error::BodyTooLarge { .. } => (S::PAYLOAD_TOO_LARGE, INVALID, "request_too_large"),

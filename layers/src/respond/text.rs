@@ -6,6 +6,7 @@ use super::Language;
 use crate::{
     ceiling::Ceiling,
     error::{Error, Limit, Problem},
+    model::ModelKind,
     money::MicroRub,
 };
 
@@ -181,10 +182,12 @@ fn russian_problem(problem: &Problem) -> String {
             match *expected {
                 "string" => "строка",
                 "integer" => "целое число от 1",
+                "integer from 0" => "целое число от 0",
                 "boolean" => "true или false",
                 "object" => "объект",
                 "array" => "массив",
                 "string or array" => "строка или массив",
+                "string or object" => "строка или объект",
                 "string or array of strings" => "строка или массив строк",
                 "string with a JSON object in it" => "строка с объектом JSON",
                 "array of objects" => "массив объектов",
@@ -212,8 +215,36 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::ThreadUnsupported => {
             "беседы на стороне сервиса не поддерживаются, передавайте все сообщения целиком".into()
         }
+        Problem::StateUnsupported => {
+            "сервис ничего не хранит: уберите поле, передавайте всю беседу в «input»".into()
+        }
+        Problem::StoreUnsupported => {
+            "сервис ничего не хранит, уберите поле или передайте false".into()
+        }
+        Problem::ReferenceUnsupported => {
+            "сервис ничего не хранит, передавайте сами элементы (в клиенте: store: false)".into()
+        }
+        Problem::ToolUnsupported => {
+            "этот инструмент исполняет поставщик, и цены за него в каталоге нет".into()
+        }
+        Problem::SearchUnsupported => {
+            "этот инструмент исполняет поставщик, и цены за него в каталоге нет (в Codex: web_search = \"disabled\")"
+                .into()
+        }
+        Problem::SizeUnseen => {
+            "объём этих данных не виден заранее, передавайте сами данные".into()
+        }
         Problem::NotTranslated => "в формате поставщика этой модели такого нет".into(),
         Problem::Unpriced => "для этого у модели нет цены".into(),
+        Problem::ModelOfKind(kind) => {
+            let is = match kind {
+                ModelKind::Embedding => "эта модель только для эмбеддингов",
+                ModelKind::Chat => "эта модель не для эмбеддингов",
+            };
+            let (surfaces, which) = listed(kind.surfaces(), "или");
+            let its = ["её адрес", "её адреса"][usize::from(which)];
+            format!("{is}, {its}: POST {surfaces}")
+        }
         Problem::MixedLifetimes => {
             "другие метки cache_control запроса живут 5 минут, укажите один срок на весь запрос"
                 .into()
@@ -221,6 +252,15 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::InputUnpriced { tokens, max } => format!(
             "вход может занять до {tokens} токенов, а цена этой модели действует до {max}; сократите запрос"
         ),
+    }
+}
+
+/// `A, B or C`, and whether they are several.
+fn listed(surfaces: &[&str], or: &str) -> (String, bool) {
+    match surfaces {
+        [] => (String::new(), false),
+        [one] => ((*one).to_owned(), false),
+        [others @ .., last] => (format!("{} {or} {last}", others.join(", ")), true),
     }
 }
 
@@ -377,8 +417,34 @@ fn english_problem(problem: &Problem) -> String {
         Problem::NotAHost => "expected a name, IPv4 or [IPv6], and :port where needed".into(),
         Problem::Unsupported => "the service does not support this".into(),
         Problem::ThreadUnsupported => "threads are not supported, send all messages".into(),
+        Problem::StateUnsupported => {
+            "nothing is kept here: leave the field out, send the whole conversation in 'input'".into()
+        }
+        Problem::StoreUnsupported => {
+            "nothing is kept here, leave the field out or send false".into()
+        }
+        Problem::ReferenceUnsupported => {
+            "nothing is kept here, send the items themselves (in the client: store: false)".into()
+        }
+        Problem::ToolUnsupported => {
+            "the vendor runs this tool, and the catalog has no price for it".into()
+        }
+        Problem::SearchUnsupported => {
+            "the vendor runs this tool, and the catalog has no price for it (in Codex: web_search = \"disabled\")"
+                .into()
+        }
+        Problem::SizeUnseen => {
+            "the size of this input cannot be seen beforehand, send the data itself".into()
+        }
         Problem::NotTranslated => "the vendor of this model has nothing like it".into(),
         Problem::Unpriced => "the model has no price for this".into(),
+        Problem::ModelOfKind(kind) => {
+            let is = match kind {
+                ModelKind::Embedding => "this model is for embeddings alone",
+                ModelKind::Chat => "this model is not for embeddings",
+            };
+            format!("{is}, it is asked at POST {}", listed(kind.surfaces(), "or").0)
+        }
         Problem::MixedLifetimes => {
             "other cache_control marks of the request live 5 minutes, use one lifetime per request"
                 .into()

@@ -7,11 +7,10 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{chat, messages, wire::AnswerCx};
+use super::{pair::Translator, wire::is_too_much};
 use crate::{
-    call::Format,
     error::Error,
-    sse::{Event, Splitter},
+    sse::Splitter,
     usage::{End, Meter},
 };
 
@@ -48,11 +47,7 @@ impl<A> ResponseBody<A> {
     }
 
     /// What is translated event by event. Where that fails the meter is told how the answer ended.
-    pub(super) fn events(inner: A, caller: Format, cx: AnswerCx, meter: Meter) -> Self {
-        let translator = match caller {
-            Format::Chat => Translator::ToChat(chat::Events::new(cx)),
-            Format::Messages => Translator::ToMessages(messages::Events::new(cx)),
-        };
+    pub(super) fn events(inner: A, translator: Translator, meter: Meter) -> Self {
         let stream = Stream {
             splitter: Splitter::default(),
             translator,
@@ -137,28 +132,6 @@ struct Stream {
     ended: bool,
 }
 
-#[derive(Debug)]
-enum Translator {
-    ToChat(chat::Events),
-    ToMessages(messages::Events),
-}
-
-impl Translator {
-    fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
-        match self {
-            Self::ToChat(events) => events.event(event, out),
-            Self::ToMessages(events) => events.event(event, out),
-        }
-    }
-
-    fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        match self {
-            Self::ToChat(events) => events.end(out),
-            Self::ToMessages(events) => events.end(out),
-        }
-    }
-}
-
 impl Stream {
     /// All events that the chunk completes, in one frame: none waits for another.
     fn chunk(&mut self, chunk: &Bytes) -> Bytes {
@@ -202,7 +175,11 @@ impl Stream {
             Some(Error::VendorUnavailable(_)) => End::VendorError,
             Some(_) => End::VendorCut,
         };
-        self.meter.update(|reading| reading.end = Some(end));
+        let is_too_much = self.failure.as_ref().is_some_and(is_too_much);
+        self.meter.update(|reading| {
+            reading.end = Some(end);
+            reading.answered |= is_too_much;
+        });
     }
 }
 
@@ -211,6 +188,10 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
+    use crate::{
+        call::Format,
+        translate::{chat, messages, wire::AnswerCx},
+    };
 
     const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
     const START: &str =
@@ -230,7 +211,11 @@ mod tests {
             usage_asked: false,
             thinking_asked: false,
         };
-        let body = ResponseBody::events(inner, caller, cx, meter.clone());
+        let translator = match caller {
+            Format::Messages => Translator::MessagesToChat(messages::Events::new(cx)),
+            _ => Translator::ChatToMessages(chat::Events::new(cx)),
+        };
+        let body = ResponseBody::events(inner, translator, meter.clone());
         let whole = body.collect().await.is_ok();
         (whole, meter.read().end)
     }

@@ -3,7 +3,8 @@
 //!
 //! Where both sides speak the same format, the client's bytes go on as they are but for the spans that
 //! must change ([`splice`]), and the answer's frames pass untouched. Otherwise [`chat`] or [`messages`]
-//! translate, named by the caller's format: pure functions over bodies and events.
+//! translate, named by the caller's format, or [`responses`], where that format is on either side: pure functions
+//! over bodies and events.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -82,13 +83,15 @@ mod body;
 pub mod chat;
 mod future;
 pub mod messages;
+mod pair;
+pub mod responses;
 pub mod splice;
+#[cfg(test)]
+#[cfg(feature = "parse")]
+mod too_much_tests;
 pub mod wire;
 
-use std::{
-    task::{Context, Poll},
-    time::SystemTime,
-};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_LENGTH};
@@ -96,13 +99,17 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{Layer, Service};
 
-use self::wire::{AnswerCx, RequestCx};
 pub use self::{body::ResponseBody, future::ResponseFuture};
+use self::{
+    pair::{Answering, Pair},
+    wire::{RequestCx, is_too_much},
+};
 use crate::{
-    call::{Attempt, Call, Format, Outbound},
+    call::{Attempt, Format, Outbound},
     error::Error,
-    facts::EventStream,
-    usage::Meter,
+    facts::{EventStream, RequestNumber},
+    stream_progress::StreamProgress,
+    usage::{End, Meter},
 };
 
 /// Translates calls into the format of the route's vendor, and answers back.
@@ -147,27 +154,39 @@ where
 
     fn call(&mut self, req: Request<Attempt>) -> Self::Future {
         let (parts, attempt) = req.into_parts();
-        let (caller, vendor) = (attempt.priced.call.format, attempt.route.vendor.format);
-        let answer = (caller != vendor).then(|| answer_cx(&attempt.priced.call));
+        let number = parts.extensions.get::<RequestNumber>().copied();
         let meter = attempt.priced.meter.clone();
-        let outbound = match outbound(attempt) {
-            Ok(outbound) => outbound,
+        let made = Answering::of(&attempt, number);
+        let made = made.and_then(|answering| Ok((answering, outbound(attempt)?)));
+        let (answering, outbound) = match made {
+            Ok(made) => made,
             Err(error) => return ResponseFuture::translated(async { Err(error) }),
         };
         let call = self.inner.call(Request::from_parts(parts, outbound));
-        let Some(cx) = answer else {
+        let Some(answering) = answering else {
             return ResponseFuture::same(call);
         };
         ResponseFuture::translated(async move {
-            // What cannot be delivered is not paid for.
-            translated(call.await?, caller, cx, &meter)
+            translated(call.await?, answering, &meter)
                 .await
-                .inspect_err(|_| meter.refused())
+                .inspect_err(|error| undelivered(error, &meter))
         })
     }
 }
 
+/// What cannot be delivered is not paid for, unless that is of its caller's making.
+fn undelivered(error: &Error, meter: &Meter) {
+    if !is_too_much(error) {
+        return meter.refused();
+    }
+    meter.update(|reading| {
+        reading.answered = true;
+        reading.end = Some(End::VendorCut);
+    });
+}
+
 fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
+    let pair = Pair::of(&attempt);
     let Attempt {
         priced,
         route,
@@ -179,58 +198,52 @@ fn outbound(attempt: Attempt) -> Result<Outbound, Error> {
         output_tokens: priced.output_tokens,
         dialect: &route.dialect,
     };
-    let (same, body) = match (call.format, route.vendor.format) {
-        (Format::Chat, Format::Chat) | (Format::Messages, Format::Messages) => {
-            (true, splice::body(&priced, &route))
+    let body = match pair {
+        None => splice::body(&priced, &route),
+        Some(pair) => {
+            let vendor = &route.vendor.name;
+            pair.request(&call.body, vendor, &cx)?.into()
         }
-        (Format::Chat, Format::Messages) => (false, chat::request(&call.body, &cx)?.into()),
-        (Format::Messages, Format::Chat) => (false, messages::request(&call.body, &cx)?.into()),
     };
     Ok(Outbound {
         body,
         stream: call.stream,
         // A translated stream has its usage where the caller's format wants it.
         choices: call.choices,
-        strip_usage: same && call.format == Format::Chat && call.stream && !call.usage_asked,
+        kind: call.kind,
+        strip_usage: pair.is_none()
+            && call.format == Format::Chat
+            && call.stream
+            && !call.usage_asked,
         meter: priced.meter.clone(),
         route,
         credential,
     })
 }
 
-fn answer_cx(call: &Call) -> AnswerCx {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    AnswerCx {
-        created: now.as_secs(),
-        usage_asked: call.usage_asked,
-        thinking_asked: call.format == Format::Messages && messages::thinking_asked(&call.body),
-    }
-}
-
 async fn translated<A>(
     res: Response<A>,
-    caller: Format,
-    cx: AnswerCx,
+    answering: Answering,
     meter: &Meter,
 ) -> Result<Response<ResponseBody<A>>, Error>
 where
     A: Body<Data = Bytes, Error = Error>,
 {
     let (mut parts, body) = res.into_parts();
+    parts.extensions.remove::<StreamProgress>();
     if parts.extensions.remove::<EventStream>().is_some() {
-        parts.extensions.insert(EventStream(caller));
+        parts.extensions.insert(EventStream(answering.caller()));
+        let (translator, progress) = answering.events();
+        if let Some(progress) = progress {
+            parts.extensions.insert(progress);
+        }
         return Ok(Response::from_parts(
             parts,
-            ResponseBody::events(body, caller, cx, meter.clone()),
+            ResponseBody::events(body, translator, meter.clone()),
         ));
     }
     let bytes = body.collect().await?.to_bytes();
-    let bytes = match caller {
-        Format::Chat => chat::answer(&bytes, &cx)?,
-        Format::Messages => messages::answer(&bytes, &cx)?,
-    };
+    let bytes = answering.whole(&bytes)?;
     parts.headers.remove(CONTENT_LENGTH);
     Ok(Response::from_parts(parts, ResponseBody::whole(bytes)))
 }

@@ -6,8 +6,8 @@ use std::{borrow::Cow, ops::Range};
 use bytes::Bytes;
 
 use crate::{
-    call::{Call, Format, Priced, Segments},
-    model::{OutputField, Route},
+    call::{Call, Format, Priced, ResponsesSpans, Segments},
+    model::{ModelKind, OutputField, Route},
 };
 
 /// A body of so many bytes is not copied. A shorter one costs less to copy than to send in segments.
@@ -23,6 +23,9 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     }
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
+    }
+    if let Some(spans) = &call.spans.responses {
+        kept_nowhere(call, spans, route, &mut edits);
     }
     ceiling(priced, route, &mut edits);
     apply(&call.body, edits)
@@ -80,9 +83,12 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
         written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
     };
     let field = match call.format {
+        // Vectors have none.
+        _ if call.kind == ModelKind::Embedding => return,
         // Only to be counted.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
+        Format::Responses => return output_ceiling(call, tokens, edits),
         Format::Chat => route.dialect.output_field,
     };
     match (field, &spans.max_tokens, &spans.max_completion_tokens) {
@@ -116,6 +122,46 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
+/// The same of the responses format, which has one name for it.
+fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
+    let start = call.spans.start;
+    match &call.spans.max_tokens {
+        Some(_) if call.output_tokens == Some(tokens) => {}
+        Some(value) => edits.push((value.clone(), tokens.to_string().into())),
+        None => edits.push((
+            start..start,
+            format!("\"max_output_tokens\":{tokens},").into(),
+        )),
+    }
+}
+
+/// A vendor of the responses format keeps nothing, and so has to hand out what it reasoned; what is no vendor's
+/// business does not go on.
+fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut Vec<Edit<'_>>) {
+    const ENCRYPTED: &str = "\"reasoning.encrypted_content\"";
+    let start = call.spans.start;
+    match &spans.store {
+        None => edits.push((start..start, "\"store\":false,".into())),
+        Some(value) if &call.body[value.clone()] != b"false" => {
+            edits.push((value.clone(), "false".into()));
+        }
+        Some(_) => {}
+    }
+    if route.dialect.encrypted_reasoning && !spans.encrypted_reasoning_asked {
+        match &spans.include {
+            None => edits.push((start..start, format!("\"include\":[{ENCRYPTED}],").into())),
+            Some(value) if call.body[value.clone()].starts_with(b"[") => {
+                let inside = value.start + 1;
+                let rest = call.body[inside..value.end].trim_ascii_start();
+                let comma = if rest.starts_with(b"]") { "" } else { "," };
+                edits.push((inside..inside, format!("{ENCRYPTED}{comma}").into()));
+            }
+            Some(null) => edits.push((null.clone(), format!("[{ENCRYPTED}]").into())),
+        }
+    }
+    edits.extend(spans.cut.iter().map(|cut| (cut.clone(), "".into())));
+}
+
 /// Where the name begins whose value begins at `value`. Names that we read have no quote in them.
 fn name_before(body: &[u8], value: usize) -> usize {
     let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
@@ -126,7 +172,8 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     if edits.is_empty() {
         return body.clone().into();
     }
-    edits.sort_by_key(|(span, _)| span.start);
+    // What is put in somewhere stands in front of what is taken out there.
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
     if body.len() < SHARED_BYTES_MIN {
         copied(body, &edits).into()
     } else {
@@ -174,6 +221,7 @@ mod tests {
         let text = "x".repeat(text_bytes);
         Call {
             format: Format::Chat,
+            kind: ModelKind::Chat,
             body: format!(r#"{{"model":"m","text":"{text}"}}"#).into(),
             model: "m".to_owned(),
             stream: false,

@@ -29,7 +29,7 @@ pub struct RequestCx<'a> {
 }
 
 /// What an answer's translation needs beside the answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCx {
     /// Now, in Unix seconds.
     pub created: u64,
@@ -42,6 +42,21 @@ pub struct AnswerCx {
 /// A vendor's answer that is not what its format asks for: a 502.
 pub(super) fn broken(why: impl Into<BoxError>) -> Error {
     Error::VendorBroken(why.into())
+}
+
+/// More of an answer than is kept: its caller can have brought that about.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct TooMuch(String);
+
+/// A vendor's answer of which there is too much: a 502 that is charged.
+pub(super) fn too_much(why: String) -> Error {
+    Error::VendorBroken(TooMuch(why).into())
+}
+
+/// Whether it is an answer of which there is too much.
+pub(super) fn is_too_much(error: &Error) -> bool {
+    matches!(error, Error::VendorBroken(cause) if cause.is::<TooMuch>())
 }
 
 /// Writes `value` as compact JSON behind what is there.

@@ -12,7 +12,7 @@
 //! use http_body_util::BodyExt;
 //! use tollgate_layers::{
 //!     call::{Format, Outbound},
-//!     model::{Route, Vendor},
+//!     model::{ModelKind, Route, Vendor},
 //!     upstream::Upstream,
 //!     usage::Meter,
 //! };
@@ -32,6 +32,7 @@
 //!     body: r#"{"model":"gpt-5-mini","messages":[{"role":"user","content":"Hello"}]}"#.into(),
 //!     stream: false,
 //!     choices: 1,
+//!     kind: ModelKind::Chat,
 //!     strip_usage: false,
 //!     meter: Meter::default(),
 //! };
@@ -287,7 +288,7 @@ fn vendor_headers(
     credential: HeaderValue,
 ) -> HeaderMap {
     let messages = match vendor.format {
-        Format::Chat => None,
+        Format::Chat | Format::Responses => None,
         Format::Messages => {
             let version = caller.get(ANTHROPIC_VERSION).cloned();
             Some((version, betas(&caller, &vendor.betas_removed)))

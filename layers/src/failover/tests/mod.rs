@@ -22,7 +22,7 @@ use crate::{
     error::{Problem, VendorAnswered, VendorUnreached},
     facts::Caller,
     key::{KeyDigest, KeyRecord, KeyStatus},
-    model::{Dialect, Egress, Model, OnDisconnect, Protocol, Route, Vendor},
+    model::{Dialect, Egress, Model, ModelKind, OnDisconnect, Protocol, Route, Vendor},
     price::{Price, PriceList, Rate},
     usage::{End, Meter},
 };
@@ -173,6 +173,7 @@ impl World {
         let model = Model {
             id: "m".into(),
             family: "f".into(),
+            kind: ModelKind::Chat,
             output_tokens_max: 10,
             output_tokens_min: 1,
             output_tokens_default: None,
@@ -183,6 +184,7 @@ impl World {
         };
         let call = Call {
             format: Format::Chat,
+            kind: ModelKind::Chat,
             body: body.to_string().into(),
             model: "m".into(),
             stream: true,
@@ -307,6 +309,7 @@ fn route(name: &str) -> Route {
         head_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(120),
         connections_max: 100,
+        others: vec![],
     };
     Route {
         vendor: Arc::new(vendor),

@@ -213,6 +213,56 @@ async fn a_vendor_can_be_taken_out_and_put_back_by_hand() {
     assert!(world.is_idle());
 }
 
+/// Calls in every format; `a` speaks two of them.
+#[tokio::test(start_paused = true)]
+async fn a_vendor_of_several_formats_has_one_health_one_bound_and_one_rest_of_each_key() {
+    let formats = [Format::Chat, Format::Messages, Format::Responses];
+    let speaking_two = || {
+        with_vendor("a", |vendor| {
+            vendor.format = Format::Messages;
+            let keys = ["one", "two"];
+            vendor.credentials = keys.map(HeaderValue::from_static).into();
+            vendor.connections_max = 1;
+            let keys = keys.map(|key| Format::Chat.credential(key).unwrap());
+            let endpoint = vendor.endpoint.clone();
+            *vendor = vendor.clone().also(Format::Chat, endpoint, keys);
+        })
+    };
+    let call = |world: &World, format: Format| {
+        let mut req = world.request("x");
+        let call = &mut req.body_mut().call;
+        Arc::get_mut(call).unwrap().format = format;
+        world.service.clone().oneshot(req)
+    };
+    let spoken = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&spoken);
+    let world = World::new(vec![speaking_two()], move |attempt| {
+        seen.lock().unwrap().push(attempt.route.vendor.format);
+        match attempt.credential {
+            0 => Fails(key_refused()),
+            _ => Streams(None),
+        }
+    });
+    for format in formats {
+        let running = call(&world, format).await.unwrap();
+        let full = call(&world, Format::Chat).await;
+        assert!(matches!(full, Err(Error::Overloaded)), "{format:?}");
+        drop(running);
+    }
+    // Asked once with the key that was refused, whatever the format was.
+    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    let (chat, messages) = (Format::Chat, Format::Messages);
+    assert_eq!(*spoken.lock().unwrap(), [chat, chat, messages, messages]);
+    assert_eq!(world.vendor("a").routes.len(), 1);
+
+    let world = World::new(vec![speaking_two()], |_| Fails(down()));
+    for format in formats.into_iter().cycle().take(5) {
+        assert_eq!(world.breaker("a"), BreakerState::Closed);
+        assert!(call(&world, format).await.is_err());
+    }
+    assert_eq!(world.breaker("a"), BreakerState::Open);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reload_keeps_what_is_known_of_routes_that_stay_and_forgets_the_others() {
     let world = World::new(in_order(), |_| Fails(down()));

@@ -335,6 +335,7 @@ async fn ten_seconds_of_silence_are_broken_and_never_within_an_event() {
             Format::Messages,
             "event: ping\ndata: {\"type\":\"ping\"}\n\n",
         ),
+        (Format::Responses, ": keep-alive\n\n"),
     ] {
         let pieces = [": a\n\n", "data: {\"", "x\":1}\n\n", ": b\n\n"];
         let frames = futures_util::stream::iter(pieces).then(async |piece: &'static str| {
@@ -465,4 +466,36 @@ async fn messages_streams_are_metered_too() {
         })
     );
     assert_eq!(reading.text_bytes, 5);
+}
+
+#[tokio::test]
+async fn the_usage_of_a_responses_stream_is_due_once_its_last_item_is_done() {
+    let added = |kind: &str| {
+        format!(
+            "data: {{\"type\":\"response.output_item.added\",\"item\":{{\"type\":\"{kind}\"}}}}\n\n"
+        )
+    };
+    let done = |kind: &str| {
+        format!(
+            "data: {{\"type\":\"response.output_item.done\",\"item\":{{\"type\":\"{kind}\"}}}}\n\n"
+        )
+    };
+    let last = "data: {\"type\":\"response.completed\",\"response\":{}}\n\n".to_owned();
+    for (events, due) in [
+        (vec![added("message")], false),
+        (vec![added("message"), done("message")], true),
+        (vec![added("reasoning"), done("reasoning")], false),
+        (vec![done("function_call")], true),
+        (vec![added("shell_call"), done("shell_call")], true),
+        (
+            vec![added("message"), added("function_call"), done("message")],
+            false,
+        ),
+        (vec![done("message"), added("message")], false),
+        (vec![added("message"), done("message"), last], false),
+    ] {
+        let stream = events.concat();
+        let (_, _, reading) = through(&[stream.as_bytes()], Format::Responses, false).await;
+        assert_eq!(reading.usage_due, due, "{stream}");
+    }
 }

@@ -76,13 +76,13 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
 
 /// A tool's input as the chat format writes it, before it is a string. No input is an empty object; some
 /// write `""` for none.
-pub(super) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
+pub(in crate::translate) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
     let input = input.filter(|input| input.get() != "\"\"");
     input.map_or(Cow::Borrowed("{}"), compact)
 }
 
 /// A JSON string, as it is written.
-pub(super) fn json_string(value: Option<&RawValue>) -> Result<&RawValue, Error> {
+pub(in crate::translate) fn json_string(value: Option<&RawValue>) -> Result<&RawValue, Error> {
     value
         .filter(|value| value.get().starts_with('"'))
         .ok_or_else(|| broken("a string is missing"))
@@ -105,33 +105,38 @@ impl Joined {
 }
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow, default)]
     id: Cow<'a, str>,
     #[serde(borrow, default)]
-    model: Cow<'a, str>,
+    pub(in crate::translate) model: Cow<'a, str>,
     #[serde(borrow)]
-    content: Vec<Block<'a>>,
-    stop_reason: Option<String>,
+    pub(in crate::translate) content: Vec<Block<'a>>,
+    pub(in crate::translate) stop_reason: Option<String>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    pub(in crate::translate) usage: Option<&'a RawValue>,
 }
 
 /// A block of an answer, whole or as it begins in a stream. What its kind does not have may be anything.
 #[derive(Deserialize)]
-pub(super) struct Block<'a> {
+pub(in crate::translate) struct Block<'a> {
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Cow<'a, str>,
+    pub(in crate::translate) kind: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) text: Option<&'a RawValue>,
+    pub(in crate::translate) text: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) thinking: Option<&'a RawValue>,
+    pub(in crate::translate) thinking: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    pub(in crate::translate) signature: Option<&'a RawValue>,
+    /// Of redacted thinking.
     #[serde(borrow)]
-    pub(super) name: Option<&'a RawValue>,
+    pub(in crate::translate) data: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) input: Option<&'a RawValue>,
+    pub(in crate::translate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(in crate::translate) name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(in crate::translate) input: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]

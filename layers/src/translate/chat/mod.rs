@@ -4,14 +4,14 @@
 //! layers around see to the rest: what is checked here has been parsed, and an answer that comes here has
 //! been metered and is no error.
 
-mod answer;
-mod request;
-mod stream;
+pub(super) mod answer;
+pub(super) mod request;
+pub(super) mod stream;
 #[cfg(test)]
 mod tests;
 mod tools;
-mod turns;
-mod usage;
+pub(super) mod turns;
+pub(super) mod usage;
 
 pub use self::{answer::answer, request::request, stream::Events};
 

@@ -41,7 +41,7 @@ const READ: &[&str] = &[
 ];
 
 /// Fields without a counterpart, and without a loss that the caller would see.
-const DROPPED: &[&str] = &[
+pub(in crate::translate) const DROPPED: &[&str] = &[
     "stream_options",
     "top_logprobs",
     "metadata",
@@ -52,6 +52,7 @@ const DROPPED: &[&str] = &[
     "presence_penalty",
     "prediction",
     "modalities",
+    "audio",
     "verbosity",
     "prompt_cache_key",
     "prompt_cache_options",
@@ -60,7 +61,6 @@ const DROPPED: &[&str] = &[
     // Refused before this, but for values that change nothing.
     "service_tier",
     "speed",
-    "audio",
     "web_search_options",
     "container",
     "mcp_servers",
@@ -83,7 +83,7 @@ const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
 const BUDGET_MIN: u64 = 1024;
 
 /// `response_format: json_object`, which the messages format does not know, as an instruction.
-const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
+pub(in crate::translate) const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
 /// Chat body → messages body.
 ///
@@ -99,6 +99,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let fields = Value { path, raw }.object()?;
     check_names(&fields)?;
     check_choices(&fields)?;
+    check_modalities(&fields)?;
 
     let mut conversation = Conversation::read(&fields.need("messages")?)?;
     let tools = Tools::read(&fields)?;
@@ -167,34 +168,34 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
-    user_id: Cow<'a, str>,
+pub(in crate::translate) struct Metadata<'a> {
+    pub(in crate::translate) user_id: Cow<'a, str>,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum ThinkingField {
+pub(in crate::translate) enum ThinkingField {
     Enabled { budget_tokens: u64 },
     Disabled,
 }
 
 #[derive(Serialize)]
-struct OutputConfig<'a> {
+pub(in crate::translate) struct OutputConfig<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    effort: Option<&'static str>,
+    pub(in crate::translate) effort: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    format: Option<OutputFormat<'a>>,
+    pub(in crate::translate) format: Option<OutputFormat<'a>>,
 }
 
 impl OutputConfig<'_> {
-    const fn is_empty(&self) -> bool {
+    pub(in crate::translate) const fn is_empty(&self) -> bool {
         self.effort.is_none() && self.format.is_none()
     }
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum OutputFormat<'a> {
+pub(in crate::translate) enum OutputFormat<'a> {
     JsonSchema { schema: &'a RawValue },
 }
 
@@ -211,8 +212,26 @@ fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
+/// The messages format answers in text alone.
+fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
+    if let Some(audio) = fields.get("audio")? {
+        return Err(audio.refuse(Problem::Unsupported));
+    }
+    let Some(modalities) = fields.get("modalities")? else {
+        return Ok(());
+    };
+    let words = match modalities.string() {
+        Ok(word) => vec![word],
+        Err(_) => serde_json::from_str(modalities.raw.get()).unwrap_or_else(|_| vec!["".into()]),
+    };
+    match words.iter().all(|word| word == "text") {
+        true => Ok(()),
+        false => Err(modalities.refuse(Problem::Unsupported)),
+    }
+}
+
 /// The caller would miss what it waits for: other choices, or the tokens' probabilities.
-fn check_choices(fields: &Object<'_, '_>) -> Result<(), Error> {
+pub(in crate::translate) fn check_choices(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(n) = fields.get("n")?
         && n.count()? > 1
     {
@@ -254,9 +273,9 @@ fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValu
 
 /// A wish for reasoning.
 #[derive(Default)]
-struct Reasoning {
-    thinking: Option<ThinkingField>,
-    effort: Option<&'static str>,
+pub(in crate::translate) struct Reasoning {
+    pub(in crate::translate) thinking: Option<ThinkingField>,
+    pub(in crate::translate) effort: Option<&'static str>,
 }
 
 impl Reasoning {
@@ -269,19 +288,29 @@ impl Reasoning {
         let Some(wish) = fields.get("reasoning_effort")? else {
             return Ok(Self::default());
         };
-        let name = wish.string()?;
+        Self::of(&wish.string()?, model, max_tokens, may_think)
+            .ok_or_else(|| wish.refuse(Problem::NotOneOf(EFFORT_NAMES)))
+    }
+
+    /// What the word for an effort comes to. `None` where it is no such word.
+    pub(in crate::translate) fn of(
+        name: &str,
+        model: Thinking,
+        max_tokens: u64,
+        may_think: bool,
+    ) -> Option<Self> {
         let known = EFFORTS.iter().find(|(effort, ..)| *effort == name);
         let Some(&(_, effort, budget)) = known else {
-            return match (&*name, model) {
-                ("none", Thinking::None) => Ok(Self::default()),
-                ("none", _) => Ok(Self {
+            return match (name, model) {
+                ("none", Thinking::None) => Some(Self::default()),
+                ("none", _) => Some(Self {
                     thinking: Some(ThinkingField::Disabled),
                     effort: None,
                 }),
-                _ => Err(wish.refuse(Problem::NotOneOf(EFFORT_NAMES))),
+                _ => None,
             };
         };
-        Ok(match model {
+        Some(match model {
             Thinking::None => Self::default(),
             Thinking::Effort => Self {
                 thinking: None,
@@ -302,14 +331,18 @@ impl Reasoning {
 
 /// Numbers that go on as they are written, where the model takes them.
 #[derive(Default)]
-struct Sampling<'a> {
-    temperature: Option<&'a RawValue>,
-    top_p: Option<&'a RawValue>,
+pub(in crate::translate) struct Sampling<'a> {
+    pub(in crate::translate) temperature: Option<&'a RawValue>,
+    pub(in crate::translate) top_p: Option<&'a RawValue>,
     top_k: Option<&'a RawValue>,
 }
 
 impl<'a> Sampling<'a> {
-    fn read(fields: &Object<'a, '_>, dialect: &Dialect, thinks: bool) -> Result<Self, Error> {
+    pub(in crate::translate) fn read(
+        fields: &Object<'a, '_>,
+        dialect: &Dialect,
+        thinks: bool,
+    ) -> Result<Self, Error> {
         if !dialect.sampling {
             return Ok(Self::default());
         }
@@ -381,7 +414,9 @@ fn response_format<'a>(
 }
 
 /// Whom the call is for: the newer name goes first.
-fn user_id<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>, Error> {
+pub(in crate::translate) fn user_id<'a>(
+    fields: &Object<'a, '_>,
+) -> Result<Option<Cow<'a, str>>, Error> {
     for name in ["safety_identifier", "user"] {
         if let Some(value) = fields.get(name)? {
             let id = value.string()?;

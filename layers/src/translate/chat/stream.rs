@@ -89,14 +89,8 @@ impl Events {
         if self.stopped {
             return Ok(());
         }
-        let wire = match serde_json::from_slice::<Wire<'_>>(&data) {
-            Ok(wire) => wire,
-            // What is not known yet may have any shape, and so may what stands beside usage.
-            Err(error) => match serde_json::from_slice::<Odd<'_>>(&data) {
-                Ok(odd) if !KNOWN.contains(&&*odd.kind) => return Ok(()),
-                Ok(odd) if odd.kind == "message_delta" && odd.usage.is_some() => odd.read(),
-                _ => return Err(broken(error)),
-            },
+        let Some(wire) = Wire::read(&data)? else {
+            return Ok(());
         };
         match &*wire.kind {
             "message_start" => self.start(wire.message, out),
@@ -327,7 +321,7 @@ impl Events {
 }
 
 /// What is between the quotes of a JSON string.
-fn between_quotes(string: &str) -> &str {
+pub(in crate::translate) fn between_quotes(string: &str) -> &str {
     &string[1..string.len() - 1]
 }
 
@@ -370,42 +364,61 @@ impl<'a> Odd<'a> {
 
 /// Any event.
 #[derive(Deserialize)]
-struct Wire<'a> {
+pub(in crate::translate) struct Wire<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    index: Option<u64>,
+    pub(in crate::translate) kind: Cow<'a, str>,
+    pub(in crate::translate) index: Option<u64>,
     #[serde(borrow)]
-    message: Option<Message<'a>>,
+    pub(in crate::translate) message: Option<Message<'a>>,
     #[serde(borrow)]
-    content_block: Option<Block<'a>>,
+    pub(in crate::translate) content_block: Option<Block<'a>>,
     #[serde(borrow)]
-    delta: Option<Delta<'a>>,
+    pub(in crate::translate) delta: Option<Delta<'a>>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    pub(in crate::translate) usage: Option<&'a RawValue>,
+}
+
+impl<'a> Wire<'a> {
+    /// Reads an event; `None` of one that is not known yet. Those may have any shape, and so may what stands
+    /// beside usage.
+    pub(in crate::translate) fn read(data: &'a [u8]) -> Result<Option<Self>, Error> {
+        match serde_json::from_slice::<Self>(data) {
+            Ok(wire) => Ok(Some(wire)),
+            Err(error) => match serde_json::from_slice::<Odd<'_>>(data) {
+                Ok(odd) if !KNOWN.contains(&&*odd.kind) => Ok(None),
+                Ok(odd) if odd.kind == "message_delta" && odd.usage.is_some() => {
+                    Ok(Some(odd.read()))
+                }
+                _ => Err(broken(error)),
+            },
+        }
+    }
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+pub(in crate::translate) struct Message<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
-    model: Option<&'a RawValue>,
+    pub(in crate::translate) model: Option<&'a RawValue>,
     #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+    pub(in crate::translate) usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct Delta<'a> {
+pub(in crate::translate) struct Delta<'a> {
     /// Empty in a `message_delta`.
     #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
+    pub(in crate::translate) kind: Cow<'a, str>,
     #[serde(borrow)]
-    text: Option<&'a RawValue>,
+    pub(in crate::translate) text: Option<&'a RawValue>,
     #[serde(borrow)]
-    thinking: Option<&'a RawValue>,
+    pub(in crate::translate) thinking: Option<&'a RawValue>,
     #[serde(borrow)]
-    partial_json: Option<&'a RawValue>,
-    stop_reason: Option<String>,
+    pub(in crate::translate) signature: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(in crate::translate) partial_json: Option<&'a RawValue>,
+    pub(in crate::translate) stop_reason: Option<String>,
 }
 
 #[cfg(test)]

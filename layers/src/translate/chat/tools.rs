@@ -13,14 +13,14 @@ use crate::{
 
 /// Tools of a messages request.
 #[derive(Debug, Default)]
-pub(super) struct Tools<'a> {
-    pub(super) list: Vec<Tool<'a>>,
-    pub(super) choice: Option<Choice<'a>>,
+pub(in crate::translate) struct Tools<'a> {
+    pub(in crate::translate) list: Vec<Tool<'a>>,
+    pub(in crate::translate) choice: Option<Choice<'a>>,
 }
 
 /// A tool that the client runs.
 #[derive(Debug, Serialize)]
-pub(super) struct Tool<'a> {
+pub(in crate::translate) struct Tool<'a> {
     name: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<Cow<'a, str>>,
@@ -31,7 +31,7 @@ pub(super) struct Tool<'a> {
 
 /// `tool_choice`.
 #[derive(Debug, Serialize)]
-pub(super) struct Choice<'a> {
+pub(in crate::translate) struct Choice<'a> {
     #[serde(rename = "type")]
     kind: Kind,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ enum Kind {
 impl<'a> Tools<'a> {
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Without tools there is nothing to choose
     /// from, and the other two are left out.
-    pub(super) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
+    pub(in crate::translate) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
         let mut tools = Self::default();
         if let Some(list) = body.get("tools")? {
             for (index, fields) in list.objects()?.into_iter().enumerate() {
@@ -79,7 +79,7 @@ impl<'a> Tools<'a> {
     }
 
     /// Whether the model must call a tool.
-    pub(super) fn forced(&self) -> bool {
+    pub(in crate::translate) fn forced(&self) -> bool {
         self.choice
             .as_ref()
             .is_some_and(|choice| matches!(choice.kind, Kind::Any | Kind::Tool))

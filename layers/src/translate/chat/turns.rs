@@ -12,7 +12,7 @@ use crate::{
 };
 
 const ROLES: &str = "system, developer, user, assistant, tool";
-pub(super) const IMAGES: &str = "data:image/(jpeg|png|gif|webp);base64,…, https:…";
+pub(in crate::translate) const IMAGES: &str = "data:image/(jpeg|png|gif|webp);base64,…, https:…";
 const FILES: &str = "data:application/pdf;base64,…";
 
 /// A conversation of the messages format.
@@ -20,18 +20,18 @@ const FILES: &str = "data:application/pdf;base64,…";
 /// Turns of one role in a row are one turn, its blocks in their order but for tool results, which come
 /// first. The first turn may be the assistant's, as in the request: nothing is put in its place.
 #[derive(Debug, Default)]
-pub(super) struct Conversation<'a> {
+pub(in crate::translate) struct Conversation<'a> {
     /// Instructions, wherever they stood.
-    pub(super) system: Vec<Block<'a>>,
+    pub(in crate::translate) system: Vec<Block<'a>>,
     /// The turns.
-    pub(super) turns: Vec<Turn<'a>>,
+    pub(in crate::translate) turns: Vec<Turn<'a>>,
     /// Calls of the last assistant's turn without a result so far.
     open_calls: HashSet<Cow<'a, str>>,
 }
 
 /// A turn.
 #[derive(Debug, Serialize)]
-pub(super) struct Turn<'a> {
+pub(in crate::translate) struct Turn<'a> {
     role: Role,
     content: Vec<Block<'a>>,
     /// Results go before everything else of their turn.
@@ -51,7 +51,7 @@ enum Role {
 /// A block of a turn.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Block<'a> {
+pub(in crate::translate) enum Block<'a> {
     Text {
         text: Cow<'a, str>,
     },
@@ -73,12 +73,15 @@ pub(super) enum Block<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         content: Vec<Self>,
     },
+    /// A block as the vendor wrote it: its thinking.
+    #[serde(untagged)]
+    Raw(Box<RawValue>),
 }
 
 /// Where an image or a document is.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Source<'a> {
+pub(in crate::translate) enum Source<'a> {
     Base64 {
         media_type: &'static str,
         data: Cow<'a, str>,
@@ -90,27 +93,68 @@ pub(super) enum Source<'a> {
 
 impl<'a> Conversation<'a> {
     /// Reads `messages`.
-    pub(super) fn read(messages: &Value<'a, '_>) -> Result<Self, Error> {
+    pub(in crate::translate) fn read(messages: &Value<'a, '_>) -> Result<Self, Error> {
         let mut conversation = Self::default();
         for (index, fields) in messages.objects()?.into_iter().enumerate() {
             let path = Path::Index(&messages.path, index);
             conversation.message(&Object { path, fields })?;
         }
-        if conversation.turns.is_empty() {
+        conversation.finish(messages)?;
+        Ok(conversation)
+    }
+
+    /// Puts each turn's blocks into their order, if there is any turn: `messages` is what they came of.
+    pub(in crate::translate) fn finish(&mut self, messages: &Value<'a, '_>) -> Result<(), Error> {
+        if self.turns.is_empty() {
             return Err(messages.refuse(Problem::Empty));
         }
-        for turn in &mut conversation.turns {
+        for turn in &mut self.turns {
             turn.has_results = !turn.results.is_empty();
             turn.results.append(&mut turn.content);
             std::mem::swap(&mut turn.results, &mut turn.content);
         }
-        Ok(conversation)
+        Ok(())
+    }
+
+    /// Whether the assistant's last turn begins with its vendor's own thinking.
+    pub(in crate::translate) fn thought(&self) -> bool {
+        let last = self
+            .turns
+            .iter()
+            .rev()
+            .find(|turn| turn.role == Role::Assistant);
+        last.is_some_and(|turn| matches!(turn.content.first(), Some(Block::Raw(_))))
+    }
+
+    /// Blocks of the user's.
+    pub(in crate::translate) fn user(&mut self, blocks: Vec<Block<'a>>) {
+        self.say(Role::User, blocks);
+    }
+
+    /// Blocks of the assistant's, and the ids of the calls among them.
+    pub(in crate::translate) fn answered(
+        &mut self,
+        blocks: Vec<Block<'a>>,
+        calls: Vec<Cow<'a, str>>,
+    ) {
+        if blocks.is_empty() {
+            return;
+        }
+        if self
+            .turns
+            .last()
+            .is_none_or(|turn| turn.role != Role::Assistant)
+        {
+            self.open_calls.clear();
+        }
+        self.open_calls.extend(calls);
+        self.say(Role::Assistant, blocks);
     }
 
     /// Whether the answer goes on with a turn of the assistant's that began without thinking: between
     /// a tool's call and what follows its result, or behind a prefilled turn. Vendors refuse thinking
     /// there, since the chat format cannot carry the thinking that came before.
-    pub(super) fn within_a_turn(&self) -> bool {
+    pub(in crate::translate) fn within_a_turn(&self) -> bool {
         self.turns
             .last()
             .is_some_and(|turn| turn.role == Role::Assistant || turn.has_results)
@@ -148,26 +192,20 @@ impl<'a> Conversation<'a> {
                 ids
             }
         };
-        if content.is_empty() {
-            return Ok(());
-        }
-        if self
-            .turns
-            .last()
-            .is_none_or(|turn| turn.role != Role::Assistant)
-        {
-            self.open_calls.clear();
-        }
-        self.open_calls.extend(calls);
-        self.say(Role::Assistant, content);
+        self.answered(content, calls);
+        Ok(())
+    }
+
+    fn tool(&mut self, message: &Object<'a, '_>) -> Result<(), Error> {
+        let id = message.need("tool_call_id")?.string()?;
+        let content = blocks(message, Speaker::Tool)?;
+        self.result(id, content);
         Ok(())
     }
 
     /// A result that answers no call of the turn before is the user's text: vendors refuse it as a
     /// result (case 14).
-    fn tool(&mut self, message: &Object<'a, '_>) -> Result<(), Error> {
-        let id = message.need("tool_call_id")?.string()?;
-        let content = blocks(message, Speaker::Tool)?;
+    pub(in crate::translate) fn result(&mut self, id: Cow<'a, str>, content: Vec<Block<'a>>) {
         if self.open_calls.remove(&*id) {
             let tool_use_id = vendor_id(id);
             self.turn(Role::User).results.push(Block::ToolResult {
@@ -177,7 +215,6 @@ impl<'a> Conversation<'a> {
         } else {
             self.say(Role::User, content);
         }
-        Ok(())
     }
 
     fn say(&mut self, role: Role, mut blocks: Vec<Block<'a>>) {
@@ -264,7 +301,7 @@ fn image<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     })
 }
 
-fn image_source<'a>(value: &Value<'a, '_>) -> Result<Source<'a>, Error> {
+pub(in crate::translate) fn image_source<'a>(value: &Value<'a, '_>) -> Result<Source<'a>, Error> {
     let url = value.string()?;
     if let Some(data) = DataUrl::read(&url) {
         let media_type = match data.media_type.as_str() {
@@ -287,6 +324,11 @@ fn document<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     if let Some(id) = file.get("file_id")? {
         return Err(id.refuse(Problem::Unsupported));
     }
+    pdf(&file)
+}
+
+/// A PDF in `file_data`, and its name.
+pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let value = file.need("file_data")?;
     let url = value.string()?;
     let Some(data) = DataUrl::read(&url).filter(|data| data.media_type == "application/pdf") else {
@@ -379,7 +421,10 @@ fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Erro
 
 /// Arguments are JSON inside a string: taken out as they are written, since no type of ours holds
 /// every number that may be in them.
-fn input(value: &Value<'_, '_>, arguments: Cow<'_, str>) -> Result<Box<RawValue>, Error> {
+pub(in crate::translate) fn input(
+    value: &Value<'_, '_>,
+    arguments: Cow<'_, str>,
+) -> Result<Box<RawValue>, Error> {
     match RawValue::from_string(arguments.into_owned()) {
         Ok(json) if json.get().trim_start().starts_with('{') => Ok(json),
         Ok(_) => Err(value.wrong_type("string with a JSON object in it")),
@@ -392,7 +437,7 @@ fn input(value: &Value<'_, '_>, arguments: Cow<'_, str>) -> Result<Box<RawValue>
 
 /// Messages vendors take letters, digits, `_` and `-` in ids. A conversation begun with another vendor
 /// may have others: they are written as their codes, in call and result alike.
-fn vendor_id(id: Cow<'_, str>) -> Cow<'_, str> {
+pub(in crate::translate) fn vendor_id(id: Cow<'_, str>) -> Cow<'_, str> {
     let taken = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if id.bytes().all(taken) {
         return id;

@@ -8,7 +8,7 @@ use crate::vendor_usage::Count;
 /// What a messages answer counts. Cumulative: what a later event repeats replaces what an earlier one
 /// said. What is no count is left out: the meter has called it suspect, and the answer goes on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(in crate::translate) struct Counts {
     input: Option<u64>,
     cache_write: Option<u64>,
     cache_read: Option<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Takes the counts of the newest `usage`.
-    pub(super) fn replace_by(&mut self, usage: &RawValue) {
+    pub(in crate::translate) fn replace_by(&mut self, usage: &RawValue) {
         let newer: MessagesUsage<'_> = serde_json::from_str(usage.get()).unwrap_or_default();
         let details = newer.output_tokens_details.map(|details| details.get());
         let details: Details<'_> = details
@@ -38,9 +38,21 @@ impl Counts {
         }
     }
 
+    /// Input, written to the cache, read from it, output, and how much of that was thinking.
+    pub(in crate::translate) fn parts(&self) -> [u64; 5] {
+        let Self {
+            input,
+            cache_write,
+            cache_read,
+            output,
+            thinking,
+        } = *self;
+        [input, cache_write, cache_read, output, thinking].map(Option::unwrap_or_default)
+    }
+
     /// The same, as the chat format counts: the cache inside the prompt, the reasoning inside the
     /// completion.
-    pub(super) fn chat(&self) -> ChatUsage {
+    pub(in crate::translate) fn chat(&self) -> ChatUsage {
         let [
             input,
             cache_write_tokens,
@@ -75,7 +87,7 @@ impl Counts {
 
 /// `usage` of a chat answer.
 #[derive(Debug, Serialize)]
-pub(super) struct ChatUsage {
+pub(in crate::translate) struct ChatUsage {
     prompt_tokens: u64,
     completion_tokens: u64,
     total_tokens: u64,

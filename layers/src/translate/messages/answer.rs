@@ -160,11 +160,11 @@ fn input(arguments: Option<&RawValue>) -> Json<'_> {
 
 /// A chat answer, or one chunk of it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Answer<'a> {
+pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    pub(in crate::translate) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) model: Option<&'a RawValue>,
+    pub(in crate::translate) model: Option<&'a RawValue>,
     #[serde(borrow)]
     choices: Option<Vec<Choice<'a>>>,
     #[serde(borrow)]
@@ -176,14 +176,14 @@ pub(super) struct Answer<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Choice<'a> {
+pub(in crate::translate) struct Choice<'a> {
     index: Option<u64>,
     #[serde(borrow)]
-    pub(super) message: Option<Said<'a>>,
+    pub(in crate::translate) message: Option<Said<'a>>,
     #[serde(borrow)]
-    pub(super) delta: Option<Said<'a>>,
+    pub(in crate::translate) delta: Option<Said<'a>>,
     #[serde(borrow)]
-    pub(super) finish_reason: Option<&'a RawValue>,
+    pub(in crate::translate) finish_reason: Option<&'a RawValue>,
 }
 
 /// A chunk whose choices cannot be read.
@@ -244,7 +244,7 @@ fn say_nothing(choices: &RawValue) -> bool {
 
 impl<'a> Answer<'a> {
     /// Reads a chunk. Beside usage or an error, choices may be anything that says nothing.
-    pub(super) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
+    pub(in crate::translate) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
             let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
             odd.and_then(Odd::without_choices)
@@ -253,7 +253,7 @@ impl<'a> Answer<'a> {
     }
 
     /// An error in the clothes of an answer is an error.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(in crate::translate) fn check(&self) -> Result<(), Error> {
         let Some(error) = self.error.filter(|error| is_error(error.get())) else {
             return Ok(());
         };
@@ -264,13 +264,13 @@ impl<'a> Answer<'a> {
     }
 
     /// Takes the one choice that was asked for. Some chunks have none.
-    pub(super) fn choice(&mut self) -> Option<Choice<'a>> {
+    pub(in crate::translate) fn choice(&mut self) -> Option<Choice<'a>> {
         let mut choices = self.choices.take().into_iter().flatten();
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
 
     /// The usage, where it is: one vendor has its own place for it.
-    pub(super) fn tally(&self) -> Option<Tally> {
+    pub(in crate::translate) fn tally(&self) -> Option<Tally> {
         #[derive(Deserialize)]
         struct Groq<'a> {
             #[serde(borrow)]
@@ -286,7 +286,7 @@ impl<'a> Answer<'a> {
 
 /// What a model says: all of it, or a piece.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Said<'a> {
+pub(in crate::translate) struct Said<'a> {
     #[serde(borrow)]
     content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -305,7 +305,7 @@ pub(super) struct Said<'a> {
 
 /// What a text is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::translate) enum Kind {
     Thinking,
     Text,
     Refusal,
@@ -327,7 +327,7 @@ struct Part<'a> {
 
 impl<'a> Said<'a> {
     /// Hands on every text that is not empty, in order, as it stands between its quotes.
-    pub(super) fn each_text(
+    pub(in crate::translate) fn each_text(
         &self,
         mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -353,7 +353,7 @@ impl<'a> Said<'a> {
     }
 
     /// The tool calls. The oldest way to call one counts as the first.
-    pub(super) fn calls(self) -> Vec<ToolCall<'a>> {
+    pub(in crate::translate) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
             && let Some(function) = self.function_call
@@ -409,25 +409,25 @@ fn each_thought<'a>(
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolCall<'a> {
-    pub(super) index: Option<u64>,
+pub(in crate::translate) struct ToolCall<'a> {
+    pub(in crate::translate) index: Option<u64>,
     #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
+    pub(in crate::translate) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) function: Option<Function<'a>>,
+    pub(in crate::translate) function: Option<Function<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Function<'a> {
+pub(in crate::translate) struct Function<'a> {
     #[serde(borrow)]
-    pub(super) name: Option<&'a RawValue>,
+    pub(in crate::translate) name: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) arguments: Option<&'a RawValue>,
+    pub(in crate::translate) arguments: Option<&'a RawValue>,
 }
 
 impl ToolCall<'_> {
     /// UTF-8 bytes of its arguments.
-    pub(super) fn argument_bytes(&self) -> u64 {
+    pub(in crate::translate) fn argument_bytes(&self) -> u64 {
         let function = self.function.as_ref();
         let arguments = function.and_then(|function| function.arguments);
         arguments.map_or(0, |raw| {
@@ -438,7 +438,7 @@ impl ToolCall<'_> {
 
 /// Why a chat answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(in crate::translate) enum Stop {
     EndTurn,
     MaxTokens,
     ToolUse,
@@ -446,7 +446,7 @@ pub(super) enum Stop {
 }
 
 /// Reads a finish reason. Vendors write null and `""` for none yet.
-pub(super) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
+pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {
         "" => None,
         "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
@@ -461,7 +461,11 @@ pub(super) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Err
 }
 
 /// The messages format's stop reason. Many vendors end on `stop` where a tool was called.
-pub(super) fn stop_reason(stop: Option<Stop>, called: bool, refused: bool) -> &'static str {
+pub(in crate::translate) fn stop_reason(
+    stop: Option<Stop>,
+    called: bool,
+    refused: bool,
+) -> &'static str {
     match stop {
         _ if refused => "refusal",
         Some(Stop::Refusal) => "refusal",
@@ -473,7 +477,11 @@ pub(super) fn stop_reason(stop: Option<Stop>, called: bool, refused: bool) -> &'
 }
 
 /// The vendor's id; where it gave none, one made of the answer itself.
-pub(super) fn message_id<'a>(id: Option<&'a RawValue>, answer: &[u8], created: u64) -> Json<'a> {
+pub(in crate::translate) fn message_id<'a>(
+    id: Option<&'a RawValue>,
+    answer: &[u8],
+    created: u64,
+) -> Json<'a> {
     match id {
         Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
         _ => string(&format!("msg_{created:x}{:016x}", hash(answer))),
@@ -481,7 +489,7 @@ pub(super) fn message_id<'a>(id: Option<&'a RawValue>, answer: &[u8], created: u
 }
 
 /// The model that answered, as the vendor calls it.
-pub(super) fn model(model: Option<&RawValue>) -> Json<'_> {
+pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     match model {
         Some(model) if inner(model).is_some() => Cow::Borrowed(model),
         _ => quoted(&[]),
@@ -490,7 +498,7 @@ pub(super) fn model(model: Option<&RawValue>) -> Json<'_> {
 
 /// An id for a call that the vendor gave none: the same however often it is asked for, and another
 /// one in another message.
-pub(super) fn tool_id(message_hash: u64, index: usize) -> String {
+pub(in crate::translate) fn tool_id(message_hash: u64, index: usize) -> String {
     format!("toolu_{message_hash:016x}_{index}")
 }
 

@@ -21,20 +21,20 @@ use crate::{
     error::Error,
     translate::{
         arguments::{Lead, next_byte},
-        wire::{broken, compact},
+        wire::{broken, compact, too_much},
     },
 };
 
 /// Bytes that may be kept of one stream: what waits for its turn, and the ids and names of calls.
-pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
+pub(in crate::translate) const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Tool calls of one answer.
-pub(super) const CALLS_MAX: usize = 1_024;
+pub(in crate::translate) const CALLS_MAX: usize = 1_024;
 
 const NO_OBJECT: &str = "tool arguments that are no object";
 
 /// The block that a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BlockId {
+pub(in crate::translate) enum BlockId {
     Thinking,
     Text,
     /// The call of this number, counted from 0 in the order of appearance.
@@ -43,12 +43,12 @@ pub(super) enum BlockId {
 
 /// The blocks of one message.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(in crate::translate) struct Blocks {
     open: Option<BlockId>,
     /// How many blocks have been opened. The open one is the last of them.
     opened: usize,
     waiting: VecDeque<Waiting>,
-    calls: Vec<Call>,
+    calls: Calls,
     kept_bytes: usize,
     /// What the ids are made of that the vendor leaves out.
     message_hash: u64,
@@ -61,29 +61,44 @@ struct Waiting {
     json: String,
 }
 
+/// The tool calls of one streamed answer, whose pieces come in any order.
 #[derive(Debug, Default)]
-struct Call {
+pub(in crate::translate) struct Calls(Vec<Call>);
+
+#[derive(Debug, Default)]
+pub(in crate::translate) struct Call {
     /// As the vendor counts: from 0 or 1, or all alike.
     index: Option<u64>,
-    id: Option<String>,
-    name: Option<String>,
+    pub(in crate::translate) id: Option<String>,
+    pub(in crate::translate) name: Option<String>,
     arguments: Arguments,
     closed: bool,
 }
 
+/// A piece of a tool call.
+#[derive(Debug)]
+pub(in crate::translate) struct CallPiece<'a> {
+    /// Which call it is of.
+    pub(in crate::translate) number: usize,
+    /// Arguments, as they stand between the quotes of a string.
+    pub(in crate::translate) arguments: Cow<'a, str>,
+    /// How many bytes of it are kept for good.
+    kept_bytes: usize,
+}
+
 impl Blocks {
     /// Before the first piece.
-    pub(super) fn begin(&mut self, message_hash: u64) {
+    pub(in crate::translate) fn begin(&mut self, message_hash: u64) {
         self.message_hash = message_hash;
     }
 
     /// Whether a tool was called.
-    pub(super) fn called(&self) -> bool {
+    pub(in crate::translate) fn called(&self) -> bool {
         !self.calls.is_empty()
     }
 
     /// A piece of text or thinking, as it stands between its quotes.
-    pub(super) fn text(
+    pub(in crate::translate) fn text(
         &mut self,
         place: BlockId,
         piece: &str,
@@ -103,27 +118,18 @@ impl Blocks {
     }
 
     /// A piece of a tool call: its id and name, or some of its arguments, or all of it.
-    pub(super) fn call(&mut self, piece: &ToolCall<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        let function = piece.function.as_ref();
-        let (id, name) = (given(piece.id), given(function.and_then(|it| it.name)));
-        let arguments = match function.and_then(|it| it.arguments) {
-            Some(arguments) => argument_piece(arguments)?,
-            None => Cow::Borrowed(""),
-        };
-        if id.is_none() && name.is_none() && arguments.is_empty() {
+    pub(in crate::translate) fn call(
+        &mut self,
+        piece: &ToolCall<'_>,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        let Some(piece) = self.calls.piece(piece)? else {
             return Ok(());
-        }
-        let number = self.number(piece.index, id, name, &arguments)?;
-        let call = &mut self.calls[number];
-        for (known, news) in [(&mut call.id, id), (&mut call.name, name)] {
-            if let Some(news) = news
-                && known.is_none()
-            {
-                self.kept_bytes += news.len();
-                *known = Some(news.to_owned());
-            }
-        }
-        let arguments = call.arguments.take(&arguments)?;
+        };
+        self.kept_bytes += piece.kept_bytes;
+        let number = piece.number;
+        let call = &mut self.calls.0[number];
+        let arguments = call.arguments.take(&piece.arguments)?;
         let closed = call.closed;
         let place = BlockId::Call(number);
         if self.open == Some(place) {
@@ -139,7 +145,7 @@ impl Blocks {
     }
 
     /// The answer has ended: everything that waits is written and closed.
-    pub(super) fn finish(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+    pub(in crate::translate) fn finish(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         loop {
             self.close(out);
             let Some(next) = self.waiting.front() else {
@@ -150,43 +156,6 @@ impl Blocks {
             }
             self.open_next(out);
         }
-    }
-
-    /// Which call a piece is of; a new one where it fits none.
-    fn number(
-        &mut self,
-        index: Option<u64>,
-        id: Option<&str>,
-        name: Option<&str>,
-        arguments: &str,
-    ) -> Result<usize, Error> {
-        let known = |call: &Call| call.id.as_deref().is_some_and(|known| Some(known) == id);
-        let found = match (index, id) {
-            (Some(_), _) => self.calls.iter().rposition(|call| call.index == index),
-            (None, Some(_)) => self.calls.iter().rposition(known),
-            (None, None) if name.is_some() => None,
-            (None, None) => self.calls.len().checked_sub(1),
-        };
-        // One vendor gives every call the same index, whole: another id with a name, another name, or
-        // arguments with a name behind the end of a call's arguments, are of another call. A name alone
-        // may stand in each piece, and blanks are no arguments.
-        let another = |call: &Call| match (id, &call.id, &call.name) {
-            (Some(id), Some(known), _) => id != known,
-            (_, _, Some(known)) if Some(known.as_str()) != name => true,
-            _ => call.arguments.complete() && !is_blank(arguments),
-        };
-        let found = found.filter(|number| name.is_none() || !another(&self.calls[*number]));
-        if let Some(number) = found {
-            return Ok(number);
-        }
-        if self.calls.len() == CALLS_MAX {
-            return Err(broken(format!("more than {CALLS_MAX} tool calls")));
-        }
-        self.calls.push(Call {
-            index,
-            ..Call::default()
-        });
-        Ok(self.calls.len() - 1)
     }
 
     fn wait(&mut self, place: BlockId, piece: &str) {
@@ -205,7 +174,7 @@ impl Blocks {
         }
         if self.kept_bytes > KEPT_BYTES_MAX {
             let why = format!("more than {KEPT_BYTES_MAX} bytes would have to wait");
-            return Err(broken(why));
+            return Err(too_much(why));
         }
         Ok(())
     }
@@ -213,14 +182,14 @@ impl Blocks {
     /// More of a text may always come, but as well in a block of its own. More of a call may not.
     fn may_close(&self) -> bool {
         match self.open {
-            Some(BlockId::Call(number)) => self.calls[number].arguments.complete(),
+            Some(BlockId::Call(number)) => self.calls.0[number].arguments.complete(),
             _ => true,
         }
     }
 
     fn may_open(&self, place: BlockId) -> bool {
         match place {
-            BlockId::Call(number) => self.calls[number].name.is_some(),
+            BlockId::Call(number) => self.calls.0[number].name.is_some(),
             BlockId::Thinking | BlockId::Text => true,
         }
     }
@@ -248,7 +217,7 @@ impl Blocks {
             }
             BlockId::Text => put(out, format_args!(r#"{{"type":"text","text":""}}"#)),
             BlockId::Call(number) => {
-                let Call { id, name, .. } = &self.calls[number];
+                let Call { id, name, .. } = &self.calls.0[number];
                 let name = name.as_deref().unwrap_or_default();
                 let id = match id {
                     Some(id) => Cow::Borrowed(id.as_str()),
@@ -291,8 +260,8 @@ impl Blocks {
             return;
         };
         if let BlockId::Call(number) = place {
-            self.calls[number].closed = true;
-            let arguments = &self.calls[number].arguments;
+            self.calls.0[number].closed = true;
+            let arguments = &self.calls.0[number].arguments;
             if !arguments.lead.begun() {
                 self.delta(place, arguments.lead.end(), out);
             }
@@ -308,8 +277,96 @@ impl Blocks {
     }
 }
 
+impl Calls {
+    /// Whether there is none.
+    pub(in crate::translate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The call of this number, counted from 0 in the order of appearance.
+    pub(in crate::translate) fn get(&self, number: usize) -> &Call {
+        &self.0[number]
+    }
+
+    /// Takes a piece in. `None` if it says nothing.
+    pub(in crate::translate) fn piece<'a>(
+        &mut self,
+        piece: &ToolCall<'a>,
+    ) -> Result<Option<CallPiece<'a>>, Error> {
+        let function = piece.function.as_ref();
+        let (id, name) = (given(piece.id), given(function.and_then(|it| it.name)));
+        let arguments = match function.and_then(|it| it.arguments) {
+            Some(arguments) => argument_piece(arguments)?,
+            None => Cow::Borrowed(""),
+        };
+        if id.is_none() && name.is_none() && arguments.is_empty() {
+            return Ok(None);
+        }
+        let number = self.number(piece.index, id, name, &arguments)?;
+        let (call, mut kept_bytes) = (&mut self.0[number], 0);
+        for (known, news) in [(&mut call.id, id), (&mut call.name, name)] {
+            if let Some(news) = news
+                && known.is_none()
+            {
+                kept_bytes += news.len();
+                *known = Some(news.to_owned());
+            }
+        }
+        Ok(Some(CallPiece {
+            number,
+            arguments,
+            kept_bytes,
+        }))
+    }
+
+    /// Follows a call's arguments to their end, whatever they are: a call that they are complete of goes on
+    /// with no other.
+    pub(in crate::translate) fn follow(&mut self, piece: &CallPiece<'_>) {
+        // What is no object is nobody's business here.
+        let _ = self.0[piece.number].arguments.take(&piece.arguments);
+    }
+
+    /// Which call a piece is of; a new one where it fits none.
+    fn number(
+        &mut self,
+        index: Option<u64>,
+        id: Option<&str>,
+        name: Option<&str>,
+        arguments: &str,
+    ) -> Result<usize, Error> {
+        let calls = &mut self.0;
+        let known = |call: &Call| call.id.as_deref().is_some_and(|known| Some(known) == id);
+        let found = match (index, id) {
+            (Some(_), _) => calls.iter().rposition(|call| call.index == index),
+            (None, Some(_)) => calls.iter().rposition(known),
+            (None, None) if name.is_some() => None,
+            (None, None) => calls.len().checked_sub(1),
+        };
+        // One vendor gives every call the same index, whole: another id with a name, another name, or
+        // arguments with a name behind the end of a call's arguments, are of another call. A name alone
+        // may stand in each piece, and blanks are no arguments.
+        let another = |call: &Call| match (id, &call.id, &call.name) {
+            (Some(id), Some(known), _) => id != known,
+            (_, _, Some(known)) if Some(known.as_str()) != name => true,
+            _ => call.arguments.complete() && !is_blank(arguments),
+        };
+        let found = found.filter(|number| name.is_none() || !another(&calls[*number]));
+        if let Some(number) = found {
+            return Ok(number);
+        }
+        if calls.len() == CALLS_MAX {
+            return Err(too_much(format!("more than {CALLS_MAX} tool calls")));
+        }
+        calls.push(Call {
+            index,
+            ..Call::default()
+        });
+        Ok(calls.len() - 1)
+    }
+}
+
 /// Writes behind what is there.
-pub(super) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
+pub(in crate::translate) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
     out.write_fmt(text).expect("memory takes it");
 }
 

@@ -8,10 +8,10 @@
 
 mod answer;
 mod blocks;
-mod request;
+pub(super) mod request;
 mod stream;
-mod text;
-mod turns;
+pub(super) mod text;
+pub(super) mod turns;
 mod usage;
 
 #[cfg(test)]
@@ -23,6 +23,12 @@ pub use self::{
     answer::answer,
     request::{request, thinking_asked},
     stream::Events,
+};
+pub(super) use self::{
+    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, tool_id},
+    blocks::{Calls, put},
+    stream::is_comment,
+    usage::Tally,
 };
 use crate::call::InputSize;
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    text::{Json, literal, made},
-    turns::{self, Message, optional},
+    text::{Json, literal, made, optional},
+    turns::{self, Message},
 };
 use crate::{
     error::{Error, Problem},
@@ -92,7 +92,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         tool_choice,
         parallel_tool_calls,
         reasoning_effort: effort(&fields)?.filter(|_| dialect.reasoning_effort),
-        response_format: response_format(&fields, dialect)?,
+        response_format: schema(&fields, dialect)?.map(response_format),
         user: user(&fields)?,
         stream: stream.then_some(true),
         // A stream's usage is what it is charged by.
@@ -210,7 +210,7 @@ struct Schema<'a> {
 }
 
 /// A field of tomorrow may mean anything: leaving it out silently could change the answer.
-fn every_field_is_known(body: &Object<'_, '_>) -> Result<(), Error> {
+pub(in crate::translate) fn every_field_is_known(body: &Object<'_, '_>) -> Result<(), Error> {
     for (name, value) in &body.fields.0 {
         let known = MAPPED.contains(&&**name) || DROPPED.contains(&&**name);
         if !known && value.get() != "null" {
@@ -235,7 +235,7 @@ fn stop<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     Ok((!list.is_empty()).then_some(stops.raw))
 }
 
-fn sampling<'a>(
+pub(in crate::translate) fn sampling<'a>(
     body: &Object<'a, '_>,
     name: &str,
     dialect: &Dialect,
@@ -282,7 +282,7 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
 
 /// The schema as it is written. Some chat vendors refuse one that does not say that it is an object's
 /// and which properties there are, so what is missing of that is put in front.
-fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
+pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),
         ("properties", r#""properties":{}"#),
@@ -342,7 +342,7 @@ fn tool_choice<'a>(
 }
 
 /// How hard the model is to think: the wish for effort, or else what a thinking budget comes to.
-fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
+pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
     const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
     let mut asked = None;
     if let Some(config) = body.get("output_config")?
@@ -375,10 +375,11 @@ fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
     }
 }
 
-fn response_format<'a>(
+/// The schema that the answer is held to.
+pub(in crate::translate) fn schema<'a>(
     body: &Object<'a, '_>,
     dialect: &Dialect,
-) -> Result<Option<ResponseFormat<'a>>, Error> {
+) -> Result<Option<&'a RawValue>, Error> {
     let config = match body.get("output_config")? {
         Some(config) => Some(config.object()?),
         None => None,
@@ -406,17 +407,21 @@ fn response_format<'a>(
     if !schema.raw.get().starts_with('{') {
         return Err(schema.wrong_type("object"));
     }
-    Ok(Some(ResponseFormat::JsonSchema {
+    Ok(Some(schema.raw))
+}
+
+fn response_format(schema: &RawValue) -> ResponseFormat<'_> {
+    ResponseFormat::JsonSchema {
         json_schema: Schema {
             name: "answer",
             strict: true,
-            schema: schema.raw,
+            schema,
         },
-    }))
+    }
 }
 
 /// Who asks. A longer id than vendors take is left out: part of one could be somebody else's.
-fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
+pub(in crate::translate) fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     let Some(metadata) = body.get("metadata")? else {
         return Ok(None);
     };

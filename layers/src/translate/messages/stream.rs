@@ -174,7 +174,7 @@ impl Events {
 }
 
 /// Whether an event without data says that the vendor is still there.
-fn is_comment(event: &Event) -> bool {
+pub(in crate::translate) fn is_comment(event: &Event) -> bool {
     let mut lines = event.raw().split(|byte| matches!(byte, b'\n' | b'\r'));
     lines.any(|line| line.first() == Some(&b':'))
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::text::{Json, given, hash, inner, joined, literal, quoted, string};
+use super::text::{Json, given, hash, inner, joined, literal, optional, quoted, string};
 use crate::{
     error::{Error, Problem},
     model::SystemRole,
@@ -24,7 +24,7 @@ const LINE_FEED: &str = "\\n";
 /// A message of the chat format.
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
-pub(super) enum Message<'a> {
+pub(in crate::translate) enum Message<'a> {
     System {
         content: Json<'a>,
     },
@@ -48,46 +48,60 @@ pub(super) enum Message<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Content<'a> {
+pub(in crate::translate) enum Content<'a> {
     Text(Json<'a>),
     Parts(Vec<Part<'a>>),
 }
 
+impl<'a> Content<'a> {
+    /// One text as a string, as every vendor takes it; anything else as parts.
+    pub(in crate::translate) fn of(parts: Vec<Part<'a>>) -> Self {
+        match <[Part<'a>; 1]>::try_from(parts) {
+            Ok([Part::Text { text }]) => Self::Text(text),
+            Ok([part]) => Self::Parts(vec![part]),
+            Err(parts) if parts.is_empty() => Self::Text(quoted(&[])),
+            Err(parts) => Self::Parts(parts),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Part<'a> {
+pub(in crate::translate) enum Part<'a> {
     Text { text: Json<'a> },
     ImageUrl { image_url: Address<'a> },
     File { file: File<'a> },
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Address<'a> {
-    url: Json<'a>,
+pub(in crate::translate) struct Address<'a> {
+    pub(in crate::translate) url: Json<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::translate) detail: Option<Json<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct File<'a> {
-    filename: Json<'a>,
-    file_data: Json<'a>,
+pub(in crate::translate) struct File<'a> {
+    pub(in crate::translate) filename: Json<'a>,
+    pub(in crate::translate) file_data: Json<'a>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct ToolCall<'a> {
-    id: Json<'a>,
+pub(in crate::translate) struct ToolCall<'a> {
+    pub(in crate::translate) id: Json<'a>,
     #[serde(rename = "type")]
-    kind: &'static str,
-    function: Called<'a>,
+    pub(in crate::translate) kind: &'static str,
+    pub(in crate::translate) function: Called<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct Called<'a> {
-    name: &'a RawValue,
-    arguments: Json<'static>,
+pub(in crate::translate) struct Called<'a> {
+    pub(in crate::translate) name: Json<'a>,
+    pub(in crate::translate) arguments: Json<'a>,
 }
 
 /// The conversation of a messages request.
-pub(super) fn messages<'a>(
+pub(in crate::translate) fn messages<'a>(
     body: &Object<'a, '_>,
     role: SystemRole,
 ) -> Result<Vec<Message<'a>>, Error> {
@@ -111,7 +125,7 @@ pub(super) fn messages<'a>(
     Ok(chat)
 }
 
-fn instruction<'a>(
+pub(in crate::translate) fn instruction<'a>(
     content: &Value<'a, '_>,
     role: SystemRole,
 ) -> Result<Option<Message<'a>>, Error> {
@@ -150,12 +164,7 @@ fn user<'a>(content: &Value<'a, '_>, chat: &mut Vec<Message<'a>>) -> Result<(), 
     if attached.is_empty() && results {
         return Ok(());
     }
-    let content = match <[Part<'a>; 1]>::try_from(attached) {
-        Ok([Part::Text { text }]) => Content::Text(text),
-        Ok([part]) => Content::Parts(vec![part]),
-        Err(parts) if parts.is_empty() => Content::Text(quoted(&[])),
-        Err(parts) => Content::Parts(parts),
-    };
+    let content = Content::of(attached);
     chat.push(Message::User { content });
     Ok(())
 }
@@ -193,7 +202,7 @@ fn tool_call<'a>(block: &Object<'a, '_>) -> Result<ToolCall<'a>, Error> {
         id: tool_id(&block.need("id")?)?,
         kind: "function",
         function: Called {
-            name: literal(&block.need("name")?)?,
+            name: Cow::Borrowed(literal(&block.need("name")?)?),
             arguments: string(&compact(input.raw)),
         },
     })
@@ -236,7 +245,7 @@ fn tool_result<'a>(
 
 /// The id as it is, so that it comes back as it went. One that is too long is shortened, in a call
 /// and in its result alike.
-fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
+pub(in crate::translate) fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
     let raw = literal(id)?;
     if raw.get().len() - 2 <= TOOL_ID_CHARS_MAX {
         return Ok(Cow::Borrowed(raw));
@@ -251,7 +260,7 @@ fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
 
 /// A block of a content.
 #[derive(Debug)]
-enum Block<'a, 'b> {
+pub(in crate::translate) enum Block<'a, 'b> {
     /// A text that is not empty.
     Text(&'a RawValue),
     /// One of another type.
@@ -259,7 +268,7 @@ enum Block<'a, 'b> {
 }
 
 /// Hands each block to `each`; a bare string is a text. Empty texts, which say nothing, are left out.
-fn blocks<'a>(
+pub(in crate::translate) fn blocks<'a>(
     content: &Value<'a, '_>,
     mut each: impl FnMut(Block<'a, '_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -288,7 +297,10 @@ fn blocks<'a>(
 }
 
 /// Text, images, documents: what a user's message may consist of.
-fn part<'a>(block: &Block<'a, '_>, parts: &mut Vec<Part<'a>>) -> Result<(), Error> {
+pub(in crate::translate) fn part<'a>(
+    block: &Block<'a, '_>,
+    parts: &mut Vec<Part<'a>>,
+) -> Result<(), Error> {
     let (kind, block) = match *block {
         Block::Text(text) => {
             let text = Cow::Borrowed(text);
@@ -324,7 +336,7 @@ fn image<'a>(block: &Object<'a, '_>) -> Result<Part<'a>, Error> {
         _ => return Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
     };
     Ok(Part::ImageUrl {
-        image_url: Address { url },
+        image_url: Address { url, detail: None },
     })
 }
 
@@ -397,16 +409,4 @@ fn data_url(kind: &str, source: &Object<'_, '_>) -> Result<Json<'static>, Error>
     let data = source.need("data")?;
     let data = inner(data.raw).ok_or_else(|| data.wrong_type("string"))?;
     Ok(quoted(&["data:", kind, ";base64,", data]))
-}
-
-/// A string that may be left out; an empty one is as good as left out.
-pub(super) fn optional<'a>(
-    object: &Object<'a, '_>,
-    name: &str,
-) -> Result<Option<&'a RawValue>, Error> {
-    let Some(value) = object.get(name)? else {
-        return Ok(None);
-    };
-    let text = literal(&value)?;
-    Ok(given(Some(text)).map(|_| text))
 }

@@ -15,7 +15,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// What an answer used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(in crate::translate) struct Tally {
     usage: Usage,
     /// How much of the output was thinking, if the vendor says.
     thinking: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Reads a chat answer's usage. `None` if it says nothing.
-    pub(super) fn read(usage: &RawValue) -> Option<Self> {
+    pub(in crate::translate) fn read(usage: &RawValue) -> Option<Self> {
         let VendorUsage {
             usage, reasoning, ..
         } = chat_usage(usage.get())?;
@@ -33,8 +33,13 @@ impl Tally {
         })
     }
 
+    /// The counts, and how much of the output was thinking.
+    pub(in crate::translate) const fn parts(&self) -> (&Usage, Option<u64>) {
+        (&self.usage, self.thinking)
+    }
+
     /// What an answer of so many bytes of text comes to, where the vendor never says.
-    pub(super) fn estimated(text_bytes: u64) -> Self {
+    pub(in crate::translate) fn estimated(text_bytes: u64) -> Self {
         let output = text_bytes.div_ceil(BYTES_PER_TOKEN);
         Self {
             usage: Usage {

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::{
         call::{Format, Outbound},
-        model::{Route, Vendor},
+        model::{ModelKind, Route, Vendor},
         upstream::Upstream,
         usage::Meter,
     };
@@ -181,6 +181,7 @@ mod tests {
             body: "ping".into(),
             stream: false,
             choices: 1,
+            kind: ModelKind::Chat,
             strip_usage: false,
             meter: Meter::default(),
         };

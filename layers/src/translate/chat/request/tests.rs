@@ -843,6 +843,8 @@ fn case_28_who_asks_is_kept_and_what_has_no_counterpart_is_dropped() {
         json!({"logprobs": true}),
         json!({"unheard_of": 1}),
         json!({"unheard_of": []}),
+        json!({"modalities": ["text", "audio"]}),
+        json!({"audio": {"voice": "a", "format": "wav"}}),
     ] {
         let name = fields.as_object().unwrap().keys().next().unwrap().clone();
         assert_eq!(refused(&plus(fields)), (name, Problem::Unsupported));

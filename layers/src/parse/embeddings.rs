@@ -1,0 +1,389 @@
+//! The request for embeddings (docs/embeddings.md).
+
+use std::cell::Cell;
+
+use bytes::Bytes;
+
+use super::json::{At, Cx, Flag, Object, Once, OnlyDefault, Shape, Text, Word, elements};
+use crate::{
+    call::{Ask, Call, Format, Spans},
+    error::{Error, Problem},
+    json::{Reader, Str},
+    model::ModelKind,
+};
+
+/// Names of the format that we read.
+const NAMES: &[&str] = &[
+    "model",
+    "input",
+    "stream",
+    "service_tier",
+    "models",
+    "provider",
+    "fallbacks",
+    "route",
+    "plugins",
+    "messages",
+    "search_parameters",
+    "web_search_options",
+    "enable_search",
+    "container",
+    "mcp_servers",
+    "previous_response_id",
+    "best_of",
+    "background",
+    "cache_control_injection_points",
+];
+
+pub(super) fn call(body: &[u8], inputs_max: u64) -> Result<Call, Error> {
+    Cx::new(inputs_max).read(body, Body)
+}
+
+struct Body;
+
+impl Shape for Body {
+    type Value = Call;
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
+        let mut once = const { Once::new(NAMES) };
+        let (mut model, mut input) = (None, false);
+        let mut spans = Spans {
+            start: object.at(),
+            ..Spans::default()
+        };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "model" => {
+                    let (span, value) = at.field_span(&key, &mut object, Text(str::to_owned))?;
+                    spans.model = span;
+                    model = Some(value);
+                }
+                "input" => {
+                    at.field(&key, &mut object, Input)?;
+                    input = true;
+                }
+                "stream" => {
+                    if at.field(&key, &mut object, Flag)? {
+                        return Err(at.refuse_field(&key, Problem::Unsupported));
+                    }
+                }
+                "service_tier" => {
+                    let usual = &["auto", "default"];
+                    let ask = Ask::ServiceTier;
+                    at.field(&key, &mut object, Word { usual, ask })?;
+                }
+                // Other vendors' names for another model, what is paid by other rates, or input of another format.
+                "models"
+                | "provider"
+                | "fallbacks"
+                | "route"
+                | "plugins"
+                | "messages"
+                | "search_parameters"
+                | "web_search_options"
+                | "enable_search"
+                | "container"
+                | "mcp_servers"
+                | "previous_response_id"
+                | "best_of"
+                | "background"
+                | "cache_control_injection_points" => {
+                    at.field(&key, &mut object, OnlyDefault::of(&[]))?;
+                }
+                // What the format may still carry goes to the vendor as it is, and weighs.
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        let Some(model) = model else {
+            return Err(at.refuse_field("model", Problem::Missing));
+        };
+        if !input {
+            return Err(at.refuse_field("input", Problem::Missing));
+        }
+        Ok(Call {
+            format: Format::Chat,
+            kind: ModelKind::Embedding,
+            body: Bytes::new(),
+            model,
+            stream: false,
+            output_tokens: Some(0),
+            choices: 1,
+            usage_asked: false,
+            input: at.cx.size(),
+            asks: at.cx.asks(),
+            spans,
+            session: None,
+        })
+    }
+}
+
+/// A text or the tokens of one, or an array of either.
+struct Input;
+
+impl Shape for Input {
+    type Value = ();
+    const EXPECTED: &'static str = "string or array";
+
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        let bytes = length(at, text)?;
+        at.cx.weigh(|size| {
+            size.text_bytes += bytes;
+            size.inputs += 1;
+        });
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        let form = Cell::new(None);
+        let count = elements(at, json, || Element(&form))?;
+        let (inputs, tokens) = match form.get() {
+            None => return Err(at.refuse(Problem::Empty)),
+            Some(Form::Token) => (1, count),
+            Some(Form::Text | Form::Tokens) => (count, 0),
+        };
+        if inputs > at.cx.messages_max {
+            return Err(at.refuse(Problem::AboveMax(at.cx.messages_max)));
+        }
+        at.cx.weigh(|size| {
+            size.inputs += inputs;
+            size.tokens += tokens;
+        });
+        Ok(())
+    }
+}
+
+/// The bytes of a text. An empty one is refused, as vendors do: there is nothing to make a vector of.
+fn length(at: At<'_>, text: &Str<'_>) -> Result<u64, Error> {
+    match text.decoded_len() {
+        0 => Err(at.refuse(Problem::Empty)),
+        bytes => Ok(bytes),
+    }
+}
+
+/// What the elements of the array are, all of them.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// Each a token of one input.
+    Token,
+    /// Each an input.
+    Text,
+    /// Each an input.
+    Tokens,
+}
+
+struct Element<'f>(&'f Cell<Option<Form>>);
+
+impl Element<'_> {
+    /// Refuses another form than the first element's.
+    fn is(&self, form: Form, at: At<'_>) -> Result<(), Error> {
+        let expected = match self.0.replace(Some(form)) {
+            Some(Form::Token) if form != Form::Token => Token::EXPECTED,
+            Some(Form::Text) if form != Form::Text => "string",
+            Some(Form::Tokens) if form != Form::Tokens => "array",
+            _ => return Ok(()),
+        };
+        Err(at.refuse(Problem::WrongType(expected)))
+    }
+}
+
+impl Shape for Element<'_> {
+    type Value = ();
+    const EXPECTED: &'static str = Input::EXPECTED;
+
+    fn number(self, at: At<'_>, number: &str) -> Result<(), Error> {
+        self.is(Form::Token, at)?;
+        Token.number(at, number)
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        self.is(Form::Text, at)?;
+        let bytes = length(at, text)?;
+        at.cx.weigh(|size| size.text_bytes += bytes);
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        self.is(Form::Tokens, at)?;
+        match elements(at, json, || Token)? {
+            0 => Err(at.refuse(Problem::Empty)),
+            count => {
+                at.cx.weigh(|size| size.tokens += count);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A number of a vocabulary.
+struct Token;
+
+impl Shape for Token {
+    type Value = ();
+    const EXPECTED: &'static str = "integer from 0";
+
+    fn number(self, at: At<'_>, number: &str) -> Result<(), Error> {
+        match number.parse::<u32>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(at.refuse(Problem::WrongType(Self::EXPECTED))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Call, Error> {
+        call(body.as_bytes(), 3)
+    }
+
+    #[test]
+    fn each_shape_of_input_weighs_its_texts_and_counts_its_tokens() {
+        // input, inputs, bytes of text, tokens
+        for (input, inputs, text_bytes, tokens) in [
+            (r#""привет\n""#, 1, 13, 0),
+            (r#"["a","bc"," "]"#, 3, 4, 0),
+            ("[1,22,333]", 1, 0, 3),
+            ("[0, 1,2,3,4,5 ]", 1, 0, 6),
+            ("[[1],[2,3],[4294967295,5,6]]", 3, 0, 6),
+        ] {
+            let call = read(&format!(r#"{{"model":"e","input":{input}}}"#)).unwrap();
+            let size = call.input;
+            assert_eq!(
+                (size.inputs, size.text_bytes, size.tokens),
+                (inputs, text_bytes, tokens),
+                "{input}"
+            );
+            assert_eq!((size.messages, size.images), (0, 0));
+            assert_eq!((call.kind, call.stream), (ModelKind::Embedding, false));
+            assert_eq!(call.output_tokens, Some(0));
+        }
+    }
+
+    #[test]
+    fn what_the_format_may_still_carry_is_taken_and_weighs() {
+        let body = r#"{"input":"abc","encoding_format":"base64","model":"e","dimensions":256,"user":"u","stream":false,
+            "service_tier":"auto","input_type":"query","provider":null}"#;
+        let call = read(body).unwrap();
+        assert_eq!(&body[call.spans.model.clone()], "\"e\"");
+        // base64, 256, u, query
+        assert_eq!(call.input.text_bytes, 3 + 6 + 3 + 1 + 5);
+        assert_eq!(call.asks, None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (fields, field, problem) in [
+            (r#""input":"a""#, "model", Problem::Missing),
+            (r#""model":"e""#, "input", Problem::Missing),
+            (
+                r#""model":"e","input":null"#,
+                "input",
+                Problem::WrongType("string or array"),
+            ),
+            (
+                r#""model":"e","input":{}"#,
+                "input",
+                Problem::WrongType("string or array"),
+            ),
+            (r#""model":"e","input":[]"#, "input", Problem::Empty),
+            (r#""model":"e","input":"""#, "input", Problem::Empty),
+            (r#""model":"e","input":[""]"#, "input[0]", Problem::Empty),
+            (
+                r#""model":"e","input":["a",""]"#,
+                "input[1]",
+                Problem::Empty,
+            ),
+            (
+                r#""model":"e","input":[[1],[]]"#,
+                "input[1]",
+                Problem::Empty,
+            ),
+            (
+                r#""model":"e","input":["a",{"image":"x"}]"#,
+                "input[1]",
+                Problem::WrongType("string or array"),
+            ),
+            (
+                r#""model":"e","input":["a",1]"#,
+                "input[1]",
+                Problem::WrongType("string"),
+            ),
+            (
+                r#""model":"e","input":[1,"a"]"#,
+                "input[1]",
+                Problem::WrongType("integer from 0"),
+            ),
+            (
+                r#""model":"e","input":[[1],"a"]"#,
+                "input[1]",
+                Problem::WrongType("array"),
+            ),
+            (
+                r#""model":"e","input":[[1,"a"]]"#,
+                "input[0][1]",
+                Problem::WrongType("integer from 0"),
+            ),
+            (
+                r#""model":"e","input":[1,-2]"#,
+                "input[1]",
+                Problem::WrongType("integer from 0"),
+            ),
+            (
+                r#""model":"e","input":[[1.5]]"#,
+                "input[0][0]",
+                Problem::WrongType("integer from 0"),
+            ),
+            (
+                r#""model":"e","input":["a","b","c","d"]"#,
+                "input",
+                Problem::AboveMax(3),
+            ),
+            (
+                r#""model":"e","input":"a","input":"b""#,
+                "input",
+                Problem::Duplicate,
+            ),
+            (
+                r#""model":"e","input":"a","Input":"b""#,
+                "Input",
+                Problem::Unsupported,
+            ),
+            (
+                r#""model":"e","input":"a","stream":true"#,
+                "stream",
+                Problem::Unsupported,
+            ),
+            (
+                r#""model":"e","input":"a","models":["f"]"#,
+                "models[0]",
+                Problem::Unsupported,
+            ),
+            (
+                r#""model":"e","input":"a","messages":[{"role":"user","content":"x"}]"#,
+                "messages[0]",
+                Problem::Unsupported,
+            ),
+            (
+                r#""model":"e","input":"a","search_parameters":{"mode":"on"}"#,
+                "search_parameters",
+                Problem::Unsupported,
+            ),
+            (
+                r#""model":"e","input":"a","web_search_options":{}"#,
+                "web_search_options",
+                Problem::Unsupported,
+            ),
+        ] {
+            let body = format!("{{{fields}}}");
+            match read(&body) {
+                Err(Error::Invalid {
+                    field: named,
+                    problem: why,
+                }) => {
+                    assert_eq!((&*named, why), (field, problem), "{body}");
+                }
+                other => panic!("{body}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The responses request. Nothing is kept between calls, so whatever points at something kept is refused.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::{
+    cache::{MARK, Mark, Options},
+    json::{
+        At, Count, Cx, Flag, Object, Off, Once, OnlyDefault, Refused, Shape, Text, Word,
+        spanned_elements,
+    },
+};
+use crate::{
+    call::{Ask, Call, Format, ResponsesSpans, Spans},
+    error::{Error, Problem},
+    json::{Reader, Str},
+    model::ModelKind,
+};
+
+mod items;
+mod tools;
+
+use self::{
+    items::{Input, InputSeen},
+    tools::{Choice, Tools, ToolsSeen},
+};
+
+/// Names of the format that we read.
+const NAMES: &[&str] = &[
+    "model",
+    "input",
+    "instructions",
+    "max_output_tokens",
+    "stream",
+    "tools",
+    "tool_choice",
+    "include",
+    "store",
+    "reasoning",
+    "service_tier",
+    "client_metadata",
+    "prompt_cache_options",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "background",
+    "context_management",
+    "prewarm",
+    "models",
+    "provider",
+    "fallbacks",
+    "route",
+    "plugins",
+    "search_parameters",
+    "web_search_options",
+    "enable_search",
+    "mcp_servers",
+    "container",
+    "best_of",
+    "cache_control_injection_points",
+    "modalities",
+    "audio",
+    "speed",
+    "inference_geo",
+    "n",
+    MARK,
+];
+
+/// What a vendor that keeps nothing has to be asked for.
+const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
+    Cx::new(messages_max).read(body, Body(body))
+}
+
+struct Body<'b>(&'b [u8]);
+
+/// What stands in a body, as far as one field decides about another.
+#[derive(Debug, Default)]
+struct Seen {
+    model: Option<String>,
+    stream: bool,
+    output_tokens: Option<u64>,
+    input: Option<InputSeen>,
+    tools: ToolsSeen,
+    choice: Choice,
+    client_metadata: Option<Range<usize>>,
+    spans: Spans,
+    own: ResponsesSpans,
+}
+
+impl Shape for Body<'_> {
+    type Value = Call;
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Call, Error> {
+        let mut once = const { Once::new(NAMES) };
+        let mut seen = Seen::default();
+        seen.spans.start = object.at();
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            seen.field(at, &key, &mut object)?;
+        }
+        seen.call(at, self.0)
+    }
+}
+
+impl Seen {
+    fn field(&mut self, at: At<'_>, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
+        match key {
+            "model" => {
+                let (span, value) = at.field_span(key, object, Text(str::to_owned))?;
+                self.spans.model = span;
+                self.model = Some(value);
+            }
+            "input" => self.input = Some(at.field(key, object, Input)?),
+            "instructions" => at.field(key, object, Words)?,
+            "max_output_tokens" => {
+                let (span, value) = at.field_span(key, object, Count::TOKENS)?;
+                self.spans.max_tokens = Some(span);
+                self.output_tokens = value;
+            }
+            "stream" => self.stream = at.field(key, object, Flag)?,
+            "tools" => self.tools = at.field(key, object, Tools)?,
+            "tool_choice" => self.choice = at.field(key, object, Choice::default())?,
+            "include" => {
+                let (span, value) = at.field_span(key, object, Include)?;
+                self.own.include = Some(span);
+                self.own.encrypted_reasoning_asked = value;
+            }
+            "store" => {
+                let place = Off(Problem::StoreUnsupported);
+                let (span, ()) = at.field_span(key, object, place)?;
+                self.own.store = Some(span);
+            }
+            "client_metadata" => {
+                let start = object.at();
+                at.weigh_field(key, object)?;
+                self.client_metadata = Some(start..object.at());
+            }
+            _ => return priced(at, key, object),
+        }
+        Ok(())
+    }
+
+    fn call(mut self, at: At<'_>, body: &[u8]) -> Result<Call, Error> {
+        let Some(model) = self.model else {
+            return Err(at.refuse_field("model", Problem::Missing));
+        };
+        let Some(input) = self.input else {
+            return Err(at.refuse_field("input", Problem::Missing));
+        };
+        let own = &mut self.own;
+        own.tools_cut = self.tools.cut(&self.choice, input.has_functions)?;
+        if own.tools_cut > 0 {
+            own.cut.append(&mut self.tools.searches);
+        }
+        own.cut.extend(input.cut);
+        if let Some(value) = self.client_metadata {
+            own.cut.push(member(body, &value));
+        }
+        own.cut.sort_by_key(|cut| cut.start);
+        self.spans.responses = Some(Box::new(self.own));
+        Ok(Call {
+            format: Format::Responses,
+            kind: ModelKind::Chat,
+            body: Bytes::new(),
+            model,
+            stream: self.stream,
+            output_tokens: self.output_tokens,
+            choices: 1,
+            usage_asked: true,
+            input: at.cx.size(),
+            asks: at.cx.asks(),
+            spans: self.spans,
+            session: None,
+        })
+    }
+}
+
+/// The fields that could change the price, or bring in what nobody has seen. Of the others it is known that they
+/// weigh what they are.
+fn priced(at: At<'_>, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
+    match key {
+        "reasoning" => at.weigh_and_read(key, object, Reasoning),
+        "service_tier" => {
+            let usual = &["auto", "default"];
+            let ask = Ask::ServiceTier;
+            at.field(key, object, Word { usual, ask })
+        }
+        // Names of the other formats, by which a vendor may go that speaks them too.
+        "modalities" => at.field(key, object, OnlyDefault::of(&["text"])),
+        "speed" => at.field(key, object, OnlyDefault::of(&["standard"])),
+        "inference_geo" => {
+            let usual = &["global", "not_available"];
+            at.field(key, object, OnlyDefault::of(usual))
+        }
+        "n" => at.field(key, object, Count { max: 1 }).map(drop),
+        MARK => at.weigh_and_read(key, object, Mark),
+        "prompt_cache_options" => at.weigh_and_read(key, object, Options),
+        "previous_response_id" | "conversation" | "prompt" | "context_management" => {
+            at.field(key, object, Refused(Problem::StateUnsupported))
+        }
+        "background" => at.field(key, object, Off(Problem::StateUnsupported)),
+        "prewarm" => at.field(key, object, Off(Problem::Unsupported)),
+        // Other vendors' names for another model, more answers, or what is paid by other rates.
+        "models"
+        | "provider"
+        | "fallbacks"
+        | "route"
+        | "plugins"
+        | "search_parameters"
+        | "web_search_options"
+        | "enable_search"
+        | "mcp_servers"
+        | "container"
+        | "best_of"
+        | "audio"
+        | "cache_control_injection_points" => at.field(key, object, OnlyDefault::of(&[])),
+        _ => at.weigh_field(key, object),
+    }
+}
+
+/// A member of the body with the comma that goes along, by the span of its value. There are others.
+fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
+    // A name that we read has no quote in it.
+    let end = memchr::memrchr(b'"', &body[..value.start]).unwrap_or(0);
+    let start = memchr::memrchr(b'"', &body[..end]).unwrap_or(0);
+    let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
+    let behind = value.end + blanks(&body[value.end..]);
+    if body.get(behind) == Some(&b',') {
+        return start..behind + 1;
+    }
+    let comma = memchr::memrchr(b',', &body[..start]).unwrap_or(start);
+    comma..value.end
+}
+
+/// Text, or null.
+struct Words;
+
+impl Shape for Words {
+    type Value = ();
+    const EXPECTED: &'static str = "string";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        Ok(())
+    }
+}
+
+/// What more of the answer is wished for; says whether encrypted reasoning is.
+struct Include;
+
+impl Shape for Include {
+    type Value = bool;
+    const EXPECTED: &'static str = "array";
+
+    fn null(self, _: At<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
+        let mut asked = false;
+        let is_reasoning = || Text(|name: &str| name == ENCRYPTED);
+        spanned_elements(at, json, is_reasoning, |_, here| asked |= here)?;
+        Ok(asked)
+    }
+}
+
+/// `reasoning`, of which one mode costs more than what is in the catalog.
+struct Reasoning;
+
+impl Shape for Reasoning {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&["mode"]) };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "mode" => at.field(&key, &mut object, OnlyDefault::of(&["standard"]))?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

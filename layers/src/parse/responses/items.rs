@@ -1,0 +1,384 @@
+//! The conversation: a text, or items of many kinds.
+
+use std::ops::Range;
+
+use super::{
+    super::{
+        cache::{MARK, Mark, Options},
+        json::{At, Cuts, Object, Once, Refused, Shape, Text, elements, spanned_elements},
+    },
+    tools::MoreTools,
+};
+use crate::{
+    error::{Error, Problem},
+    json::{Reader, Str},
+};
+
+/// What stands in `input`.
+#[derive(Debug, Default)]
+pub(super) struct InputSeen {
+    /// It tells of a tool that the caller described.
+    pub(super) has_functions: bool,
+    /// Items in which nothing can be read, as they are cut out.
+    pub(super) cut: Vec<Range<usize>>,
+}
+
+/// The conversation, which is not empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input;
+
+impl Shape for Input {
+    type Value = InputSeen;
+    const EXPECTED: &'static str = "string or array";
+
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<InputSeen, Error> {
+        let bytes = text.decoded_len();
+        if bytes == 0 {
+            return Err(at.refuse(Problem::Empty));
+        }
+        at.cx.weigh(|size| {
+            size.text_bytes += bytes;
+            size.messages += 1;
+        });
+        Ok(InputSeen::default())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<InputSeen, Error> {
+        let (mut seen, mut cuts, mut kept) = (InputSeen::default(), Cuts::default(), 0);
+        let count = spanned_elements(
+            at,
+            json,
+            || Item,
+            |span, item| {
+                seen.has_functions |= item == Read::TellsOfFunctions;
+                cuts.element(span, item == Read::Unreadable);
+                kept += u64::from(item != Read::Unreadable);
+            },
+        )?;
+        if kept == 0 {
+            return Err(at.refuse(Problem::Empty));
+        }
+        if count > at.cx.messages_max {
+            return Err(at.refuse(Problem::AboveMax(at.cx.messages_max)));
+        }
+        at.cx.weigh(|size| size.messages += count);
+        seen.cut = cuts.done();
+        Ok(seen)
+    }
+}
+
+/// What an item was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Usual,
+    TellsOfFunctions,
+    /// Reasoning of which neither the text nor the encrypted form has come back: only its vendor's store had it.
+    Unreadable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Reasoning,
+    /// Calls of tools that callers run, and what came of them; and what has only text in it.
+    Other,
+    Reference,
+    /// Asks for more than the answer.
+    Trigger,
+    /// A vendor's tool was called.
+    Vendors,
+    Unknown,
+}
+
+impl Kind {
+    fn of(name: &str) -> Self {
+        match name {
+            "message" => Self::Message,
+            "reasoning" => Self::Reasoning,
+            "function_call"
+            | "function_call_output"
+            | "custom_tool_call"
+            | "custom_tool_call_output"
+            | "additional_tools"
+            | "local_shell_call"
+            | "local_shell_call_output"
+            | "shell_call"
+            | "shell_call_output"
+            | "apply_patch_call"
+            | "apply_patch_call_output"
+            | "computer_call"
+            | "computer_call_output"
+            | "tool_search_call"
+            | "tool_search_output"
+            | "compaction" => Self::Other,
+            "item_reference" => Self::Reference,
+            "compaction_trigger" => Self::Trigger,
+            "web_search_call"
+            | "file_search_call"
+            | "code_interpreter_call"
+            | "image_generation_call"
+            | "program"
+            | "program_output" => Self::Vendors,
+            _ if name.starts_with("mcp_") => Self::Vendors,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
+
+/// What of an item was there, as far as its kind says whether it may.
+#[derive(Debug, Default)]
+struct Fields {
+    kind: Option<Kind>,
+    /// There is an id.
+    id: bool,
+    /// There is a role, and whether it is known.
+    role: Option<bool>,
+    content: Amount,
+    encrypted: bool,
+    has_functions: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Item;
+
+impl Shape for Item {
+    type Value = Read;
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Read, Error> {
+        let mut once = const {
+            Once::new(&[
+                "type",
+                "role",
+                "id",
+                "content",
+                "output",
+                "encrypted_content",
+                "tools",
+                "input",
+                MARK,
+            ])
+        };
+        let mut fields = Fields::default();
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => fields.kind = at.field(&key, &mut object, Named(Kind::of))?,
+                "role" => {
+                    let known = |role: &str| ROLES.contains(&role);
+                    fields.role = at.field(&key, &mut object, Named(known))?;
+                }
+                "id" => fields.id = at.field(&key, &mut object, Named(|_: &str| ()))?.is_some(),
+                "content" => fields.content = at.field(&key, &mut object, Content)?,
+                "output" => at.field(&key, &mut object, Output)?,
+                "encrypted_content" => {
+                    let bytes = at.field(&key, &mut object, Named(str::len))?.unwrap_or(0);
+                    fields.encrypted = bytes > 0;
+                    at.cx.weigh(|size| size.text_bytes += bytes as u64);
+                }
+                // Free text for a tool.
+                "input" => at.weigh_written(&key, &mut object)?,
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                "tools" => fields.has_functions = at.field(&key, &mut object, MoreTools)?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        fields.read(at)
+    }
+}
+
+impl Fields {
+    fn read(&self, at: At<'_>) -> Result<Read, Error> {
+        let of_type = |problem| Err(at.refuse_field("type", problem));
+        let kind = match (self.kind, self.role, self.id) {
+            (Some(kind), ..) => kind,
+            (None, Some(_), _) => Kind::Message,
+            (None, None, true) => Kind::Reference,
+            (None, None, false) => return of_type(Problem::Missing),
+        };
+        match kind {
+            Kind::Message => self.message(at),
+            Kind::Reasoning if !self.encrypted && self.content.is_nothing() => Ok(Read::Unreadable),
+            Kind::Reasoning => Ok(Read::Usual),
+            Kind::Other if self.has_functions => Ok(Read::TellsOfFunctions),
+            Kind::Other => Ok(Read::Usual),
+            Kind::Reference => of_type(Problem::ReferenceUnsupported),
+            Kind::Trigger => of_type(Problem::StateUnsupported),
+            Kind::Vendors => of_type(Problem::ToolUnsupported),
+            Kind::Unknown => of_type(Problem::Unsupported),
+        }
+    }
+
+    fn message(&self, at: At<'_>) -> Result<Read, Error> {
+        match (self.role, self.content) {
+            (None, _) => Err(at.refuse_field("role", Problem::Missing)),
+            (Some(false), _) => Err(at.refuse_field(
+                "role",
+                Problem::NotOneOf("system, developer, user, assistant"),
+            )),
+            (_, Amount::Absent) => Err(at.refuse_field("content", Problem::Missing)),
+            (_, Amount::Null) => {
+                Err(at.refuse_field("content", Problem::WrongType(Content::EXPECTED)))
+            }
+            (Some(true), Amount::Empty | Amount::Some) => Ok(Read::Usual),
+        }
+    }
+}
+
+/// A string, handed to a function, or null.
+struct Named<F>(F);
+
+impl<T, F: FnOnce(&str) -> T> Shape for Named<F> {
+    type Value = Option<T>;
+    const EXPECTED: &'static str = "string";
+
+    fn null(self, _: At<'_>) -> Result<Option<T>, Error> {
+        Ok(None)
+    }
+    fn string(self, _: At<'_>, text: &Str<'_>) -> Result<Option<T>, Error> {
+        Ok(Some((self.0)(&text.decoded())))
+    }
+}
+
+/// How much content there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Amount {
+    #[default]
+    Absent,
+    Null,
+    Empty,
+    Some,
+}
+
+impl Amount {
+    const fn of(count: u64) -> Self {
+        match count {
+            0 => Self::Empty,
+            _ => Self::Some,
+        }
+    }
+
+    const fn is_nothing(self) -> bool {
+        !matches!(self, Self::Some)
+    }
+}
+
+/// The content of a message or of reasoning: a string, an array of parts, or null.
+struct Content;
+
+impl Shape for Content {
+    type Value = Amount;
+    const EXPECTED: &'static str = "string or array";
+
+    fn null(self, _: At<'_>) -> Result<Amount, Error> {
+        Ok(Amount::Null)
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<Amount, Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        Ok(Amount::of(text.decoded_len()))
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<Amount, Error> {
+        elements(at, json, || Part { typed: true }).map(Amount::of)
+    }
+}
+
+/// What came of a call: a string, parts of some kind, or one.
+struct Output;
+
+impl Shape for Output {
+    type Value = ();
+    const EXPECTED: &'static str = "string or array";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        Ok(())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<(), Error> {
+        elements(at, json, || Part { typed: false }).map(drop)
+    }
+    fn object(self, at: At<'_>, object: Object<'_, '_>) -> Result<(), Error> {
+        Part { typed: false }.object(at, object)
+    }
+}
+
+/// One part of a content, or of an output, whose parts need not say what they are.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    typed: bool,
+}
+
+impl Part {
+    fn is_known(name: &str) -> bool {
+        matches!(
+            name,
+            "input_text"
+                | "input_image"
+                | "input_file"
+                | "output_text"
+                | "refusal"
+                | "reasoning_text"
+                | "summary_text"
+                | "text"
+                | "computer_screenshot"
+        )
+    }
+}
+
+impl Shape for Part {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const {
+            Once::new(&[
+                "type",
+                "image_url",
+                "file_data",
+                "file_id",
+                "file_url",
+                "input_audio",
+                "prompt_cache_breakpoint",
+                MARK,
+            ])
+        };
+        let mut known = None;
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => known = Some(at.field(&key, &mut object, Text(Self::is_known))?),
+                "image_url" => {
+                    if let Some(bytes) = at.field(&key, &mut object, Named(str::len))? {
+                        at.cx.weigh(|size| {
+                            size.images += 1;
+                            size.binary_bytes += bytes as u64;
+                        });
+                    }
+                }
+                "file_data" => {
+                    if let Some(bytes) = at.field(&key, &mut object, Named(str::len))? {
+                        at.cx.weigh(|size| {
+                            size.documents += 1;
+                            size.binary_bytes += bytes as u64;
+                        });
+                    }
+                }
+                "file_id" | "file_url" => {
+                    at.field(&key, &mut object, Refused(Problem::SizeUnseen))?;
+                }
+                "input_audio" => return Err(at.refuse_field(&key, Problem::Unsupported)),
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                "prompt_cache_breakpoint" => at.weigh_and_read(&key, &mut object, Options)?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        match known {
+            None if self.typed => Err(at.refuse_field("type", Problem::Missing)),
+            Some(false) => Err(at.refuse_field("type", Problem::Unsupported)),
+            _ => Ok(()),
+        }
+    }
+}

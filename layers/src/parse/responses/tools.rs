@@ -1,0 +1,283 @@
+//! The tools that a model may call. What the caller runs is input like any other; what a vendor runs has no price,
+//! and is refused. One of those is taken out instead where it was merely on offer: a client puts it into every
+//! request.
+
+use std::ops::Range;
+
+use super::super::{
+    cache::{MARK, Mark},
+    json::{At, Cuts, Object, Once, Shape, Text, spanned_elements},
+};
+use crate::{
+    error::{Error, Problem},
+    json::{Reader, Str},
+};
+
+/// Bytes of instructions that a vendor adds for a tool that it has trained a model on.
+const TYPED_BYTES: u64 = 3000;
+
+/// What stands in `tools`.
+#[derive(Debug, Default)]
+pub(super) struct ToolsSeen {
+    /// There is a tool that the caller described.
+    pub(super) has_functions: bool,
+    /// Where searches of the web stand, as they would be cut out.
+    pub(super) searches: Vec<Range<usize>>,
+    /// How many, and the first of them.
+    search_count: u64,
+    first_search: usize,
+}
+
+impl ToolsSeen {
+    /// How many searches are to be cut out.
+    ///
+    /// # Errors
+    /// The caller means them.
+    pub(super) fn cut(&self, choice: &Choice, functions_elsewhere: bool) -> Result<u64, Error> {
+        if self.search_count == 0 {
+            return Ok(0);
+        }
+        if choice.is_free() && (self.has_functions || functions_elsewhere) {
+            return Ok(self.search_count);
+        }
+        let field = format!("tools[{}].type", self.first_search);
+        Err(Error::invalid(field, Problem::SearchUnsupported))
+    }
+}
+
+/// The tools of a request, which may offer a search of the web.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tools;
+
+impl Shape for Tools {
+    type Value = ToolsSeen;
+    const EXPECTED: &'static str = "array";
+
+    fn null(self, _: At<'_>) -> Result<ToolsSeen, Error> {
+        Ok(ToolsSeen::default())
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<ToolsSeen, Error> {
+        let (mut seen, mut cuts) = (ToolsSeen::default(), Cuts::default());
+        let mut index = 0;
+        let each = || Tool { of_request: true };
+        let count = spanned_elements(at, json, each, |span, kind| {
+            let is_search = kind == Kind::Search;
+            seen.has_functions |= kind == Kind::Function;
+            if is_search && seen.search_count == 0 {
+                seen.first_search = index;
+            }
+            seen.search_count += u64::from(is_search);
+            cuts.element(span, is_search);
+            index += 1;
+        })?;
+        at.cx.weigh(|size| size.tools += count);
+        seen.searches = cuts.done();
+        Ok(seen)
+    }
+}
+
+/// Tools that stand elsewhere: told in the conversation, or in a group. Says whether the caller described one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoreTools;
+
+impl Shape for MoreTools {
+    type Value = bool;
+    const EXPECTED: &'static str = "array";
+
+    fn null(self, _: At<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
+        let mut has_functions = false;
+        let each = || Tool { of_request: false };
+        let count = spanned_elements(at, json, each, |_, kind| {
+            has_functions |= kind == Kind::Function;
+        })?;
+        at.cx.weigh(|size| size.tools += count);
+        Ok(has_functions)
+    }
+}
+
+/// What kind of tool it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The caller described it, and runs it.
+    Function,
+    /// The caller runs it, and the vendor describes it.
+    Typed,
+    /// Several.
+    Group,
+    /// The vendor searches the web.
+    Search,
+    /// The vendor runs it.
+    Vendors,
+    Unknown,
+}
+
+impl Kind {
+    fn of(name: &str) -> Self {
+        match name {
+            "function" | "custom" => Self::Function,
+            "namespace" => Self::Group,
+            "tool_search"
+            | "local_shell"
+            | "shell"
+            | "apply_patch"
+            | "computer"
+            | "computer_use_preview" => Self::Typed,
+            "file_search"
+            | "code_interpreter"
+            | "image_generation"
+            | "mcp"
+            | "programmatic_tool_calling" => Self::Vendors,
+            _ if is_search(name) => Self::Search,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+fn is_search(kind: &str) -> bool {
+    kind.starts_with("web_search")
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tool {
+    /// It stands in the request's own list.
+    of_request: bool,
+}
+
+impl Shape for Tool {
+    type Value = Kind;
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Kind, Error> {
+        let mut once = const { Once::new(&["type", "tools", "environment", MARK]) };
+        let (mut kind, mut groups) = (None, false);
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => kind = Some(at.field(&key, &mut object, Text(Kind::of))?),
+                "tools" => groups = at.field(&key, &mut object, MoreTools)?,
+                MARK => at.weigh_and_read(&key, &mut object, Mark)?,
+                "environment" => at.weigh_and_read(&key, &mut object, Environment)?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        let refuse = |problem| Err(at.refuse_field("type", problem));
+        match kind {
+            None => refuse(Problem::Missing),
+            Some(Kind::Unknown) => refuse(Problem::Unsupported),
+            Some(Kind::Vendors) => refuse(Problem::ToolUnsupported),
+            Some(Kind::Search) if !self.of_request => refuse(Problem::SearchUnsupported),
+            Some(Kind::Group) if groups => Ok(Kind::Function),
+            Some(Kind::Typed) => {
+                at.cx.weigh(|size| size.text_bytes += TYPED_BYTES);
+                Ok(Kind::Typed)
+            }
+            Some(kind) => Ok(kind),
+        }
+    }
+}
+
+/// Where a shell runs: at the caller's, or in a container of the vendor's, which is billed apart.
+struct Environment;
+
+impl Shape for Environment {
+    type Value = ();
+    const EXPECTED: &'static str = "object";
+
+    fn null(self, _: At<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<(), Error> {
+        let mut once = const { Once::new(&["type"]) };
+        let mut is_local = false;
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => {
+                    is_local = at.field(&key, &mut object, Text(|kind: &str| kind == "local"))?;
+                }
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        match is_local {
+            true => Ok(()),
+            false => Err(at.refuse(Problem::ToolUnsupported)),
+        }
+    }
+}
+
+/// `tool_choice`, as far as it matters to a search that is on offer.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    required: bool,
+    names_search: bool,
+}
+
+impl Choice {
+    /// The model may do without a search.
+    const fn is_free(&self) -> bool {
+        !self.required && !self.names_search
+    }
+}
+
+impl Shape for Choice {
+    type Value = Self;
+    const EXPECTED: &'static str = "string or object";
+
+    fn null(self, _: At<'_>) -> Result<Self, Error> {
+        Ok(self)
+    }
+    fn string(mut self, at: At<'_>, text: &Str<'_>) -> Result<Self, Error> {
+        at.cx.weigh(|size| size.text_bytes += text.decoded_len());
+        self.required = text.decoded() == "required";
+        Ok(self)
+    }
+    fn object(mut self, at: At<'_>, mut object: Object<'_, '_>) -> Result<Self, Error> {
+        let mut once = const { Once::new(&["type", "tools"]) };
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => self.names_search |= at.field(&key, &mut object, Text(is_search))?,
+                "tools" => self.names_search |= at.field(&key, &mut object, Named)?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// The tools that a choice allows; says whether a search is among them.
+struct Named;
+
+impl Shape for Named {
+    type Value = bool;
+    const EXPECTED: &'static str = "array";
+
+    fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
+        let mut search = false;
+        spanned_elements(at, json, || NamedTool, |_, here| search |= here)?;
+        Ok(search)
+    }
+}
+
+struct NamedTool;
+
+impl Shape for NamedTool {
+    type Value = bool;
+    const EXPECTED: &'static str = "object";
+
+    fn object(self, at: At<'_>, mut object: Object<'_, '_>) -> Result<bool, Error> {
+        let mut once = const { Once::new(&["type"]) };
+        let mut search = false;
+        while let Some(key) = object.next_key()? {
+            once.check(at, &key)?;
+            match &*key {
+                "type" => search = at.field(&key, &mut object, Text(is_search))?,
+                _ => at.weigh_field(&key, &mut object)?,
+            }
+        }
+        Ok(search)
+    }
+}

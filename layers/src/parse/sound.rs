@@ -1,0 +1,428 @@
+//! How many tokens a sound can be: what is not known before the vendor has heard it is bounded by its length in time.
+//!
+//! Vendors bill time: 10 tokens a second ([OpenAI]), 32 ([Gemini]), 12.5 (Voxtral), 25 (Qwen). The most is held for. Time is
+//! read off what decoders read it off, the head of a WAV file and the frames of an MP3 file; of bytes that are neither, the
+//! longest time is taken that they could be in an MP3 file. Other formats are not measured: silence in them has next to no
+//! bytes.
+//!
+//! [OpenAI]: https://developers.openai.com/api/docs/guides/realtime-costs
+//! [Gemini]: https://ai.google.dev/gemini-api/docs/tokens
+
+/// No vendor bills more for a second.
+const TOKENS_A_SECOND: u64 = 32;
+/// What vendors put around a sound.
+const PART_TOKENS: u64 = 32;
+/// No frame of MPEG audio has more time for a byte: the shortest is 13 bytes, the longest 144 ms.
+const MICROS_A_BYTE: u64 = 12_000;
+/// Chunks of a WAV file before its samples: there are two or three.
+const CHUNKS_MAX: usize = 64;
+
+/// What a sound is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Wav,
+    Mp3,
+}
+
+impl Kind {
+    /// The formats by their names in requests.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "wav" => Some(Self::Wav),
+            "mp3" => Some(Self::Mp3),
+            _ => None,
+        }
+    }
+}
+
+/// What a base64 text is, and how many tokens at most. `None` of what cannot be measured.
+pub(super) fn measure(text: &str) -> Option<(Kind, u64)> {
+    let bytes = Base64::new(text)?;
+    let (kind, micros) = match bytes.word(0) {
+        Some(word) if word == *b"RIFF" => (Kind::Wav, wav_micros(&bytes)?),
+        _ => (Kind::Mp3, mp3_micros(&bytes)?),
+    };
+    let tokens = micros
+        .saturating_mul(TOKENS_A_SECOND.into())
+        .div_ceil(1_000_000);
+    let tokens = u64::try_from(tokens).unwrap_or(u64::MAX);
+    Some((kind, tokens.saturating_add(PART_TOKENS)))
+}
+
+/// A base64 text, of which each byte can be read where it is.
+struct Base64<'a>(&'a [u8]);
+
+impl<'a> Base64<'a> {
+    /// Nothing but its letters: some decoders pass over others, and would read other bytes.
+    fn new(text: &'a str) -> Option<Self> {
+        let text = text.as_bytes();
+        let text = text.strip_suffix(b"=").unwrap_or(text);
+        let text = text.strip_suffix(b"=").unwrap_or(text);
+        let plain = text.iter().all(|letter| sextet(*letter).is_some());
+        plain.then_some(Self(text))
+    }
+
+    const fn len(&self) -> usize {
+        self.0.len() / 4 * 3 + (self.0.len() % 4) * 3 / 4
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        if at >= self.len() {
+            return None;
+        }
+        let (index, offset) = (at / 3 * 4 + at % 3, at % 3 * 2);
+        let high = u16::from(sextet(*self.0.get(index)?)?);
+        let low = u16::from(sextet(*self.0.get(index + 1)?)?);
+        Some((((high << 6 | low) >> (4 - offset)) & 0xFF) as u8)
+    }
+
+    fn word(&self, at: usize) -> Option<[u8; 4]> {
+        let mut word = [0; 4];
+        for (offset, byte) in word.iter_mut().enumerate() {
+            *byte = self.byte(at.checked_add(offset)?)?;
+        }
+        Some(word)
+    }
+
+    fn number(&self, at: usize) -> Option<u32> {
+        self.word(at).map(u32::from_le_bytes)
+    }
+
+    fn short(&self, at: usize) -> Option<u16> {
+        Some(u16::from_le_bytes([self.byte(at)?, self.byte(at + 1)?]))
+    }
+}
+
+const fn sextet(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'A'..=b'Z' => letter - b'A',
+        b'a'..=b'z' => letter - b'a' + 26,
+        b'0'..=b'9' => letter - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    })
+}
+
+/// All bytes at the lowest rate that the head can be read as. Only of samples that stand there whole.
+fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
+    if bytes.word(8)? != *b"WAVE" {
+        return None;
+    }
+    let (mut at, mut rate) = (12, None);
+    for _ in 0..CHUNKS_MAX {
+        let (name, size) = (bytes.word(at)?, bytes.number(at + 4)?);
+        let body = at + 8;
+        match &name {
+            b"data" => {
+                let micros = bytes.len() as u128 * 1_000_000;
+                return Some(micros.div_ceil(u128::from(rate?)));
+            }
+            b"fmt " => {
+                let read = wav_bytes_a_second(bytes, body)?;
+                rate = Some(rate.map_or(read, |least: u64| least.min(read)));
+            }
+            _ => {}
+        }
+        // A chunk of odd length is followed by a byte of nothing.
+        let size = usize::try_from(size).ok()?;
+        at = body.checked_add(size)?.checked_add(size % 2)?;
+    }
+    None
+}
+
+/// It is said three times; decoders differ in which they believe.
+fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
+    /// PCM, floats, A-law, µ-law.
+    const WHOLE: [u16; 4] = [1, 3, 6, 7];
+    const EXTENSIBLE: u16 = 0xFFFE;
+    let mut codec = bytes.short(at)?;
+    if codec == EXTENSIBLE {
+        codec = bytes.short(at + 24)?;
+    }
+    let channels = u64::from(bytes.short(at + 2)?);
+    let samples = u64::from(bytes.number(at + 4)?);
+    let said = u64::from(bytes.number(at + 8)?);
+    let sample_bytes = u64::from(bytes.short(at + 12)?);
+    let bits = u64::from(bytes.short(at + 14)?);
+    let least = said
+        .min(samples * sample_bytes)
+        .min(samples * channels * bits.div_ceil(8));
+    (WHOLE.contains(&codec) && least > 0).then_some(least)
+}
+
+/// The frames one behind the other, as a decoder takes them, and what is no such frame as long as it can be.
+fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
+    let start = mp3_start(bytes)?;
+    let head = bytes.word(start)?;
+    if head[0] != 0xFF || head[1] & 0xE0 != 0xE0 {
+        return None;
+    }
+    let (mut at, mut micros) = (start, 0_u128);
+    while let Some((length, duration)) = bytes.word(at).and_then(mp3_frame) {
+        at += length;
+        micros += u128::from(duration);
+    }
+    let rest = bytes.len().saturating_sub(at) as u128;
+    Some(micros + rest * u128::from(MICROS_A_BYTE))
+}
+
+/// Behind the tags that such files begin with.
+fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
+    let mut at = 0;
+    while let Some([b'I', b'D', b'3', _]) = bytes.word(at) {
+        let size = bytes.word(at + 6)?;
+        // Seven bits of each byte.
+        if size.iter().any(|byte| byte & 0x80 != 0) {
+            return None;
+        }
+        let size = size
+            .iter()
+            .fold(0, |size, byte| size << 7 | usize::from(*byte));
+        let footer = if bytes.byte(at + 5)? & 0x10 == 0 {
+            0
+        } else {
+            10
+        };
+        at += 10 + size + footer;
+    }
+    Some(at)
+}
+
+/// The length in bytes and in microseconds of the frame of Layer III that has this head; `None` of any other, and of those
+/// whose length is not said.
+fn mp3_frame(head: [u8; 4]) -> Option<(usize, u64)> {
+    const KBITS: [[u64; 14]; 2] = [
+        [
+            32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
+        ],
+        [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160],
+    ];
+    const RATES: [u64; 3] = [44_100, 48_000, 32_000];
+    let [sync, kind, rates, _] = head;
+    if sync != 0xFF || kind & 0xE0 != 0xE0 || kind >> 1 & 3 != 1 {
+        return None;
+    }
+    let (table, slower, samples) = match kind >> 3 & 3 {
+        3 => (0, 1, 1152),
+        2 => (1, 2, 576),
+        0 => (1, 4, 576),
+        _ => return None,
+    };
+    let kbits = *KBITS[table].get(usize::from(rates >> 4).checked_sub(1)?)?;
+    let rate = RATES.get(usize::from(rates >> 2 & 3))? / slower;
+    let padding = u64::from(rates >> 1 & 1);
+    let length = samples / 8 * kbits * 1000 / rate + padding;
+    let micros = (samples * 1_000_000).div_ceil(rate);
+    Some((usize::try_from(length).ok()?, micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        error::{Error, Problem},
+        parse::{chat, messages},
+        price::{Class, Unpriced},
+    };
+
+    fn base64(bytes: &[u8]) -> String {
+        const LETTERS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let letters = bytes.chunks(3).flat_map(|chunk| {
+            let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+            let word = at(0) << 16 | at(1) << 8 | at(2);
+            (0..4).map(move |index| match index <= chunk.len() {
+                true => char::from(LETTERS[(word >> (18 - 6 * index) & 63) as usize]),
+                false => '=',
+            })
+        });
+        letters.collect()
+    }
+
+    fn wav(codec: u16, channels: u16, rate: u32, bits: u16, data: usize) -> Vec<u8> {
+        let align = channels * bits.div_ceil(8);
+        let mut file = b"RIFF\0\0\0\0WAVELIST\x03\0\0\0abc\0fmt \x10\0\0\0".to_vec();
+        for short in [codec, channels] {
+            file.extend(short.to_le_bytes());
+        }
+        file.extend(rate.to_le_bytes());
+        file.extend((rate * u32::from(align)).to_le_bytes());
+        for short in [align, bits] {
+            file.extend(short.to_le_bytes());
+        }
+        file.extend(b"data");
+        file.extend((data as u32).to_le_bytes());
+        file.resize(file.len() + data, 0);
+        file
+    }
+
+    fn tokens(file: &[u8]) -> Option<(Kind, u64)> {
+        measure(&base64(file))
+    }
+
+    /// What is asked for with this content, and the field that asks.
+    fn asked(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
+        let body = format!(
+            r#"{{"model":"m",{fields}"messages":[{{"role":"user","content":{content}}}]}}"#
+        );
+        let asks = chat::call(body.as_bytes(), 10)
+            .unwrap_or_else(|error| panic!("{body}: {error}"))
+            .asks?;
+        let field = asks.field(Unpriced::Class(class))?.to_owned();
+        let unmeasured = asks.unmeasured().map(str::to_owned);
+        Some((asks.asked().classes.get(class), unmeasured, field))
+    }
+
+    #[test]
+    fn a_request_says_how_much_sound_it_has_at_most() {
+        let sound = base64(&wav(1, 1, 24_000, 16, 480_000));
+        let part = |data: &str, format: &str| {
+            format!(
+                r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"{format}"}}}}"#
+            )
+        };
+        let (one, _, field) =
+            asked(Class::InputAudio, "", &format!("[{}]", part(&sound, "wav"))).unwrap();
+        assert_eq!(field, "messages[0].content[0].input_audio");
+        let both = [part(&sound, "wav"), part(&sound, "wav")].join(",");
+        let both = asked(Class::InputAudio, "", &format!("[{both}]")).unwrap();
+        assert_eq!(both, (2 * one, None, field.clone()));
+        for (data, format, unmeasured) in [
+            (&*sound, "mp3", "format"),
+            (&sound, "flac", "format"),
+            ("https://host/a.wav", "wav", "data"),
+            ("", "wav", "data"),
+        ] {
+            let part = part(data, format);
+            let (_, said, _) = asked(Class::InputAudio, "", &format!("[{part}]")).unwrap();
+            assert_eq!(said, Some(format!("{field}.{unmeasured}")), "{format}");
+        }
+        let body = format!(
+            r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"user","content":[{}]}}]}}"#,
+            part(&sound, "wav")
+        );
+        let refused = messages::call(body.as_bytes(), 10);
+        assert!(
+            matches!(&refused, Err(Error::Invalid { field: named, problem: Problem::Unsupported }) if *named == field),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_more_than_text_is_asked_for_by_its_field() {
+        for (class, fields, field) in [
+            (
+                Class::OutputAudio,
+                r#""modalities":["text","audio"],"#,
+                Some("modalities[1]"),
+            ),
+            (
+                Class::OutputImage,
+                r#""modalities":["image","text"],"#,
+                Some("modalities[0]"),
+            ),
+            (
+                Class::OutputAudio,
+                r#""audio":{"voice":"a","format":"wav"},"#,
+                Some("audio"),
+            ),
+            (
+                Class::OutputAudio,
+                r#""audio":null,"modalities":["text"],"#,
+                None,
+            ),
+            (Class::OutputAudio, r#""modalities":null,"#, None),
+        ] {
+            let asked = asked(class, fields, "\"x\"").map(|(_, _, field)| field);
+            assert_eq!(asked.as_deref(), field, "{fields}");
+        }
+    }
+
+    #[test]
+    fn each_byte_is_read_where_it_is() {
+        for length in 0..=9 {
+            let bytes: Vec<u8> = (0..length)
+                .map(|index: u8| 0xF7 ^ index.wrapping_mul(37))
+                .collect();
+            let text = base64(&bytes);
+            let read = Base64::new(&text).unwrap();
+            let all: Vec<_> = (0..usize::from(length) + 2)
+                .map_while(|at| read.byte(at))
+                .collect();
+            assert_eq!((all, read.len()), (bytes, usize::from(length)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wav_file_is_as_long_as_its_head_says_at_most() {
+        // Ten seconds, and the head itself.
+        for (file, seconds) in [
+            (wav(1, 1, 24_000, 16, 480_000), 10),
+            (wav(1, 2, 44_100, 16, 1_764_000), 10),
+            (wav(7, 1, 8_000, 8, 80_000), 10),
+            // Whoever plays it slower is billed for longer.
+            (wav(1, 1, 10, 8, 1000), 100),
+        ] {
+            let (kind, tokens) = tokens(&file).unwrap();
+            assert_eq!(kind, Kind::Wav);
+            let least = seconds * TOKENS_A_SECOND;
+            assert!((least..least + 300).contains(&tokens), "{tokens}");
+        }
+        // Of what is compressed, or said in two ways, the longest.
+        assert_eq!(tokens(&wav(0x11, 1, 24_000, 4, 1000)), None);
+        assert_eq!(tokens(&wav(1, 0, 24_000, 16, 1000)), None);
+        let mut file = wav(1, 1, 24_000, 16, 480_000);
+        let at = file.windows(4).position(|name| name == b"fmt ").unwrap();
+        // Bytes a second, of which some decoders reckon the length.
+        file[at + 16..at + 20].copy_from_slice(&4_800_u32.to_le_bytes());
+        assert!(tokens(&file).unwrap().1 >= 100 * TOKENS_A_SECOND);
+    }
+
+    #[test]
+    fn an_mp3_file_is_as_long_as_its_frames_and_what_is_none_is_as_long_as_it_can_be() {
+        // MPEG 1, 128 kbit/s, 44.1 kHz: 417 bytes, 26.122 ms.
+        let mut frame = vec![0xFF, 0xFB, 0x90, 0x00];
+        frame.resize(417, 0);
+        let frames = frame.repeat(1000);
+        assert_eq!(tokens(&frames), Some((Kind::Mp3, 836 + PART_TOKENS)));
+        let tagged = [b"ID3\x04\0\0\0\0\0\x05abcde".as_slice(), &frames].concat();
+        assert_eq!(tokens(&tagged), tokens(&frames));
+        // A tag behind them, and frames that do not say how long they are.
+        let behind = [&frames[..], &[0; 100]].concat();
+        assert_eq!(
+            tokens(&behind),
+            Some((Kind::Mp3, 875 + PART_TOKENS)),
+            "1.2 s more"
+        );
+        // MPEG 2.5, mono, of 13 bytes each, which last 72 ms.
+        let mut free = vec![0xFF, 0xE3, 0x08, 0xC0];
+        free.resize(13, 0);
+        let (kind, most) = tokens(&free.repeat(1000)).unwrap();
+        assert_eq!(kind, Kind::Mp3);
+        assert!(most >= 72 * TOKENS_A_SECOND, "{most}");
+        // The lowest rate that can be said: a second has 1000 bytes.
+        let mut low = vec![0xFF, 0xE3, 0x18, 0xC0];
+        low.resize(72, 0);
+        let (_, most) = tokens(&low.repeat(1000)).unwrap();
+        assert!((72 * 32..72 * 32 + 64).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_told() {
+        for text in [
+            "",
+            "AAAA",
+            "https://host/sound.mp3",
+            "data:audio/mp3;base64,//uQAA",
+            "//uQ AA",
+            "Zk xhQw",
+        ] {
+            assert_eq!(measure(text), None, "{text}");
+        }
+        // A tag before what is no MP3 file.
+        assert_eq!(tokens(b"ID3\x04\0\0\0\0\0\x02abfLaC----"), None);
+        assert_eq!(tokens(b"ID3\x04\0\0\xFF\0\0\x02ab\xFF\xFB\x90\0"), None);
+        assert_eq!(tokens(b"OggS------------"), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! What the meter knows of an answer whose caller gets an error.
+
+use std::sync::Arc;
+
+use http::Uri;
+use tower::{ServiceBuilder, ServiceExt};
+
+use super::*;
+use crate::{
+    body,
+    call::Format,
+    model::{Route, Vendor},
+    usage::{Attempted, Meter, Reading, Usage},
+};
+
+const BYTES_MAX: usize = 1 << 20;
+
+/// What is known of a call that this answers, and its error.
+async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
+    let endpoint = Uri::from_static("https://vendor.example/v1");
+    let key = format.credential("our key").unwrap();
+    let meter = Meter::default();
+    let route = Arc::new(Route::new(
+        Vendor::new("vendor", format, endpoint, key),
+        "large-2",
+    ));
+    meter.attempt(Attempted {
+        vendor: Arc::clone(&route.vendor.name),
+        model: None,
+        translated: false,
+        outlives_client: false,
+    });
+    let outbound = Outbound {
+        route,
+        credential: 0,
+        body: "{}".into(),
+        stream,
+        choices: 1,
+        kind: ModelKind::Chat,
+        strip_usage: false,
+        meter: meter.clone(),
+    };
+    let (answer, told) = (answer.into(), meter.clone());
+    let vendor = move |_: Request<Outbound>| {
+        told.dispatched();
+        let mut res = Response::new(body::full(answer.clone()));
+        let kind = if stream { EVENTS } else { JSON };
+        res.headers_mut().insert(CONTENT_TYPE, kind);
+        async { Ok::<_, Error>(res) }
+    };
+    let service = ServiceBuilder::new()
+        .layer(PassthroughLayer::new(BYTES_MAX))
+        .service_fn(vendor);
+    let failure = match service.oneshot(Request::new(outbound)).await {
+        Ok(res) => res.into_body().collect().await.err(),
+        Err(error) => Some(error),
+    };
+    (meter.read(), failure)
+}
+
+fn counted() -> Usage {
+    Usage {
+        input: 9,
+        output: 5,
+        ..Usage::default()
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_error_with_usage_is_charged_by_it() {
+    let usage = r#""usage":{"input_tokens":9,"output_tokens":5}"#;
+    let created = r#"data: {"type":"response.created","response":{"id":"resp_1"}}"#;
+    for (format, answer, stream) in [
+        (
+            Format::Responses,
+            format!(r#"{{"status":"failed",{usage}}}"#),
+            false,
+        ),
+        (
+            Format::Responses,
+            format!(r#"{{"status":"cancelled",{usage}}}"#),
+            false,
+        ),
+        (
+            Format::Responses,
+            format!(
+                r#"{{"status":"failed","error":{{"code":"server_error","message":"x"}},{usage}}}"#
+            ),
+            false,
+        ),
+        (
+            Format::Chat,
+            r#"{"error":{"message":"x"},"usage":{"prompt_tokens":9,"completion_tokens":5}}"#
+                .to_owned(),
+            false,
+        ),
+        (
+            Format::Responses,
+            format!(
+                "{created}\n\ndata: {{\"type\":\"response.failed\",\"response\":{{\"status\":\"failed\",{usage}}}}}\n\n"
+            ),
+            true,
+        ),
+    ] {
+        let (reading, failure) = read(format, answer.clone(), stream).await;
+        assert!(
+            matches!(failure, Some(Error::VendorUnavailable(_))),
+            "{answer} {failure:?}"
+        );
+        assert!(reading.dispatched, "{answer}");
+        assert_eq!(reading.usage, Some(counted()), "{answer}");
+        assert_eq!(reading.end, Some(End::VendorError), "{answer}");
+    }
+}
+
+/// Its usage stands in an event of its own kind in the responses format alone: elsewhere such a stream is a refusal.
+#[tokio::test]
+async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {
+    for (format, answer) in [
+        (
+            Format::Chat,
+            r#"data: {"error":{"message":"x"},"usage":{"prompt_tokens":9,"completion_tokens":5}}"#,
+        ),
+        (
+            Format::Messages,
+            r#"data: {"type":"error","error":{"message":"x"},"usage":{"input_tokens":9,"output_tokens":5}}"#,
+        ),
+    ] {
+        let (reading, failure) = read(format, format!("{answer}\n\n"), true).await;
+        assert!(failure.is_some(), "{answer}");
+        assert_eq!(reading.usage, None, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_vendors_error_that_counts_nothing_is_free() {
+    let created = r#"data: {"type":"response.created","response":{"id":"resp_1"}}"#;
+    let zero = r#""usage":{"input_tokens":0,"output_tokens":0}"#;
+    for (answer, stream) in [
+        (r#"{"status":"failed","usage":null}"#.to_owned(), false),
+        (format!(r#"{{"status":"failed",{zero}}}"#), false),
+        (
+            format!(
+                "{created}\n\ndata: {{\"type\":\"response.failed\",\"response\":{{\"status\":\"failed\"}}}}\n\n"
+            ),
+            true,
+        ),
+        (
+            format!(
+                "{created}\n\ndata: {{\"type\":\"response.failed\",\"response\":{{\"status\":\"failed\",{zero}}}}}\n\n"
+            ),
+            true,
+        ),
+    ] {
+        let (reading, failure) = read(Format::Responses, answer.clone(), stream).await;
+        assert!(failure.is_some(), "{answer}");
+        assert_eq!(reading.usage, None, "{answer}");
+        assert!(!reading.answered, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_charged_though_it_is_not_delivered() {
+    let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
+    // Cut there: what has come of the line is too long already.
+    let created =
+        format!("data: {{\"type\":\"response.created\",\"response\":{{\"instructions\":\"{long}");
+    let plain = format!("{{\"instructions\":\"{long}\"}}");
+    for (answer, stream) in [(created, true), (plain, false)] {
+        let (reading, failure) = read(Format::Responses, answer, stream).await;
+        assert!(
+            matches!(failure, Some(Error::VendorBroken(_))),
+            "{failure:?}"
+        );
+        assert!(reading.dispatched && reading.answered, "stream = {stream}");
+        assert_eq!(reading.end, Some(End::VendorCut));
+    }
+}

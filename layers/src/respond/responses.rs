@@ -1,0 +1,164 @@
+//! How a stream of the responses format ends that failed: the SDKs raise on the first of two events, coding tools
+//! read the second.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::Refused;
+use crate::{
+    error::Error,
+    stream_progress::{Created, Reached},
+};
+
+/// `error` and `response.failed`, behind a `response.created` where there was none: one SDK insists on that.
+pub(super) fn events(refused: &Refused<'_>) -> String {
+    let Reached {
+        created,
+        next_number,
+    } = refused
+        .progress()
+        .map(|it| it.reached())
+        .unwrap_or_default();
+    let mut text = String::new();
+    let mut number = next_number;
+    let mut event = |kind: &str, mut data: Value| {
+        data["type"] = kind.into();
+        data["sequence_number"] = number.into();
+        number += 1;
+        // Text is never in the way of whoever reads it.
+        let _ = write!(text, "event: {kind}\ndata: {data}\n\n");
+    };
+    let is_begun = created.is_some();
+    let created = created.unwrap_or_else(|| Created {
+        id: format!("resp_{}", refused.number().uuid().simple()),
+        ..Created::default()
+    });
+    if !is_begun {
+        let response = response(&created, "in_progress", &Value::Null);
+        event("response.created", json!({ "response": response }));
+    }
+    let (code, message) = (code(refused.error()), refused.message());
+    let error = json!({ "type": refused.kind(), "code": code, "message": message, "param": null });
+    event(
+        "error",
+        json!({ "code": code, "message": message, "param": null, "error": error }),
+    );
+    let error = json!({ "code": code, "message": message });
+    let response = response(&created, "failed", &error);
+    event("response.failed", json!({ "response": response }));
+    text
+}
+
+fn response(created: &Created, status: &str, error: &Value) -> Value {
+    let Created {
+        id,
+        created_at,
+        model,
+    } = created;
+    json!({ "id": id, "object": "response", "created_at": created_at, "status": status, "model": model,
+        "output": [], "usage": null, "error": error, "incomplete_details": null, "instructions": null,
+        "metadata": {}, "parallel_tool_calls": true, "temperature": null, "tool_choice": "auto", "tools": [],
+        "top_p": null })
+}
+
+/// One of the format's own words: for others, and for that of an empty account, clients have texts of their own.
+const fn code(error: &Error) -> &'static str {
+    match error {
+        Error::VendorLimit { .. } => "rate_limit_exceeded",
+        Error::VendorRefused { .. } => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        call::Format, facts::RequestNumber, respond::Language, stream_progress::StreamProgress,
+    };
+
+    fn ended(error: &Error, progress: Option<&StreamProgress>) -> (Vec<Value>, String) {
+        let number = RequestNumber::now_v7();
+        let refused = Refused::new(error, number, Language::Ru).within(progress);
+        let text = refused.usual_event(Format::Responses);
+        let text = std::str::from_utf8(&text).unwrap();
+        let events = text.split_terminator("\n\n").map(|event| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+            data
+        });
+        (events.collect(), number.to_string())
+    }
+
+    #[test]
+    fn r87_a_stream_ends_in_the_words_of_sdks_and_of_coding_tools() {
+        let progress = StreamProgress::default();
+        progress.created(Created {
+            id: "resp_v".into(),
+            created_at: 5,
+            model: "m".into(),
+        });
+        progress.number(7);
+        for (error, code) in [
+            (Error::VendorBroken("cut".into()), "server_error"),
+            (Error::Draining, "server_error"),
+            (
+                Error::VendorLimit {
+                    retry_after: std::time::Duration::ZERO,
+                },
+                "rate_limit_exceeded",
+            ),
+        ] {
+            let (events, number) = ended(&error, Some(&progress));
+            let [said, failed] = &events[..] else {
+                panic!("{events:?}");
+            };
+            assert_eq!(
+                (&said["sequence_number"], &failed["sequence_number"]),
+                (&json!(7), &json!(8))
+            );
+            assert_eq!(
+                (&said["code"], &said["error"]["code"]),
+                (&json!(code), &json!(code))
+            );
+            assert_eq!(said["message"], said["error"]["message"]);
+            let response = &failed["response"];
+            assert_eq!(
+                (&response["id"], &response["status"]),
+                (&json!("resp_v"), &json!("failed"))
+            );
+            assert_eq!(
+                response["error"],
+                json!({ "code": code, "message": said["message"] })
+            );
+            assert!(
+                said["message"]
+                    .as_str()
+                    .unwrap()
+                    .ends_with(&format!("({number})"))
+            );
+        }
+    }
+
+    #[test]
+    fn r89_what_ends_before_it_began_begins_first() {
+        let (events, number) = ended(&Error::Draining, None);
+        let kinds: Vec<_> = events
+            .iter()
+            .map(|event| event["type"].as_str().unwrap())
+            .collect();
+        assert_eq!(kinds, ["response.created", "error", "response.failed"]);
+        let numbers: Vec<_> = events
+            .iter()
+            .map(|event| event["sequence_number"].as_u64().unwrap())
+            .collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        let id = format!("resp_{}", number.replace('-', ""));
+        assert_eq!(
+            (&events[0]["response"]["id"], &events[2]["response"]["id"]),
+            (&json!(id), &json!(id))
+        );
+    }
+}

@@ -1,0 +1,195 @@
+use std::{sync::Arc, time::SystemTime};
+
+use bytes::{Bytes, BytesMut};
+
+use super::{
+    chat, messages,
+    responses::{self, Asked},
+    wire::{AnswerCx, RequestCx},
+};
+use crate::{
+    call::{Attempt, Format},
+    error::Error,
+    facts::RequestNumber,
+    sse::Event,
+    stream_progress::StreamProgress,
+};
+
+/// Two formats between which a call is translated, the caller's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pair {
+    ChatToMessages,
+    ChatToResponses,
+    MessagesToChat,
+    MessagesToResponses,
+    ResponsesToChat,
+    ResponsesToMessages,
+}
+
+impl Pair {
+    /// What has to be translated of an attempt; `None` where both sides speak the same.
+    pub(super) fn of(attempt: &Attempt) -> Option<Self> {
+        match (attempt.priced.call.format, attempt.route.vendor.format) {
+            (Format::Chat, Format::Chat)
+            | (Format::Messages, Format::Messages)
+            | (Format::Responses, Format::Responses) => None,
+            (Format::Chat, Format::Messages) => Some(Self::ChatToMessages),
+            (Format::Chat, Format::Responses) => Some(Self::ChatToResponses),
+            (Format::Messages, Format::Chat) => Some(Self::MessagesToChat),
+            (Format::Messages, Format::Responses) => Some(Self::MessagesToResponses),
+            (Format::Responses, Format::Chat) => Some(Self::ResponsesToChat),
+            (Format::Responses, Format::Messages) => Some(Self::ResponsesToMessages),
+        }
+    }
+
+    /// The vendor's request.
+    pub(super) fn request(
+        self,
+        body: &Bytes,
+        vendor: &str,
+        cx: &RequestCx<'_>,
+    ) -> Result<Bytes, Error> {
+        match self {
+            Self::ChatToMessages => chat::request(body, cx),
+            Self::ChatToResponses => responses::of_chat(body, cx),
+            Self::MessagesToChat => messages::request(body, cx),
+            Self::MessagesToResponses => responses::of_messages(body, vendor, cx),
+            Self::ResponsesToChat => responses::to_chat(body, cx),
+            Self::ResponsesToMessages => responses::to_messages(body, vendor, cx),
+        }
+    }
+}
+
+/// What the answer's translation needs.
+#[derive(Debug)]
+pub(super) enum Answering {
+    ChatToMessages(AnswerCx),
+    ChatToResponses(AnswerCx),
+    MessagesToChat(AnswerCx),
+    /// With the vendor's name.
+    MessagesToResponses(AnswerCx, Arc<str>),
+    ResponsesToChat(Box<Asked>),
+    ResponsesToMessages(Box<Asked>),
+}
+
+impl Answering {
+    /// `None` where both sides speak the same.
+    ///
+    /// # Errors
+    /// Those of the request's translation.
+    pub(super) fn of(
+        attempt: &Attempt,
+        number: Option<RequestNumber>,
+    ) -> Result<Option<Self>, Error> {
+        let Some(pair) = Pair::of(attempt) else {
+            return Ok(None);
+        };
+        let (call, vendor) = (&attempt.priced.call, &attempt.route.vendor.name);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let cx = AnswerCx {
+            created: now.as_secs(),
+            usage_asked: call.usage_asked,
+            thinking_asked: call.format == Format::Messages && messages::thinking_asked(&call.body),
+        };
+        let asked = || {
+            let number = number.unwrap_or_else(RequestNumber::now_v7);
+            let asked = Asked::read(&call.body, number.uuid().simple(), cx.created, vendor)?;
+            Ok::<_, Error>(Box::new(asked))
+        };
+        Ok(Some(match pair {
+            Pair::ChatToMessages => Self::ChatToMessages(cx),
+            Pair::ChatToResponses => Self::ChatToResponses(cx),
+            Pair::MessagesToChat => Self::MessagesToChat(cx),
+            Pair::MessagesToResponses => Self::MessagesToResponses(cx, Arc::clone(vendor)),
+            Pair::ResponsesToChat => Self::ResponsesToChat(asked()?),
+            Pair::ResponsesToMessages => Self::ResponsesToMessages(asked()?),
+        }))
+    }
+
+    /// What the caller speaks.
+    pub(super) const fn caller(&self) -> Format {
+        match self {
+            Self::ChatToMessages(_) | Self::ChatToResponses(_) => Format::Chat,
+            Self::MessagesToChat(_) | Self::MessagesToResponses(..) => Format::Messages,
+            Self::ResponsesToChat(_) | Self::ResponsesToMessages(_) => Format::Responses,
+        }
+    }
+
+    /// The caller's answer.
+    pub(super) fn whole(self, body: &Bytes) -> Result<Bytes, Error> {
+        match self {
+            Self::ChatToMessages(cx) => chat::answer(body, &cx),
+            Self::ChatToResponses(cx) => responses::into_chat(body, &cx),
+            Self::MessagesToChat(cx) => messages::answer(body, &cx),
+            Self::MessagesToResponses(cx, vendor) => responses::into_messages(body, &vendor, &cx),
+            Self::ResponsesToChat(asked) => responses::chat_answer(body, *asked),
+            Self::ResponsesToMessages(asked) => responses::messages_answer(body, *asked),
+        }
+    }
+
+    /// What makes the caller's events, and, for a caller of the responses format, who knows how far they are.
+    pub(super) fn events(self) -> (Translator, Option<StreamProgress>) {
+        match self {
+            Self::ChatToMessages(cx) => (Translator::ChatToMessages(chat::Events::new(cx)), None),
+            Self::ChatToResponses(cx) => {
+                let events = responses::IntoChat::new(cx);
+                (Translator::ChatToResponses(events), None)
+            }
+            Self::MessagesToChat(cx) => {
+                let events = messages::Events::new(cx);
+                (Translator::MessagesToChat(events), None)
+            }
+            Self::MessagesToResponses(cx, vendor) => {
+                let events = responses::IntoMessages::new(&vendor, cx);
+                (Translator::MessagesToResponses(events), None)
+            }
+            Self::ResponsesToChat(asked) => {
+                let events = responses::ChatEvents::new(*asked);
+                let progress = events.progress();
+                (Translator::ResponsesToChat(events), Some(progress))
+            }
+            Self::ResponsesToMessages(asked) => {
+                let events = responses::MessagesEvents::new(*asked);
+                let progress = events.progress();
+                (Translator::ResponsesToMessages(events), Some(progress))
+            }
+        }
+    }
+}
+
+/// Makes the caller's events of the vendor's.
+#[derive(Debug)]
+pub(super) enum Translator {
+    ChatToMessages(chat::Events),
+    ChatToResponses(responses::IntoChat),
+    MessagesToChat(messages::Events),
+    MessagesToResponses(responses::IntoMessages),
+    ResponsesToChat(responses::ChatEvents),
+    ResponsesToMessages(responses::MessagesEvents),
+}
+
+impl Translator {
+    pub(super) fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
+        match self {
+            Self::ChatToMessages(events) => events.event(event, out),
+            Self::ChatToResponses(events) => events.event(event, out),
+            Self::MessagesToChat(events) => events.event(event, out),
+            Self::MessagesToResponses(events) => events.event(event, out),
+            Self::ResponsesToChat(events) => events.event(event, out),
+            Self::ResponsesToMessages(events) => events.event(event, out),
+        }
+    }
+
+    pub(super) fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+        match self {
+            Self::ChatToMessages(events) => events.end(out),
+            Self::ChatToResponses(events) => events.end(out),
+            Self::MessagesToChat(events) => events.end(out),
+            Self::MessagesToResponses(events) => events.end(out),
+            Self::ResponsesToChat(events) => events.end(out),
+            Self::ResponsesToMessages(events) => events.end(out),
+        }
+    }
+}

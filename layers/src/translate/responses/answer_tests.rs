@@ -1,0 +1,347 @@
+use serde_json::{Value, json};
+
+use super::{
+    capsule, chat_answer, messages_answer,
+    testing::{CREATED, asked, curious},
+};
+use crate::error::Error;
+
+fn from_chat_for(request: &Value, message: Value, finish: &str, usage: Value) -> Value {
+    let body = json!({"id": "c1", "model": "gpt", "usage": usage,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}]});
+    let bytes = chat_answer(body.to_string().as_bytes(), asked(request)).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+fn from_chat(message: Value, finish: &str) -> Value {
+    from_chat_for(
+        &curious(),
+        message,
+        finish,
+        json!({"prompt_tokens": 3, "completion_tokens": 2}),
+    )
+}
+
+fn from_messages_for(request: &Value, content: Value, stop: &str) -> Value {
+    let body = json!({"id": "m1", "type": "message", "model": "opus", "content": content, "stop_reason": stop,
+        "usage": {"input_tokens": 5, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 11,
+                  "output_tokens": 13, "output_tokens_details": {"thinking_tokens": 4}}});
+    let bytes = messages_answer(body.to_string().as_bytes(), asked(request)).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+fn from_messages(content: Value, stop: &str) -> Value {
+    from_messages_for(&curious(), content, stop)
+}
+
+fn tool_call(id: &str, name: &str, arguments: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+fn no_tools() -> Value {
+    json!({"model": "m", "input": "x"})
+}
+
+#[test]
+fn r46_text_is_one_message_item() {
+    for answer in [
+        from_chat(json!({"role": "assistant", "content": "a \"ж\""}), "stop"),
+        from_messages(
+            json!([{"type": "text", "text": "a "}, {"type": "text", "text": "\"ж\""}]),
+            "end_turn",
+        ),
+    ] {
+        assert_eq!(
+            (&answer["object"], &answer["status"]),
+            (&json!("response"), &json!("completed"))
+        );
+        assert_eq!(answer["created_at"], CREATED);
+        let id = answer["id"].as_str().unwrap();
+        assert_eq!(id, "resp_0198c0de000070008000000000000001");
+        assert_eq!(
+            answer["output"],
+            json!([{"id": "msg_0198c0de000070008000000000000001_0", "type": "message", "status": "completed", "role": "assistant",
+                "content": [{"type": "output_text", "text": "a \"ж\"", "annotations": [], "logprobs": []}]}])
+        );
+        for null in [
+            "error",
+            "incomplete_details",
+            "instructions",
+            "previous_response_id",
+        ] {
+            assert_eq!(answer.get(null), Some(&Value::Null), "{null}");
+        }
+        assert_eq!(answer["store"], false);
+    }
+}
+
+#[test]
+fn r47_text_and_two_calls() {
+    let chat = from_chat(
+        json!({"content": "so", "tool_calls": [tool_call("a", "f", "{\"n\": 1}"), tool_call("b", "g", "{}")]}),
+        "tool_calls",
+    );
+    let messages = from_messages(
+        json!([{"type": "text", "text": "so"}, {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}},
+        {"type": "tool_use", "id": "b", "name": "g", "input": {}}]),
+        "tool_use",
+    );
+    for answer in [chat, messages] {
+        assert_eq!(answer["status"], "completed");
+        let output = answer["output"].as_array().unwrap();
+        let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+        assert_eq!(kinds, ["message", "function_call", "function_call"]);
+        assert_eq!(
+            (&output[1]["call_id"], &output[2]["call_id"]),
+            (&json!("a"), &json!("b"))
+        );
+        let arguments: Value =
+            serde_json::from_str(output[1]["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            (arguments, &output[2]["arguments"]),
+            (json!({"n": 1}), &json!("{}"))
+        );
+        assert_eq!(output[2]["id"], "fc_0198c0de000070008000000000000001_2");
+        assert!(output[1].get("namespace").is_none());
+    }
+}
+
+#[test]
+fn r48_answers_that_were_cut() {
+    let chat = |finish| from_chat(json!({"content": "a"}), finish);
+    let messages = |stop| from_messages(json!([{"type": "text", "text": "a"}]), stop);
+    for (answer, reason) in [
+        (chat("length"), "max_output_tokens"),
+        (chat("content_filter"), "content_filter"),
+        (messages("max_tokens"), "max_output_tokens"),
+        (
+            messages("model_context_window_exceeded"),
+            "max_output_tokens",
+        ),
+        (messages("refusal"), "content_filter"),
+    ] {
+        assert_eq!(answer["status"], "incomplete");
+        assert_eq!(answer["incomplete_details"], json!({"reason": reason}));
+        assert_eq!(answer["output"][0]["status"], "incomplete");
+    }
+    for stop in ["end_turn", "stop_sequence", "pause_turn", "of_tomorrow"] {
+        assert_eq!(messages(stop)["status"], "completed");
+    }
+}
+
+#[test]
+fn r49_a_refusal_is_a_part() {
+    let answer = from_chat(json!({"content": null, "refusal": "no"}), "stop");
+    assert_eq!(
+        answer["output"][0]["content"],
+        json!([{"type": "refusal", "refusal": "no"}])
+    );
+    assert_eq!(answer["status"], "completed");
+}
+
+#[test]
+fn r50_reasoning_comes_first_and_stays_out_of_the_text() {
+    let answer = from_chat_for(
+        &no_tools(),
+        json!({"content": "a", "reasoning_content": "hm"}),
+        "stop",
+        Value::Null,
+    );
+    let reasoning = &answer["output"][0];
+    assert_eq!(
+        (
+            &reasoning["type"],
+            &reasoning["summary"],
+            &reasoning["encrypted_content"]
+        ),
+        (&json!("reasoning"), &json!([]), &Value::Null)
+    );
+    assert_eq!(
+        reasoning["content"],
+        json!([{"type": "reasoning_text", "text": "hm"}])
+    );
+    assert_eq!(answer["output"][1]["content"][0]["text"], "a");
+
+    let content = json!([{"type": "thinking", "thinking": "h\"m", "signature": "s=="}, {"type": "redacted_thinking", "data": "d"},
+        {"type": "text", "text": "a"}]);
+    let answer = from_messages(content.clone(), "end_turn");
+    let reasoning = &answer["output"][0];
+    assert_eq!(
+        reasoning["summary"],
+        json!([{"type": "summary_text", "text": "h\"m"}])
+    );
+    let sealed = reasoning["encrypted_content"].as_str().unwrap();
+    let opened: Value = serde_json::from_str(&capsule::open(sealed, "claude").unwrap()).unwrap();
+    assert_eq!(opened, json!([content[0]]));
+    let redacted = answer["output"][1]["encrypted_content"].as_str().unwrap();
+    let opened: Value = serde_json::from_str(&capsule::open(redacted, "claude").unwrap()).unwrap();
+    assert_eq!(
+        (opened, &answer["output"][1]["summary"]),
+        (json!([content[1]]), &json!([]))
+    );
+
+    let hidden = json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"]});
+    let answer = from_messages_for(&hidden, content.clone(), "end_turn");
+    assert_eq!(answer["output"][0]["summary"], json!([]));
+    assert_eq!(answer["output"][0]["encrypted_content"], sealed);
+    let answer = from_messages_for(&no_tools(), content, "end_turn");
+    assert_eq!(answer["output"].as_array().unwrap().len(), 1);
+    assert_eq!(answer["output"][0]["type"], "message");
+}
+
+#[test]
+fn r51_usage_of_each_vendor() {
+    let usage = |input, cached, written, output, reasoning| {
+        json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+               "output_tokens": output, "output_tokens_details": {"reasoning_tokens": reasoning}, "total_tokens": input + output})
+    };
+    assert_eq!(
+        from_messages(json!([]), "end_turn")["usage"],
+        usage(23, 7, 11, 13, 4)
+    );
+    let chat = json!({"prompt_tokens": 30, "completion_tokens": 9, "total_tokens": 39,
+        "prompt_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 6}});
+    let answer = from_chat_for(&no_tools(), json!({"content": "a"}), "stop", chat);
+    assert_eq!(answer["usage"], usage(30, 10, 5, 9, 6));
+    let silent = from_chat_for(
+        &no_tools(),
+        json!({"content": "four four"}),
+        "stop",
+        Value::Null,
+    );
+    assert_eq!(silent["usage"], usage(0, 0, 0, 3, 0));
+}
+
+#[test]
+fn r52_r53_tools_come_back_under_the_callers_names() {
+    let request = json!({"model": "m", "input": "x", "tools": [{"type": "custom", "name": "patch"},
+        {"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]}]});
+    let calls = json!([
+        tool_call("a", "patch", "{\"input\":\"*** \\\"x\\\"\\n\"}"),
+        tool_call("b", "ns__f", "{}"),
+        tool_call("c", "patch", "no {json"),
+        tool_call("d", "ns__c", "{\"input\":7}"),
+        tool_call("e", "unknown", "{}")
+    ]);
+    let answer = from_chat_for(
+        &request,
+        json!({"tool_calls": calls}),
+        "tool_calls",
+        Value::Null,
+    );
+    let output = answer["output"].as_array().unwrap();
+    assert_eq!(output[0]["type"], "custom_tool_call");
+    assert_eq!(
+        (&output[0]["name"], &output[0]["input"]),
+        (&json!("patch"), &json!("*** \"x\"\n"))
+    );
+    assert_eq!(output[0]["id"], "ctc_0198c0de000070008000000000000001_0");
+    assert_eq!(
+        (
+            &output[1]["type"],
+            &output[1]["name"],
+            &output[1]["namespace"]
+        ),
+        (&json!("function_call"), &json!("f"), &json!("ns"))
+    );
+    assert_eq!(output[2]["input"], "no {json");
+    assert_eq!(
+        (&output[3]["namespace"], &output[3]["input"]),
+        (&json!("ns"), &json!("{\"input\":7}"))
+    );
+    assert_eq!(output[4]["name"], "unknown");
+    // R13, R33: what is not in force is not in the echo.
+    let mut offered = request.clone();
+    offered["tools"].as_array_mut().unwrap().extend([
+        json!({"type": "web_search"}),
+        json!({"type": "tool_search"}),
+    ]);
+    let answer = from_chat_for(&offered, json!({"content": "a"}), "stop", Value::Null);
+    assert_eq!(answer["tools"], request["tools"]);
+}
+
+#[test]
+fn r54_an_empty_answer() {
+    for answer in [
+        from_chat(json!({"content": ""}), "stop"),
+        from_messages(json!([]), "end_turn"),
+    ] {
+        assert_eq!(
+            (&answer["output"], &answer["status"]),
+            (&json!([]), &json!("completed"))
+        );
+    }
+}
+
+#[test]
+fn r55_an_answers_items_go_back_as_they_are() {
+    let content = json!([{"type": "thinking", "thinking": "hm", "signature": "s=="}, {"type": "text", "text": "so"},
+        {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}]);
+    let answer = from_messages(content.clone(), "tool_use");
+    let mut input = vec![json!({"role": "user", "content": "q"})];
+    input.extend(answer["output"].as_array().unwrap().iter().cloned());
+    input.push(json!({"type": "function_call_output", "call_id": "a", "output": "1"}));
+    let body = json!({"model": "m", "input": input}).to_string();
+    let dialect = crate::model::Dialect::default();
+    let cx = super::testing::cx(&dialect);
+    let sent: Value =
+        serde_json::from_slice(&super::to_messages(body.as_bytes(), "claude", &cx).unwrap())
+            .unwrap();
+    assert_eq!(sent["messages"][1]["content"], content);
+    let sent: Value =
+        serde_json::from_slice(&super::to_chat(body.as_bytes(), &cx).unwrap()).unwrap();
+    assert_eq!(sent["messages"][1]["tool_calls"][0]["id"], "a");
+    assert_eq!(sent["messages"][2]["role"], "tool");
+}
+
+#[test]
+fn r57_what_is_no_answer_is_broken() {
+    for body in [
+        "",
+        "<html>",
+        "{}",
+        r#"{"choices":[]}"#,
+        r#"{"choices":[{"message":{"tool_calls":[{"id":"a"}]}}]}"#,
+    ] {
+        assert!(
+            matches!(
+                chat_answer(body.as_bytes(), asked(&no_tools())),
+                Err(Error::VendorBroken(_))
+            ),
+            "{body}"
+        );
+        assert!(
+            matches!(
+                messages_answer(body.as_bytes(), asked(&no_tools())),
+                Err(Error::VendorBroken(_))
+            ),
+            "{body}"
+        );
+    }
+    let error = chat_answer(br#"{"error":{"message":"no"}}"#, asked(&no_tools()));
+    assert!(matches!(error, Err(Error::VendorUnavailable(_))));
+}
+
+#[test]
+fn the_request_is_shown_again_in_one_line() {
+    let body = "{\"model\":\"m\",\n\"input\":\"x\",\"tools\":[{\n\"type\":\"function\",\"name\":\"f\\n\"}],\"reasoning\":{\"effort\":\"low\"},\"metadata\":{\"a\":\"b\"}}";
+    let asked = super::Asked::read(
+        body.as_bytes(),
+        super::testing::NUMBER.simple(),
+        CREATED,
+        "v",
+    )
+    .unwrap();
+    let bytes = chat_answer(br#"{"choices":[{"message":{"content":"a"}}]}"#, asked).unwrap();
+    assert!(!bytes.contains(&b'\n'));
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(answer["tools"][0]["name"], "f\n");
+    assert_eq!(
+        (&answer["reasoning"], &answer["metadata"]),
+        (&json!({"effort": "low"}), &json!({"a": "b"}))
+    );
+    assert_eq!(
+        (&answer["parallel_tool_calls"], &answer["tool_choice"]),
+        (&json!(true), &json!("auto"))
+    );
+}

@@ -1,0 +1,106 @@
+//! What of a responses request its answer needs.
+
+use serde_json::value::RawValue;
+use uuid::fmt::Simple;
+
+use super::tools::{Names, Tools};
+use crate::{
+    error::Error,
+    path::Path,
+    translate::wire::{Object, Value},
+};
+
+/// What of a responses request its answer needs: what is shown of it again, and what is put back under the
+/// caller's names.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The request's number, which the answer's ids are made of.
+    pub(super) number: Simple,
+    /// Now, in Unix seconds.
+    pub(super) created: u64,
+    /// The request's fields in the answer, as they stand in its object.
+    pub(super) echo: String,
+    /// Tools that the vendor knows by other names.
+    pub(super) names: Names,
+    /// Whether thinking is to be shown.
+    pub(super) summary: bool,
+    /// Whether it is to be sent back.
+    pub(super) encrypted: bool,
+    /// The vendor that answers.
+    pub(super) vendor: String,
+}
+
+/// Fields that the answer repeats as they were asked for, and what stands there where they were not.
+const ECHOED: [(&str, &str); 8] = [
+    ("tool_choice", "\"auto\""),
+    ("parallel_tool_calls", "true"),
+    ("text", r#"{"format":{"type":"text"}}"#),
+    ("reasoning", r#"{"effort":null,"summary":null}"#),
+    ("temperature", "null"),
+    ("top_p", "null"),
+    ("max_output_tokens", "null"),
+    ("metadata", "{}"),
+];
+
+impl Asked {
+    /// Reads it off a request's body that its vendor's request was made of.
+    ///
+    /// # Errors
+    /// As of [`super::to_chat`] and [`super::to_messages`].
+    pub fn read(body: &[u8], number: Simple, created: u64, vendor: &str) -> Result<Self, Error> {
+        let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
+            Error::invalid("", crate::error::Problem::NotJson(error.to_string()))
+        })?;
+        let path = Path::Root;
+        let fields = Value { path, raw }.object()?;
+        let tools = Tools::read(&fields)?;
+        Ok(Self {
+            number,
+            created,
+            echo: echo(&fields, &tools)?,
+            names: tools.names(),
+            summary: summary_asked(&fields)?,
+            encrypted: encrypted_asked(&fields)?,
+            vendor: vendor.to_owned(),
+        })
+    }
+}
+
+fn echo(fields: &Object<'_, '_>, tools: &Tools<'_>) -> Result<String, Error> {
+    let tools: Vec<&str> = tools.echo.iter().map(|tool| tool.get()).collect();
+    let mut echo = format!(
+        "\"instructions\":null,\"previous_response_id\":null,\"background\":false,\"store\":false,\
+         \"tools\":[{}]",
+        tools.join(",")
+    );
+    for (name, absent) in ECHOED {
+        let value = fields.get(name)?.map_or(absent, |value| value.raw.get());
+        echo.push_str(&format!(",\"{name}\":{value}"));
+    }
+    let truncation = fields.get("truncation")?;
+    let truncation = truncation.map_or("\"disabled\"", |value| value.raw.get());
+    echo.push_str(&format!(",\"truncation\":{truncation}"));
+    // Line ends inside an event's data would cut it.
+    if echo.contains(['\n', '\r']) {
+        echo = echo.replace(['\n', '\r'], " ");
+    }
+    Ok(echo)
+}
+
+fn summary_asked(fields: &Object<'_, '_>) -> Result<bool, Error> {
+    let Some(reasoning) = fields.get("reasoning")? else {
+        return Ok(false);
+    };
+    let reasoning = reasoning.object()?;
+    Ok(reasoning.get("summary")?.is_some() || reasoning.get("generate_summary")?.is_some())
+}
+
+fn encrypted_asked(fields: &Object<'_, '_>) -> Result<bool, Error> {
+    let Some(include) = fields.get("include")? else {
+        return Ok(false);
+    };
+    let asked = include.array()?;
+    Ok(asked
+        .iter()
+        .any(|one| one.get() == "\"reasoning.encrypted_content\""))
+}

@@ -1,0 +1,96 @@
+//! A vendor's proof of its reasoning, on its way through a caller of another format and back.
+//!
+//! `tg1.<vendor's name>.<JSON>`, both base64url without padding. It is no secret, and no proof of ours: the
+//! vendor checks its own. What is not for the vendor that is asked now, or not ours, is left out.
+
+const PREFIX: &str = "tg1.";
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Puts what a vendor wrote, as JSON, into a text that stands in a JSON string as it is.
+pub(super) fn seal(vendor: &str, json: &str) -> String {
+    let mut sealed = String::with_capacity(PREFIX.len() + (vendor.len() + json.len()) * 4 / 3 + 8);
+    sealed.push_str(PREFIX);
+    encode(vendor.as_bytes(), &mut sealed);
+    sealed.push('.');
+    encode(json.as_bytes(), &mut sealed);
+    sealed
+}
+
+/// Takes it out again, if it is of ours, and for this vendor.
+pub(super) fn open(sealed: &str, vendor: &str) -> Option<String> {
+    let (whose, json) = sealed.strip_prefix(PREFIX)?.split_once('.')?;
+    if decode(whose)? != vendor.as_bytes() {
+        return None;
+    }
+    String::from_utf8(decode(json)?).ok()
+}
+
+fn encode(bytes: &[u8], out: &mut String) {
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..=group.len() {
+            let value = bits >> (18 - 6 * digit) & 63;
+            out.push(char::from(DIGITS[value as usize]));
+        }
+    }
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4 + 2);
+    for group in text.as_bytes().chunks(4) {
+        if group.len() == 1 {
+            return None;
+        }
+        let mut bits = 0_u32;
+        for at in 0..4 {
+            let value = match group.get(at) {
+                None => 0,
+                Some(byte @ b'A'..=b'Z') => byte - b'A',
+                Some(byte @ b'a'..=b'z') => byte - b'a' + 26,
+                Some(byte @ b'0'..=b'9') => byte - b'0' + 52,
+                Some(b'-') => 62,
+                Some(b'_') => 63,
+                Some(_) => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_capsule_is_opened_for_its_vendor_alone() {
+        let json = r#"[{"type":"thinking","thinking":"ж","signature":"a+/="}]"#;
+        let sealed = seal("anthropic", json);
+        assert!(sealed.starts_with("tg1.YW50aHJvcGlj."), "{sealed}");
+        assert_eq!(open(&sealed, "anthropic").as_deref(), Some(json));
+        assert_eq!(open(&sealed, "other"), None);
+        for broken in [
+            "",
+            "tg1.",
+            "tg1.YW50aHJvcGlj",
+            "tg1.YW50aHJvcGlj.A",
+            "tg1.YW50aHJvcGlj.?",
+            "gAAAAAB",
+        ] {
+            assert_eq!(open(broken, "anthropic"), None, "{broken}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(vendor in ".{0,12}", json in ".{0,40}") {
+            let sealed = seal(&vendor, &json);
+            prop_assert!(sealed.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
+            prop_assert_eq!(open(&sealed, &vendor), Some(json));
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! A responses vendor's answer as a chat answer, plain and streamed.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{
+    reading::{Call, Reading, Sink},
+    usage::Counts,
+};
+use crate::{
+    error::Error,
+    json::decoded_len,
+    sse::Event,
+    translate::{
+        messages::{Stop, put},
+        wire::AnswerCx,
+    },
+};
+
+/// Bytes of text for one token where a vendor never says.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Puts a responses answer into the chat format.
+///
+/// # Errors
+/// [`Error::VendorBroken`]: it is no whole answer; [`Error::VendorUnavailable`]: it is an error.
+pub fn into_chat(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
+    let mut out = BytesMut::with_capacity(body.len() + 256);
+    Reading::new(Plain::new(*cx)).answer(body, &mut out)?;
+    Ok(out.freeze())
+}
+
+/// Turns a responses stream's events into those of a chat stream, each as it comes. Nothing waits, and
+/// nothing of the texts is kept.
+#[derive(Debug)]
+pub struct IntoChat {
+    reading: Reading<Chunks>,
+}
+
+impl IntoChat {
+    /// For one stream.
+    #[must_use]
+    pub fn new(cx: AnswerCx) -> Self {
+        Self {
+            reading: Reading::new(Chunks {
+                cx,
+                ..Chunks::default()
+            }),
+        }
+    }
+
+    /// Takes the next event and writes what it comes to, which may be nothing.
+    ///
+    /// # Errors
+    /// [`Error::VendorBroken`]: it is none of the responses format, or not in its place;
+    /// [`Error::VendorUnavailable`]: it is the vendor's error.
+    pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
+        self.reading.event(event, out)
+    }
+
+    /// The vendor's stream has ended.
+    ///
+    /// # Errors
+    /// [`Error::VendorBroken`]: it ended in the middle.
+    pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
+        self.reading.end()
+    }
+}
+
+/// What of an answer stands between its messages.
+#[derive(Debug, Default)]
+struct Messages {
+    last: Option<u64>,
+}
+
+impl Messages {
+    /// Several messages are one text, a blank line between them.
+    fn between(&mut self, item: u64) -> &'static str {
+        match self.last.replace(item) {
+            Some(last) if last != item => "\\n\\n",
+            _ => "",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Chunks {
+    cx: AnswerCx,
+    /// Every chunk up to its choices.
+    head: String,
+    messages: Messages,
+    /// The items of the calls: the chat format counts them by themselves, from 0.
+    calls: Vec<(u64, bool, bool)>,
+    text_bytes: u64,
+}
+
+impl Chunks {
+    fn chunk(&self, delta: fmt::Arguments<'_>, finish_reason: &str, out: &mut BytesMut) {
+        let end = if self.cx.usage_asked {
+            "}],\"usage\":null}"
+        } else {
+            "}]}"
+        };
+        put(
+            out,
+            format_args!(
+                "{}{{\"index\":0,\"delta\":{{{delta}}},\"logprobs\":null,\"finish_reason\":{finish_reason}{end}\n\n",
+                self.head
+            ),
+        );
+    }
+
+    fn number(&self, item: u64) -> Option<usize> {
+        self.calls.iter().position(|call| call.0 == item)
+    }
+}
+
+impl Sink for Chunks {
+    fn begin(&mut self, id: &str, model: &str, out: &mut BytesMut) {
+        let created = self.cx.created;
+        self.head = format!(
+            "data: {{\"id\":{id},\"object\":\"chat.completion.chunk\",\"created\":{created},\
+             \"model\":{model},\"choices\":["
+        );
+        let delta = format_args!("\"role\":\"assistant\",\"content\":\"\"");
+        self.chunk(delta, "null", out);
+    }
+
+    fn text(
+        &mut self,
+        item: u64,
+        refusal: bool,
+        piece: &str,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        if refusal {
+            self.chunk(format_args!("\"refusal\":\"{piece}\""), "null", out);
+        } else {
+            let between = self.messages.between(item);
+            let delta = format_args!("\"content\":\"{between}{piece}\"");
+            self.chunk(delta, "null", out);
+        }
+        Ok(())
+    }
+
+    fn thought(&mut self, _item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        let delta = format_args!("\"reasoning_content\":\"{piece}\"");
+        self.chunk(delta, "null", out);
+        Ok(())
+    }
+
+    fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error> {
+        let number = self.calls.len();
+        self.calls.push((item, call.custom, false));
+        let Call { id, name, custom } = call;
+        let (kind, field) = kind(custom);
+        let delta = format_args!(
+            "\"tool_calls\":[{{\"index\":{number},\"id\":\"{id}\",\"type\":\"{kind}\",\
+             \"{kind}\":{{\"name\":\"{name}\",\"{field}\":\"\"}}}}]"
+        );
+        self.chunk(delta, "null", out);
+        Ok(())
+    }
+
+    fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        if let Some(number) = self.number(item) {
+            self.calls[number].2 = true;
+            let (kind, field) = kind(self.calls[number].1);
+            let delta = format_args!(
+                "\"tool_calls\":[{{\"index\":{number},\"{kind}\":{{\"{field}\":\"{piece}\"}}}}]"
+            );
+            self.chunk(delta, "null", out);
+        }
+        Ok(())
+    }
+
+    /// A tool without arguments has the empty object: callers parse what they get.
+    fn done(&mut self, item: u64, _sealed: Option<&str>, out: &mut BytesMut) -> Result<(), Error> {
+        match self.number(item) {
+            Some(number) if !self.calls[number].1 && !self.calls[number].2 => {
+                self.arguments(item, "{}", out)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        stop: Stop,
+        counts: Option<Counts>,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        let reason = finish_reason(stop);
+        self.chunk(format_args!(""), &format!("\"{reason}\""), out);
+        if self.cx.usage_asked {
+            let usage = usage(counts, self.text_bytes);
+            put(out, format_args!("{}],\"usage\":{usage}}}\n\n", self.head));
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+        Ok(())
+    }
+
+    fn alive(&mut self, out: &mut BytesMut) {
+        out.extend_from_slice(b": keep-alive\n\n");
+    }
+}
+
+/// A plain answer, as it is put together.
+#[derive(Debug)]
+struct Plain {
+    cx: AnswerCx,
+    id: String,
+    model: String,
+    messages: Messages,
+    text: String,
+    refusal: String,
+    reasoning: String,
+    calls: Vec<PlainCall>,
+    text_bytes: u64,
+}
+
+#[derive(Debug)]
+struct PlainCall {
+    item: u64,
+    custom: bool,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Plain {
+    const fn new(cx: AnswerCx) -> Self {
+        Self {
+            cx,
+            id: String::new(),
+            model: String::new(),
+            messages: Messages { last: None },
+            text: String::new(),
+            refusal: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            text_bytes: 0,
+        }
+    }
+
+    fn write_calls(&self, out: &mut BytesMut) {
+        for (number, call) in self.calls.iter().enumerate() {
+            let PlainCall {
+                custom,
+                id,
+                name,
+                arguments,
+                ..
+            } = call;
+            let (kind, field) = kind(*custom);
+            let arguments = if arguments.is_empty() && !custom {
+                "{}"
+            } else {
+                arguments
+            };
+            let before = if number == 0 {
+                ",\"tool_calls\":["
+            } else {
+                ","
+            };
+            put(
+                out,
+                format_args!(
+                    "{before}{{\"id\":\"{id}\",\"type\":\"{kind}\",\"{kind}\":{{\"name\":\"{name}\",\
+                     \"{field}\":\"{arguments}\"}}}}"
+                ),
+            );
+        }
+        if !self.calls.is_empty() {
+            out.extend_from_slice(b"]");
+        }
+    }
+}
+
+impl Sink for Plain {
+    fn begin(&mut self, id: &str, model: &str, _out: &mut BytesMut) {
+        id.clone_into(&mut self.id);
+        model.clone_into(&mut self.model);
+    }
+
+    fn text(
+        &mut self,
+        item: u64,
+        refusal: bool,
+        piece: &str,
+        _out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        if refusal {
+            self.refusal.push_str(piece);
+        } else {
+            self.text.push_str(self.messages.between(item));
+            self.text.push_str(piece);
+        }
+        Ok(())
+    }
+
+    fn thought(&mut self, _item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        self.reasoning.push_str(piece);
+        Ok(())
+    }
+
+    fn call(&mut self, item: u64, call: Call<'_>, _out: &mut BytesMut) -> Result<(), Error> {
+        self.calls.push(PlainCall {
+            item,
+            custom: call.custom,
+            id: call.id.to_owned(),
+            name: call.name.to_owned(),
+            arguments: String::new(),
+        });
+        Ok(())
+    }
+
+    fn arguments(&mut self, item: u64, piece: &str, _out: &mut BytesMut) -> Result<(), Error> {
+        self.text_bytes += decoded_len(piece.as_bytes());
+        let call = self.calls.iter_mut().find(|call| call.item == item);
+        if let Some(call) = call {
+            call.arguments.push_str(piece);
+        }
+        Ok(())
+    }
+
+    fn done(
+        &mut self,
+        _item: u64,
+        _sealed: Option<&str>,
+        _out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        stop: Stop,
+        counts: Option<Counts>,
+        out: &mut BytesMut,
+    ) -> Result<(), Error> {
+        let Self {
+            cx,
+            id,
+            model,
+            text,
+            refusal,
+            reasoning,
+            ..
+        } = self;
+        let created = cx.created;
+        let nothing_else = self.calls.is_empty() && refusal.is_empty();
+        let content = if !text.is_empty() || nothing_else {
+            format!("\"{text}\"")
+        } else {
+            "null".to_owned()
+        };
+        let refusal = if refusal.is_empty() {
+            "null".to_owned()
+        } else {
+            format!("\"{refusal}\"")
+        };
+        put(
+            out,
+            format_args!(
+                "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\
+                 \"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":{content},\
+                 \"refusal\":{refusal}"
+            ),
+        );
+        if !reasoning.is_empty() {
+            put(out, format_args!(",\"reasoning_content\":\"{reasoning}\""));
+        }
+        self.write_calls(out);
+        let (reason, usage) = (finish_reason(stop), usage(counts, self.text_bytes));
+        put(
+            out,
+            format_args!(
+                "}},\"logprobs\":null,\"finish_reason\":\"{reason}\"}}],\"usage\":{usage}}}"
+            ),
+        );
+        Ok(())
+    }
+
+    fn alive(&mut self, _out: &mut BytesMut) {}
+}
+
+/// The chat format's name for a kind of tool, and for what it is given.
+const fn kind(custom: bool) -> (&'static str, &'static str) {
+    if custom {
+        ("custom", "input")
+    } else {
+        ("function", "arguments")
+    }
+}
+
+const fn finish_reason(stop: Stop) -> &'static str {
+    match stop {
+        Stop::EndTurn => "stop",
+        Stop::ToolUse => "tool_calls",
+        Stop::MaxTokens => "length",
+        Stop::Refusal => "content_filter",
+    }
+}
+
+fn usage(counts: Option<Counts>, text_bytes: u64) -> String {
+    let Counts {
+        input,
+        cached,
+        written,
+        output,
+        reasoning,
+    } = counts.unwrap_or_else(|| estimated(text_bytes));
+    let total = input.saturating_add(output);
+    format!(
+        "{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\"total_tokens\":{total},\
+         \"prompt_tokens_details\":{{\"cached_tokens\":{cached},\"cache_write_tokens\":{written}}},\
+         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning}}}}}"
+    )
+}
+
+/// What an answer of so many bytes of text comes to, where the vendor never says.
+pub(super) fn estimated(text_bytes: u64) -> Counts {
+    Counts {
+        output: text_bytes.div_ceil(BYTES_PER_TOKEN),
+        ..Counts::default()
+    }
+}

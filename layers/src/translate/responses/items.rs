@@ -1,0 +1,225 @@
+//! The conversation of a responses request: its items, told one by one to whoever writes another format.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::tools::flat_name;
+use crate::{
+    error::{Error, Problem},
+    path::Path,
+    translate::{
+        messages::text::{Json, literal, optional},
+        wire::{Object, Value},
+    },
+};
+
+/// A conversation of another format, as it is put together.
+pub(super) trait Target<'a> {
+    /// A part of a content.
+    type Part;
+
+    /// A text.
+    fn text(&self, text: &Value<'a, '_>) -> Result<Self::Part, Error>;
+    /// An image: the part of the request.
+    fn image(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
+    /// A document that the request brings along.
+    fn file(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
+
+    /// What the model is told to do.
+    fn instruct(&mut self, texts: Vec<Self::Part>);
+    /// What the user says.
+    fn user(&mut self, parts: Vec<Self::Part>);
+    /// What the model said.
+    fn assistant(&mut self, texts: Vec<Self::Part>);
+    /// What it thought, as only a vendor can read it.
+    fn reasoning(&mut self, encrypted: &str);
+    /// A tool that it called.
+    fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error>;
+    /// What the tool gave.
+    fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Self::Part>) -> Result<(), Error>;
+}
+
+/// A call of a tool.
+#[derive(Debug)]
+pub(super) struct Called<'a, 'v> {
+    pub(super) id: Value<'a, 'v>,
+    /// What the vendor knows it as.
+    pub(super) name: Json<'a>,
+    pub(super) arguments: Arguments<'a, 'v>,
+}
+
+/// What a tool was called with.
+#[derive(Debug)]
+pub(super) enum Arguments<'a, 'v> {
+    /// JSON inside a string.
+    Json(Option<Value<'a, 'v>>),
+    /// Free text, a string.
+    Free(&'a RawValue),
+}
+
+impl Arguments<'_, '_> {
+    /// As a function's arguments: the JSON that free text is put into.
+    pub(super) fn wrapped(free: &RawValue) -> String {
+        format!("{{\"input\":{}}}", free.get())
+    }
+}
+
+/// Reads `instructions` and `input`.
+pub(super) fn read<'a>(body: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {
+    if let Some(instructions) = body.get("instructions")? {
+        literal(&instructions)?;
+        if instructions.raw.get() != "\"\"" {
+            let text = target.text(&instructions)?;
+            target.instruct(vec![text]);
+        }
+    }
+    let input = body.need("input")?;
+    if input.raw.get().starts_with('"') {
+        let text = target.text(&input)?;
+        target.user(vec![text]);
+        return Ok(());
+    }
+    let items = input
+        .array()
+        .map_err(|_| input.wrong_type("string or array"))?;
+    for (index, raw) in items.into_iter().enumerate() {
+        let path = Path::Index(&input.path, index);
+        item(&Value { path, raw }.object()?, target)?;
+    }
+    Ok(())
+}
+
+fn item<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {
+    let kind = match item.get("type")? {
+        Some(kind) => kind.string()?,
+        None if item.get("role")?.is_some() => Cow::Borrowed("message"),
+        None => Cow::Borrowed("item_reference"),
+    };
+    match &*kind {
+        "message" => message(item, target),
+        "reasoning" => {
+            if let Some(encrypted) = item.get("encrypted_content")? {
+                target.reasoning(&encrypted.string()?);
+            }
+            Ok(())
+        }
+        "function_call" => target.call(&Called {
+            id: call_id(item)?,
+            name: name(item)?,
+            arguments: Arguments::Json(item.get("arguments")?),
+        }),
+        "custom_tool_call" => target.call(&Called {
+            id: call_id(item)?,
+            name: name(item)?,
+            arguments: Arguments::Free(literal(&item.need("input")?)?),
+        }),
+        "function_call_output" | "custom_tool_call_output" => {
+            let output = item.need("output")?;
+            let parts = parts(&output, Speaker::Tool, target)?;
+            target.result(&call_id(item)?, parts)
+        }
+        // Read among the tools.
+        "additional_tools" => Ok(()),
+        _ => Err(item.refuse("type", Problem::NotTranslated)),
+    }
+}
+
+fn message<'a>(item: &Object<'a, '_>, target: &mut impl Target<'a>) -> Result<(), Error> {
+    let role = item.need("role")?;
+    let speaker = match &*role.string()? {
+        "system" | "developer" => Speaker::Instructor,
+        "user" => Speaker::User,
+        "assistant" => Speaker::Assistant,
+        _ => {
+            let roles = "user, system, developer, assistant";
+            return Err(role.refuse(Problem::NotOneOf(roles)));
+        }
+    };
+    let Some(content) = item.get("content")? else {
+        return Ok(());
+    };
+    let parts = parts(&content, speaker, target)?;
+    match speaker {
+        Speaker::Instructor => target.instruct(parts),
+        Speaker::Assistant => target.assistant(parts),
+        Speaker::User | Speaker::Tool => target.user(parts),
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaker {
+    Instructor,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// Texts that are not empty, images, documents.
+fn parts<'a, T: Target<'a>>(
+    content: &Value<'a, '_>,
+    speaker: Speaker,
+    target: &T,
+) -> Result<Vec<T::Part>, Error> {
+    let mut parts = Vec::new();
+    let text = |value: &Value<'a, '_>, parts: &mut Vec<T::Part>| {
+        if literal(value)?.get() != "\"\"" {
+            parts.push(target.text(value)?);
+        }
+        Ok::<_, Error>(())
+    };
+    if content.raw.get().starts_with('"') {
+        text(content, &mut parts)?;
+        return Ok(parts);
+    }
+    let list = content
+        .array()
+        .map_err(|_| content.wrong_type("string or array"))?;
+    for (index, raw) in list.into_iter().enumerate() {
+        let path = Path::Index(&content.path, index);
+        let part = Value { path, raw }.object()?;
+        let kind = part.need("type")?;
+        match (&*kind.string()?, speaker) {
+            ("input_text" | "output_text" | "text", _) => {
+                text(&part.need("text")?, &mut parts)?;
+            }
+            ("refusal", Speaker::Assistant) => {
+                text(&part.need("refusal")?, &mut parts)?;
+            }
+            ("input_image", Speaker::User | Speaker::Tool) => {
+                nothing_remembered(&part)?;
+                parts.push(target.image(&part)?);
+            }
+            ("input_file", Speaker::User | Speaker::Tool) => {
+                nothing_remembered(&part)?;
+                parts.push(target.file(&part)?);
+            }
+            _ => return Err(kind.refuse(Problem::NotTranslated)),
+        }
+    }
+    Ok(parts)
+}
+
+/// Nothing is kept here, so that an id points at nothing; and a file's address at what nobody has counted.
+fn nothing_remembered(part: &Object<'_, '_>) -> Result<(), Error> {
+    for name in ["file_id", "file_url"] {
+        if part.get(name)?.is_some() {
+            return Err(part.refuse(name, Problem::Unsupported));
+        }
+    }
+    Ok(())
+}
+
+fn call_id<'a, 'o>(item: &'o Object<'a, '_>) -> Result<Value<'a, 'o>, Error> {
+    let id = item.need("call_id")?;
+    if literal(&id)?.get() == "\"\"" {
+        return Err(id.refuse(Problem::Empty));
+    }
+    Ok(id)
+}
+
+fn name<'a>(item: &Object<'a, '_>) -> Result<Json<'a>, Error> {
+    let name = literal(&item.need("name")?)?;
+    Ok(flat_name(optional(item, "namespace")?, name))
+}

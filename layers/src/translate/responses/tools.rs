@@ -1,0 +1,438 @@
+//! The tools of a responses request, one list under flat names, as the two other formats know tools: a
+//! tool of free text is a function with one string, and what a namespace holds has its name in front.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
+
+use serde_json::value::RawValue;
+
+use crate::{
+    error::{Error, Problem},
+    path::Path,
+    translate::{
+        messages::text::{Json, hash, inner, joined, literal, made, optional, string},
+        wire::{Object, Value},
+    },
+};
+
+/// Vendors take no longer names.
+const NAME_CHARS_MAX: usize = 64;
+/// What is kept of a longer one, beside a dash and a hash of 16 digits.
+const NAME_CHARS_KEPT: usize = NAME_CHARS_MAX - 17;
+/// Arguments of a tool of free text.
+const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
+pub(super) const NO_PARAMETERS: &str = r#"{"type":"object","properties":{}}"#;
+
+/// Tools in force, and which of them is to be called.
+#[derive(Debug, Default)]
+pub(super) struct Tools<'a> {
+    pub(super) list: Vec<Tool<'a>>,
+    pub(super) choice: Option<Choice<'a>>,
+    /// Whether several may be called at once, if the request says.
+    pub(super) parallel: Option<bool>,
+    /// The elements of `tools` that are in force, as they are written.
+    pub(super) echo: Vec<&'a RawValue>,
+}
+
+/// A tool.
+#[derive(Debug)]
+pub(super) struct Tool<'a> {
+    /// What the vendor knows it as.
+    pub(super) flat: Json<'a>,
+    /// The caller's names for it.
+    pub(super) name: &'a RawValue,
+    pub(super) namespace: Option<&'a RawValue>,
+    /// What is said of it, with the namespace in front where it is the first of its namespace.
+    pub(super) description: Option<Json<'a>>,
+    /// What is said of its namespace.
+    about: Option<&'a RawValue>,
+    pub(super) parameters: Json<'a>,
+    pub(super) strict: bool,
+    /// It takes free text.
+    pub(super) custom: bool,
+}
+
+/// What is to be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice<'a> {
+    Auto,
+    None,
+    Required,
+    /// The tool of this flat name.
+    Named(Cow<'a, str>),
+}
+
+/// The caller's names for a tool whose flat name is another, or that takes free text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// JSON strings.
+    pub(super) name: String,
+    pub(super) namespace: Option<String>,
+    pub(super) custom: bool,
+}
+
+/// By the flat name, as it stands between quotes.
+pub(super) type Names = HashMap<String, Known>;
+
+impl<'a> Tools<'a> {
+    /// Reads `tools`, the `additional_tools` of the input, `tool_choice` and `parallel_tool_calls`.
+    pub(super) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
+        let mut tools = Self::default();
+        let mut offered = None;
+        if let Some(list) = body.get("tools")? {
+            for (index, raw) in list.array()?.into_iter().enumerate() {
+                let path = Path::Index(&list.path, index);
+                let tool = Value { path, raw }.object()?;
+                match &*tool.need("type")?.string()? {
+                    kind if is_web_search(kind) => offered = offered.or(Some(index)),
+                    // What it would find stays unfound.
+                    "tool_search" => {}
+                    _ => {
+                        tools.add(&tool, None)?;
+                        tools.echo.push(raw);
+                    }
+                }
+            }
+        }
+        tools.add_from_input(body)?;
+        tools.drop_overridden();
+        let choice = body.get("tool_choice")?;
+        if let Some(index) = offered {
+            // Merely offered, beside tools that the caller runs, it is taken out; else the caller means it.
+            let choice = choice.map_or("\"auto\"", |choice| choice.raw.get());
+            if tools.list.is_empty() || !matches!(choice, "\"auto\"" | "\"none\"") {
+                let list = Path::Key(&body.path, "tools");
+                let tool = Path::Index(&list, index);
+                return Err(Path::Key(&tool, "type").refuse(Problem::Unsupported));
+            }
+        }
+        if let Some(choice) = choice {
+            tools.choose(&choice)?;
+        }
+        tools.introduce();
+        tools.parallel = match body.get("parallel_tool_calls")? {
+            Some(flag) if !tools.list.is_empty() => Some(flag.flag()?),
+            _ => None,
+        };
+        Ok(tools)
+    }
+
+    /// The names that a caller knows otherwise.
+    pub(super) fn names(&self) -> Names {
+        let known = self
+            .list
+            .iter()
+            .filter(|tool| tool.custom || tool.namespace.is_some());
+        known
+            .map(|tool| {
+                let flat = inner(&tool.flat).unwrap_or_default().to_owned();
+                let known = Known {
+                    name: tool.name.get().to_owned(),
+                    namespace: tool.namespace.map(|name| name.get().to_owned()),
+                    custom: tool.custom,
+                };
+                (flat, known)
+            })
+            .collect()
+    }
+
+    /// Whether the model must call a tool.
+    pub(super) fn forced(&self) -> bool {
+        matches!(self.choice, Some(Choice::Required | Choice::Named(_)))
+    }
+
+    /// Tools told in the conversation instead.
+    fn add_from_input(&mut self, body: &Object<'a, '_>) -> Result<(), Error> {
+        let Some(input) = body
+            .get("input")?
+            .filter(|input| input.raw.get().starts_with('['))
+        else {
+            return Ok(());
+        };
+        for (index, raw) in input.array()?.into_iter().enumerate() {
+            // Cheaper than to read every item twice.
+            if !raw.get().contains("additional_tools") {
+                continue;
+            }
+            let path = Path::Index(&input.path, index);
+            let item = Value { path, raw }.object()?;
+            if item
+                .get("type")?
+                .is_none_or(|kind| kind.raw.get() != "\"additional_tools\"")
+            {
+                continue;
+            }
+            let Some(list) = item.get("tools")? else {
+                continue;
+            };
+            for (index, raw) in list.array()?.into_iter().enumerate() {
+                let path = Path::Index(&list.path, index);
+                let tool = Value { path, raw }.object()?;
+                let kind = tool.need("type")?.string()?;
+                if !is_web_search(&kind) && kind != "tool_search" {
+                    self.add(&tool, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<(), Error> {
+        let kind = tool.need("type")?;
+        let read = match (&*kind.string()?, space) {
+            ("function", _) => Tool::function(tool, space)?,
+            ("custom", _) => Tool::custom(tool, space)?,
+            ("namespace", None) => {
+                let space = Space {
+                    name: literal(&tool.need("name")?)?,
+                    description: optional(tool, "description")?,
+                };
+                let list = tool.need("tools")?;
+                for (index, raw) in list.array()?.into_iter().enumerate() {
+                    let path = Path::Index(&list.path, index);
+                    self.add(&Value { path, raw }.object()?, Some(&space))?;
+                }
+                return Ok(());
+            }
+            _ => return Err(kind.refuse(Problem::NotTranslated)),
+        };
+        self.list.push(read);
+        Ok(())
+    }
+
+    /// The same name twice: the later wins.
+    fn drop_overridden(&mut self) {
+        let mut last = HashMap::with_capacity(self.list.len());
+        for (index, tool) in self.list.iter().enumerate() {
+            last.insert(tool.flat.get().to_owned(), index);
+        }
+        let mut index = 0;
+        self.list.retain(|tool| {
+            let is_last = last.get(tool.flat.get()) == Some(&index);
+            index += 1;
+            is_last
+        });
+    }
+
+    /// Says what a namespace is about once, with the first of its tools that is left: it was weighed once, and said
+    /// with each of them it would be any number of times as long.
+    fn introduce(&mut self) {
+        // The tools of one namespace stand side by side.
+        let mut said: Option<&RawValue> = None;
+        for tool in &mut self.list {
+            let Some(about) = tool.about else { continue };
+            if said.is_some_and(|said| std::ptr::eq(said, about)) {
+                continue;
+            }
+            said = Some(about);
+            let texts = [Some(Cow::Borrowed(about)), tool.description.take()];
+            tool.description = Some(joined(texts.into_iter().flatten().collect(), "\\n"));
+        }
+    }
+
+    fn choose(&mut self, choice: &Value<'a, '_>) -> Result<(), Error> {
+        if choice.raw.get().starts_with('"') {
+            let chosen = match &*choice.string()? {
+                "auto" => Choice::Auto,
+                "none" => Choice::None,
+                "required" => Choice::Required,
+                _ => return Err(choice.refuse(Problem::NotOneOf("none, auto, required"))),
+            };
+            return self.set(chosen, choice);
+        }
+        let named = choice.object()?;
+        let kind = named.need("type")?;
+        match &*kind.string()? {
+            "function" | "custom" => {
+                let flat = Index::of(&self.list).find(&named)?;
+                self.set(Choice::Named(flat), choice)
+            }
+            "allowed_tools" => self.allow(&named, choice),
+            _ => Err(kind.refuse(Problem::NotTranslated)),
+        }
+    }
+
+    fn set(&mut self, chosen: Choice<'a>, choice: &Value<'a, '_>) -> Result<(), Error> {
+        if !self.list.is_empty() {
+            self.choice = Some(chosen);
+            return Ok(());
+        }
+        match chosen {
+            Choice::Auto | Choice::None => Ok(()),
+            Choice::Required | Choice::Named(_) => {
+                Err(choice.refuse(Problem::Contradicts("tools")))
+            }
+        }
+    }
+
+    /// Leaves the allowed tools: the other formats have no list beside the list.
+    fn allow(&mut self, allowed: &Object<'a, '_>, choice: &Value<'a, '_>) -> Result<(), Error> {
+        let mode = allowed.need("mode")?;
+        let chosen = match &*mode.string()? {
+            "auto" => Choice::Auto,
+            "required" => Choice::Required,
+            _ => return Err(mode.refuse(Problem::NotOneOf("auto, required"))),
+        };
+        let (list, mut flats) = (allowed.need("tools")?, HashSet::new());
+        let index_of_all = Index::of(&self.list);
+        for (index, fields) in list.objects()?.into_iter().enumerate() {
+            let path = Path::Index(&list.path, index);
+            flats.insert(index_of_all.find(&Object { path, fields })?);
+        }
+        self.list
+            .retain(|tool| inner(&tool.flat).is_some_and(|flat| flats.contains(flat)));
+        self.set(chosen, choice)
+    }
+}
+
+/// Where the tools stand that a request may name: it may name as many as there are.
+struct Index<'t, 'a> {
+    list: &'t [Tool<'a>],
+    /// By the caller's name with the namespace, and without: the first.
+    by_name: HashMap<(&'t str, Option<&'t str>), usize>,
+    by_flat: HashMap<&'t str, usize>,
+}
+
+impl<'t, 'a> Index<'t, 'a> {
+    fn of(list: &'t [Tool<'a>]) -> Self {
+        let (mut by_name, mut by_flat) = (HashMap::new(), HashMap::new());
+        for (index, tool) in list.iter().enumerate() {
+            let (name, namespace) = (tool.name.get(), tool.namespace.map(RawValue::get));
+            by_name.entry((name, namespace)).or_insert(index);
+            by_name.entry((name, None)).or_insert(index);
+            by_flat.entry(tool.flat.get()).or_insert(index);
+        }
+        Self {
+            list,
+            by_name,
+            by_flat,
+        }
+    }
+
+    /// The flat name of a tool that the request names.
+    fn find<'n>(&self, named: &Object<'n, '_>) -> Result<Cow<'n, str>, Error> {
+        let value = named.need("name")?;
+        let name = literal(&value)?;
+        let namespace = optional(named, "namespace")?;
+        let by_name = self
+            .by_name
+            .get(&(name.get(), namespace.map(RawValue::get)));
+        let by_flat = self.by_flat.get(name.get());
+        let first = by_name.into_iter().chain(by_flat).min();
+        match first.map(|first| &self.list[*first]) {
+            Some(tool) => Ok(Cow::Owned(inner(&tool.flat).unwrap_or_default().to_owned())),
+            None if self.list.is_empty() => Ok(Cow::Borrowed(inner(name).unwrap_or_default())),
+            None => Err(value.refuse(Problem::NotOneOf("the names in tools"))),
+        }
+    }
+}
+
+/// Web search that the vendor would run, under any of its names.
+pub(super) fn is_web_search(kind: &str) -> bool {
+    kind.starts_with("web_search")
+}
+
+#[derive(Debug)]
+struct Space<'a> {
+    name: &'a RawValue,
+    description: Option<&'a RawValue>,
+}
+
+impl<'a> Tool<'a> {
+    fn function(tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<Self, Error> {
+        let parameters = match tool.get("parameters")? {
+            None => made(NO_PARAMETERS.to_owned()),
+            Some(parameters) => schema(&parameters)?,
+        };
+        let strict = tool.get("strict")?.map_or(Ok(false), |flag| flag.flag())?;
+        Ok(Self {
+            parameters,
+            strict,
+            ..Self::named(tool, space, Vec::new())?
+        })
+    }
+
+    fn custom(tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<Self, Error> {
+        let mut notes = vec![string("Input is free text.")];
+        if let Some(format) = tool.get("format")? {
+            let format = format.object()?;
+            if let Some(definition) = optional(&format, "definition")? {
+                let syntax = optional(&format, "syntax")?;
+                let syntax = syntax.and_then(inner).unwrap_or_default();
+                notes.push(made(format!("\"It must match this {syntax} grammar:\"")));
+                notes.push(Cow::Borrowed(definition));
+            }
+        }
+        Ok(Self {
+            custom: true,
+            ..Self::named(tool, space, notes)?
+        })
+    }
+
+    /// A tool's names and what is said of it.
+    fn named(
+        tool: &Object<'a, '_>,
+        space: Option<&Space<'a>>,
+        notes: Vec<Json<'a>>,
+    ) -> Result<Self, Error> {
+        let value = tool.need("name")?;
+        let name = literal(&value)?;
+        let namespace = space.map(|space| space.name);
+        let mut texts: Vec<Json<'a>> = Vec::new();
+        texts.extend(optional(tool, "description")?.map(Cow::Borrowed));
+        texts.extend(notes);
+        Ok(Self {
+            flat: flat_name(namespace, name),
+            name,
+            namespace,
+            description: (!texts.is_empty()).then(|| joined(texts, "\\n")),
+            about: space.and_then(|space| space.description),
+            parameters: made(FREE_TEXT.to_owned()),
+            strict: false,
+            custom: false,
+        })
+    }
+}
+
+/// A tool's name with its namespace in front.
+pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) -> Json<'a> {
+    let Some(namespace) = namespace.and_then(inner).filter(|space| !space.is_empty()) else {
+        return Cow::Borrowed(name);
+    };
+    let flat = format!("{namespace}__{}", inner(name).unwrap_or_default());
+    if flat.chars().count() <= NAME_CHARS_MAX {
+        return made(format!("\"{flat}\""));
+    }
+    let kept: String = flat.chars().take(NAME_CHARS_KEPT).collect();
+    // What is cut could be half an escape: names that vendors take have none.
+    let kept = kept.replace('\\', "_");
+    made(format!("\"{kept}-{:016x}\"", hash(flat.as_bytes())))
+}
+
+/// The schema as it is written, but for what vendors insist on: that it is an object's, and which
+/// properties there are.
+fn schema<'a>(parameters: &Value<'a, '_>) -> Result<Json<'a>, Error> {
+    const ASKED_FOR: [(&str, &str); 2] = [
+        ("type", r#""type":"object""#),
+        ("properties", r#""properties":{}"#),
+    ];
+    let raw = parameters.raw;
+    let fields = parameters.object()?.fields.0;
+    let has = |name: &str| fields.iter().any(|(field, _)| field == name);
+    let missing: Vec<&str> = ASKED_FOR
+        .into_iter()
+        .filter(|asked| !has(asked.0))
+        .map(|asked| asked.1)
+        .collect();
+    if missing.is_empty() {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let comma = if fields.is_empty() { "" } else { "," };
+    Ok(made(format!(
+        "{{{}{comma}{}",
+        missing.join(","),
+        &raw.get()[1..]
+    )))
+}

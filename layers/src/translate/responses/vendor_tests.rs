@@ -1,0 +1,664 @@
+use std::{fs, path::PathBuf};
+
+use bytes::BytesMut;
+use serde_json::{Value, json};
+
+use super::{
+    IntoChat, IntoMessages, capsule, into_chat, into_messages,
+    testing::{events, run},
+    vendor_request_tests::sent_by_messages,
+};
+use crate::{error::Error, translate::wire::AnswerCx};
+
+const CX: AnswerCx = AnswerCx {
+    created: 1_790_000_000,
+    usage_asked: true,
+    thinking_asked: true,
+};
+
+fn response(output: Value) -> Value {
+    json!({"id": "resp_v", "object": "response", "status": "completed", "model": "gpt", "output": output, "error": null,
+        "usage": {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 1}, "output_tokens": 7,
+            "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 17}})
+}
+
+fn message(text: &str) -> Value {
+    json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]})
+}
+
+fn to_chat_caller(answer: &Value) -> Value {
+    serde_json::from_slice(&into_chat(answer.to_string().as_bytes(), &CX).unwrap()).unwrap()
+}
+
+fn to_messages_caller(answer: &Value) -> Value {
+    serde_json::from_slice(&into_messages(answer.to_string().as_bytes(), "open", &CX).unwrap())
+        .unwrap()
+}
+
+fn reasoning() -> Value {
+    json!({"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s1"}, {"type": "summary_text", "text": "s2"}],
+        "encrypted_content": "gAAA+/=\u{436}"})
+}
+
+#[test]
+fn r65_a_call_of_free_text_comes_back_as_one() {
+    let answer = response(
+        json!([{"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "x\n"}]),
+    );
+    let calls = to_chat_caller(&answer)["choices"][0]["message"]["tool_calls"].clone();
+    assert_eq!(
+        calls,
+        json!([{"id": "c", "type": "custom", "custom": {"name": "p", "input": "x\n"}}])
+    );
+}
+
+#[test]
+fn r69_r70_reasoning_goes_through_a_messages_caller_and_back() {
+    let answer = to_messages_caller(&response(json!([reasoning(), message("a"),
+        {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "opaque"}])));
+    let content = answer["content"].as_array().unwrap();
+    assert_eq!(
+        (&content[0]["type"], &content[0]["thinking"]),
+        (&json!("thinking"), &json!("s1\n\ns2"))
+    );
+    assert_eq!(content[2]["type"], "redacted_thinking");
+    let sent = sent_by_messages(
+        json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]}),
+    );
+    assert_eq!(sent["input"][1], reasoning());
+    assert_eq!(
+        sent["input"][3],
+        json!({"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "opaque"})
+    );
+    let foreign = json!([{"type": "thinking", "thinking": "x", "signature": "EqQB"}, {"type": "text", "text": "a"},
+        {"type": "redacted_thinking", "data": capsule::seal("other", "{\"type\":\"reasoning\"}")}]);
+    let sent = sent_by_messages(
+        json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": foreign}]}),
+    );
+    assert_eq!(sent["input"].as_array().unwrap().len(), 2);
+    let silent = AnswerCx {
+        thinking_asked: false,
+        ..CX
+    };
+    let bytes = into_messages(
+        response(json!([reasoning(), message("a")]))
+            .to_string()
+            .as_bytes(),
+        "open",
+        &silent,
+    )
+    .unwrap();
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(answer["content"], json!([{"type": "text", "text": "a"}]));
+}
+
+#[test]
+fn r71_r73_r75_several_messages_and_what_has_no_counterpart() {
+    let both = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "sum"}], "content": [{"type": "reasoning_text", "text": "raw"}]});
+    let answer = response(
+        json!([both, message("one"), {"type": "web_search_call", "id": "ws", "status": "completed"}, message("two")]),
+    );
+    let chat = to_chat_caller(&answer);
+    let said = &chat["choices"][0]["message"];
+    assert_eq!(
+        (&said["content"], &said["reasoning_content"]),
+        (&json!("one\n\ntwo"), &json!("raw"))
+    );
+    assert_eq!(chat["choices"][0]["finish_reason"], "stop");
+    let messages = to_messages_caller(&answer);
+    assert_eq!(
+        messages["content"],
+        json!([{"type": "thinking", "thinking": "raw", "signature": ""},
+        {"type": "text", "text": "one"}, {"type": "text", "text": "two"}])
+    );
+}
+
+#[test]
+fn r72_r74_r76_stops_arguments_and_usage() {
+    let call =
+        json!({"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": ""});
+    let mut answer = response(json!([call]));
+    let (chat, messages) = (to_chat_caller(&answer), to_messages_caller(&answer));
+    assert_eq!(
+        (
+            &chat["choices"][0]["finish_reason"],
+            &messages["stop_reason"]
+        ),
+        (&json!("tool_calls"), &json!("tool_use"))
+    );
+    let message = &chat["choices"][0]["message"];
+    assert_eq!(
+        (
+            &message["content"],
+            &message["tool_calls"][0]["function"]["arguments"]
+        ),
+        (&Value::Null, &json!("{}"))
+    );
+    assert_eq!(
+        messages["content"],
+        json!([{"type": "tool_use", "id": "c", "name": "f", "input": {}}])
+    );
+    assert_eq!(
+        messages["usage"],
+        json!({"input_tokens": 5, "cache_creation_input_tokens": 1, "cache_read_input_tokens": 4,
+        "output_tokens": 7, "output_tokens_details": {"thinking_tokens": 2}})
+    );
+    assert_eq!(
+        chat["usage"]["prompt_tokens_details"],
+        json!({"cached_tokens": 4, "cache_write_tokens": 1})
+    );
+    answer["output"][0]["arguments"] = json!("[1");
+    assert_eq!(
+        to_messages_caller(&answer)["content"][0]["input"],
+        json!({"arguments": "[1"})
+    );
+    answer["status"] = json!("incomplete");
+    for (reason, finish, stop) in [
+        ("max_output_tokens", "length", "max_tokens"),
+        ("content_filter", "content_filter", "refusal"),
+        ("steered", "length", "max_tokens"),
+    ] {
+        answer["incomplete_details"] = json!({"reason": reason});
+        assert_eq!(
+            to_chat_caller(&answer)["choices"][0]["finish_reason"],
+            finish
+        );
+        assert_eq!(to_messages_caller(&answer)["stop_reason"], stop);
+    }
+    answer["usage"] = json!({"input_tokens": 3, "output_tokens": 2});
+    assert_eq!(to_chat_caller(&answer)["usage"]["total_tokens"], 5);
+    assert_eq!(
+        to_messages_caller(&answer)["usage"]["cache_read_input_tokens"],
+        0
+    );
+}
+
+#[test]
+fn refusals_and_answers_that_are_none() {
+    let refusal =
+        response(json!([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]));
+    let chat = to_chat_caller(&refusal);
+    assert_eq!(
+        (
+            &chat["choices"][0]["message"]["content"],
+            &chat["choices"][0]["message"]["refusal"]
+        ),
+        (&Value::Null, &json!("no"))
+    );
+    assert_eq!(to_messages_caller(&refusal)["stop_reason"], "refusal");
+    for body in [
+        "",
+        "{}",
+        "<html>",
+        r#"{"output":[],"status":"queued"}"#,
+        r#"{"output":[{"type":"function_call"}]}"#,
+    ] {
+        assert!(
+            matches!(into_chat(body.as_bytes(), &CX), Err(Error::VendorBroken(_))),
+            "{body}"
+        );
+        assert!(
+            matches!(
+                into_messages(body.as_bytes(), "v", &CX),
+                Err(Error::VendorBroken(_))
+            ),
+            "{body}"
+        );
+    }
+    let failed =
+        br#"{"output":[],"status":"failed","error":{"code":"server_error","message":"x"}}"#;
+    assert!(matches!(
+        into_chat(failed, &CX),
+        Err(Error::VendorUnavailable(_))
+    ));
+}
+
+fn chat_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
+    let mut stream = IntoChat::new(CX);
+    run(chunks, |event, out| match event {
+        Some(event) => stream.event(event, out),
+        None => stream.end(out),
+    })
+}
+
+fn messages_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
+    let mut stream = IntoMessages::new("open", CX);
+    run(chunks, |event, out| match event {
+        Some(event) => stream.event(event, out),
+        None => stream.end(out),
+    })
+}
+
+/// A chat stream put together: the message and why it ended.
+fn chat_heard(bytes: &[u8]) -> (Value, Value) {
+    let (mut said, mut finish, mut usage, mut done) = (json!({}), Value::Null, Value::Null, false);
+    for event in events(&[bytes]) {
+        let Some(data) = event.data() else { continue };
+        assert!(!done, "an event behind [DONE]");
+        if &*data == b"[DONE]" {
+            done = true;
+            continue;
+        }
+        let chunk: Value = serde_json::from_slice(&data).unwrap();
+        assert_eq!(chunk["object"], "chat.completion.chunk");
+        if chunk["usage"].is_object() {
+            usage = chunk["usage"].clone();
+            continue;
+        }
+        let choice = &chunk["choices"][0];
+        for field in ["content", "refusal", "reasoning_content"] {
+            if let Some(piece) = choice["delta"][field].as_str() {
+                said[field] = json!(format!(
+                    "{}{piece}",
+                    said[field].as_str().unwrap_or_default()
+                ));
+            }
+        }
+        for call in choice["delta"]["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            let index = call["index"].as_u64().unwrap() as usize;
+            if !said["calls"][index].is_array() {
+                assert!(call["id"].is_string());
+                if said["calls"].is_null() {
+                    said["calls"] = json!([]);
+                }
+                assert_eq!(said["calls"].as_array().unwrap().len(), index);
+                said["calls"].as_array_mut().unwrap().push(json!([
+                    call["id"],
+                    call["function"]["name"],
+                    ""
+                ]));
+            }
+        }
+        for call in choice["delta"]["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            let index = call["index"].as_u64().unwrap() as usize;
+            let piece = call["function"]["arguments"].as_str().unwrap();
+            let known = said["calls"][index][2].as_str().unwrap().to_owned();
+            said["calls"][index][2] = json!(known + piece);
+        }
+        if !choice["finish_reason"].is_null() {
+            assert!(finish.is_null());
+            finish = choice["finish_reason"].clone();
+        }
+    }
+    assert!(done && !finish.is_null());
+    said["usage"] = usage;
+    (said, finish)
+}
+
+/// A messages stream put together: its content, stop reason and usage. Blocks that interleave panic.
+fn messages_heard(bytes: &[u8]) -> Value {
+    let (mut content, mut open, mut end) = (Vec::<Value>::new(), false, Value::Null);
+    for event in events(&[bytes]) {
+        let data: Value = serde_json::from_slice(&event.data().unwrap()).unwrap();
+        let kind = data["type"].as_str().unwrap();
+        assert_eq!(event.name(), kind.as_bytes());
+        match kind {
+            "content_block_start" => {
+                assert!(!open && data["index"] == content.len());
+                content.push(data["content_block"].clone());
+                open = true;
+            }
+            "content_block_delta" => {
+                assert!(open && data["index"] == content.len() - 1);
+                let (block, delta) = (content.last_mut().unwrap(), &data["delta"]);
+                for field in ["text", "thinking", "signature", "partial_json"] {
+                    if let Some(piece) = delta[field].as_str() {
+                        block[field] = json!(format!(
+                            "{}{piece}",
+                            block[field].as_str().unwrap_or_default()
+                        ));
+                    }
+                }
+            }
+            "content_block_stop" => {
+                assert!(open);
+                open = false;
+                let block = content.last_mut().unwrap();
+                if let Some(json) = block.as_object_mut().unwrap().remove("partial_json") {
+                    block["input"] = serde_json::from_str(json.as_str().unwrap()).unwrap_or(json);
+                }
+            }
+            "message_delta" => end = data.clone(),
+            "message_start" | "message_stop" | "ping" => {}
+            other => panic!("{other}"),
+        }
+    }
+    assert!(!open);
+    json!({"content": content, "stop_reason": end["delta"]["stop_reason"], "usage": end["usage"]})
+}
+
+fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/gateway/fixtures");
+    let entries = fs::read_dir(&folder).expect("the recordings");
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names
+        .filter(|name| name.starts_with("responses-") && name.ends_with(ending))
+        .collect();
+    names.sort();
+    names
+        .into_iter()
+        .map(|name| (name.clone(), fs::read(folder.join(&name)).unwrap()))
+        .collect()
+}
+
+/// The response that a recorded stream ends with, or, where that has no items, those of its `done` events.
+fn source(bytes: &[u8]) -> Option<Value> {
+    let (mut items, mut last) = (Vec::new(), None);
+    for event in events(&[bytes]) {
+        let Some(data) = event.data() else { continue };
+        let Ok(data) = serde_json::from_slice::<Value>(&data) else {
+            continue;
+        };
+        match data["type"].as_str().unwrap() {
+            "response.output_item.done" => {
+                items.push((data["output_index"].as_u64(), data["item"].clone()))
+            }
+            "response.completed" | "response.incomplete" => last = Some(data["response"].clone()),
+            _ => {}
+        }
+    }
+    items.sort_by_key(|(index, _)| *index);
+    let mut last = last?;
+    if last["output"].as_array().is_none_or(Vec::is_empty) {
+        last["output"] = items.into_iter().map(|(_, item)| item).collect();
+    }
+    Some(last)
+}
+
+#[test]
+fn r82_r84_r85_recorded_streams_come_to_what_their_last_event_says() {
+    let mut whole = 0;
+    for (name, bytes) in recordings(".sse") {
+        let Some(source) = source(&bytes) else {
+            for (out, end) in [chat_run(&[&bytes]), messages_run(&[&bytes])] {
+                assert!(
+                    matches!(end, Err(Error::VendorUnavailable(_))),
+                    "{name}: {end:?}"
+                );
+                let text = String::from_utf8_lossy(&out);
+                assert!(
+                    !text.contains("[DONE]") && !text.contains("message_stop"),
+                    "{name}"
+                );
+            }
+            continue;
+        };
+        whole += 1;
+        let (out, end) = chat_run(&[&bytes]);
+        end.unwrap();
+        let (said, finish) = chat_heard(&out);
+        let plain = to_chat_caller(&source);
+        let message = &plain["choices"][0]["message"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        // Some of this one's deltas have been left out of the recording.
+        let shortened = name.contains("-phase-");
+        let whole_text = if shortened {
+            "Got it\n\nHere are a few **AI".to_owned()
+        } else {
+            text(&message["content"])
+        };
+        assert_eq!(text(&said["content"]), whole_text, "{name}");
+        assert_eq!(
+            text(&said["reasoning_content"]),
+            text(&message["reasoning_content"]),
+            "{name}"
+        );
+        let calls: Vec<Value> = message["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|call| {
+                json!([
+                    call["id"],
+                    call["function"]["name"],
+                    call["function"]["arguments"]
+                ])
+            })
+            .collect();
+        assert_eq!(
+            said["calls"].as_array().cloned().unwrap_or_default(),
+            calls,
+            "{name}"
+        );
+        assert_eq!(finish, plain["choices"][0]["finish_reason"], "{name}");
+        assert_eq!(said["usage"], plain["usage"], "{name}");
+
+        let (out, end) = messages_run(&[&bytes]);
+        end.unwrap();
+        let heard = messages_heard(&out);
+        let plain = to_messages_caller(&source);
+        for field in ["content", "stop_reason", "usage"] {
+            if !(shortened && field == "content") {
+                assert_eq!(heard[field], plain[field], "{name} {field}");
+            }
+        }
+        for step in [1, 13] {
+            let chunks: Vec<&[u8]> = bytes.chunks(step).collect();
+            assert!(messages_run(&chunks).0 == out, "{name} in pieces of {step}");
+            assert!(
+                chat_run(&chunks).0 == chat_run(&[&bytes]).0,
+                "{name} in pieces of {step}"
+            );
+        }
+        let crlf = String::from_utf8(bytes)
+            .unwrap()
+            .replace("\r\n", "\n")
+            .replace('\n', "\r\n");
+        assert!(messages_run(&[crlf.as_bytes()]).0 == out, "{name}");
+    }
+    assert!(whole >= 7, "{whole}");
+}
+
+#[test]
+fn recorded_answers_are_answers_in_both_formats() {
+    for (name, bytes) in recordings(".json") {
+        if name.contains("-error-") {
+            assert!(
+                into_chat(&bytes, &CX).is_err() && into_messages(&bytes, "v", &CX).is_err(),
+                "{name}"
+            );
+            continue;
+        }
+        let source: Value = serde_json::from_slice(&bytes).unwrap();
+        let calls = |kind: &str| {
+            source["output"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|item| item["type"] == kind)
+                .count()
+        };
+        let chat = to_chat_caller(&source);
+        let message = &chat["choices"][0]["message"];
+        assert_eq!(
+            message["tool_calls"].as_array().map_or(0, Vec::len),
+            calls("function_call"),
+            "{name}"
+        );
+        let messages = to_messages_caller(&source);
+        let blocks = messages["content"].as_array().unwrap();
+        assert_eq!(
+            blocks
+                .iter()
+                .filter(|block| block["type"] == "tool_use")
+                .count(),
+            calls("function_call"),
+            "{name}"
+        );
+        assert_eq!(
+            messages["usage"]["output_tokens"], source["usage"]["output_tokens"],
+            "{name}"
+        );
+        assert_eq!(
+            chat["usage"]["prompt_tokens"], source["usage"]["input_tokens"],
+            "{name}"
+        );
+    }
+}
+
+fn stream(events: &[Value]) -> Vec<u8> {
+    let mut stream = String::new();
+    for event in events {
+        stream += &format!("data: {event}\n\n");
+    }
+    stream.into_bytes()
+}
+
+fn created() -> Value {
+    json!({"type": "response.created", "response": {"id": "resp_v", "model": "gpt", "output": [], "usage": null}})
+}
+
+fn added(index: u64, item: Value) -> Value {
+    json!({"type": "response.output_item.added", "output_index": index, "item": item})
+}
+
+fn done(index: u64, item: Value) -> Value {
+    json!({"type": "response.output_item.done", "output_index": index, "item": item})
+}
+
+fn completed(output: Value) -> Value {
+    json!({"type": "response.completed", "response": response(output)})
+}
+
+fn call(arguments: &str) -> Value {
+    json!({"type": "function_call", "id": "x", "call_id": "c", "name": "f", "arguments": arguments})
+}
+
+#[test]
+fn r83_arguments_come_once_wherever_they_stand() {
+    let delta = |piece: &str| json!({"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "y", "delta": piece});
+    let said = json!({"type": "response.function_call_arguments.done", "output_index": 0, "arguments": "{\"n\":1}"});
+    let full = call("{\"n\":1}");
+    for events in [
+        vec![
+            created(),
+            added(0, call("")),
+            delta("{\"n\""),
+            delta(":1}"),
+            said.clone(),
+            done(0, full.clone()),
+            completed(json!([full])),
+        ],
+        vec![
+            created(),
+            added(0, call("")),
+            said.clone(),
+            done(0, full.clone()),
+            completed(json!([full])),
+        ],
+        vec![
+            created(),
+            added(0, call("")),
+            done(0, full.clone()),
+            completed(json!([])),
+        ],
+        vec![created(), done(0, full.clone()), completed(json!([full]))],
+        vec![
+            created(),
+            json!({"type": "response.of_tomorrow", "output_index": "?"}),
+            completed(json!([full])),
+            delta("late"),
+        ],
+    ] {
+        let bytes = stream(&events);
+        let (out, end) = chat_run(&[&bytes]);
+        end.unwrap();
+        let (said, finish) = chat_heard(&out);
+        assert_eq!(
+            (&said["calls"], finish),
+            (&json!([["c", "f", "{\"n\":1}"]]), json!("tool_calls"))
+        );
+        let (out, end) = messages_run(&[&bytes]);
+        end.unwrap();
+        assert_eq!(
+            messages_heard(&out)["content"],
+            json!([{"type": "tool_use", "id": "c", "name": "f", "input": {"n": 1}}])
+        );
+    }
+    let none = stream(&[
+        created(),
+        added(0, call("")),
+        done(0, call("")),
+        completed(json!([])),
+    ]);
+    assert_eq!(chat_heard(&chat_run(&[&none]).0).0["calls"][0][2], "{}");
+    assert_eq!(
+        messages_heard(&messages_run(&[&none]).0)["content"][0]["input"],
+        json!({})
+    );
+}
+
+#[test]
+fn r85_what_interleaves_waits_toward_messages_alone() {
+    let text = |piece: &str| json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece});
+    let thought = |piece: &str| json!({"type": "response.reasoning_text.delta", "output_index": 0, "content_index": 0, "delta": piece});
+    let sealed = json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "h1h2"}], "encrypted_content": "e"});
+    let bytes = stream(&[
+        created(),
+        added(0, json!({"type": "reasoning", "summary": []})),
+        thought("h1"),
+        added(1, json!({"type": "message", "content": []})),
+        text("a"),
+        thought("h2"),
+        text("b"),
+        done(1, message("ab")),
+        done(0, sealed),
+        completed(json!([])),
+    ]);
+    let (said, _) = chat_heard(&chat_run(&[&bytes]).0);
+    assert_eq!(
+        (&said["content"], &said["reasoning_content"]),
+        (&json!("ab"), &json!("h1h2"))
+    );
+    let heard = messages_heard(&messages_run(&[&bytes]).0);
+    assert_eq!(
+        (&heard["content"][0]["thinking"], &heard["content"][1]),
+        (&json!("h1h2"), &json!({"type": "text", "text": "ab"}))
+    );
+    assert!(
+        heard["content"][0]["signature"]
+            .as_str()
+            .unwrap()
+            .starts_with("tg1.")
+    );
+}
+
+#[test]
+fn r86_r87_how_a_stream_ends() {
+    let mut cut = completed(json!([message("a")]));
+    cut["type"] = json!("response.incomplete");
+    cut["response"]["status"] = json!("incomplete");
+    cut["response"]["incomplete_details"] = json!({"reason": "max_output_tokens"});
+    let bytes = stream(&[created(), cut]);
+    assert_eq!(chat_heard(&chat_run(&[&bytes]).0).1, "length");
+    assert_eq!(
+        messages_heard(&messages_run(&[&bytes]).0)["stop_reason"],
+        "max_tokens"
+    );
+    let flat = json!({"type": "error", "code": "server_error", "message": "x", "param": null});
+    let nested = json!({"type": "error", "error": {"type": "server_error", "code": "server_error", "message": "x"}});
+    let failed = json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": "server_error", "message": "x"}}});
+    for ending in [vec![flat], vec![nested], vec![failed], vec![]] {
+        let mut events = vec![created(), added(0, json!({"type": "message"}))];
+        events.extend(ending);
+        for (out, end) in [
+            chat_run(&[&stream(&events)]),
+            messages_run(&[&stream(&events)]),
+        ] {
+            assert!(matches!(
+                end,
+                Err(Error::VendorUnavailable(_) | Error::VendorBroken(_))
+            ));
+            let text = String::from_utf8_lossy(&out);
+            assert!(!text.contains("[DONE]") && !text.contains("message_stop"));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is known of an answer of which there is too much.
+
+use std::sync::Arc;
+
+use http::Uri;
+use tower::{ServiceBuilder, ServiceExt};
+
+use super::*;
+use crate::{
+    body,
+    call::{Operation, Priced},
+    model::{Model, Route, Vendor},
+    parse,
+    price::{Price, PriceList},
+    usage::{Reading, Usage},
+};
+
+/// What is known of a call of the responses format that a chat vendor answers so, and its error.
+async fn answered(answer: String) -> (Reading, Option<Error>) {
+    let endpoint = Uri::from_static("https://vendor.example/v1");
+    let key = Format::Chat.credential("our key").unwrap();
+    let vendor = Vendor::new("vendor", Format::Chat, endpoint, key);
+    let route = Arc::new(Route::new(vendor, "large-2"));
+    let body = Bytes::from_static(br#"{"model":"large","input":"Hello"}"#);
+    let meter = Meter::default();
+    let priced = Priced {
+        call: Arc::new(parse::call(Operation::Responses, &body, 100).unwrap()),
+        model: Arc::new(Model::new("large", 4096).route(Arc::clone(&route))),
+        prices: PriceList::from(Price::default()),
+        output_tokens: 100,
+        meter: meter.clone(),
+    };
+    let vendor = move |req: Request<Outbound>| {
+        // What whoever meters the vendor's bytes has read.
+        req.body().meter.update(|reading| {
+            reading.dispatched = true;
+            reading.usage = Some(Usage {
+                input: 9,
+                output: 5,
+                ..Usage::default()
+            });
+            reading.end = Some(End::Finished);
+        });
+        let answer = answer.clone();
+        async { Ok::<_, Error>(Response::new(body::full(answer))) }
+    };
+    let service = ServiceBuilder::new()
+        .layer(TranslateLayer::new())
+        .service_fn(vendor);
+    let attempt = Attempt {
+        priced,
+        route,
+        credential: 0,
+    };
+    let failure = service.oneshot(Request::new(attempt)).await.err();
+    (meter.read(), failure)
+}
+
+#[tokio::test]
+async fn too_many_calls_are_charged_and_an_answer_that_is_none_is_not() {
+    let call = |n: usize| {
+        format!(r#"{{"id":"c{n}","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}"#)
+    };
+    let with = |calls: usize| {
+        let calls = (0..calls).map(call).collect::<Vec<_>>().join(",");
+        format!(
+            r#"{{"id":"1","model":"m","choices":[{{"index":0,"finish_reason":"tool_calls","message":{{"role":"assistant","tool_calls":[{calls}]}}}}]}}"#
+        )
+    };
+    let (reading, failure) = answered(with(1)).await;
+    assert!(
+        failure.is_none() && reading.end == Some(End::Finished),
+        "{failure:?}"
+    );
+    let (reading, failure) = answered(with(5000)).await;
+    assert!(
+        matches!(failure, Some(Error::VendorBroken(_))),
+        "{failure:?}"
+    );
+    assert!(reading.dispatched && reading.usage.is_some());
+    assert_eq!(reading.end, Some(End::VendorCut));
+    let (reading, failure) = answered(r#"{"choices":7}"#.to_owned()).await;
+    assert!(failure.is_some());
+    assert!(!reading.dispatched && reading.usage.is_none());
+}

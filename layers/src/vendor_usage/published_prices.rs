@@ -1,0 +1,182 @@
+//! What vendors say that calls used (`usages.jsonl`, recorded and made from their documentation, each with its source) at
+//! what they publish that it costs (`prices.json`, each with its source), against a calculator that shares no line with the
+//! code: charges are equal to the micro-ruble.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{MessagesUsage, chat_usage};
+use crate::{
+    format::Format,
+    price::{Class, Condition, Price, PriceList, Rate},
+};
+
+/// By class.
+type Numbers<T> = BTreeMap<String, T>;
+
+#[derive(Deserialize)]
+struct Published {
+    usual: Numbers<String>,
+    rules: Vec<PublishedRule>,
+}
+
+#[derive(Deserialize)]
+struct PublishedRule {
+    when: Condition,
+    rates: Numbers<String>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    list: String,
+    format: String,
+    /// Of a stream: one behind the other.
+    usage: Vec<Box<serde_json::value::RawValue>>,
+    service_tier: Option<String>,
+    /// As a bookkeeper reads it.
+    counts: Numbers<u64>,
+    /// The condition that is met.
+    #[serde(default)]
+    rule: String,
+    exchange_rate: String,
+    multiplier: String,
+    from: String,
+}
+
+/// A decimal text in billionths.
+fn billionths(text: &str) -> i128 {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    assert!(fraction.len() <= 9, "{text}");
+    format!("{whole}{fraction:0<9}").parse().unwrap()
+}
+
+/// Micro-rubles for a million tokens, or for a call: rounded up, as the catalog shows them.
+fn rate(row: &Row, usd: &str) -> i128 {
+    let product = billionths(usd) * billionths(&row.exchange_rate) / 1000
+        * billionths(&row.multiplier)
+        / 1000;
+    // 10⁻⁹ · 10⁻⁶ · 10⁻⁶ of a ruble; the divisions are of what has six digits.
+    (product + 999_999_999_999_999) / 1_000_000_000_000_000
+}
+
+/// Micro-rubles, rounded up once.
+fn reckoned(row: &Row, rates: &Numbers<String>) -> i128 {
+    let mut sum = 0;
+    for (class, count) in &row.counts {
+        let unit = if class == "web_search_call" {
+            1_000_000
+        } else {
+            1
+        };
+        sum += i128::from(*count) * rate(row, &rates[class]) * unit;
+    }
+    (sum + 999_999) / 1_000_000
+}
+
+fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
+    let of = |class: &str| {
+        let micro = rate(row, rates.get(class)?);
+        Some(Rate::new(u64::try_from(micro).unwrap()))
+    };
+    Price {
+        input: of("input").unwrap(),
+        cached_input: of("cached_input").unwrap(),
+        output: of("output").unwrap(),
+        cache_write: of("cache_write").unwrap(),
+        classes: Class::ALL
+            .into_iter()
+            .map(|class| (class, of(class.name())))
+            .collect(),
+        condition,
+        ..Price::default()
+    }
+}
+
+fn said(row: &Row) -> super::VendorUsage {
+    let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
+    let format = match &*row.format {
+        "chat" => Format::Chat,
+        _ => Format::Messages,
+    };
+    match format {
+        Format::Messages => {
+            let mut all = MessagesUsage::default();
+            for usage in &row.usage {
+                all.replace_by(MessagesUsage::of(usage.get()).unwrap());
+            }
+            all.counts().unwrap()
+        }
+        // The last chunk has all of it.
+        _ => chat_usage(row.usage.last().unwrap().get())
+            .unwrap()
+            .served_as(tier.as_deref()),
+    }
+}
+
+#[test]
+fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
+    let lists: BTreeMap<String, Published> =
+        serde_json::from_str(include_str!("prices.json")).unwrap();
+    let rows: Vec<Row> = include_str!("usages.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(rows.len() >= 60, "{}", rows.len());
+    let mut met = std::collections::BTreeSet::new();
+    for (number, row) in (1..).zip(&rows) {
+        let list = &lists[&row.list];
+        let name = format!("usages.jsonl:{number}: {}", row.from);
+        let conditions: Vec<_> = list.rules.iter().map(|rule| rule.when).collect();
+        assert_eq!(crate::price::ambiguous(&conditions), None, "{name}");
+        let prices = PriceList::from(price(row, &list.usual, Condition::default())).rules(
+            list.rules
+                .iter()
+                .map(|rule| price(row, &rule.rates, rule.when)),
+        );
+        let said = said(row);
+        assert!(!said.suspect && !said.unknown, "{name}: {said:?}");
+        let charge = prices.charge(said.usage, &said.served);
+        assert!(!charge.unpriced, "{name}: {charge:?}");
+        assert_eq!(charge.price.condition.to_string(), row.rule, "{name}");
+        let rates = list
+            .rules
+            .iter()
+            .find(|rule| rule.when.to_string() == row.rule);
+        let rates = rates.map_or(&list.usual, |rule| &rule.rates);
+        assert_eq!(
+            i128::from(charge.cost.micro()),
+            reckoned(row, rates),
+            "{name}: {charge:?}"
+        );
+        // And again by what the receipt keeps.
+        assert_eq!(charge.price.cost(&charge.usage), charge.cost, "{name}");
+        let usage = charge.usage;
+        let four = [
+            ("input", usage.input),
+            ("cached_input", usage.cached_input),
+            ("cache_write", usage.cache_write),
+            ("output", usage.output),
+        ];
+        let others = usage
+            .classes
+            .iter()
+            .map(|(class, count)| (class.name(), count));
+        let counts: Numbers<u64> = four
+            .into_iter()
+            .chain(others)
+            .filter(|(_, count)| *count > 0)
+            .map(|(class, count)| (class.to_owned(), count))
+            .collect();
+        assert_eq!(counts, row.counts, "{name}");
+        met.extend(row.counts.keys().cloned());
+        met.insert(row.rule.clone());
+    }
+    // No class, and no word that a price hangs on, is missing from the table.
+    for class in Class::ALL {
+        assert!(met.contains(class.name()), "{class}");
+    }
+    for rule in lists.values().flat_map(|list| &list.rules) {
+        assert!(met.contains(&rule.when.to_string()), "{}", rule.when);
+    }
+}
