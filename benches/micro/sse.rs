@@ -26,9 +26,15 @@ use tokio::runtime::Runtime;
 use tollgate_layers::{
     Error,
     call::{Format, Outbound},
+    facts::RequestNumber,
+    model::ModelKind,
     passthrough::{PassthroughLayer, usage::Reader},
     sse::{Event, Splitter},
-    translate::{chat, messages, wire::AnswerCx},
+    translate::{
+        chat, messages,
+        responses::{Asked, ChatEvents},
+        wire::AnswerCx,
+    },
     usage::Meter,
 };
 use tower::{Layer, ServiceExt};
@@ -57,6 +63,7 @@ fn main() {
         reader(&mut group, name, &chunks);
         passthrough(&mut group, &runtime, name, &chunks);
         translated(&mut group, name, &chunks);
+        to_responses(&mut group, name, &chunks);
     }
     from_messages(&mut group);
     group.finish();
@@ -96,6 +103,27 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
         |bencher| {
             bencher.iter(|| {
                 let mut events = messages::Events::new(ANSWER);
+                let mut out = BytesMut::new();
+                split(chunks, |event| {
+                    events.event(&event, &mut out).expect("a good event")
+                });
+                events.end(&mut out).expect("a whole stream");
+                black_box(out)
+            });
+        },
+    );
+}
+
+/// The same chunks to a caller of the responses format, which is told the answer again at its end.
+fn to_responses(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+    let number = RequestNumber::now_v7().uuid().simple();
+    let body = br#"{"model":"m","input":"x","stream":true}"#;
+    let asked = Asked::read(body, number, ANSWER.created, "vendor").expect("it is a request");
+    group.bench_function(
+        format!("splitter and translation to responses, {name}"),
+        |bencher| {
+            bencher.iter(|| {
+                let mut events = ChatEvents::new(asked.clone());
                 let mut out = BytesMut::new();
                 split(chunks, |event| {
                     events.event(&event, &mut out).expect("a good event")
@@ -190,6 +218,7 @@ fn outbound(strip_usage: bool) -> Outbound {
         body: Bytes::new().into(),
         stream: true,
         choices: 1,
+        kind: ModelKind::Chat,
         strip_usage,
         meter: Meter::default(),
     }

@@ -106,12 +106,16 @@ impl<'a> AccountAnswer<'a> {
     }
 }
 
-/// A receipt, with its time as text too.
+/// A receipt, with its time as text too, and what is left of the charge behind the vendor's cost, where that is known.
 #[derive(Serialize)]
 pub(super) struct ReceiptAnswer<'a> {
     at: String,
     #[serde(flatten)]
     receipt: &'a Receipt,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    margin_rub: Option<MicroRub>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_rule: Option<&'a str>,
 }
 
 impl<'a> From<&'a Receipt> for ReceiptAnswer<'a> {
@@ -119,6 +123,11 @@ impl<'a> From<&'a Receipt> for ReceiptAnswer<'a> {
         Self {
             at: rfc3339(receipt.at_ms),
             receipt,
+            margin_rub: receipt
+                .item
+                .vendor_cost_rub
+                .and_then(|cost| receipt.charged_rub.checked_sub(cost)),
+            price_rule: (receipt.item.price.as_ref()).and_then(|price| price.rule.as_deref()),
         }
     }
 }

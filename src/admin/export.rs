@@ -8,7 +8,7 @@
 //! {"kind":"end","accounts":…,"lines":…}      lines counts all, this one too
 //! ```
 
-use std::{sync::Arc, vec};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -17,7 +17,10 @@ use tollgate_layers::{
     error::BoxError,
     key::AccountId,
     money::MicroRub,
-    reserve::ledger::{AccountBooks, AccountView, BookError, JournalPart, LedgerAdmin, OpenHold},
+    reserve::{
+        copy,
+        ledger::{AccountBooks, AccountView, JournalPages, LedgerAdmin, OpenHold},
+    },
 };
 
 use super::{
@@ -72,7 +75,7 @@ impl Admin {
 struct Export {
     store: AnyLedger,
     stage: Stage,
-    accounts: vec::IntoIter<AccountId>,
+    accounts: copy::Export,
     accounts_done: u64,
     lines: u64,
     piece: Vec<u8>,
@@ -82,16 +85,8 @@ struct Export {
 enum Stage {
     Header { made_at_ms: u64 },
     Account,
-    Journal(Reading),
+    Journal(JournalPages),
     Done,
-}
-
-/// An account's journal, read so far.
-#[derive(Debug)]
-struct Reading {
-    account: AccountId,
-    end: String,
-    after: Option<String>,
 }
 
 impl Export {
@@ -99,7 +94,7 @@ impl Export {
         Self {
             store,
             stage: Stage::Header { made_at_ms: now_ms },
-            accounts: accounts.into_iter(),
+            accounts: copy::Export::of(accounts),
             accounts_done: 0,
             lines: 0,
             piece: Vec::new(),
@@ -144,8 +139,12 @@ impl Export {
                 self.stage = Stage::Account;
                 self.write(&header)
             }
-            Stage::Account => match self.accounts.next() {
-                Some(account) => self.begin(account).await,
+            Stage::Account => match self.accounts.next(&self.store).await? {
+                Some(books) => {
+                    self.stage = Stage::Journal(JournalPages::up_to(&books));
+                    self.accounts_done += 1;
+                    self.write(&AccountLine::from(&books))
+                }
                 None => {
                     let end = End {
                         kind: "end",
@@ -156,38 +155,15 @@ impl Export {
                     self.write(&end)
                 }
             },
-            Stage::Journal(reading) => {
-                let part = JournalPart {
-                    after: reading.after.as_deref(),
-                    end: Some(&reading.end),
-                    ..JournalPart::whole()
-                };
-                let page = self.store.journal(&reading.account, &part).await?;
-                reading.after = page.next;
-                if reading.after.is_none() {
+            Stage::Journal(pages) => match pages.next(&self.store).await? {
+                Some(lines) => lines.iter().try_for_each(|line| self.write(line)),
+                None => {
                     self.stage = Stage::Account;
+                    Ok(())
                 }
-                page.lines.iter().try_for_each(|line| self.write(line))
-            }
+            },
             Stage::Done => Ok(()),
         }
-    }
-
-    async fn begin(&mut self, account: AccountId) -> Result<(), BoxError> {
-        let books = match self.store.books(&account).await {
-            Ok(books) => books,
-            // An id that was taken for an account that was never made.
-            Err(BookError::NotFound) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        self.write(&AccountLine::from(&books))?;
-        self.accounts_done += 1;
-        self.stage = Stage::Journal(Reading {
-            account,
-            end: books.journal_end,
-            after: None,
-        });
-        Ok(())
     }
 
     fn write(&mut self, line: &impl Serialize) -> Result<(), BoxError> {

@@ -213,6 +213,12 @@ struct Sums {
     loss_rub: Rubles,
     /// Of the calls, those whose usage is an estimate.
     estimated_calls: u64,
+    /// Of the calls, those of which it is known what the vendor takes. The next two are of these alone.
+    cost_known_calls: u64,
+    /// What the vendors take; null where that is known of no call.
+    vendor_cost_rub: Option<Rubles>,
+    /// What was charged for the same calls, less that.
+    margin_rub: Option<Rubles>,
 }
 
 /// Micro-rubles of many accounts: their sum may exceed the largest amount of one.
@@ -263,6 +269,13 @@ impl Sums {
         self.charged_rub.0 += i128::from(receipt.charged_rub.micro());
         self.loss_rub.0 += i128::from(receipt.loss_rub.micro());
         self.estimated_calls += u64::from(receipt.item.estimated);
+        if let Some(cost) = receipt.item.vendor_cost_rub {
+            let cost = i128::from(cost.micro());
+            self.cost_known_calls += 1;
+            self.vendor_cost_rub.get_or_insert_default().0 += cost;
+            let charged = i128::from(receipt.charged_rub.micro());
+            self.margin_rub.get_or_insert_default().0 += charged - cost;
+        }
     }
 }
 
@@ -391,11 +404,11 @@ mod tests {
     #[test]
     fn rows_are_sorted_by_the_words_of_the_group() {
         let mut report = Report::of(&UsageQuery::parse(Some("group=day,model")).unwrap());
-        for (at_ms, model, charged, estimated) in [
-            (86_400_000, "a", 5, false),
-            (0, "b", 1_000_000, true),
-            (86_399_999, "a", 2, false),
-            (86_400_001, "a", 3, true),
+        for (at_ms, model, charged, estimated, vendor_cost) in [
+            (86_400_000, "a", 5, false, Some(7)),
+            (0, "b", 1_000_000, true, Some(400_000)),
+            (86_399_999, "a", 2, false, None),
+            (86_400_001, "a", 3, true, None),
         ] {
             let receipt = Receipt {
                 number: RequestNumber::now_v7(),
@@ -416,16 +429,22 @@ mod tests {
                         ..Usage::default()
                     },
                     estimated,
+                    vendor_cost_rub: vendor_cost.map(MicroRub::new),
                     ..Item::new(model, "v", End::Finished)
                 },
             };
             report.add(&receipt).unwrap();
         }
-        let sums = |calls: u64, charged: &str, loss: &str, estimated: u64| {
+        let sums = |calls: u64,
+                    charged: &str,
+                    loss: &str,
+                    estimated: u64,
+                    known: (u64, Value, Value)| {
             json!({
                 "calls": calls,
                 "usage": {"input": calls, "cached_input": 2 * calls, "cache_write": 3 * calls, "output": 4 * calls},
                 "charged_rub": charged, "loss_rub": loss, "estimated_calls": estimated,
+                "cost_known_calls": known.0, "vendor_cost_rub": known.1, "margin_rub": known.2,
             })
         };
         let row = |day: &str, model: &str, mut sums: Value| {
@@ -438,11 +457,11 @@ mod tests {
             json!({
                 "since": null, "until": null, "group": ["day", "model"],
                 "rows": [
-                    row("1970-01-01", "a", sums(1, "0.000002", "0.000001", 0)),
-                    row("1970-01-01", "b", sums(1, "1.00", "0.000001", 1)),
-                    row("1970-01-02", "a", sums(2, "0.000008", "0.000002", 1)),
+                    row("1970-01-01", "a", sums(1, "0.000002", "0.000001", 0, (0, Value::Null, Value::Null))),
+                    row("1970-01-01", "b", sums(1, "1.00", "0.000001", 1, (1, "0.40".into(), "0.60".into()))),
+                    row("1970-01-02", "a", sums(2, "0.000008", "0.000002", 1, (1, "0.000007".into(), "-0.000002".into()))),
                 ],
-                "total": sums(4, "1.00001", "0.000004", 2),
+                "total": sums(4, "1.00001", "0.000004", 2, (2, "0.400007".into(), "0.599998".into())),
             })
         );
     }

@@ -3,6 +3,7 @@
 //! It renders nothing and imports no endpoint: what they make of a snapshot they hand in as
 //! [`Renderers`](documents::Renderers), and it is swapped with the snapshot.
 
+mod customers;
 pub mod documents;
 pub mod prices;
 pub mod rate_feed;

@@ -3,10 +3,12 @@
 //! The only place that multiplies a price. A price under a condition, or of a list for some customers, is computed
 //! here too, by the [`Markup`] that holds for it.
 
+use std::sync::Arc;
+
 use rust_decimal::Decimal;
 use tollgate_layers::price::{Condition, Price, PriceList, Rate, Rates, RouteCost};
 
-use crate::config::{ModelConfig, RouteCostConfig, UsdtRates};
+use crate::config::{CustomerRule, ModelConfig, RouteCostConfig, UsdtRates};
 
 /// What stands between base prices and what is asked for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,24 +28,40 @@ impl Markup {
             multiplier: Decimal::ONE,
             ..*self
         };
-        let usual = self.price(&usdt.usual, exchange_rate)?;
-        let rules = usdt.rules.iter().map(|(condition, rates)| {
-            Some(Price {
-                condition: *condition,
-                ..self.price(rates, exchange_rate)?
-            })
-        });
         let costs = usdt.costs.iter().map(|route| {
             Some(RouteCost {
                 vendor: route.vendor.clone(),
                 model: route.model.clone(),
-                prices: cost.price(&route.usdt_mtok, exchange_rate)?.into(),
+                prices: cost.list(&route.usdt_mtok, &route.rules, None, exchange_rate)?,
+            })
+        });
+        let costs: Vec<_> = costs.collect::<Option<_>>()?;
+        let rule = usdt.rule.as_ref();
+        let prices = self.list(&usdt.usual, &usdt.rules, rule, exchange_rate)?;
+        let prices = prices.costs(costs);
+        Some(prices.unpriced_call(self.rate(UNPRICED_CALL_USDT, exchange_rate)?))
+    }
+
+    fn list(
+        &self,
+        usual: &UsdtRates,
+        rules: &[(Condition, UsdtRates)],
+        customers_rule: Option<&Arc<str>>,
+        exchange_rate: Decimal,
+    ) -> Option<PriceList> {
+        let usual = Price {
+            rule: customers_rule.cloned(),
+            ..self.price(usual, exchange_rate)?
+        };
+        let rules = rules.iter().map(|(condition, rates)| {
+            Some(Price {
+                condition: *condition,
+                rule: customers_rule.cloned(),
+                ..self.price(rates, exchange_rate)?
             })
         });
         let rules: Vec<_> = rules.collect::<Option<_>>()?;
-        let costs: Vec<_> = costs.collect::<Option<_>>()?;
-        let prices = PriceList::from(usual).rules(rules).costs(costs);
-        Some(prices.unpriced_call(self.rate(UNPRICED_CALL_USDT, exchange_rate)?))
+        Some(PriceList::from(usual).rules(rules))
     }
 
     fn price(&self, usdt: &UsdtRates, exchange_rate: Decimal) -> Option<Price> {
@@ -106,6 +124,22 @@ pub struct ModelUsdt {
     pub rules: Vec<(Condition, UsdtRates)>,
     /// What the vendors take.
     pub costs: Vec<RouteCostConfig>,
+    /// The customers' rule that they are of; `None`: everybody's.
+    pub rule: Option<Arc<str>>,
+}
+
+impl ModelUsdt {
+    /// Those of a model by a customers' rule.
+    #[must_use]
+    pub fn by_rule(config: &ModelConfig, rule: &CustomerRule) -> Self {
+        let mut usdt = Self::from(config);
+        if let Some((usual, rules)) = &rule.base {
+            usdt.usual = *usual;
+            usdt.rules.clone_from(rules);
+        }
+        usdt.rule = Some(Arc::clone(&rule.name));
+        usdt
+    }
 }
 
 impl From<&ModelConfig> for ModelUsdt {
@@ -114,6 +148,7 @@ impl From<&ModelConfig> for ModelUsdt {
             usual: config.usdt_mtok,
             rules: config.price_rules.clone(),
             costs: config.route_costs.clone(),
+            rule: None,
         }
     }
 }
@@ -137,6 +172,7 @@ mod tests {
             usual,
             rules: Vec::new(),
             costs: Vec::new(),
+            rule: None,
         }
     }
 

@@ -10,13 +10,15 @@ use foldhash::fast::FixedState;
 use rust_decimal::Decimal;
 use tokio::time::Instant;
 use tollgate_layers::{
-    model::{Found, Model, Models, Vendor},
-    price::{Price, PriceList},
+    key::AccountId,
+    model::{Found, Model, ModelKind, Models, Vendor},
+    price::PriceList,
     reserve::ledger::TariffVersion,
     respond::Language,
 };
 
 use super::{
+    customers::{Customers, OwnPrices},
     documents::{CatalogView, Document, ModelView, PriceDocuments, PublicUrls, Renderers},
     prices::{Markup, ModelUsdt},
 };
@@ -94,14 +96,11 @@ impl Live {
 
 impl Models for Live {
     fn find_model(&self, id: &str) -> Found {
-        let snapshot = self.snapshot.load();
-        let Some(entry) = snapshot.entry(id) else {
-            return Found::Unknown;
-        };
-        match (&entry.prices, snapshot.rate()) {
-            (Some(prices), Some(_)) => Found::Callable(Arc::clone(&entry.model), prices.clone()),
-            _ => Found::Unpriced,
-        }
+        self.snapshot.load().find(id, None)
+    }
+
+    fn find_model_for(&self, id: &str, payer: &AccountId) -> Found {
+        self.snapshot.load().find(id, Some(payer))
     }
 
     fn similar(&self, id: &str) -> Option<String> {
@@ -150,6 +149,8 @@ pub struct Snapshot {
     entries: Vec<Entry>,
     /// Callers only look up here: what they ask for cannot fill it with names that collide.
     places: Arc<HashMap<String, usize, FixedState>>,
+    /// Whose prices are not everybody's; `None`: nobody's.
+    customers: Option<Arc<Customers>>,
     version: TariffVersion,
     markup: Markup,
     rate_age_max: Duration,
@@ -170,7 +171,12 @@ impl Snapshot {
         renderers: Renderers,
     ) -> Self {
         let config = &config.live;
-        let entries: Vec<Entry> = config.models.iter().map(Entry::new).collect();
+        let mut entries: Vec<Entry> = config.models.iter().map(Entry::new).collect();
+        let customers = Customers::new(config, version, |model, prices| {
+            let own = &mut entries[model].own;
+            own.push(prices);
+            own.len() - 1
+        });
         let places = entries
             .iter()
             .enumerate()
@@ -192,6 +198,7 @@ impl Snapshot {
             openapi: (renderers.openapi)(&urls),
             entries,
             places: Arc::new(places),
+            customers: customers.map(Arc::new),
             version,
             markup,
             rate_age_max: config.rate.age_max,
@@ -230,18 +237,22 @@ impl Snapshot {
         entries.filter(costed).map(|entry| &entry.model)
     }
 
-    /// The same as they are listed for a key.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+    /// The same as they are listed for a key of this account, at its own prices.
+    pub(crate) fn listed(&self, payer: &AccountId) -> impl Iterator<Item = Listed<'_>> {
         let language = self.urls.language;
-        self.models()
-            .zip(&self.entries)
-            .map(move |((model, price), entry)| Listed {
-                id: &model.id,
-                display_name: entry.display_name.as_deref().unwrap_or(&model.id),
-                description: entry.description.as_deref(),
-                price: price.map(|prices| &*prices.usual),
-                language,
-            })
+        let fresh = self.rate().is_some();
+        let row = self.row(payer);
+        let entries = self.entries.iter().enumerate();
+        entries.map(move |(place, entry)| Listed {
+            id: &entry.model.id,
+            kind: entry.model.kind,
+            display_name: entry.display_name.as_deref().unwrap_or(&entry.model.id),
+            description: entry.description.as_deref(),
+            prices: entry
+                .prices_at(row.and_then(|row| row[place]))
+                .filter(|_| fresh),
+            language,
+        })
     }
 
     /// The vendor of each route of each model; one comes as often as it has routes.
@@ -263,8 +274,21 @@ impl Snapshot {
         &self.openapi
     }
 
-    fn entry(&self, id: &str) -> Option<&Entry> {
-        self.entries.get(*self.places.get(id)?)
+    fn find(&self, id: &str, payer: Option<&AccountId>) -> Found {
+        let Some(&place) = self.places.get(id) else {
+            return Found::Unknown;
+        };
+        let entry = &self.entries[place];
+        let row = payer.and_then(|payer| self.row(payer));
+        match (entry.prices_at(row.and_then(|row| row[place])), self.rate()) {
+            (Some(prices), Some(_)) => Found::Callable(Arc::clone(&entry.model), prices.clone()),
+            _ => Found::Unpriced,
+        }
+    }
+
+    /// Where each model's prices for an account stand; `None`: everybody's.
+    fn row(&self, payer: &AccountId) -> Option<&[Option<usize>]> {
+        self.customers.as_ref().map(|it| it.row(payer))
     }
 
     fn with_rate(&self, reading: RateReading) -> Self {
@@ -282,6 +306,16 @@ impl Snapshot {
             // Calls that hold the old one keep sharing it.
             if prices != entry.prices {
                 entry.prices = prices;
+            }
+            for own in &mut entry.own {
+                let prices = own.markup.rubles(&own.usdt, reading.rate);
+                if prices.is_none() {
+                    let (model, rule) = (&entry.model.id, own.usdt.rule.as_deref());
+                    tracing::error!(model, rule, rate = %reading.rate, "price out of range, model not callable");
+                }
+                if prices != own.prices {
+                    own.prices = prices;
+                }
             }
         }
         let priced = CatalogView {
@@ -303,6 +337,7 @@ impl Snapshot {
         next.priced = None;
         for entry in &mut next.entries {
             entry.prices = None;
+            entry.own.iter_mut().for_each(|own| own.prices = None);
         }
         next
     }
@@ -312,11 +347,12 @@ impl Snapshot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
+    pub(crate) kind: ModelKind,
     pub(crate) display_name: &'a str,
     /// What the operator says of it.
     pub(crate) description: Option<&'a str>,
-    /// Its price now.
-    pub(crate) price: Option<&'a Price>,
+    /// Its prices now.
+    pub(crate) prices: Option<&'a PriceList>,
     pub(crate) language: Language,
 }
 
@@ -327,12 +363,15 @@ struct Entry {
     description: Option<Arc<str>>,
     usdt: Arc<ModelUsdt>,
     prices: Option<PriceList>,
+    /// What some customers pay.
+    own: Vec<OwnPrices>,
 }
 
 impl Entry {
     fn new(config: &ModelConfig) -> Self {
         let mut model = Model::new(&*config.id, config.output_tokens_max)
             .family(&*config.family)
+            .kind(config.kind)
             .output_tokens_min(config.output_tokens_min)
             .sticky(config.sticky);
         model.output_tokens_default = config.output_tokens_default;
@@ -345,6 +384,15 @@ impl Entry {
             description: config.description.as_deref().map(Arc::from),
             usdt: Arc::new(config.into()),
             prices: None,
+            own: Vec::new(),
+        }
+    }
+
+    /// Everybody's prices, or those of a customer. Where a customer's cannot be, the model has none for it.
+    fn prices_at(&self, slot: Option<usize>) -> Option<&PriceList> {
+        match slot {
+            None => self.prices.as_ref(),
+            Some(slot) => self.own[slot].prices.as_ref(),
         }
     }
 
@@ -372,6 +420,8 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::catalog::documents::ConnectDocuments;
+
+    use tollgate_layers::price::Price;
 
     const CONFIG: &str = r#"
         base_url = "https://api.example/v1"
@@ -427,9 +477,18 @@ pub(crate) mod tests {
         live_with(BARE)
     }
 
+    /// The same, with more lines of the configuration.
+    pub(crate) fn live_of(more: &str) -> Live {
+        live_over(&format!("{CONFIG}{more}"), BARE)
+    }
+
     /// The same, with the documents of `renderers`.
     pub(crate) fn live_with(renderers: Renderers) -> Live {
-        let config = Config::parse(CONFIG, &|_| Some("sk-secret".to_owned())).unwrap();
+        live_over(CONFIG, renderers)
+    }
+
+    fn live_over(text: &str, renderers: Renderers) -> Live {
+        let config = Config::parse(text, &|_| Some("sk-secret".to_owned())).unwrap();
         let version = TariffVersion {
             id: 7,
             effective_from_ms: 1_767_323_045_678,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::admin::NOT_A_NUMBER;
 
-const RECEIPT: &[Cell] = &[
+const CALL: &[Cell] = &[
     Cell::text("number", "/number"),
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
@@ -24,26 +24,65 @@ const RECEIPT: &[Cell] = &[
     Cell::text("cached input tokens", "/usage/cached_input"),
     Cell::text("cache write tokens", "/usage/cache_write"),
     Cell::text("output tokens", "/usage/output"),
+];
+const PRICE: &[Cell] = &[
     Cell::text("usage estimated", "/estimated"),
     Cell::text("usage bounded", "/bounded"),
+    Cell::text("charged without a price", "/unpriced"),
     Cell::rubles("input, per million", "/price/input"),
     Cell::rubles("cached input, per million", "/price/cached_input"),
     Cell::rubles("cache write, per million", "/price/cache_write"),
     Cell::rubles("output, per million", "/price/output"),
+];
+const MONEY: &[Cell] = &[
+    Cell::text("above input tokens", "/price/condition/above_input_tokens"),
+    Cell::text("service tier", "/price/condition/service_tier"),
+    Cell::text("speed", "/price/condition/speed"),
+    Cell::text("inference geo", "/price/condition/inference_geo"),
     Cell::text("price version", "/price/version"),
+    Cell::text("price rule", "/price_rule"),
     Cell::rubles("rate of USDT", "/price/exchange_rate"),
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("cost", "/cost_rub"),
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),
+    Cell::rubles("vendor cost", "/vendor_cost_rub"),
+    Cell::rubles("margin", "/margin_rub"),
     Cell::text("booked", "/booked"),
 ];
+
+/// The counts and rates of the classes beside the four; a receipt has few of them.
+macro_rules! classes {
+    ($($name:literal $unit:literal),+ $(,)?) => {
+        const COUNTS: &[Cell] = &[$(Cell::text($name, concat!("/usage/classes/", $name))),+];
+        const RATES: &[Cell] = &[
+            $(Cell::rubles(concat!($name, ", ", $unit), concat!("/price/classes/", $name))),+
+        ];
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+classes! {
+    "cache_write_1h" "per million",
+    "cache_write_12h" "per million",
+    "input_audio" "per million",
+    "input_image" "per million",
+    "output_audio" "per million",
+    "output_image" "per million",
+    "web_search_call" "each",
+}
+
+/// All that a receipt may say.
+fn cells() -> Vec<Cell> {
+    [CALL, COUNTS, PRICE, RATES, MONEY].concat()
+}
 
 pub(super) async fn receipt(reach: &AdminArgs, number: RequestNumber) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call(Method::GET, &format!("/admin/v1/receipts/{number}"), None)
         .await?;
-    show::print(reach.json, &answer, |answer| facts(RECEIPT, answer))
+    show::print(reach.json, &answer, |answer| facts(&cells(), answer))
 }
 
 /// A number may come with the parentheses that it has at the end of an error.
@@ -55,8 +94,44 @@ pub(super) fn number(text: &str) -> Result<RequestNumber, String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tollgate_layers::price::Class;
 
     use super::*;
+
+    #[test]
+    fn a_receipt_shows_all_that_its_charge_is_computed_from() {
+        assert_eq!(NAMES, Class::ALL.map(Class::name));
+        let receipt = json!({
+            "usage": {"input": 10, "classes": {"web_search_call": 2}},
+            "price": {
+                "input": "1.00", "classes": {"web_search_call": "1.50"}, "condition": {"service_tier": "flex"},
+            },
+            "unpriced": true, "vendor_cost_rub": "2.00", "margin_rub": "-0.50",
+        });
+        let text = facts(&cells(), &receipt);
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| {
+                line.split("  ")
+                    .map(str::trim)
+                    .filter(|part| !part.is_empty())
+                    .collect()
+            })
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                ["input tokens", "10"],
+                ["web_search_call", "2"],
+                ["charged without a price", "true"],
+                ["input, per million", "1.00 ₽"],
+                ["web_search_call, each", "1.50 ₽"],
+                ["service tier", "flex"],
+                ["vendor cost", "2.00 ₽"],
+                ["margin", "-0.50 ₽"],
+            ]
+        );
+    }
 
     #[test]
     fn a_receipt_shows_tokens_and_money() {
@@ -65,7 +140,7 @@ mod tests {
             "bounded": true, "usage": {"input": 10, "output": 3},
             "price": {"input": "26.018751"}, "charged_rub": "0.000361"
         });
-        let text = facts(RECEIPT, &receipt);
+        let text = facts(&cells(), &receipt);
         assert!(
             text.contains("input tokens        10\n")
                 && text.contains("usage estimated     false\n")

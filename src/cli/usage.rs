@@ -86,6 +86,12 @@ const SUMS: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
     Cell::number("estimated calls", "/estimated_calls"),
 ];
+/// Of the calls of which it is known what the vendor takes.
+const MARGIN: &[Cell] = &[
+    Cell::rubles("vendor cost", "/vendor_cost_rub"),
+    Cell::rubles("margin", "/margin_rub"),
+    Cell::number("cost known", "/cost_known_calls"),
+];
 
 /// The names of the same columns where programs read them.
 const SUM_NAMES: &[&str] = &[
@@ -97,6 +103,9 @@ const SUM_NAMES: &[&str] = &[
     "charged_rub",
     "loss_rub",
     "estimated_calls",
+    "vendor_cost_rub",
+    "margin_rub",
+    "cost_known_calls",
 ];
 
 pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Failure> {
@@ -159,11 +168,17 @@ impl By {
     }
 }
 
-fn columns(by: &[By]) -> Vec<Cell> {
-    by.iter()
-        .map(|by| by.cell())
-        .chain(SUMS.iter().copied())
-        .collect()
+/// The columns of an answer. Who declares no costs has none of them.
+fn columns(by: &[By], answer: &Value) -> Vec<Cell> {
+    let margin = if cost_known(answer) == 0 { &[] } else { MARGIN };
+    let sums = SUMS.iter().chain(margin);
+    by.iter().map(|by| by.cell()).chain(sums.copied()).collect()
+}
+
+/// Of how many calls it is known what the vendor takes.
+fn cost_known(answer: &Value) -> u64 {
+    let known = answer.pointer("/total/cost_known_calls");
+    known.and_then(Value::as_u64).unwrap_or(0)
 }
 
 fn rows(answer: &Value) -> &[Value] {
@@ -176,7 +191,7 @@ fn rows(answer: &Value) -> &[Value] {
 fn text(by: &[By], answer: &Value) -> String {
     let mut rows = rows(answer).to_vec();
     if rows.is_empty() {
-        return "no call was charged there and then; --since and --until are in UTC unless they name a zone\n"
+        return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
     }
     // Not as empty as the row of the total: calls that named none.
@@ -189,19 +204,25 @@ fn text(by: &[By], answer: &Value) -> String {
     if let (Some(first), Some(total)) = (by.first(), total.as_object_mut()) {
         total.insert(first.name().into(), "total".into());
     }
+    let calls = total.get("calls").and_then(Value::as_u64).unwrap_or(0);
     rows.push(total);
-    table(&columns(by), &rows)
+    let mut text = table(&columns(by, answer), &rows);
+    let known = cost_known(answer);
+    if known > 0 && known < calls {
+        text.push_str(&format!(
+            "cost known for {known} of {calls} calls: vendor cost and margin are of these alone\n"
+        ));
+    }
+    text
 }
 
 /// RFC 4180, with plain line ends.
 fn csv(by: &[By], answer: &Value) -> String {
-    let names = by
-        .iter()
-        .map(|by| by.name())
-        .chain(SUM_NAMES.iter().copied());
+    let columns = columns(by, answer);
+    let names = by.iter().map(|by| by.name());
+    let names = names.chain(SUM_NAMES.iter().copied()).take(columns.len());
     let mut text = names.collect::<Vec<_>>().join(",");
     text.push('\n');
-    let columns = columns(by);
     for row in rows(answer) {
         let cells = columns.iter().map(|column| quoted(&column.raw(row)));
         text.push_str(&cells.collect::<Vec<_>>().join(","));
@@ -280,6 +301,36 @@ mod tests {
         let csv = csv(&[By::Session], &answer);
         let lines: Vec<_> = csv.lines().skip(1).collect();
         assert_eq!(lines, [",2,,,,,,,", "s-1,3,,,,,,,"]);
+    }
+
+    #[test]
+    fn calls_without_a_known_cost_are_told_apart() {
+        let sums = |calls: u64, known: u64, cost: Value, margin: Value| {
+            json!({
+                "model": "m", "calls": calls, "cost_known_calls": known, "vendor_cost_rub": cost, "margin_rub": margin,
+            })
+        };
+        let answer = |calls: u64| {
+            json!({
+                "rows": [sums(2, 2, "1.00".into(), "-0.25".into()), sums(calls - 2, 0, Value::Null, Value::Null)],
+                "total": sums(calls, 2, "1.00".into(), "-0.25".into()),
+            })
+        };
+        let text = text(&[By::Model], &answer(5));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].ends_with("  VENDOR COST, ₽  MARGIN, ₽  COST KNOWN"),
+            "{text}"
+        );
+        assert!(lines[1].ends_with("1.00      -0.25           2"), "{text}");
+        assert!(lines[2].ends_with("   -          -           0"), "{text}");
+        assert_eq!(
+            lines[4],
+            "cost known for 2 of 5 calls: vendor cost and margin are of these alone"
+        );
+        let csv = csv(&[By::Model], &answer(5));
+        let lines: Vec<_> = csv.lines().skip(1).collect();
+        assert_eq!(lines, ["m,2,,,,,,,,1.00,-0.25,2", "m,3,,,,,,,,,,0"]);
     }
 
     #[test]

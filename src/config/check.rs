@@ -78,6 +78,15 @@ impl Check<'_> {
         });
         let models = self.models(raw.model, &vendors);
         self.unused(&names, models.as_deref());
+        if let Some((models, multiplier)) = models.as_deref().zip(multiplier) {
+            self.sold_below_cost(models, multiplier);
+        }
+        let price_lists = self.price_lists(
+            raw.account_group,
+            raw.price_rule,
+            models.as_deref(),
+            multiplier,
+        );
         Some(Config {
             listen: listen?,
             reuse_port: raw.reuse_port.unwrap_or(false),
@@ -97,6 +106,7 @@ impl Check<'_> {
                     sell_rate_multiplier: multiplier?,
                 },
                 models: models?,
+                price_lists: price_lists?,
             },
             warnings: Vec::new(),
         })

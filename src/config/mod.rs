@@ -1,7 +1,7 @@
 //! `tollgate.toml`: read once into types that cannot be wrong, all mistakes reported together.
 //!
 //! The file's shape is `raw`; what it means is `check`, with a file for each section; where secrets come from is
-//! `secret`; what of it a running gateway takes is `changes`.
+//! `secret`; what of it a running gateway takes is `settings`.
 
 use std::{
     cell::RefCell, fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
@@ -13,7 +13,11 @@ use ipnet::IpNet;
 use rust_decimal::Decimal;
 use secrecy::SecretString;
 use tollgate_layers::{
-    model::Route, price::Condition, redis_conn::RedisUrl, reserve::HoldMode, respond::Language,
+    model::{ModelKind, Route},
+    price::Condition,
+    redis_conn::RedisUrl,
+    reserve::HoldMode,
+    respond::Language,
 };
 
 use self::secret::Env;
@@ -22,19 +26,21 @@ use crate::{
     edge::{server::ConnectionLimits, tls::Identity},
 };
 
-mod changes;
 mod check;
+mod costs;
 mod error;
 mod files;
 mod ledger;
 mod limits;
 mod listen;
 mod model;
+mod price_lists;
 mod prices;
 mod rate;
 mod raw;
 mod schema;
 mod secret;
+mod settings;
 #[cfg(test)]
 mod testing;
 mod tls;
@@ -42,11 +48,13 @@ mod traces;
 mod vendor;
 
 pub use self::{
-    changes::need_restart,
+    costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
     files::Files,
-    prices::{RouteCostConfig, Tariff, UsdtRates},
+    price_lists::{CustomerRule, PriceLists, Row},
+    prices::{Tariff, UsdtRates},
     schema::schema,
+    settings::need_restart,
 };
 
 /// The whole configuration.
@@ -297,6 +305,8 @@ pub struct LiveConfig {
     pub tariff: Tariff,
     /// Models in the order of the catalog. Never empty; ids differ.
     pub models: Vec<ModelConfig>,
+    /// What some customers pay for them.
+    pub price_lists: PriceLists,
 }
 
 /// `[rate]`: rubles for one USDT.
@@ -365,6 +375,8 @@ pub struct ModelConfig {
     pub id: String,
     /// Family name, for people.
     pub family: String,
+    /// What it makes.
+    pub kind: ModelKind,
     /// Its own name, for people who choose from a client's list.
     pub display_name: Option<String>,
     /// What it is for, in front of its price there.

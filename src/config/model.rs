@@ -2,15 +2,17 @@
 
 use std::collections::HashSet;
 
-use tollgate_layers::model::Dialect;
+use tollgate_layers::model::{Dialect, ModelKind};
 
 use super::{
     ModelConfig,
     check::{Check, TOKENS_MAX},
-    raw::RawModel,
+    raw::{RawModel, RawPriceRule, RawUsdt},
     vendor::Vendors,
 };
 
+const INPUT_ALONE: &str =
+    "means nothing of a model for embeddings, which has input alone: take it out";
 const DISPLAY_NAME_CHARS_MAX: usize = 60;
 /// Claude Code shows 100 of what a model says of itself: the price stands behind this, and is not to be cut.
 const DESCRIPTION_CHARS_MAX: usize = 40;
@@ -47,8 +49,17 @@ impl Check<'_> {
         models.into_iter().collect()
     }
 
-    fn model(&mut self, raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
+    fn model(&mut self, mut raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
+        let kind = self.kind(raw.kind.as_deref(), &at("kind"));
+        // Where the kind is a mistake, none is told of what depends on it.
+        let has_output = kind.is_some_and(|kind| kind != ModelKind::Embedding);
+        let least = u64::from(has_output);
+        match kind {
+            Some(ModelKind::Embedding) => self.input_alone(&mut raw, path, true),
+            Some(_) => {}
+            None => self.input_alone(&mut raw, path, false),
+        }
         let dialect = self.dialect(&raw.dialect(), Dialect::default(), &at);
         let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
         let family = self.required(
@@ -64,13 +75,8 @@ impl Check<'_> {
         let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
         let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
         let price_rules = self.price_rules(raw.price_rules, &at("price_rules"), usdt_mtok.as_ref());
-        let route_costs = self.route_costs(
-            &raw.routes,
-            &at("routes"),
-            id.as_deref(),
-            usdt_mtok.as_ref(),
-        );
-        if raw.output_tokens_max.is_none() {
+        let route_costs = self.route_costs(&mut raw.routes, &at("routes"), id.as_deref());
+        if raw.output_tokens_max.is_none() && has_output {
             self.errors.missing(
                 &at("output_tokens_max"),
                 "give the most output tokens that the model can write",
@@ -79,10 +85,13 @@ impl Check<'_> {
         let max = self.whole(
             raw.output_tokens_max,
             &at("output_tokens_max"),
-            TOKENS_MAX,
-            1..=TOKENS_MAX,
+            match kind {
+                Some(ModelKind::Embedding) => 0,
+                _ => TOKENS_MAX,
+            },
+            least..=TOKENS_MAX,
         );
-        let min_range = 1..=max.unwrap_or(TOKENS_MAX);
+        let min_range = least..=max.unwrap_or(TOKENS_MAX);
         let min = self.whole(
             raw.output_tokens_min,
             &at("output_tokens_min"),
@@ -106,10 +115,18 @@ impl Check<'_> {
             1..=window,
         );
         let usual = dialect.unwrap_or_default();
-        let routes = self.routes(raw.routes, &at("routes"), id.as_deref(), usual, vendors);
+        let made = kind.unwrap_or_default();
+        let routes = self.routes(
+            raw.routes,
+            &at("routes"),
+            id.as_deref(),
+            (made, usual),
+            vendors,
+        );
         Some(ModelConfig {
             id: id?,
             family: family?,
+            kind: kind?,
             display_name: display_name?,
             description: description?,
             usdt_mtok: usdt_mtok?,
@@ -125,8 +142,75 @@ impl Check<'_> {
         })
     }
 
+    fn kind(&mut self, given: Option<&str>, path: &str) -> Option<ModelKind> {
+        if self.errors.told(path) {
+            return None;
+        }
+        let kinds = [
+            ("chat", ModelKind::Chat),
+            ("embedding", ModelKind::Embedding),
+        ];
+        given.map_or(Some(ModelKind::Chat), |text| self.choice(text, path, kinds))
+    }
+
+    /// Refuses what a model without output has no use for, if it `is_known` to have none. Its one rate stands for all
+    /// that it could use: nothing would be free.
+    fn input_alone(&mut self, raw: &mut RawModel, path: &str, is_known: bool) {
+        for (name, given) in [
+            ("output_tokens_max", &mut raw.output_tokens_max),
+            ("output_tokens_min", &mut raw.output_tokens_min),
+            ("output_tokens_default", &mut raw.output_tokens_default),
+        ] {
+            if is_known && given.take().is_some() {
+                self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
+            }
+        }
+        if let Some(rates) = &mut raw.usdt_mtok {
+            self.rate_of_input(rates, &format!("{path}.usdt_mtok"), is_known);
+        }
+        let rules = format!("{path}.price_rules");
+        self.rates_of_input(&mut raw.price_rules, &rules, is_known);
+        for (index, route) in raw.routes.iter_mut().enumerate() {
+            let path = format!("{path}.routes[{index}]");
+            if let Some(rates) = &mut route.cost_usdt_mtok {
+                self.rate_of_input(rates, &format!("{path}.cost_usdt_mtok"), is_known);
+            }
+            let rules = format!("{path}.cost_rules");
+            self.rates_of_input(&mut route.cost_rules, &rules, is_known);
+        }
+    }
+
+    /// The same of prices under conditions.
+    pub(super) fn rates_of_input(
+        &mut self,
+        rules: &mut [RawPriceRule],
+        path: &str,
+        is_known: bool,
+    ) {
+        for (index, rule) in rules.iter_mut().enumerate() {
+            if let Some(rates) = &mut rule.usdt_mtok {
+                self.rate_of_input(rates, &format!("{path}[{index}].usdt_mtok"), is_known);
+            }
+        }
+    }
+
+    pub(super) fn rate_of_input(&mut self, rates: &mut RawUsdt, path: &str, is_known: bool) {
+        for (name, given) in [
+            ("cached_input", &mut rates.cached_input),
+            ("output", &mut rates.output),
+            ("cache_write", &mut rates.cache_write),
+        ] {
+            if is_known && given.take().is_some() {
+                self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
+            }
+            // A mistake of the one is told once.
+            let input = || rates.input.clone().unwrap_or_else(|| "1".to_owned());
+            given.get_or_insert_with(input);
+        }
+    }
+
     /// A short text for people, if there is one.
-    fn line(
+    pub(super) fn line(
         &mut self,
         given: Option<String>,
         path: &str,
@@ -151,6 +235,8 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_layers::model::ModelKind;
+
     use crate::config::testing::{SMALL, assert_mistakes, parse};
 
     #[test]
@@ -207,6 +293,78 @@ mod tests {
                 "1 to 1000",
             ),
         ]);
+    }
+
+    #[test]
+    fn a_model_for_embeddings_has_a_price_of_input_and_nothing_else() {
+        let output = "output_tokens_max = 128000";
+        let small = SMALL.replace(output, "kind = \"embedding\"");
+        let rates = |rates: &str| {
+            let begin = small.find("usdt_mtok").unwrap();
+            let end = begin + small[begin..].find('}').unwrap() + 1;
+            format!(
+                "{}usdt_mtok = {{ {rates} }}{}",
+                &small[..begin],
+                &small[end..]
+            )
+        };
+        let config = parse(&rates("input = \"0.02\"")).unwrap();
+        let model = &config.live.models[0];
+        assert_eq!(model.kind, ModelKind::Embedding);
+        assert_eq!((model.output_tokens_max, model.output_tokens_min), (0, 0));
+        let endpoint = model.routes[0].vendor.endpoint.path();
+        assert!(endpoint.ends_with("/embeddings"), "{endpoint}");
+        // A vendor of several formats takes them where chat is one of these.
+        let several = rates("input = \"0.02\"")
+            .replace("format = \"chat\"", "formats = [\"responses\", \"chat\"]");
+        let config = parse(&several).unwrap();
+        let vendor = &config.live.models[0].routes[0].vendor;
+        assert_eq!(vendor.endpoint.path(), "/v1/embeddings");
+
+        for (text, paths) in [
+            (
+                rates("output = \"1\""),
+                vec!["model[0].usdt_mtok.output", "model[0].usdt_mtok.input"],
+            ),
+            (
+                rates("input = \"1\"").replace("kind =", "output_tokens_max = 5\nkind ="),
+                vec!["model[0].output_tokens_max"],
+            ),
+            (
+                rates("input = \"1\"").replace("\"chat\"", "\"messages\""),
+                vec!["model[0].routes[0].vendor"],
+            ),
+        ] {
+            let errors = parse(&text).unwrap_err();
+            for path in paths {
+                assert!(
+                    errors.iter().any(|error| error.path == path),
+                    "{path}: {errors}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_one_mistake() {
+        let output = "output_tokens_max = 128000";
+        for kind in ["kind = \"embeddings\"", "kind = 5"] {
+            for (rates, more) in [
+                ("{ input = \"0.02\" }", ""),
+                (
+                    "{ input = \"0.02\", cached_input = \"0.01\", output = \"1\", cache_write = \"1\" }",
+                    "output_tokens_max = 9",
+                ),
+            ] {
+                let text = SMALL.replace(output, &format!("{kind}\n{more}"));
+                let begin = text.find("usdt_mtok = {").unwrap();
+                let end = begin + text[begin..].find('}').unwrap() + 1;
+                let text = format!("{}usdt_mtok = {rates}{}", &text[..begin], &text[end..]);
+                let errors = parse(&text).unwrap_err();
+                let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+                assert_eq!(paths, ["model[0].kind"], "{errors}");
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tollgate_layers::price::{ByClass, Class, Condition, Label, Served, ambiguous
 use super::{
     LiveConfig, ModelConfig,
     check::{Check, TOKENS_MAX},
-    raw::{RawPriceRule, RawRoute, RawUsdt},
+    raw::{RawPriceRule, RawUsdt},
 };
 
 /// `[tariff]`.
@@ -37,17 +37,6 @@ pub struct UsdtRates {
     pub classes: ByClass<Option<Decimal>>,
 }
 
-/// What a vendor takes for a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteCostConfig {
-    /// The vendor's name.
-    pub vendor: String,
-    /// What it calls the model.
-    pub model: String,
-    /// What it takes.
-    pub usdt_mtok: UsdtRates,
-}
-
 impl LiveConfig {
     /// A digest of what a tariff version covers: base prices and the multiplier. It stays the same
     /// when models are only reordered, or written with other zeros.
@@ -58,6 +47,7 @@ impl LiveConfig {
             .iter()
             .map(ModelConfig::fingerprint_line)
             .collect();
+        lines.extend(self.price_lists.fingerprint_lines());
         lines.sort();
         lines.insert(
             0,
@@ -73,16 +63,21 @@ impl LiveConfig {
 
 impl ModelConfig {
     fn fingerprint_line(&self) -> String {
-        let mut line = format!("{:?} {}", self.id, self.usdt_mtok.fingerprint());
-        let mut rules: Vec<_> = self
-            .price_rules
-            .iter()
-            .map(|(condition, rates)| format!(" [{condition}: {}]", rates.fingerprint()))
-            .collect();
-        rules.sort();
-        line.extend(rules);
-        line
+        let prices = fingerprint(&self.usdt_mtok, &self.price_rules);
+        format!("{:?} {prices}", self.id)
     }
+}
+
+/// Of base prices, usual ones and those under conditions.
+pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -> String {
+    let mut line = usual.fingerprint();
+    let mut rules: Vec<_> = rules
+        .iter()
+        .map(|(condition, rates)| format!(" [{condition}: {}]", rates.fingerprint()))
+        .collect();
+    rules.sort();
+    line.extend(rules);
+    line
 }
 
 impl UsdtRates {
@@ -106,9 +101,12 @@ impl UsdtRates {
         line
     }
 
-    /// The names of the classes beside the four, for people.
-    fn class_names(&self) -> Vec<&'static str> {
-        self.classes.iter().map(|(class, _)| class.name()).collect()
+    /// A class beside the four that one of two has, and whether it is these.
+    pub(super) fn class_apart(&self, other: &Self) -> Option<(Class, bool)> {
+        Class::ALL.iter().copied().find_map(|class| {
+            let here = self.classes.get(class).is_some();
+            (here != other.classes.get(class).is_some()).then_some((class, here))
+        })
     }
 }
 
@@ -121,15 +119,19 @@ impl Check<'_> {
                 "is absent: models are sold at cost, the base price × the exchange rate; if that is meant, write \"1\"",
             );
         }
-        let multiplier = self.decimal(given.unwrap_or("1"), PATH, 6, 1_000)?;
+        self.multiplier_at(given.unwrap_or("1"), PATH)
+    }
+
+    pub(super) fn multiplier_at(&mut self, given: &str, path: &str) -> Option<Decimal> {
+        let multiplier = self.decimal(given, path, 6, 1_000)?;
         if multiplier < Decimal::ONE {
             self.warnings.add(
-                PATH,
+                path,
                 "is below 1: models are sold for less than their base prices",
             );
         } else if multiplier > Decimal::TEN {
             self.warnings.add(
-                PATH,
+                path,
                 "is above 10: models are sold for more than ten times their base prices",
             );
         }
@@ -160,7 +162,10 @@ impl Check<'_> {
         for (class, given) in [
             (Class::CacheWrite1h, raw.cache_write_1h),
             (Class::CacheWrite12h, raw.cache_write_12h),
+            (Class::InputAudio, raw.input_audio),
             (Class::InputImage, raw.input_image),
+            (Class::OutputAudio, raw.output_audio),
+            (Class::OutputImage, raw.output_image),
             (Class::WebSearchCall, raw.web_search_call),
         ] {
             let Some(text) = given else { continue };
@@ -257,11 +262,11 @@ impl Check<'_> {
             return None;
         }
         let (rates, usual) = (rates?, usual?);
-        if rates.class_names() != usual.class_names() {
-            let problem = format!(
-                "must have the classes of the model's usdt_mtok, beside the four: [{}]",
-                usual.class_names().join(", ")
-            );
+        if let Some((class, is_surplus)) = rates.class_apart(usual) {
+            let problem = match is_surplus {
+                true => format!("the usual price has no {class}: take it out, or add it there"),
+                false => format!("the usual price has {class}: add it"),
+            };
             self.errors.add(path_of_rates, problem);
             return None;
         }
@@ -293,53 +298,6 @@ impl Check<'_> {
             return None;
         }
         Some(label)
-    }
-
-    pub(super) fn route_costs(
-        &mut self,
-        raw: &[RawRoute],
-        path: &str,
-        id: Option<&str>,
-        usual: Option<&UsdtRates>,
-    ) -> Option<Vec<RouteCostConfig>> {
-        let mut costs = Some(Vec::new());
-        for (index, route) in raw.iter().enumerate() {
-            let Some(cost) = route.cost_usdt_mtok.clone() else {
-                continue;
-            };
-            let path = format!("{path}[{index}].cost_usdt_mtok");
-            let rates = self.usdt_rates(Some(cost), &path);
-            if let Some((cost, usual)) = rates.as_ref().zip(usual) {
-                self.warn_below_cost(cost, usual, &path);
-            }
-            let model = route.model.as_deref().filter(|model| !model.is_empty());
-            costs = costs.zip(rates).map(|(mut costs, usdt_mtok)| {
-                costs.push(RouteCostConfig {
-                    vendor: route.vendor.clone().unwrap_or_default(),
-                    model: model.or(id).unwrap_or_default().to_owned(),
-                    usdt_mtok,
-                });
-                costs
-            });
-        }
-        costs
-    }
-
-    /// Before the multiplier, which is there to be above 1.
-    fn warn_below_cost(&mut self, cost: &UsdtRates, base: &UsdtRates, path: &str) {
-        for (name, cost, base) in [
-            ("input", cost.input, base.input),
-            ("cached_input", cost.cached_input, base.cached_input),
-            ("output", cost.output, base.output),
-            ("cache_write", cost.cache_write, base.cache_write),
-        ] {
-            if cost > base {
-                let problem = format!(
-                    "is above the base price {base}: sold below cost, unless the multiplier makes up for it"
-                );
-                self.warnings.add(format!("{path}.{name}"), problem);
-            }
-        }
     }
 }
 
@@ -406,7 +364,7 @@ mod tests {
             (
                 &[&rule("speed = \"fast\"", ", cache_write_1h = \"2\"")],
                 "model[0].price_rules[0].usdt_mtok",
-                "must have the classes",
+                "the usual price has no cache_write_1h: take it out, or add it there",
             ),
         ] {
             let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();

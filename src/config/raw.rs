@@ -55,6 +55,10 @@ pub(super) struct RawConfig {
     pub(super) vendor: Vec<RawVendor>,
     /// Models, in the order of the catalog.
     pub(super) model: Vec<RawModel>,
+    /// Accounts that price rules name together.
+    pub(super) account_group: Vec<RawAccountGroup>,
+    /// Prices of some customers in place of everybody's.
+    pub(super) price_rule: Vec<RawCustomerRule>,
 }
 
 /// `[tls]`
@@ -227,9 +231,11 @@ pub(super) struct RawTariff {
 pub(super) struct RawVendor {
     /// Its name, for routes.
     pub(super) name: Option<String>,
-    /// What it speaks: "chat" or "messages".
+    /// What it speaks: "chat", "messages" or "responses".
     pub(super) format: Option<String>,
-    /// Its base address: POST {url}/chat/completions or {url}/v1/messages.
+    /// Several of them in place of format: each caller's own, else the first.
+    pub(super) formats: Option<Vec<String>>,
+    /// Its base address: POST {url}/chat/completions, {url}/v1/messages or {url}/responses.
     pub(super) url: Option<String>,
     /// Our key there; a secret.
     pub(super) key: Option<String>,
@@ -269,6 +275,9 @@ pub(super) struct RawModel {
     pub(super) id: Option<String>,
     /// Its family, for people.
     pub(super) family: Option<String>,
+    /// What it makes: "chat", or "embedding", which has a price of input alone, no output_tokens_max, and vendors of the
+    /// format "chat"; "chat".
+    pub(super) kind: Option<String>,
     /// Its own name, for people, where clients let them choose; the id.
     pub(super) display_name: Option<String>,
     /// What it is for, in front of its price there; absent: the price alone.
@@ -299,6 +308,12 @@ pub(super) struct RawModel {
     pub(super) thinking: Option<String>,
     /// false: a wish for structured output is a 400.
     pub(super) json_schema: Option<bool>,
+    /// true: verbosity is passed on in the chat format.
+    pub(super) verbosity: Option<bool>,
+    /// false: a vendor of the responses format is not asked to sum its reasoning up.
+    pub(super) reasoning_summary: Option<bool>,
+    /// false: it is not asked to hand its reasoning out, encrypted.
+    pub(super) encrypted_reasoning: Option<bool>,
     /// Whether a conversation stays on its route; false.
     pub(super) sticky: Option<bool>,
     /// Ways to a vendor.
@@ -321,8 +336,14 @@ pub(super) struct RawUsdt {
     pub(super) cache_write_1h: Option<String>,
     /// The same for twelve hours (prompt_cache_options.ttl "12h").
     pub(super) cache_write_12h: Option<String>,
+    /// Input that is sound (input_audio); absent: a call with it is a 400.
+    pub(super) input_audio: Option<String>,
     /// Input that is an image; absent: it costs what other input does.
     pub(super) input_image: Option<String>,
+    /// Output that is sound (modalities, audio); absent: a call that asks for it is a 400.
+    pub(super) output_audio: Option<String>,
+    /// Output that is an image (modalities), likewise.
+    pub(super) output_image: Option<String>,
     /// One search of the web that the vendor runs, not a million; absent: such a tool is a 400.
     pub(super) web_search_call: Option<String>,
 }
@@ -343,6 +364,36 @@ pub(super) struct RawPriceRule {
     pub(super) usdt_mtok: Option<RawUsdt>,
 }
 
+/// `[[account_group]]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawAccountGroup {
+    /// Its name, for price rules.
+    pub(super) name: Option<String>,
+    /// The accounts' ids; some may not be there yet.
+    pub(super) accounts: Vec<String>,
+}
+
+/// `[[price_rule]]`: what some accounts pay for some models
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawCustomerRule {
+    /// Its name: receipts say it, to callers too.
+    pub(super) name: Option<String>,
+    /// For these accounts, or ["*"] for all that no other rule is for.
+    pub(super) accounts: Vec<String>,
+    /// For the accounts of these groups.
+    pub(super) groups: Vec<String>,
+    /// For these models: ids, beginnings like "gpt-5-*", or "*".
+    pub(super) models: Vec<String>,
+    /// Price = usdt_mtok × rate × this; tariff.sell_rate_multiplier.
+    pub(super) sell_rate_multiplier: Option<String>,
+    /// Base prices in place of the models' own, with the same classes; the models' own.
+    pub(super) usdt_mtok: Option<RawUsdt>,
+    /// Beside usdt_mtok: base prices under conditions, at least under those that the models have.
+    pub(super) price_rules: Vec<RawPriceRule>,
+}
+
 /// `model.routes[]`
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -357,6 +408,8 @@ pub(super) struct RawRoute {
     pub(super) priority: Option<u64>,
     /// What the vendor takes, USDT per million tokens; absent: not known. Callers are not told.
     pub(super) cost_usdt_mtok: Option<RawUsdt>,
+    /// What it takes under a condition instead: each with the same classes as cost_usdt_mtok.
+    pub(super) cost_rules: Vec<RawPriceRule>,
     /// Where a ceiling of ours is written: "max_completion_tokens" or "max_tokens".
     pub(super) output_field: Option<String>,
     /// Who speaks instructions: "system" or "developer".
@@ -369,6 +422,12 @@ pub(super) struct RawRoute {
     pub(super) thinking: Option<String>,
     /// false: a wish for structured output is a 400.
     pub(super) json_schema: Option<bool>,
+    /// true: verbosity is passed on in the chat format.
+    pub(super) verbosity: Option<bool>,
+    /// false: a vendor of the responses format is not asked to sum its reasoning up.
+    pub(super) reasoning_summary: Option<bool>,
+    /// false: it is not asked to hand its reasoning out, encrypted.
+    pub(super) encrypted_reasoning: Option<bool>,
 }
 
 /// The switches of a dialect, of a model or a route: `serde(flatten)` would let unknown fields pass.
@@ -379,6 +438,9 @@ pub(super) struct RawDialect<'a> {
     pub(super) sampling: Option<bool>,
     pub(super) thinking: Option<&'a str>,
     pub(super) json_schema: Option<bool>,
+    pub(super) verbosity: Option<bool>,
+    pub(super) reasoning_summary: Option<bool>,
+    pub(super) encrypted_reasoning: Option<bool>,
 }
 
 impl RawModel {
@@ -390,6 +452,9 @@ impl RawModel {
             sampling: self.sampling,
             thinking: self.thinking.as_deref(),
             json_schema: self.json_schema,
+            verbosity: self.verbosity,
+            reasoning_summary: self.reasoning_summary,
+            encrypted_reasoning: self.encrypted_reasoning,
         }
     }
 }
@@ -403,6 +468,9 @@ impl RawRoute {
             sampling: self.sampling,
             thinking: self.thinking.as_deref(),
             json_schema: self.json_schema,
+            verbosity: self.verbosity,
+            reasoning_summary: self.reasoning_summary,
+            encrypted_reasoning: self.encrypted_reasoning,
         }
     }
 }

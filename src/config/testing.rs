@@ -1,6 +1,10 @@
 //! What the tests of this room share: a small file, and mistakes in it.
 
-use super::{Config, ConfigErrors};
+use std::cell::RefCell;
+
+use serde_json::Value;
+
+use super::{Config, ConfigErrors, check::Check, error::Errors, secret::Env};
 
 pub(super) const EXAMPLE: &str = include_str!("../../deploy/tollgate.toml");
 
@@ -36,6 +40,23 @@ fn env(name: &str) -> Option<String> {
 
 pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, &env)
+}
+
+/// The same of a file that is given as JSON.
+pub(super) fn check(file: Value) -> Result<Config, ConfigErrors> {
+    let raw = serde_json::from_value(file).map_err(|problem| {
+        let mut errors = Errors::default();
+        errors.add("", problem.to_string());
+        errors.finish(|_| None)
+    })?;
+    let files = RefCell::default();
+    let mut check = Check {
+        errors: Errors::default(),
+        warnings: Errors::default(),
+        env: Env::new(&env, &files),
+    };
+    let config = check.config(raw).filter(|_| check.errors.is_empty());
+    config.ok_or_else(|| check.errors.finish(|_| None))
 }
 
 /// `SMALL` with one line changed.

@@ -12,8 +12,8 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
     model::{
-        Dialect, Egress, OnDisconnect, OutputField, Protocol, Proxy, Route, SystemRole, Thinking,
-        Vendor,
+        Dialect, Egress, ModelKind, OnDisconnect, OutputField, Protocol, Proxy, Route, SystemRole,
+        Thinking, Vendor,
     },
     upstream::check_authorities,
 };
@@ -27,6 +27,10 @@ use crate::text::similar::nearest;
 
 /// Vendors by name; `None` for one that has mistakes of its own.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
+
+/// Behind the address of a vendor of the chat format.
+const CHATS: &str = "/chat/completions";
+const EMBEDDINGS: &str = "/embeddings";
 
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
@@ -72,18 +76,7 @@ impl Check<'_> {
         call_time_max: Duration,
     ) -> Option<Arc<Vendor>> {
         let at = |field: &str| format!("{path}.{field}");
-        let format = self.required(
-            raw.format.clone(),
-            &at("format"),
-            "give \"chat\" or \"messages\"",
-        );
-        let format = format.and_then(|text| {
-            self.choice(
-                &text,
-                &at("format"),
-                [("chat", Format::Chat), ("messages", Format::Messages)],
-            )
-        });
+        let formats = self.formats(&raw, &at);
         let url = self.required(
             raw.url.clone(),
             &at("url"),
@@ -95,8 +88,10 @@ impl Check<'_> {
                 .map(|_| url.trim_end_matches('/').to_owned());
             self.keep(base, &at("url"))
         });
-        if let (Some(format), Some(url)) = (format, &url) {
-            self.endpoint_in_url(format, url, &at("url"));
+        if let (Some(formats), Some(url)) = (&formats, &url) {
+            for format in formats {
+                self.endpoint_in_url(*format, url, &at("url"));
+            }
         }
         // The long context of one vendor costs double.
         let betas_removed = raw
@@ -131,26 +126,14 @@ impl Check<'_> {
         let egress = self.egress(&raw, url.as_deref(), &at);
         let keys = self.keys(&raw, &at);
 
-        let (format, url, keys) = (format?, url?, keys?);
-        let endpoint = match format {
-            Format::Chat => format!("{url}/chat/completions"),
-            Format::Messages => format!("{url}/v1/messages"),
-        };
-        let endpoint = self.keep(
-            endpoint
-                .parse::<Uri>()
-                .map_err(|_| "is too long".to_owned()),
-            &at("url"),
-        );
-        let credentials: Vec<_> = keys
-            .iter()
-            .map(|(path, key)| self.keep(credential(format, key), path))
-            .collect();
-        let mut credentials = credentials
+        let (formats, url, keys) = (formats?, url?, keys?);
+        let surfaces = formats
             .into_iter()
-            .collect::<Option<Vec<_>>>()?
-            .into_iter();
-        let vendor = Vendor::new(raw.name?, format, endpoint?, credentials.next()?)
+            .map(|format| self.surface(format, &url, &keys, &at("url")));
+        let mut surfaces = surfaces.collect::<Option<Vec<_>>>()?.into_iter();
+        let (format, endpoint, credentials) = surfaces.next()?;
+        let mut credentials = credentials.into_iter();
+        let vendor = Vendor::new(raw.name?, format, endpoint, credentials.next()?)
             .on_disconnect(on_disconnect?)
             .betas_removed(betas_removed)
             .egress(egress?)
@@ -159,14 +142,87 @@ impl Check<'_> {
             .head_timeout(head_timeout?)
             .idle_timeout(idle_timeout?)
             .connections_max(connections_max?);
-        Some(Arc::new(credentials.fold(vendor, Vendor::credential)))
+        let vendor = credentials.fold(vendor, Vendor::credential);
+        let also = |vendor: Vendor, (format, endpoint, credentials)| {
+            Vendor::also(vendor, format, endpoint, credentials)
+        };
+        Some(Arc::new(surfaces.fold(vendor, also)))
+    }
+
+    /// What a vendor speaks, the first of it first. Never empty.
+    fn formats(&mut self, raw: &RawVendor, at: &dyn Fn(&str) -> String) -> Option<Vec<Format>> {
+        const CHOICES: [(&str, Format); 3] = [
+            ("chat", Format::Chat),
+            ("messages", Format::Messages),
+            ("responses", Format::Responses),
+        ];
+        const ADVICE: &str = "give \"chat\", \"messages\" or \"responses\"";
+        let Some(given) = &raw.formats else {
+            // Formats that were wrong are not there any more, and have been told.
+            if raw.format.is_none() && self.errors.told(&at("formats")) {
+                return None;
+            }
+            let format = self.required(raw.format.clone(), &at("format"), ADVICE)?;
+            let format = self.choice(&format, &at("format"), CHOICES)?;
+            return Some(vec![format]);
+        };
+        if raw.format.is_some() {
+            self.errors.add(
+                at("formats"),
+                "stands beside format: keep one of them, all formats fit into formats",
+            );
+            return None;
+        }
+        if given.is_empty() {
+            let problem = "must name at least one, like [\"chat\", \"responses\"]";
+            self.errors.add(at("formats"), problem);
+            return None;
+        }
+        let mut formats = Vec::new();
+        for (index, text) in given.iter().enumerate() {
+            let path = at(&format!("formats[{index}]"));
+            let format = self.choice(text, &path, CHOICES)?;
+            if formats.contains(&format) {
+                let problem = format!("{text:?} is there already: name each format once");
+                self.errors.add(path, problem);
+                return None;
+            }
+            formats.push(format);
+        }
+        Some(formats)
+    }
+
+    /// Where a vendor takes calls of a format, and what its keys look like there.
+    fn surface(
+        &mut self,
+        format: Format,
+        url: &str,
+        keys: &[(String, SecretString)],
+        path: &str,
+    ) -> Option<(Format, Uri, Vec<HeaderValue>)> {
+        let endpoint = match format {
+            Format::Chat => format!("{url}{CHATS}"),
+            Format::Messages => format!("{url}/v1/messages"),
+            Format::Responses => format!("{url}/responses"),
+        };
+        let endpoint = endpoint
+            .parse::<Uri>()
+            .map_err(|_| "is too long".to_owned());
+        let endpoint = self.keep(endpoint, path);
+        let credentials: Vec<_> = keys
+            .iter()
+            .map(|(path, key)| self.keep(credential(format, key), path))
+            .collect();
+        let credentials = credentials.into_iter().collect::<Option<Vec<_>>>()?;
+        Some((format, endpoint?, credentials))
     }
 
     /// Notes an address that is the endpoint already, or the half of it.
     fn endpoint_in_url(&mut self, format: Format, url: &str, path: &str) {
         let ends: &[&str] = match format {
-            Format::Chat => &["/chat/completions"],
+            Format::Chat => &[CHATS, EMBEDDINGS],
             Format::Messages => &["/v1/messages", "/messages"],
+            Format::Responses => &["/responses"],
         };
         if let Some(end) = ends.iter().find(|end| url.ends_with(**end)) {
             let problem = format!("ends in {end}: take that away, it is put behind it");
@@ -174,7 +230,8 @@ impl Check<'_> {
         } else if format == Format::Messages && url.ends_with("/v1") {
             self.warnings.add(
                 path,
-                "ends in /v1, and calls go to …/v1/v1/messages: take it away if that is not meant",
+                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not meant, take it away, or \
+                 give that format a [[vendor]] of its own",
             );
         }
     }
@@ -282,7 +339,7 @@ impl Check<'_> {
         raw: Vec<RawRoute>,
         path: &str,
         id: Option<&str>,
-        dialect: Dialect,
+        usual: (ModelKind, Dialect),
         vendors: &Vendors,
     ) -> Option<Vec<Arc<Route>>> {
         if raw.is_empty() {
@@ -311,7 +368,7 @@ impl Check<'_> {
                     self.errors.add(&path, problem);
                     return None;
                 }
-                self.route(&raw, &path, model, dialect, vendors)
+                self.route(&raw, &path, model, usual, vendors)
             })
             .collect();
         let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
@@ -324,7 +381,7 @@ impl Check<'_> {
         raw: &RawRoute,
         path: &str,
         model: Option<String>,
-        dialect: Dialect,
+        (kind, dialect): (ModelKind, Dialect),
         vendors: &Vendors,
     ) -> Option<Arc<Route>> {
         let at = |field: &str| format!("{path}.{field}");
@@ -347,7 +404,11 @@ impl Check<'_> {
             );
             return None;
         };
-        let route = Route::new(Arc::clone(vendor.as_ref()?), model?)
+        let vendor = match (kind, vendor.as_ref()?) {
+            (ModelKind::Embedding, vendor) => self.keep(embedding_vendor(vendor), &at("vendor"))?,
+            (_, vendor) => Arc::clone(vendor),
+        };
+        let route = Route::new(vendor, model?)
             .weight(weight?)
             .priority(priority?)
             .dialect(dialect?);
@@ -394,7 +455,10 @@ impl Check<'_> {
             .reasoning_effort(raw.reasoning_effort.unwrap_or(usual.reasoning_effort))
             .sampling(raw.sampling.unwrap_or(usual.sampling))
             .thinking(thinking?)
-            .json_schema(raw.json_schema.unwrap_or(usual.json_schema));
+            .json_schema(raw.json_schema.unwrap_or(usual.json_schema))
+            .verbosity(raw.verbosity.unwrap_or(usual.verbosity))
+            .reasoning_summary(raw.reasoning_summary.unwrap_or(usual.reasoning_summary))
+            .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning));
         Some(dialect)
     }
 
@@ -407,6 +471,27 @@ impl Check<'_> {
     ) -> Option<T> {
         given.map_or(Some(usual), |text| self.choice(text, path, choices))
     }
+}
+
+/// The same vendor where it takes embeddings: those are of the chat format's family.
+fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
+    let vendor = vendor.speaking(Format::Chat);
+    let chats = vendor.endpoint.to_string();
+    let base = match vendor.format {
+        Format::Chat => chats.strip_suffix(CHATS),
+        _ => None,
+    };
+    let endpoint = base.and_then(|base| format!("{base}{EMBEDDINGS}").parse().ok());
+    let Some(endpoint) = endpoint else {
+        return Err(format!(
+            "{:?} takes no embeddings: name a [[vendor]] of the format \"chat\"",
+            vendor.name
+        ));
+    };
+    let mut vendor = Vendor::clone(vendor);
+    vendor.endpoint = endpoint;
+    vendor.others = Vec::new();
+    Ok(Arc::new(vendor))
 }
 
 fn credential(format: Format, key: &SecretString) -> Result<HeaderValue, String> {
@@ -531,6 +616,43 @@ mod tests {
                 "format = \"grpc\"",
                 "vendor[0].format",
                 "\"messages\"",
+            ),
+            ("format = \"chat\"", "", "vendor[0].format", "missing"),
+            (
+                "format = \"chat\"",
+                "formats = []",
+                "vendor[0].formats",
+                "at least one",
+            ),
+            (
+                "format = \"chat\"",
+                "formats = \"chat\"",
+                "vendor[0].formats",
+                "must be a list",
+            ),
+            (
+                "format = \"chat\"",
+                "formats = [\"chat\", \"grpc\"]",
+                "vendor[0].formats[1]",
+                "\"responses\"",
+            ),
+            (
+                "format = \"chat\"",
+                "formats = [\"chat\", \"messages\", \"chat\"]",
+                "vendor[0].formats[2]",
+                "\"chat\" is there already",
+            ),
+            (
+                "format = \"chat\"",
+                "format = \"chat\"\nformats = [\"chat\"]",
+                "vendor[0].formats",
+                "keep one of them",
+            ),
+            (
+                "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
+                "formats = [\"chat\", \"responses\"]\nurl = \"https://h/v1/responses\"",
+                "vendor[0].url",
+                "ends in /responses",
             ),
             (
                 "http://127.0.0.1:9/v1/",
@@ -724,6 +846,45 @@ mod tests {
             assert!(vendor.egress.proxy.is_none() && vendor.egress.authorities.is_none());
             assert!(!model.sticky);
         }
+    }
+
+    #[test]
+    fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
+        let text = changed("format = \"chat\"", "formats = [\"messages\", \"chat\"]");
+        let text = text.replacen("http://127.0.0.1:9/v1/", "http://h/api/", 1);
+        let text = text.replacen("name = \"v\"", "name = \"v\"\nconnections_max = 7", 1);
+        let config = parse(&text).unwrap_or_else(|errors| panic!("{errors}"));
+        let route = &config.live.models[0].routes[0];
+        let (chat, messages) = (Format::Chat, Format::Messages);
+        for (caller, spoken, endpoint, credential) in [
+            (
+                chat,
+                chat,
+                "http://h/api/chat/completions",
+                "Bearer sk-vendor-secret",
+            ),
+            (
+                messages,
+                messages,
+                "http://h/api/v1/messages",
+                "sk-vendor-secret",
+            ),
+            (
+                Format::Responses,
+                messages,
+                "http://h/api/v1/messages",
+                "sk-vendor-secret",
+            ),
+        ] {
+            let vendor = &route.speaking(caller).vendor;
+            assert_eq!((vendor.format, vendor.connections_max), (spoken, 7));
+            assert_eq!(vendor.endpoint.to_string(), endpoint);
+            assert_eq!(vendor.credentials, [credential]);
+            assert!(vendor.credentials[0].is_sensitive());
+        }
+        // What is wrong with the list is told once.
+        let bad = changed("format = \"chat\"", "formats = 1");
+        assert_eq!(parse(&bad).unwrap_err().iter().count(), 1);
     }
 
     #[test]

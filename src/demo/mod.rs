@@ -29,9 +29,10 @@ use crate::{
 const ACCOUNT: &str = "demo";
 const FUNDS: MicroRub = MicroRub::rubles(1000);
 
-/// A config for one scripted vendor that speaks both formats.
+/// A config for one scripted vendor that speaks all formats.
 ///
-/// `demo-chat` is answered in the chat format, `demo-messages` in the messages format.
+/// `demo-chat` is answered in the chat format, `demo-messages` in the messages format, `demo-responses` in the
+/// responses format, `demo-embedding` with vectors.
 #[must_use]
 pub fn config_text(
     listen: SocketAddr,
@@ -62,18 +63,35 @@ name = "scripted-messages"
 format = "messages"
 url = "http://{vendor}"
 key = "${{DEMO_VENDOR_KEY}}"
+[[vendor]]
+name = "scripted-responses"
+format = "responses"
+url = "http://{vendor}/v1"
+key = "${{DEMO_VENDOR_KEY}}"
 [[model]]
 id = "demo-chat"
 family = "Demo"
 usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
 output_tokens_max = 32000
-routes = [ {{ vendor = "scripted-chat", model = "scripted-1" }} ]
+routes = [ {{ vendor = "scripted-chat", model = "scripted-1", cost_usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }} }} ]
 [[model]]
 id = "demo-messages"
 family = "Demo"
 usdt_mtok = {{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }}
 output_tokens_max = 64000
-routes = [ {{ vendor = "scripted-messages", model = "scripted-1" }} ]
+routes = [ {{ vendor = "scripted-messages", model = "scripted-1", cost_usdt_mtok = {{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }} }} ]
+[[model]]
+id = "demo-embedding"
+family = "Demo"
+kind = "embedding"
+usdt_mtok = {{ input = "0.02" }}
+routes = [ {{ vendor = "scripted-chat", model = "scripted-embedding", cost_usdt_mtok = {{ input = "0.02" }} }} ]
+[[model]]
+id = "demo-responses"
+family = "Demo"
+usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
+output_tokens_max = 32000
+routes = [ {{ vendor = "scripted-responses", model = "scripted-1", cost_usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }} }} ]
 "#
     )
 }
@@ -134,9 +152,17 @@ pub async fn run_vendor(listen: SocketAddr) -> anyhow::Result<()> {
 
 A scripted vendor (no real model) that takes any key and any model. In a configuration:
 
-  [[vendor]]                       [[vendor]]
-  format = "chat"                  format = "messages"
-  url = "{url}/v1"                 url = "{url}"
+  [[vendor]]
+  format = "chat"                  # embeddings too
+  url = "{url}/v1"
+
+  [[vendor]]
+  format = "messages"
+  url = "{url}"
+
+  [[vendor]]
+  format = "responses"
+  url = "{url}/v1"
 
 {SCRIPT}
 
@@ -203,6 +229,12 @@ gone when this process ends. Try it:
   curl -N {url}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' \
     -H 'content-type: application/json' \
     -d '{{"model":"demo-messages","max_tokens":100,"stream":true,"messages":[{{"role":"user","content":"Привет"}}]}}'
+
+  curl {url}/v1/embeddings -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
+    -d '{{"model":"demo-embedding","input":"Привет"}}'
+
+  curl {url}/v1/responses -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
+    -d '{{"model":"demo-responses","input":"Привет"}}'
 
   curl {url}/v1/tollgate/models     # the price list, without a key; for people: {url}/ in a browser
 

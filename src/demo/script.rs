@@ -4,29 +4,28 @@ use serde_json::{Value, json};
 
 use super::vendor::{Received, Reply};
 
+mod responses;
+
 /// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
 /// that tool is offered or the tools that the text names, one after the other (`run-tool NAME {…} run-tool NAME {…}`),
 /// and repeats a tool's result. It ends before a stop sequence, and repeats its instructions when asked to
-/// (`say-system`).
+/// (`say-system`), or what stands behind `say-json`, word for word.
 ///
 /// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]
 pub fn polite(received: &Received) -> Reply {
-    let req = received.json();
+    if received.path.ends_with("/embeddings") {
+        return embeddings(&received.json());
+    }
+    let responses = received.path.contains("/responses");
+    let req = match responses {
+        true => responses::as_chat(&received.json()),
+        false => received.json(),
+    };
     let messages = received.path.contains("/messages");
     let (said, is_result) = last_said(&req);
-    let refuse = |status: u16, text: &str| {
-        Reply::json(
-            status,
-            &json!({ "error": { "message": text, "type": "scripted", "code": null } }),
-        )
-    };
-    if said.contains("vendor-400") {
-        return refuse(400, "the script refuses this request");
-    } else if said.contains("vendor-429") {
-        return refuse(429, "slow down").header("retry-after", "1");
-    } else if said.contains("vendor-500") {
-        return refuse(500, "the script fails");
+    if let Some(failure) = failure(&said) {
+        return failure;
     }
     let input = 8 + said.chars().count() as u64 / 4;
     if received.path.contains("/count_tokens") {
@@ -43,6 +42,8 @@ pub fn polite(received: &Received) -> Reply {
         format!("Результат: {said}")
     } else if said.contains("say-system") {
         format!("Система: {}", instructions(&req))
+    } else if let Some((_, json)) = said.split_once(SAY_JSON) {
+        json.to_owned()
     } else {
         format!("Вы написали: {said}")
     };
@@ -54,7 +55,7 @@ pub fn polite(received: &Received) -> Reply {
         text.truncate(end);
     }
     // No more than the ceiling allows, as a vendor does: here a word is a token.
-    let ceiling = ["max_completion_tokens", "max_tokens"]
+    let ceiling = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
         .iter()
         .find_map(|name| req[*name].as_u64())
         .unwrap_or(1000);
@@ -78,11 +79,97 @@ pub fn polite(received: &Received) -> Reply {
         cut: said.contains("vendor-cut"),
     };
     match (messages, req["stream"] == true) {
+        (_, false) if responses => answer.responses(),
+        (_, true) if responses => answer.responses_stream(),
         (false, false) => answer.chat(),
         (false, true) => answer.chat_stream(req["stream_options"]["include_usage"] == true),
         (true, false) => answer.messages(),
         (true, true) => answer.messages_stream(),
     }
+}
+
+/// What a vendor that fails answers, where the text asks for it.
+fn failure(said: &str) -> Option<Reply> {
+    let refuse = |status: u16, text: &str| {
+        Reply::json(
+            status,
+            &json!({ "error": { "message": text, "type": "scripted", "code": null } }),
+        )
+    };
+    if said.contains("vendor-400") {
+        Some(refuse(400, "the script refuses this request"))
+    } else if said.contains("vendor-429") {
+        Some(refuse(429, "slow down").header("retry-after", "1"))
+    } else if said.contains("vendor-500") {
+        Some(refuse(500, "the script fails"))
+    } else {
+        None
+    }
+}
+
+/// A vector for each input, of three numbers that stand exactly in a float of 32 bits, or of `dimensions`; base64 where
+/// that is asked for. A text has a token for each four characters, like a chat.
+fn embeddings(req: &Value) -> Reply {
+    let texts = match &req["input"] {
+        Value::Array(items) if !items.iter().any(Value::is_number) => items.clone(),
+        one => vec![one.clone()],
+    };
+    let failing = texts.iter().filter_map(Value::as_str).find_map(failure);
+    if let Some(failure) = failing {
+        return failure;
+    }
+    let tokens = |text: &Value| match text {
+        Value::Array(tokens) => tokens.len() as u64,
+        text => 1 + text.as_str().unwrap_or_default().chars().count() as u64 / 4,
+    };
+    let size = req["dimensions"].as_u64().unwrap_or(3).min(4096);
+    let vector = |tokens: u64| {
+        let number = |at| f32::from(u16::try_from((tokens + at) % 64).unwrap_or(0)) / 64.0;
+        (0..size).map(number).collect::<Vec<f32>>()
+    };
+    let data = texts.iter().enumerate().map(|(index, text)| {
+        let vector = vector(tokens(text));
+        let vector = match req["encoding_format"] == "base64" {
+            true => base64(
+                &vector
+                    .iter()
+                    .flat_map(|it| it.to_le_bytes())
+                    .collect::<Vec<u8>>(),
+            )
+            .into(),
+            false => json!(vector),
+        };
+        json!({ "object": "embedding", "index": index, "embedding": vector })
+    });
+    let used: u64 = texts.iter().map(tokens).sum();
+    Reply::json(
+        200,
+        &json!({
+            "object": "list",
+            "data": data.collect::<Vec<_>>(),
+            "model": req["model"],
+            "usage": { "prompt_tokens": used, "total_tokens": used },
+        }),
+    )
+}
+
+/// With padding (RFC 4648, section 4).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let mut word = [0; 4];
+        word[1..=chunk.len()].copy_from_slice(chunk);
+        let word = u32::from_be_bytes(word);
+        for place in 0..4 {
+            let digit = (word >> (18 - 6 * place)) % 64;
+            text.push(match place <= chunk.len() {
+                true => char::from(DIGITS[digit as usize]),
+                false => '=',
+            });
+        }
+    }
+    text
 }
 
 /// The last text of a user or a tool, and whether it is a tool's result.
@@ -162,6 +249,9 @@ impl ToolCall {
         }
     }
 }
+
+/// Asks for what stands behind it, word for word.
+const SAY_JSON: &str = "say-json ";
 
 /// Asks for a tool: its name and its arguments stand behind it.
 const RUN_TOOL: &str = "run-tool ";

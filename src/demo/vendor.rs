@@ -1,4 +1,4 @@
-//! A vendor that answers by a script: a real HTTP server on a port of its own that speaks both
+//! A vendor that answers by a script: a real HTTP server on a port of its own that speaks all
 //! formats. The demonstration, the tests and the benches use it.
 
 use std::{

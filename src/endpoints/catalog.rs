@@ -12,6 +12,7 @@ use serde::Serialize;
 use tollgate_layers::{
     Error,
     body::{self, AnswerBody},
+    model::ModelKind,
     price::{Class, Condition, PriceList, Rate, Rates},
 };
 
@@ -131,6 +132,8 @@ struct VersionJson {
 struct ModelJson<'a> {
     id: &'a str,
     family: &'a str,
+    #[serde(skip_serializing_if = "is_chat")]
+    kind: ModelKind,
     input_rub_mtok: Option<Rate>,
     cached_input_rub_mtok: Option<Rate>,
     output_rub_mtok: Option<Rate>,
@@ -184,18 +187,31 @@ impl<'a> PriceRules<'a> {
 
 impl<'a> ModelJson<'a> {
     fn new(view: &ModelView<'a>) -> Self {
+        let kind = view.model.kind;
         let price = view.prices.map(|prices| &prices.usual);
+        // A model for embeddings sells its input alone.
+        let more = price.filter(|_| is_chat(&kind));
         Self {
+            kind,
             id: &view.model.id,
             family: &view.model.family,
             input_rub_mtok: price.map(|price| price.input),
-            cached_input_rub_mtok: price.map(|price| price.cached_input),
-            output_rub_mtok: price.map(|price| price.output),
-            cache_write_rub_mtok: price.map(|price| price.cache_write),
+            cached_input_rub_mtok: more.map(|price| price.cached_input),
+            output_rub_mtok: more.map(|price| price.output),
+            cache_write_rub_mtok: more.map(|price| price.cache_write),
             cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
             price_rules: view.prices.and_then(PriceRules::of),
         }
     }
+}
+
+/// What models of the catalog are unless they say something else.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands out references"
+)]
+fn is_chat(kind: &ModelKind) -> bool {
+    *kind == ModelKind::Chat
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use http::{
 };
 use serde::Serialize;
 use serde_json::Value;
-use tollgate_layers::{Error, body::AnswerBody};
+use tollgate_layers::{Error, body::AnswerBody, model::ModelKind};
 
 use crate::{
     catalog::{
@@ -319,6 +319,8 @@ struct Offer<'a> {
     models: Vec<Row>,
     /// Who answers where no model was chosen.
     first: String,
+    /// The first model for embeddings.
+    embedding: Option<String>,
     opus: String,
     sonnet: String,
     haiku: String,
@@ -356,9 +358,14 @@ impl Row {
 impl<'a> Offer<'a> {
     fn new(front: &'a PublicUrls, sold: &[ModelView<'_>]) -> Self {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
+        // Of what is set up here, only the script of curl asks for embeddings.
+        let embedding = (sold.iter()).find(|view| view.model.kind == ModelKind::Embedding);
+        let chats = sold
+            .iter()
+            .filter(|view| view.model.kind == ModelKind::Chat);
         for &ModelView {
             model, usd_mtok, ..
-        } in sold
+        } in chats
         {
             ids.push(model.id.as_str());
             models.push(Row {
@@ -379,6 +386,7 @@ impl<'a> Offer<'a> {
             sonnet: tier("sonnet"),
             haiku: tier("haiku"),
             first: first.to_owned(),
+            embedding: embedding.map(|view| view.model.id.clone()),
             models,
             hello: page::say(front.language, "Привет", "Hello"),
         }
@@ -408,17 +416,37 @@ impl<'a> Offer<'a> {
         format!("{}/messages", self.front.base_url)
     }
 
+    fn responses_url(&self) -> String {
+        format!("{}/responses", self.front.base_url)
+    }
+
+    fn embeddings_url(&self) -> String {
+        format!("{}/embeddings", self.front.base_url)
+    }
+
     /// `service/model`.
     fn qualified(&self) -> String {
         json(&format!("{}/{}", self.front.service, self.first))
     }
 
-    /// The body of a call, of either format.
+    /// The body of a call in the chat or the messages format.
     fn call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(
             r#"{{"model":{model},"max_tokens":1000,"messages":[{{"role":"user","content":{hello}}}]}}"#
         )
+    }
+
+    /// The same in the responses format.
+    fn responses_call(&self) -> String {
+        let (model, hello) = (json(&self.first), json(self.hello));
+        format!(r#"{{"model":{model},"max_output_tokens":1000,"input":{hello}}}"#)
+    }
+
+    /// A call of the first model for embeddings, if there is one.
+    fn embeddings_call(&self) -> Option<String> {
+        let (model, hello) = (json(self.embedding.as_deref()?), json(self.hello));
+        Some(format!(r#"{{"model":{model},"input":{hello}}}"#))
     }
 
     /// The smallest context window that is known, for clients that believe in one for all models.

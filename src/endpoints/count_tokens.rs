@@ -16,7 +16,7 @@ use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
     call::{Format, Outbound, Priced},
-    model::Route,
+    model::{ModelKind, Route},
     translate::{messages::estimate_input_tokens, splice},
 };
 use tower::Service;
@@ -53,12 +53,13 @@ where
 
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
         let (parts, priced) = req.into_parts();
-        let speaks = |route: &&Arc<Route>| route.vendor.format == Format::Messages;
-        let Some(route) = priced.model.routes.iter().find(speaks) else {
+        let routes = priced.model.routes.iter();
+        let mut spoken = routes.map(|route| route.speaking(Format::Messages));
+        let Some(route) = spoken.find(|route| route.vendor.format == Format::Messages) else {
             let tokens = estimate_input_tokens(&priced.call.input);
             return Box::pin(async move { Ok(answer(tokens)) });
         };
-        let route = match counting(route) {
+        let route = match counting(&route) {
             Ok(route) => route,
             Err(error) => return Box::pin(async { Err(error) }),
         };
@@ -66,6 +67,7 @@ where
             body: splice::body(&priced, &route),
             stream: false,
             choices: 1,
+            kind: ModelKind::Chat,
             strip_usage: false,
             meter: priced.meter.clone(),
             credential: 0,

@@ -1,6 +1,6 @@
 //! `POST /v1/<service>/estimate`: what a call would hold, without holding it and without sending it.
 //!
-//! The body is that of a call, of either format, and it goes the same way through `parse` and `select`; what
+//! The body is that of a call, of any format or for embeddings, and it goes the same way through `parse` and `select`; what
 //! is quoted comes from the tariff that `reserve` asks. So an estimate is refused where its call would be, up
 //! to the hold, and free.
 
@@ -14,11 +14,12 @@ use serde::Serialize;
 use tollgate_layers::{
     Error,
     body::AnswerBody,
-    call::{Format, Priced},
+    call::{Format, Operation, Priced},
     facts::Caller,
     key::{AccountId, KeyId},
+    model::ModelKind,
     money::MicroRub,
-    price::Price,
+    price::{Price, Served},
     reserve::{
         Quote, Tariff,
         ledger::{Ledger, LedgerAdmin, LedgerError, Refusal},
@@ -34,15 +35,29 @@ use crate::{
         reply,
     },
     ledger::AnyLedger,
+    text::percent::decoded,
 };
 
-/// Names the operation whose body an estimate brings, which its path does not.
+/// Names the operation whose body an estimate brings: that of the query's `path`, or the format's usual one. Where calls
+/// are not posted there is nothing to estimate.
 pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
-    *req.uri_mut() = Uri::from_static(match format_of(req.headers()) {
-        Format::Chat => "/v1/chat/completions",
-        Format::Messages => "/v1/messages",
+    let query = req.uri().query().unwrap_or_default();
+    let named = query.split('&').find_map(|pair| pair.strip_prefix("path="));
+    *req.uri_mut() = Uri::from_static(match named {
+        Some(path) => called(&decoded(path).unwrap_or_default()).unwrap_or("/"),
+        None => match format_of(req.headers()) {
+            Format::Chat | Format::Responses => Operation::CHAT_OR_RESPONSES,
+            Format::Messages => "/v1/messages",
+        },
     });
     req
+}
+
+/// The same path, if models are called there.
+fn called(path: &str) -> Option<&'static str> {
+    let surfaces = [ModelKind::Chat, ModelKind::Embedding].map(ModelKind::surfaces);
+    let mut all = surfaces.into_iter().flatten().copied();
+    all.find(|surface| *surface == path)
 }
 
 /// Answers estimates, where `reserve` stands for calls.
@@ -72,7 +87,15 @@ impl Estimate {
         // What the ledger would hold, or what it would ask for in vain.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
-        let Priced { model, prices, .. } = req.body();
+        let Priced {
+            call,
+            model,
+            prices,
+            ..
+        } = req.body();
+        let asked = call.asks.as_ref();
+        let served = asked.map_or_else(Served::default, |asks| asks.asked().served);
+        let price_rules = prices.may_hold(bill.input_tokens_max(), &served);
         Ok(reply::json(&EstimateJson {
             model: &model.id,
             input_tokens_max: bill.input_tokens_max(),
@@ -81,6 +104,7 @@ impl Estimate {
             free_rub: free,
             fits: hold <= free,
             price: &prices.usual,
+            price_rules: price_rules.map(|price| &**price).collect(),
         }))
     }
 
@@ -128,4 +152,7 @@ struct EstimateJson<'a> {
     free_rub: MicroRub,
     fits: bool,
     price: &'a Price,
+    /// Those that may hold instead, each with its condition.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    price_rules: Vec<&'a Price>,
 }

@@ -14,6 +14,7 @@ use tollgate_layers::{
     call::Format,
     facts::Caller,
     key::KeyRecord,
+    model::ModelKind,
     money::MicroRub,
     reserve::ledger::{BookError, LedgerAdmin, PeriodView},
     respond::Language,
@@ -48,12 +49,12 @@ impl KeyInfo {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
         let data: Vec<_> = snapshot
-            .listed()
+            .listed(&key.account)
             .filter(|model| key.allows_model(model.id))
             .map(|model| model_json(model, format, since))
             .collect();
         match format {
-            Format::Chat => json!({ "object": "list", "data": data }),
+            Format::Chat | Format::Responses => json!({ "object": "list", "data": data }),
             Format::Messages => {
                 let (first, last) = (
                     data.first().map(|model| &model["id"]),
@@ -69,7 +70,7 @@ impl KeyInfo {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
         let found = snapshot
-            .listed()
+            .listed(&key.account)
             .find(|model| model.id == id && key.allows_model(id));
         found
             .map(|model| model_json(model, format, since))
@@ -96,7 +97,7 @@ impl KeyInfo {
 fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     let (id, name) = (model.id, model.display_name);
     let mut json = match format {
-        Format::Chat => {
+        Format::Chat | Format::Responses => {
             json!({ "id": id, "object": "model", "created": since / 1000, "owned_by": "tollgate",
                 "display_name": name })
         }
@@ -104,17 +105,29 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
             json!({ "type": "model", "id": id, "display_name": name, "created_at": rfc3339(since) })
         }
     };
+    json["kind"] = json!(model.kind);
+    json["surfaces"] = json!(model.kind.surfaces());
     if let Some(description) = description(model) {
         json["description"] = description.into();
+    }
+    // What the public price list does not say.
+    if let Some(prices) = model.prices.filter(|prices| prices.usual.rule.is_some()) {
+        let own: Vec<_> = prices.prices().collect();
+        json["prices"] = json!(own);
     }
     json
 }
 
 /// What people read beside the model's name where a client lets them choose: what the operator says, and the price.
 fn description(model: Listed<'_>) -> Option<String> {
-    let price = model.price.map(|price| {
+    let price = model.prices.map(|prices| {
+        let price = &prices.usual;
         let [input, output] = [price.input, price.output].map(|rate| shown(rate, model.language));
         match model.language {
+            Language::En if model.kind == ModelKind::Embedding => {
+                format!("Input {input} per 1M tokens")
+            }
+            _ if model.kind == ModelKind::Embedding => format!("Вход {input} за 1 млн токенов"),
             Language::En => format!("Input {input}, output {output} per 1M tokens"),
             _ => format!("Вход {input}, выход {output} за 1 млн токенов"),
         }

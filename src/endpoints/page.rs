@@ -13,8 +13,9 @@ use http::{
 use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
+    model::ModelKind,
     money::MicroRub,
-    price::{Class, Rate},
+    price::{Class, Condition, Kind, Price, Rate},
     respond::Language,
 };
 
@@ -112,10 +113,10 @@ fn written(view: &CatalogView<'_>) -> String {
         since_shown: day(version.effective_from_ms, language),
         priced: view.priced,
         classes,
-        example: families
-            .first()
-            .and_then(|family| family.models.first())
-            .map_or("…", |row| row.id),
+        example: (view.models.iter())
+            .find(|view| view.model.kind == ModelKind::Chat)
+            .map_or("…", |view| view.model.id.as_str()),
+        embeddings: (view.models.iter()).any(|view| view.model.kind == ModelKind::Embedding),
         families,
         hello: say(language, "Привет", "Hello"),
     };
@@ -140,6 +141,8 @@ struct PageHtml<'a> {
     families: Vec<Family<'a>>,
     /// A model for the examples.
     example: &'a str,
+    /// Whether a model for embeddings is sold.
+    embeddings: bool,
     hello: &'static str,
 }
 
@@ -158,7 +161,13 @@ struct Family<'a> {
 
 struct Row<'a> {
     id: &'a str,
+    /// What it makes, where that is no chat.
+    kind: &'static str,
+    /// When these prices hold, in words; empty for the usual ones.
+    rule: String,
     cells: [Cell; 4],
+    /// What is billed by the call.
+    calls: Vec<Cell>,
 }
 
 /// A price; empty where there is none now.
@@ -166,8 +175,8 @@ struct Cell {
     class: &'static str,
     exact: String,
     shown: String,
-    /// Of a cache write that is kept for an hour, where that is sold.
-    of_an_hour: Option<Box<Self>>,
+    /// What of it is billed apart, like a cache write that is kept for an hour.
+    parts: Vec<Self>,
 }
 
 impl Cell {
@@ -176,9 +185,100 @@ impl Cell {
             class,
             exact: rate.map_or_else(String::new, |rate| rate.to_string()),
             shown: rate.map_or_else(String::new, |rate| shown(rate, language)),
-            of_an_hour: None,
+            parts: Vec::new(),
         }
     }
+}
+
+impl<'a> Row<'a> {
+    fn new(
+        (id, kind): (&'a str, ModelKind),
+        classes: [&'static str; 4],
+        price: Option<&Price>,
+        language: Language,
+    ) -> Self {
+        let rates = price.map(|price| {
+            [
+                price.input,
+                price.cached_input,
+                price.output,
+                price.cache_write,
+            ]
+        });
+        // A model for embeddings sells its input alone, which comes first.
+        let sold = |at: usize| at == 0 || kind != ModelKind::Embedding;
+        let cell = |at: usize| {
+            let rate = rates.filter(|_| sold(at)).map(|rates| rates[at]);
+            Cell::new(classes[at], rate, language)
+        };
+        let mut row = Self {
+            id,
+            kind: match kind {
+                ModelKind::Embedding => say(language, "эмбеддинги", "embeddings"),
+                _ => "",
+            },
+            rule: price.map_or_else(String::new, |price| when(&price.condition, language)),
+            cells: [cell(0), cell(1), cell(2), cell(3)],
+            calls: Vec::new(),
+        };
+        for (class, rate) in price.iter().flat_map(|price| price.classes.iter()) {
+            let (column, name) = place(class, language);
+            let cell = Cell::new(name, rate, language);
+            match column {
+                Some(column) => row.cells[column].parts.push(cell),
+                None => row.calls.push(cell),
+            }
+        }
+        row
+    }
+}
+
+/// The column that a class beside the four stands in, if it is a part of one, and what it is called there.
+fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
+    let image = say(language, "изображения", "images");
+    let audio = say(language, "звук", "audio");
+    match class {
+        Class::InputImage => (Some(0), image),
+        Class::InputAudio => (Some(0), audio),
+        Class::OutputImage => (Some(2), image),
+        Class::OutputAudio => (Some(2), audio),
+        Class::CacheWrite1h => (Some(3), say(language, "на час", "for an hour")),
+        Class::CacheWrite12h => (Some(3), say(language, "на 12 часов", "for 12 hours")),
+        Class::WebSearchCall => (None, say(language, "поиск в интернете", "web search")),
+        other => match other.kind() {
+            Kind::Input => (Some(0), other.name()),
+            Kind::Output => (Some(2), other.name()),
+            Kind::Call => (None, other.name()),
+        },
+    }
+}
+
+/// A condition as people say it.
+fn when(condition: &Condition, language: Language) -> String {
+    let above = condition.above_input_tokens.map(|tokens| {
+        let tokens = grouped(&tokens.to_string(), language);
+        match language {
+            Language::En => format!("above {tokens} tokens of input"),
+            _ => format!("свыше {tokens} токенов входа"),
+        }
+    });
+    let words = [
+        (
+            condition.service_tier,
+            say(language, "уровень обслуживания", "service tier"),
+        ),
+        (condition.speed, say(language, "скорость", "speed")),
+        (condition.inference_geo, say(language, "регион", "region")),
+    ];
+    let words = words
+        .iter()
+        .filter(|(word, _)| !word.is_empty())
+        .map(|(word, name)| format!("{name} {word}"));
+    above
+        .into_iter()
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// By family, both in the order of the catalog.
@@ -189,42 +289,19 @@ fn families<'a>(
 ) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = Vec::new();
     for &ModelView { model, prices, .. } in models {
-        let rates = prices.map(|prices| {
-            let price = &prices.usual;
-            [
-                price.input,
-                price.cached_input,
-                price.output,
-                price.cache_write,
-            ]
-        });
-        let cell = |at: usize| Cell::new(classes[at], rates.map(|rates| rates[at]), language);
-        let of_an_hour = prices
-            .and_then(|prices| prices.usual.classes.get(Class::CacheWrite1h))
-            .map(|rate| {
-                let class = say(language, "на час", "for an hour");
-                Box::new(Cell::new(class, Some(rate), language))
-            });
-        let row = Row {
-            id: &model.id,
-            cells: [
-                cell(0),
-                cell(1),
-                cell(2),
-                Cell {
-                    of_an_hour,
-                    ..cell(3)
-                },
-            ],
+        let row = |price| Row::new((&model.id, model.kind), classes, price, language);
+        let rows = match prices {
+            None => vec![row(None)],
+            Some(prices) => prices.prices().map(|price| row(Some(&**price))).collect(),
         };
         match families
             .iter_mut()
             .find(|family| family.name == model.family)
         {
-            Some(family) => family.models.push(row),
+            Some(family) => family.models.extend(rows),
             None => families.push(Family {
                 name: &model.family,
-                models: vec![row],
+                models: rows,
             }),
         }
     }
@@ -249,18 +326,21 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     let rounded = micro.div_ceil(step).saturating_mul(step);
     let amount = MicroRub::new(i64::try_from(rounded).unwrap_or(i64::MAX)).to_string();
     let (whole, fraction) = amount.split_once('.').unwrap_or((&amount, "00"));
-    let (thousands, point) = match language {
-        Language::En => (',', '.'),
-        _ => ('\u{202f}', ','),
-    };
+    let point = say(language, ",", ".");
+    format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
+}
+
+/// Digits in thousands.
+fn grouped(whole: &str, language: Language) -> String {
+    let thousands = say(language, "\u{202f}", ",");
     let mut text = String::new();
     for (place, digit) in whole.chars().enumerate() {
         if place > 0 && (whole.len() - place).is_multiple_of(3) {
-            text.push(thousands);
+            text.push_str(thousands);
         }
         text.push(digit);
     }
-    format!("{text}{point}{fraction}\u{a0}₽")
+    text
 }
 
 /// The day of a time, in UTC.
@@ -306,7 +386,7 @@ mod tests {
 
     use tollgate_layers::{
         model::Model,
-        price::{Price, PriceList},
+        price::{Price, PriceList, Rates},
         reserve::ledger::TariffVersion,
     };
 
@@ -420,6 +500,76 @@ mod tests {
         assert_eq!(page.matches(">B<").count(), 1);
         assert_eq!(page.matches("value=\"26.01875\">26,02").count(), 12);
         assert!(!page.contains("временно недоступны"));
+    }
+
+    #[test]
+    fn prices_under_conditions_are_said_in_words_behind_the_usual_one() {
+        let rates = |input: u64| {
+            let rate = Rate::new(input);
+            Price {
+                input: rate,
+                cached_input: rate,
+                output: rate,
+                cache_write: rate,
+                classes: Rates::default()
+                    .with(Class::WebSearchCall, Some(Rate::new(1_000_000)))
+                    .with(Class::InputImage, Some(Rate::new(77_000_000)))
+                    .with(Class::CacheWrite12h, Some(Rate::new(88_000_000))),
+                ..Price::default()
+            }
+        };
+        let under = |condition, input| Price {
+            condition,
+            ..rates(input)
+        };
+        let long = Condition {
+            above_input_tokens: Some(272_000),
+            ..Condition::default()
+        };
+        let flex_in_us = Condition {
+            service_tier: "flex".into(),
+            inference_geo: "us".into(),
+            ..Condition::default()
+        };
+        let prices = PriceList::from(rates(1_250_000_000))
+            .rules([under(long, 2_500_000_000), under(flex_in_us, 625_000_000)]);
+        let page = page(&[model("m-1", "M")], Some(&prices));
+        let rows: Vec<&str> = page.split("<tr class=\"").skip(1).collect();
+        let rows: Vec<&str> = rows
+            .into_iter()
+            .filter(|row| !row.starts_with("family"))
+            .collect();
+        assert_eq!(rows.len(), 3, "{page}");
+        for (row, parts) in rows.iter().zip([
+            [
+                "model\"><th scope=\"row\"><code>m-1</code>",
+                "1\u{202f}250,00",
+            ],
+            ["свыше 272\u{202f}000 токенов входа", "2\u{202f}500,00"],
+            ["уровень обслуживания flex, регион us", ">625,00"],
+        ]) {
+            let others = [
+                "поиск в интернете: <data value=\"1.00\">1,00",
+                "изображения: <data value=\"77.00\">77,00",
+                "на 12 часов: <data value=\"88.00\">88,00",
+            ];
+            for part in parts.iter().chain(&others) {
+                assert!(row.contains(part), "{part}: {row}");
+            }
+        }
+        assert_eq!(when(&long, Language::En), "above 272,000 tokens of input");
+    }
+
+    #[test]
+    fn the_page_names_where_responses_and_embeddings_are_asked() {
+        let chat = page(&[model("m-1", "M")], Some(&price()));
+        assert!(chat.contains(">POST https://ai.example/v1/responses<"));
+        assert!(chat.contains("в каждом из трёх форматов"));
+        assert!(!chat.contains("/v1/embeddings"), "{chat}");
+        let vectors = model("e-1", "M").kind(ModelKind::Embedding);
+        let models = [model("m-1", "M"), vectors];
+        let both = page(&models, Some(&price()));
+        assert!(both.contains(">POST https://ai.example/v1/embeddings<"));
     }
 
     #[test]

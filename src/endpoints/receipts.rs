@@ -94,6 +94,8 @@ struct ReceiptJson<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unpriced: bool,
     price: Option<&'a Price>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_rule: Option<&'a str>,
     held_rub: MicroRub,
     cost_rub: MicroRub,
     charged_rub: MicroRub,
@@ -116,6 +118,7 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
             bounded: item.bounded,
             unpriced: item.unpriced,
             price: item.price.as_deref(),
+            price_rule: item.price.as_ref().and_then(|price| price.rule.as_deref()),
             held_rub: receipt.held_rub,
             cost_rub: receipt.cost_rub,
             charged_rub: receipt.charged_rub,

@@ -243,7 +243,9 @@ impl Names {
         const GET_HEAD: &[Method] = &[Method::GET, Method::HEAD];
         const POST: &[Method] = &[Method::POST];
         let (endpoint, methods, allow) = match path {
-            "/v1/chat/completions" | "/v1/messages" => (Endpoint::Inference, POST, "POST"),
+            "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/v1/embeddings" => {
+                (Endpoint::Inference, POST, "POST")
+            }
             "/v1/messages/count_tokens" => (Endpoint::Count, POST, "POST"),
             "/v1/models" => (Endpoint::KeyInfo, GET, "GET"),
             "/" => (Endpoint::Root, GET_HEAD, "GET, HEAD"),
@@ -379,6 +381,8 @@ mod tests {
         for (method, path, place) in [
             (Method::POST, "/v1/chat/completions", "inference"),
             (Method::POST, "/v1/messages", "inference"),
+            (Method::POST, "/v1/embeddings", "inference"),
+            (Method::GET, "/v1/embeddings", "POST"),
             (Method::POST, "/v1/messages/count_tokens", "count"),
             (Method::GET, "/v1/messages", "POST"),
             (Method::GET, "/v1/tollgate/models", "catalog"),

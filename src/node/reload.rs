@@ -6,15 +6,24 @@
 use std::{
     panic::resume_unwind,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tollgate_layers::reserve::ledger::{BookError, LedgerAdmin, TariffVersion};
 
+use super::{
+    Gateway,
+    build::{follow, tell_expiry},
+};
 use crate::{
+    catalog::rate_feed::RateFeed,
     config::{Config, Files, Loaded, need_restart},
     edge::panics::catch_round,
-    node::Gateway,
 };
 
 /// Between two looks at files that have just changed.
@@ -151,6 +160,47 @@ impl Reload {
         self.known = files;
         self.changed = None;
         self.put_off = false;
+    }
+}
+
+impl Gateway {
+    /// Takes models, prices, vendors, rate sources, limits and the certificate of another configuration; what it
+    /// does not take, [`need_restart`] says. Running calls and open connections go on as they began. Asks nobody but the
+    /// ledger, and that only where prices have changed.
+    ///
+    /// # Errors
+    /// The ledger gave no version for the changed prices. Nothing is taken then.
+    pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
+        let fingerprint = config.live.fingerprint();
+        let version = if fingerprint == self.fingerprint {
+            self.live.snapshot().version()
+        } else {
+            self.store.tariff_version(&fingerprint).await?
+        };
+        self.fingerprint = fingerprint;
+        self.live.replace(config, version);
+        follow(&self.health, &self.live);
+        let snapshot = self.live.snapshot();
+        self.metrics.follow(&snapshot);
+        self.upstream
+            .retain(snapshot.vendors().map(|vendor| &**vendor));
+        self.limits.replace(config);
+        if let (Some(tls), Some(identity)) = (&self.tls, &config.tls) {
+            tls.renew(identity);
+            tell_expiry(&self.metrics, identity);
+        }
+        if config.live.rate != self.rate {
+            self.rate.clone_from(&config.live.rate);
+            self.live.unfix_rate();
+            let (mut feed, live) = (RateFeed::new(&self.rate), Arc::clone(&self.live));
+            // The old one ends here. A slow source holds nothing up: the rate in force stays until it answers.
+            self.feed = JoinSet::new();
+            self.feed.spawn(async move {
+                feed.refresh_into(&live).await;
+                feed.run(live, std::future::pending()).await;
+            });
+        }
+        Ok(version)
     }
 }
 

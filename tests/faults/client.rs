@@ -148,6 +148,7 @@ impl Client {
                 .uri("/v1/messages")
                 .header("x-api-key", &self.key.secret)
                 .header("anthropic-version", "2023-06-01"),
+            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         };
         req.method(Method::POST)
             .header(HOST, "gateway.example")

@@ -104,6 +104,7 @@ impl Call {
         let (input_rate, output_rate) = match self.format {
             Format::Chat => (100, 200),
             Format::Messages => (1000, 2000),
+            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         };
         i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
     }
@@ -119,6 +120,9 @@ impl Call {
             (Format::Chat, true) => "chat-drained",
             (Format::Messages, false) => "messages",
             (Format::Messages, true) => "messages-drained",
+            (Format::Responses, _) => {
+                panic!("the vendors of the fault catalogue speak the other two")
+            }
         }
     }
 
@@ -217,6 +221,7 @@ impl Call {
                     ],
                 )
             }
+            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         }
     }
 
@@ -233,6 +238,7 @@ impl Call {
                 "role": "assistant", "model": "vendor-messages",
                 "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn",
                 "stop_sequence": null, "usage": usage, "z_mark": self.mark('u') }),
+            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         }
     }
 
@@ -242,6 +248,7 @@ impl Call {
             Format::Chat => json!({ "prompt_tokens": input, "completion_tokens": output,
                 "total_tokens": input + output }),
             Format::Messages => json!({ "input_tokens": input, "output_tokens": output }),
+            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         }
     }
 

@@ -180,8 +180,15 @@ async fn every_file_parses_and_names_the_address_and_every_model() {
 }
 
 #[tokio::test]
-async fn what_a_script_asks_is_the_catalogs_first_model() {
-    let world = with_a_hostile_name().start().await;
+async fn what_a_script_asks_is_the_catalogs_first_model_of_its_kind() {
+    // Before the other models, so that the hostile name is the first of the chats alone.
+    let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
+        usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = ";
+    let quoted = json!(HOSTILE);
+    let world = setup()
+        .edit("[[model]]\nid = \"chat\"", &format!("{vectors}{quoted}"))
+        .start()
+        .await;
     // What curl would be given, one argument a line.
     let told = "curl() { printf '%s\\n' \"$@\"; }\n";
     let script = format!("{told}{}", served(&world, "curl").await.text());
@@ -196,11 +203,20 @@ async fn what_a_script_asks_is_the_catalogs_first_model() {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    assert_eq!(bodies.len(), 2, "{lines}");
-    for body in bodies {
-        assert_eq!(body["model"], HOSTILE);
+    let models: Vec<&Value> = bodies.iter().map(|body| &body["model"]).collect();
+    assert_eq!(models, [HOSTILE, HOSTILE, HOSTILE, "vectors"], "{lines}");
+    for (body, asks) in bodies
+        .iter()
+        .zip(["messages", "messages", "input", "input"])
+    {
+        assert!(body.get(asks).is_some(), "{body}");
     }
-    for url in ["/chat/completions", "/messages"] {
+    for url in [
+        "/chat/completions",
+        "/messages",
+        "/responses",
+        "/embeddings",
+    ] {
         let url = format!("{BASE}{url}");
         assert!(lines.lines().any(|line| line == url), "{lines}");
     }

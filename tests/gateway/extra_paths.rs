@@ -50,8 +50,10 @@ async fn the_models_of_a_key_are_listed_in_the_chat_format() {
                 "description",
                 "display_name",
                 "id",
+                "kind",
                 "object",
-                "owned_by"
+                "owned_by",
+                "surfaces"
             ]
         );
         assert_eq!(model["object"], "model");

@@ -70,6 +70,7 @@ const fn rates(format: Format) -> (i64, i64) {
     match format {
         Format::Chat => (100, 200),
         Format::Messages => (1000, 2000),
+        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 
@@ -80,6 +81,7 @@ const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
         Format::Messages => 4,
+        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 const OUTPUT_SEEN: i64 = 4;
@@ -133,6 +135,7 @@ fn events(format: Format) -> Vec<String> {
             events.push(event(json!({ "type": "message_stop" })));
             events
         }
+        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 
@@ -140,6 +143,7 @@ fn usage(format: Format) -> Value {
     match format {
         Format::Chat => json!({ "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 }),
         Format::Messages => json!({ "input_tokens": 9, "output_tokens": 5 }),
+        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 
@@ -153,6 +157,7 @@ fn plain(format: Format) -> String {
         Format::Messages => json!({ "id": "m1", "type": "message", "role": "assistant",
             "model": "vendor-messages-1", "content": [{ "type": "text", "text": text }],
             "stop_reason": "end_turn", "stop_sequence": null, "usage": usage(format) }),
+        Format::Responses => panic!("the other two formats leave here"),
     }
     .to_string()
 }
@@ -162,6 +167,7 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
     match format {
         Format::Chat => world.chat_request(key, &with(chat_body(SAID), fields)),
         Format::Messages => world.messages_request(key, &with(messages_body(SAID), fields)),
+        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 
@@ -296,6 +302,7 @@ async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     let (format, path) = match format {
         Format::Chat => ("chat", "/v1"),
         Format::Messages => ("messages", ""),
+        Format::Responses => panic!("the other two formats leave here"),
     };
     let address = vendor.local_addr().unwrap();
     let from = format!("format = \"{format}\"\nurl = \"");
@@ -410,6 +417,7 @@ async fn after_the_first_words_of_a_stream() {
         let tokens_in = match format {
             Format::Chat => INPUT_ESTIMATED,
             Format::Messages => 9,
+            Format::Responses => panic!("the other two formats leave here"),
         };
         let charge = micro(tokens_in * input + OUTPUT_SEEN * output);
         has_paid(&world, &key, left, charge).await;
@@ -437,6 +445,7 @@ async fn right_after_the_last_event() {
         let last = match format {
             Format::Chat => "[DONE]\n\n",
             Format::Messages => "{\"type\":\"message_stop\"}\n\n",
+            Format::Responses => panic!("the other two formats leave here"),
         };
         read_until(&mut res, last).await;
         let left = client.leave();

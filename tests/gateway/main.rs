@@ -26,6 +26,7 @@ mod secrets; // a net under all of it: no secret in logs, answers, files
 #[path = "../support/mod.rs"]
 mod support;
 
+mod before_classes; // two versions on one Redis: this one beside the release before classes
 mod call_log; // the line that each call leaves
 mod ceilings; // what a key may spend in a day and in a month
 mod commands; // exit codes, and what commands say when something is wrong
@@ -41,6 +42,7 @@ mod edge_overload; // more than can be served, and keys that are guessed
 mod edge_panics; // panics over real sockets
 mod edge_random; // random and mutated bytes
 mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections, patience
+mod embeddings; // vectors of texts: what they cost, byte for byte
 mod estimate; // what a call would hold
 mod evasion; // ways to get more than is paid for
 mod exchange_rate; // where the rubles for one USDT come from
@@ -64,6 +66,7 @@ mod order_of_checks; // which of two mistakes answers
 mod page; // the price list for people
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
+mod price_lists;
 mod price_rules;
 mod process; // signals and files of the binary
 mod receipts; // what a key's own calls cost
@@ -71,8 +74,10 @@ mod reconcile; // the books beside a vendor's own export
 mod redis_down; // Redis dead, emptied, standing still
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server gone, others there
 mod reload; // another configuration, taken while calls run
+mod responses; // the responses format between equals, by the numbers of its design
 mod security; // SECURITY.md names tests that are there
 mod smoke; // the shortest way through
+mod sound;
 mod spec_auth; // who is let in, and what the others are told
 mod spec_catalog; // the price catalog
 mod spec_chat; // the chat operation, field by field

@@ -12,15 +12,17 @@ const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 /// All that the public listener answers.
-const PUBLIC_PATHS: [&str; 14] = [
+const PUBLIC_PATHS: [&str; 16] = [
     "/",
     "/api/hello",
     "/openapi.yaml",
     "/v1/chat/completions",
+    "/v1/embeddings",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/models",
     "/v1/models/{model}",
+    "/v1/responses",
     "/v1/tollgate/connect",
     "/v1/tollgate/connect/{client}",
     "/v1/tollgate/estimate",

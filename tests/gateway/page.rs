@@ -85,6 +85,7 @@ async fn every_model_stands_there_with_its_exact_price_and_how_to_call_it() {
     assert_eq!(prices.count(), 4 * models.len());
     for text in [
         "http://gateway.example/v1/chat/completions",
+        "POST http://gateway.example/v1/responses<",
         "base_url=\"http://gateway.example/v1\"",
         "ANTHROPIC_BASE_URL=http://gateway.example\n",
         "claude --model chat",

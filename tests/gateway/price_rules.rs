@@ -1,18 +1,20 @@
 //! docs/prices.md: a call is held by the dearest that it may bring about, charged by what the vendor says that it served,
 //! and anyone can compute the charge again from its receipt.
 
+use http::Method;
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
 
 use crate::{
     checks::{INVALID, micro, refused},
-    harness::{Answer, Key, Setup, World, with},
+    harness::{Answer, Key, Setup, World, request, with},
     ops::{BOTH, Op},
     replies::answer,
+    usage_report::{said, tollgate},
 };
 
 /// Rates are easy to reckon with: a million tokens cost 100 ₽ for each USDT.
-fn with_rules() -> Setup {
+pub fn with_rules() -> Setup {
     let rules = |input: u32, output: u32| {
         let rule = |condition: &str, times: u32, search: &str| {
             format!(
@@ -66,7 +68,7 @@ fn with_rules() -> Setup {
 }
 
 /// What the receipt says, computed again: counts by rates, calls whole, rounded up once.
-fn computed(receipt: &Value) -> i64 {
+pub fn computed(receipt: &Value) -> i64 {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let tokens = ["input", "cached_input", "cache_write", "output"]
         .map(|class| (usage[class].clone(), price[class].clone()));
@@ -105,12 +107,12 @@ async fn receipt(world: &World, answer: &Answer) -> Value {
     receipt
 }
 
-fn says(world: &World, op: Op, usage: Value, beside: Value) {
+pub fn says(world: &World, op: Op, usage: Value, beside: Value) {
     let said = with(answer(op, "да", &usage), beside);
     world.vendor.script(move |_| Reply::json(200, &said));
 }
 
-fn usage(op: Op, input: u64, more: Value) -> Value {
+pub fn usage(op: Op, input: u64, more: Value) -> Value {
     match op {
         Op::Chat => with(
             json!({ "prompt_tokens": input, "completion_tokens": 10 }),
@@ -121,7 +123,7 @@ fn usage(op: Op, input: u64, more: Value) -> Value {
 }
 
 /// A request that is held for so much input.
-async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
+pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
     let body = with(op.body(&"x ".repeat(text)), more);
     op.call(world, key, &body).await
 }
@@ -238,6 +240,167 @@ async fn operators_see_what_the_vendor_takes_and_callers_do_not() {
 }
 
 #[tokio::test]
+async fn what_the_vendor_takes_follows_its_own_rules_and_margins_are_added_up() {
+    let cost = |rate: u32| {
+        format!(
+            "cost_usdt_mtok = {{ input = \"{rate}\", cached_input = \"{rate}\", output = \"{rate}\", cache_write = \"{rate}\" }}"
+        )
+    };
+    let rule = |condition: &str, rate: u32| {
+        format!(
+            "{{ {condition}, {} }}",
+            cost(rate).replace("cost_usdt_mtok", "usdt_mtok")
+        )
+    };
+    let rules = [
+        rule("above_input_tokens = 1000", 3),
+        rule("service_tier = \"priority\"", 2),
+        rule("service_tier = \"priority\", above_input_tokens = 1000", 5),
+    ];
+    let with_cost_rules = format!("{}, cost_rules = [ {} ]", cost(1), rules.join(", "));
+    let setup = with_rules()
+        .edit(&cost(1), &with_cost_rules)
+        // Of the other vendor it is not known what it takes.
+        .edit(&format!(", {}", cost(10)), "");
+    let world = setup.start().await;
+    let key = world.key().await;
+    let (mut charged, mut costs) = (0, 0);
+    let tier = json!({ "service_tier": "priority" });
+    for (input, beside, cost) in [
+        (7, json!({}), 17 * 100),
+        (1001, json!({}), 1011 * 300),
+        (7, tier.clone(), 17 * 200),
+        (1001, tier, 1011 * 500),
+    ] {
+        says(
+            &world,
+            Op::Chat,
+            usage(Op::Chat, input, json!({})),
+            beside.clone(),
+        );
+        let answer = ask(&world, &key, Op::Chat, 1000, beside).await;
+        let receipt = receipt(&world, &answer).await;
+        assert_eq!(micro(&receipt["vendor_cost_rub"]), cost, "{receipt}");
+        let left = micro(&receipt["charged_rub"]) - cost;
+        assert_eq!(micro(&receipt["margin_rub"]), left, "{receipt}");
+        charged += micro(&receipt["charged_rub"]);
+        costs += cost;
+    }
+    says(
+        &world,
+        Op::Messages,
+        usage(Op::Messages, 7, json!({})),
+        json!({}),
+    );
+    let answer = ask(&world, &key, Op::Messages, 1, json!({})).await;
+    let unknown = receipt(&world, &answer).await;
+    assert_eq!(
+        (unknown.get("vendor_cost_rub"), unknown.get("margin_rub")),
+        (None, None)
+    );
+
+    let report = world
+        .admin(Method::GET, "/admin/v1/usage?group=model", None)
+        .await
+        .json();
+    let (of_chat, of_messages) = (&report["rows"][0], &report["rows"][1]);
+    assert_eq!(
+        (&of_messages["vendor_cost_rub"], &of_messages["margin_rub"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(of_messages["cost_known_calls"], 0);
+    for row in [of_chat, &report["total"]] {
+        assert_eq!(row["cost_known_calls"], 4, "{row}");
+        assert_eq!(micro(&row["vendor_cost_rub"]), costs, "{row}");
+        assert_eq!(micro(&row["margin_rub"]), charged - costs, "{row}");
+    }
+    assert!(micro(&report["total"]["charged_rub"]) > charged, "{report}");
+    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    assert!(table.contains("cost known for 4 of 5 calls"), "{table}");
+    let shown = said(
+        &tollgate(&world, &["receipt", &answer.number()], "").await,
+        0,
+    );
+    assert!(!shown.contains("margin"), "{shown}");
+
+    // Callers are told nothing of it, wherever they ask.
+    let bearer = [("x-api-key", key.secret.as_str())];
+    let own = format!("/v1/tollgate/receipts/{}", answer.number());
+    for path in [
+        "/",
+        "/v1/models",
+        "/v1/models/chat",
+        "/v1/tollgate/models",
+        "/v1/tollgate/key",
+        &own,
+    ] {
+        let told = world.get(path, &bearer).await;
+        assert_eq!(told.status, 200, "{path}: {told:?}");
+        let text = told.text();
+        assert!(
+            !text.contains("margin") && !text.contains("vendor_cost"),
+            "{path}: {text}"
+        );
+    }
+    assert!(
+        !answer.text().contains("cost_rub") && answer.headers.get("x-vendor-cost-rub").is_none()
+    );
+}
+
+#[tokio::test]
+async fn an_estimate_says_the_prices_that_may_hold_beside_the_usual_one() {
+    let world = with_rules().start().await;
+    let key = world.key().await;
+    let bearer = [
+        ("x-api-key", key.secret.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = world.url("/v1/tollgate/estimate");
+    let long = json!({ "above_input_tokens": 1000 });
+    let tier = json!({ "service_tier": "priority" });
+    let both = with(long.clone(), tier.clone());
+    for (text, more, expected) in [
+        (1, json!({}), vec![]),
+        (2000, json!({}), vec![&long]),
+        (1, tier.clone(), vec![&tier]),
+        (2000, tier.clone(), vec![&long, &tier, &both]),
+    ] {
+        let body = with(Op::Chat.body(&"x ".repeat(text)), more).to_string();
+        let asked = request(Method::POST, &url, &bearer, body.into());
+        let said = world.ask(asked).await.json();
+        let rules = said["price_rules"].as_array().cloned().unwrap_or_default();
+        let conditions: Vec<&Value> = rules.iter().map(|price| &price["condition"]).collect();
+        assert_eq!(conditions, expected, "{said}");
+        assert_eq!(
+            said.get("price_rules").is_some(),
+            !expected.is_empty(),
+            "{said}"
+        );
+        assert_eq!(
+            (&said["price"]["input"], said["price"].get("condition")),
+            (&json!("100.00"), None)
+        );
+        // The hold is by the dearest of them, and anyone can see by which.
+        let prices = rules.iter().chain([&said["price"]]);
+        let count = |field: &str| said[field].as_i64().unwrap();
+        let most = |class: &str| {
+            prices
+                .clone()
+                .map(|price| micro(&price[class]))
+                .max()
+                .unwrap()
+        };
+        let hold =
+            count("input_tokens_max") * most("input") + count("output_tokens_max") * most("output");
+        assert_eq!(
+            micro(&said["hold_rub"]),
+            (hold + 999_999) / 1_000_000,
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_catalog_says_all_of_it_and_nothing_of_models_with_four_rates() {
     let world = with_rules().start().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
@@ -252,4 +415,45 @@ async fn the_catalog_says_all_of_it_and_nothing_of_models_with_four_rates() {
     let usual = World::start().await;
     let catalog = usual.get("/v1/tollgate/models", &[]).await.json();
     assert_eq!(catalog["models"][0].get("price_rules"), None, "{catalog}");
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_reckoned_right() {
+    /// In billionths.
+    fn number(text: &str) -> i128 {
+        let text: String = text
+            .chars()
+            .filter(|letter| !letter.is_whitespace())
+            .collect();
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let digits = format!("{whole}{fraction:0<9}");
+        digits.parse().unwrap_or_else(|_| panic!("{text}"))
+    }
+    const UNIT: i128 = 1_000_000_000;
+    let page = include_str!("../../docs/prices.md");
+    let (_, examples) = page.split_once("## Worked examples").unwrap();
+    let (examples, _) = examples.split_once("\n## ").unwrap();
+    let (mut sum, mut charges) = (0, 0);
+    for line in examples.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [what, count, rate, amount] = cells[..] else {
+            panic!("{line}");
+        };
+        if count == "count" {
+            sum = 0;
+        } else if what == "**charged**" {
+            let charged = number(amount.trim_matches('*'));
+            assert_eq!(charged, (sum + 999) / 1000 * 1000, "{line}");
+            charges += 1;
+        } else {
+            let (rate, unit) = match rate.strip_suffix(" each") {
+                Some(rate) => (rate, 1),
+                None => (rate.strip_suffix(" a million").unwrap(), 1_000_000),
+            };
+            let exact = number(count) / UNIT * number(rate);
+            assert_eq!(exact, number(amount) * unit, "{line}");
+            sum += number(amount);
+        }
+    }
+    assert!(charges >= 9, "{charges}");
 }

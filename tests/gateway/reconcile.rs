@@ -313,6 +313,124 @@ async fn costs_are_held_against_the_prices_of_the_configuration() {
     );
 }
 
+/// A class of its own, written for an hour, with what the vendor takes: as it was on the day, whatever the
+/// configuration says today.
+#[tokio::test]
+async fn classes_are_compared_by_themselves_and_costs_as_they_were_booked() {
+    let rates = |input: &str, hour: &str| {
+        format!(
+            "input = \"{input}\", cached_input = \"{input}\", output = \"{input}\", cache_write = \"{input}\", \
+             cache_write_1h = \"{hour}\""
+        )
+    };
+    let route = "model = \"vendor-messages-1\" }";
+    let at_cost = |input: &str, hour: &str| {
+        format!(
+            "model = \"vendor-messages-1\", cost_usdt_mtok = {{ {} }} }}",
+            rates(input, hour)
+        )
+    };
+    let priced = (
+        "cache_write = \"5\" }",
+        "cache_write = \"5\", cache_write_1h = \"8\" }",
+    );
+    let setup = Setup::default()
+        .edit(route, &at_cost("4", "7"))
+        .edit(priced.0, priced.1);
+    let (world, dir) = (setup.start().await, folder());
+    let key = world.key().await;
+    let usage = json!({
+        "input_tokens": 40, "output_tokens": 10, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 6000,
+        "cache_creation": { "ephemeral_5m_input_tokens": 2000, "ephemeral_1h_input_tokens": 4000 },
+    });
+    let reply = replies::answer(Op::Messages, "ответ", &usage);
+    world.vendor.script(move |_| Reply::json(200, &reply));
+    let text = json!([{
+        "type": "text", "text": "вопрос ".repeat(2000), "cache_control": { "type": "ephemeral", "ttl": "1h" },
+    }]);
+    let asked = json!({ "messages": [{ "role": "user", "content": text }] });
+    let body = with(Op::Messages.body("вопрос"), asked);
+    let answer = Op::Messages.call(&world, &key, &body).await;
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(
+        receipt["usage"]["classes"],
+        json!({ "cache_write_1h": 4000 }),
+        "{receipt}"
+    );
+    let day = day_of(&receipt);
+
+    let text =
+        config_text(world.vendor.address(), "memory:", "outbox.db").replace(priced.0, priced.1);
+    let of_then = write(
+        dir.path(),
+        "then.toml",
+        text.replace(route, &at_cost("4", "7")),
+    );
+    let of_today = write(
+        dir.path(),
+        "today.toml",
+        text.replace(route, &at_cost("400", "700")),
+    );
+    let mut said_so = anthropic(&day, 0);
+    let result = &mut said_so["data"][0]["results"][0];
+    for (field, count) in [("uncached_input_tokens", 40), ("output_tokens", 10)] {
+        result[field] = json!(count);
+    }
+    let writes = |short: u64, long: u64| json!({ "ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long });
+    result["cache_creation"] = writes(2000, 4000);
+    let same = write(dir.path(), "same.json", &said_so);
+    // The sum is the same, and the vendor bills more of it for an hour.
+    said_so["data"][0]["results"][0]["cache_creation"] = writes(1000, 5000);
+    let moved = write(dir.path(), "moved.json", &said_so);
+    let costs = |total: &str| {
+        let line = |token_type: &str, amount: &str| {
+            json!({
+                "amount": amount, "currency": "USD", "cost_type": "tokens", "token_type": token_type,
+                "model": "vendor-messages-1", "description": "Usage", "context_window": "0-200k",
+            })
+        };
+        json!({
+            "data": [{
+                "starting_at": format!("{day}T00:00:00Z"), "ending_at": format!("{}T00:00:00Z", next_day(&day)),
+                "results": [line("cache_creation.ephemeral_1h_input_tokens", total)],
+            }],
+            "has_more": false, "next_page": null,
+        })
+    };
+    // (40 + 10 + 2000) × 4 + 4000 × 7 dollars for a million: 3.62 cents.
+    let (right, wrong) = (
+        write(dir.path(), "right.json", costs("3.62")),
+        write(dir.path(), "wrong.json", costs("9.62")),
+    );
+    let told = async |file: &str, config: &str, code: i32| {
+        let args = ["--config", config, "--json"];
+        said(&run(&world, "messages-vendor", file, &args).await, code)
+    };
+    assert_eq!(drifts(&told(&same, &of_then, 0).await), []);
+    assert_eq!(
+        drifts(&told(&moved, &of_then, 1).await),
+        [
+            ("cache_write".to_owned(), 2000, 1000),
+            ("cache_write_1h".to_owned(), 4000, 5000)
+        ]
+    );
+    for (file, config, code, cost) in [
+        (&right, &of_then, 0, "0.0362"),
+        (&right, &of_today, 0, "0.0362"),
+        (&wrong, &of_today, 1, "0.0362"),
+    ] {
+        let report: Value = serde_json::from_str(&told(file, config, code).await).unwrap();
+        let total = report["rows"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&total["class"], &total["our_cost_usdt"]),
+            (&json!("total"), &json!(cost)),
+            "{report}"
+        );
+        assert_eq!(total["drift"], code == 1, "{report}");
+        assert_eq!(report["drifts"], u64::from(code == 1), "{report}");
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_read_is_65_and_says_where() {
     let (world, dir) = (World::start().await, folder());
@@ -350,7 +468,7 @@ async fn what_cannot_be_read_is_65_and_says_where() {
         let expected = format!("error: {file}: {says}");
         assert!(errors.starts_with(&expected), "{errors}");
     }
-    complained(&run(&world, "chat-vendor", "no-such-file", &[]).await, 65);
+    complained(&run(&world, "chat-vendor", "no-such-file", &[]).await, 74);
     let cut = write(
         dir.path(),
         "books.ndjson",

@@ -219,7 +219,7 @@ pub fn told_cost(text: &str) -> (String, &str) {
     }
     assert!(
         events.len() == 1
-            && [Format::Chat, Format::Messages]
+            && [Format::Chat, Format::Messages, Format::Responses]
                 .iter()
                 .any(|format| EventStream(*format).last_event_at(events[0].raw()) == Some(0)),
         "no last event behind the cost, or more than that: {text}"

@@ -101,7 +101,7 @@ async fn an_unknown_path_is_404() {
     for path in [
         "/v1",
         "/v1/",
-        "/v1/embeddings",
+        "/v1/images",
         "/v1/models/",
         "/v1/chat/completions/",
         "/v1/%6dessages",
@@ -122,6 +122,7 @@ async fn a_wrong_method_is_405_and_says_which_are_allowed() {
     for (path, allow) in [
         ("/v1/chat/completions", "POST"),
         ("/v1/messages", "POST"),
+        ("/v1/embeddings", "POST"),
         ("/v1/models", "GET"),
         ("/v1/models/chat", "GET"),
         ("/v1/tollgate/key", "GET"),

@@ -4,7 +4,8 @@ import os
 
 import schemathesis
 
-MODELS = ["demo-chat", "demo-messages"]
+MODELS = ["demo-chat", "demo-messages", "demo-responses"]
+MODELS_OF = {"EmbeddingsRequest": ["demo-embedding"]}
 # What the demo has, by the names of parameters in paths.
 KNOWN = {
     "account": "demo",
@@ -31,7 +32,7 @@ def before_load_schema(context, raw_schema):
         elif name not in parts and "properties" in schema:
             schema.setdefault("additionalProperties", False)
         if name.endswith("Request"):
-            schema["properties"]["model"]["enum"] = MODELS
+            schema["properties"]["model"]["enum"] = MODELS_OF.get(name, MODELS)
     for parameter in parameters(raw_schema):
         if parameter.get("in") == "path":
             parameter["example"] = KNOWN[parameter["name"]]

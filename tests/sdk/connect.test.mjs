@@ -13,7 +13,7 @@ import { Key, URL } from "./gateway.mjs";
 
 const CONNECT = `${URL}/v1/tollgate/connect`;
 const TIMEOUT_MS = 90_000;
-const MODELS = ["demo-chat", "demo-messages"];
+const MODELS = ["demo-chat", "demo-messages", "demo-responses"];
 const TEXT = "Пароль: зимородок";
 
 const installed = (path) => fileURLToPath(new globalThis.URL(`node_modules/${path}`, import.meta.url));
@@ -132,13 +132,15 @@ test("Continue answers with config.yaml", async () => {
   assertAnswered(await run(CONTINUE, args, { files: last, key, TOLLGATE_KEY: key.secret }));
 });
 
-test("curl gets an answer in either format", async () => {
+test("curl gets an answer in each format, and vectors", async () => {
   const key = await Key.create();
   const script = await served("curl");
   const { printed, spent } = await run("bash", ["-c", script], { key, TOLLGATE_KEY: key.secret });
-  const [chat, message] = printed.trim().split("\n").map((line) => JSON.parse(line));
+  const [chat, message, response, vectors] = printed.trim().split("\n").map((line) => JSON.parse(line));
   assert.equal(chat.choices[0].message.content, "Вы написали: Привет");
   assert.equal(message.content[0].text, "Вы написали: Привет");
+  assert.equal(response.output.at(-1).content[0].text, "Вы написали: Привет");
+  assert.equal(vectors.data[0].embedding.length, 3);
   assert.ok(spent > 0n);
 });
 

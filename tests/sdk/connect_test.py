@@ -33,7 +33,7 @@ class Connect(unittest.TestCase):
         import yaml  # comes with LangChain
 
         config = yaml.safe_load(served("continue"))
-        self.assertEqual([model["model"] for model in config["models"]], ["demo-chat", "demo-messages"])
+        self.assertEqual([model["model"] for model in config["models"]], ["demo-chat", "demo-messages", "demo-responses"])
         for model in config["models"]:
             self.assertEqual(model["apiBase"], gateway.URL + "/v1")
             self.assertEqual(model["apiKey"], "${{ secrets.TOLLGATE_KEY }}")

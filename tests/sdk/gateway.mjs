@@ -53,7 +53,9 @@ export async function cost(model, usage) {
   const { priced, models } = await catalog();
   const rates = models.find((entry) => entry.id === model);
   assert.ok(priced && rates, `no price of ${model} in the catalog: ${JSON.stringify({ priced, models })}`);
-  const sum = Object.entries(CLASSES).reduce((sum, [name, rate]) => sum + BigInt(usage[name]) * micro(rates[rate]), 0n);
+  // A model for embeddings has no rate but of input.
+  const price = ([name, rate]) => BigInt(usage[name]) * micro(rates[rate] ?? 0);
+  const sum = Object.entries(CLASSES).reduce((sum, entry) => sum + price(entry), 0n);
   return (sum + 999_999n) / 1_000_000n;
 }
 

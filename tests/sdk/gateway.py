@@ -64,7 +64,8 @@ def cost(model, usage):
     rates = next((entry for entry in catalog()["models"] if entry["id"] == model), None)
     assert rates and catalog()["priced"], f"no price of {model} in the catalog: {catalog()}"
     # Rubles per million tokens are micro-rubles per token.
-    micro = sum(usage[name] * Decimal(rates[rate]) for name, rate in CLASSES.items())
+    # A model for embeddings has no rate but of input.
+    micro = sum(usage[name] * Decimal(rates[rate] or 0) for name, rate in CLASSES.items())
     return micro.to_integral_value(ROUND_CEILING) / 1_000_000
 
 

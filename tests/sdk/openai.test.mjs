@@ -1,7 +1,7 @@
 // The official `openai` package against a vendor of the chat format, and against one of the messages format.
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { describe, test } from "node:test";
 import OpenAI from "openai";
 import { URL, asker, forEachModel, sharedPromises } from "./gateway.mjs";
 
@@ -259,4 +259,56 @@ forEachModel("chat", (names) => {
   });
 
   sharedPromises(suite);
+});
+
+describe("embeddings:", () => {
+  const model = "demo-embedding";
+  const suite = { client: (apiKey, options) => new OpenAI({ apiKey, baseURL: `${URL}/v1`, maxRetries: 0, ...options }) };
+  /** Floats, of what was asked for as base64 by name: that the package leaves as it is. */
+  const decoded = (vector) => {
+    if (typeof vector !== "string") return [...vector];
+    const bytes = Buffer.from(vector, "base64");
+    return Array.from({ length: bytes.length / 4 }, (_, at) => bytes.readFloatLE(4 * at));
+  };
+
+  test("vectors are the same in base64 and as floats, and charged", async () => {
+    const { key, wire, client } = await asker(suite);
+    const charges = [];
+    for (const input of ["Привет", ["Привет", "мир"], [1, 2, 3], [[1, 2], [3]]]) {
+      const vectors = [];
+      for (const more of [{}, { encoding_format: "float" }, { encoding_format: "base64" }]) {
+        const answer = await client.embeddings.create({ model, input, ...more });
+        vectors.push(answer.data.map(({ embedding }) => decoded(embedding)));
+        const usage = { input: answer.usage.prompt_tokens, cached_input: 0, cache_write: 0, output: 0 };
+        charges.push(await key.assertCharged(wire.number, model, usage));
+      }
+      assert.ok(vectors[0].length > 0 && vectors[0].every((vector) => vector.length === 3));
+      assert.deepEqual(vectors[0], vectors[1]);
+      assert.deepEqual(vectors[0], vectors[2]);
+    }
+    await key.assertSpent(...charges);
+  });
+
+  test("dimensions are the length of a vector", async () => {
+    const { client } = await asker(suite);
+    const answer = await client.embeddings.create({ model, input: "Привет", dimensions: 8, user: "sdk-tests" });
+    assert.equal(answer.data[0].embedding.length, 8);
+  });
+
+  test("a model for chats makes no vectors", async () => {
+    const { key, client } = await asker(suite);
+    const asked = client.embeddings.create({ model: "demo-chat", input: "Привет" });
+    const says = (error) => error instanceof OpenAI.BadRequestError && error.message.includes("/v1/chat/completions");
+    await assert.rejects(asked, says);
+    await key.assertSpent();
+  });
+
+  test("models tell what they make and where they are asked", async () => {
+    const { client } = await asker(suite);
+    const told = {};
+    for await (const { id, kind, surfaces } of client.models.list()) told[id] = { kind, surfaces };
+    assert.deepEqual(told[model], { kind: "embedding", surfaces: ["/v1/embeddings"] });
+    assert.equal(told["demo-chat"].kind, "chat");
+    assert.ok(told["demo-chat"].surfaces.includes("/v1/chat/completions"));
+  });
 });

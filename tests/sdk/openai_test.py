@@ -1,6 +1,10 @@
 """The official `openai` package against a vendor of the chat format, and against one of the messages format."""
 
+import base64
 import json
+import struct
+import unittest
+from decimal import Decimal
 
 import openai
 
@@ -242,5 +246,69 @@ class OpenAiTranslated(OpenAi):
     translated = True
 
 
+class Embeddings(unittest.TestCase):
+    """Vectors, as the package asks for them by default (base64, which it decodes) and as floats."""
+
+    def setUp(self):
+        self.key = gateway.Key()
+        self.wire = gateway.Wire(openai)
+        self.client = openai.OpenAI(
+            api_key=self.key.secret,
+            base_url=gateway.URL + "/v1",
+            http_client=self.wire.http_client,
+            timeout=20,
+            max_retries=0,
+        )
+
+    def charged(self, answer):
+        receipt = self.key.receipt(self.wire.number)
+        self.assertEqual(receipt["usage"]["input"], answer.usage.prompt_tokens)
+        charged = Decimal(receipt["charged_rub"])
+        self.assertEqual(charged, gateway.cost("demo-embedding", receipt["usage"]))
+        self.assertGreater(charged, 0)
+        return charged
+
+    def test_vectors_are_the_same_in_base64_and_as_floats_and_charged(self):
+        charges = []
+        for asked, count in (
+            ("Привет", 1),
+            (["Привет", "мир"], 2),
+            ([1, 2, 3], 1),
+            ([[1, 2], [3]], 2),
+        ):
+            vectors = []
+            for more in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+                answer = self.client.embeddings.create(model="demo-embedding", input=asked, **more)
+                self.assertEqual([item.index for item in answer.data], list(range(count)))
+                vectors.append([decoded(item.embedding) for item in answer.data])
+                charges.append(self.charged(answer))
+            self.assertEqual(vectors[0], vectors[1])
+            self.assertEqual(vectors[0], vectors[2])
+        self.assertEqual(self.key.spent(), sum(charges))
+
+    def test_dimensions_are_the_length_of_a_vector(self):
+        answer = self.client.embeddings.create(model="demo-embedding", input="Привет", dimensions=8, user="sdk-tests")
+        self.assertEqual(len(answer.data[0].embedding), 8)
+
+    def test_a_model_for_chats_makes_no_vectors(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.embeddings.create(model="demo-chat", input="Привет")
+        self.assertIn("/v1/chat/completions", str(caught.exception))
+
+    def test_models_tell_what_they_make_and_where_they_are_asked(self):
+        told = {model.id: (model.kind, model.surfaces) for model in self.client.models.list()}
+        self.assertEqual(told["demo-embedding"], ("embedding", ["/v1/embeddings"]))
+        self.assertEqual(told["demo-chat"][0], "chat")
+        self.assertIn("/v1/chat/completions", told["demo-chat"][1])
+
+
+def decoded(vector):
+    """Floats, of what was asked for as base64 by name: that the package leaves as it is."""
+    if isinstance(vector, str):
+        data = base64.b64decode(vector)
+        return list(struct.unpack(f"<{len(data) // 4}f", data))
+    return list(vector)
+
+
 if __name__ == "__main__":
-    gateway.main(OpenAi, OpenAiTranslated)
+    gateway.main(OpenAi, OpenAiTranslated, Embeddings)

@@ -81,24 +81,7 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     let Some(head) = records.next() else {
         return Err(vec![(1, "there is no line that names the columns".into())]);
     };
-    let mut mistakes = Vec::new();
-    let known = || {
-        COLUMNS
-            .iter()
-            .copied()
-            .chain(LIMITS.iter().map(|(name, _)| *name))
-    };
-    for (index, name) in head.cells.iter().enumerate() {
-        if !known().any(|column| column == name) {
-            let hint = hint(name, known());
-            mistakes.push((head.line, format!("{name:?} is no column{hint}")));
-        } else if head.cells[..index].contains(name) {
-            mistakes.push((head.line, format!("{name}: the column stands there twice")));
-        }
-    }
-    if !head.cells.iter().any(|name| name == "account") {
-        mistakes.push((head.line, "there is no column account".into()));
-    }
+    let mut mistakes = wrong_columns(&head);
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
@@ -116,20 +99,13 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
             ));
             continue;
         }
-        let cells: HashMap<&str, &str> = head
-            .cells
-            .iter()
-            .map(String::as_str)
-            .zip(record.cells.iter().map(String::as_str))
-            .filter(|(_, cell)| !cell.is_empty())
-            .collect();
-        let mut problems = Vec::new();
-        let row = row(record.line, &cells, now_ms, &mut problems);
-        if let Some(row) = row {
-            before.compare(&row, &mut problems);
+        let mut line = Line::of(&head, &record);
+        if let Some(row) = line.row(record.line, now_ms) {
+            before.compare(&row, &mut line.problems);
             rows.push(row);
         }
-        mistakes.extend(problems.into_iter().map(|problem| (record.line, problem)));
+        let problems = line.problems.into_iter();
+        mistakes.extend(problems.map(|problem| (record.line, problem)));
     }
     if mistakes.is_empty() {
         Ok(rows)
@@ -138,92 +114,159 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     }
 }
 
-/// A line by itself. `None` where not even its account is known.
-fn row(
-    line: u64,
-    cells: &HashMap<&str, &str>,
-    now_ms: u64,
-    problems: &mut Vec<String>,
-) -> Option<Row> {
-    let mut take = |column: &str, read: &dyn Fn(&str) -> Result<Value, String>| {
-        let cell = cells.get(column)?;
-        match read(cell) {
+/// What is wrong with the line that names the columns.
+fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    let limits = || LIMITS.iter().map(|(name, _)| *name);
+    let known = || COLUMNS.iter().copied().chain(limits());
+    for (index, name) in head.cells.iter().enumerate() {
+        if !known().any(|column| column == name) {
+            let hint = hint(name, known());
+            mistakes.push((head.line, format!("{name:?} is no column{hint}")));
+        } else if head.cells[..index].contains(name) {
+            mistakes.push((head.line, format!("{name}: the column stands there twice")));
+        }
+    }
+    if !head.cells.iter().any(|name| name == "account") {
+        mistakes.push((head.line, "there is no column account".into()));
+    }
+    mistakes
+}
+
+/// A line that is being read: its cells that are not empty, by column, and what is wrong with them.
+struct Line<'a> {
+    cells: HashMap<&'a str, &'a str>,
+    problems: Vec<String>,
+}
+
+impl<'a> Line<'a> {
+    fn of(head: &'a csv::Record, record: &'a csv::Record) -> Self {
+        let columns = head.cells.iter().map(String::as_str);
+        let cells = columns.zip(record.cells.iter().map(String::as_str));
+        Self {
+            cells: cells.filter(|(_, cell)| !cell.is_empty()).collect(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// What it says by itself. `None` where not even its account is known.
+    fn row(&mut self, line: u64, now_ms: u64) -> Option<Row> {
+        let name = self.text("name", |cell| checked(cell, admin::line));
+        let payment = self.payment();
+        let key = self.key(now_ms);
+        self.check_what_belongs_together();
+        let account = self.account()?;
+        Some(Row {
+            line,
+            account,
+            name: name.unwrap_or_default(),
+            payment,
+            key,
+        })
+    }
+
+    fn account(&mut self) -> Option<AccountId> {
+        let problem = match self.cells.get("account") {
+            None => "account: is empty".into(),
+            Some(cell) => match cell.parse() {
+                Ok(account) => return Some(account),
+                Err(error) => format!("account: {error}"),
+            },
+        };
+        self.problems.push(problem);
+        None
+    }
+
+    fn payment(&mut self) -> Option<Payment> {
+        let id = self.text("topup_id", |cell| checked(cell, admin::words));
+        let amount = self.text("balance_rub", |cell| {
+            checked(cell, admin::amount).and_then(|value| match cell.parse::<MicroRub>() {
+                Ok(amount) if amount > MicroRub::ZERO => Ok(value),
+                _ => {
+                    Err("a payment is more than 0; leave the cell empty where there is none".into())
+                }
+            })
+        })?;
+        Some(Payment {
+            id: id.unwrap_or_else(|| TOPUP_ID.to_owned()),
+            amount: amount.parse().ok()?,
+        })
+    }
+
+    fn key(&mut self, now_ms: u64) -> Option<Key> {
+        let name = self.text("key_name", |cell| checked(cell, admin::line));
+        let sha256 = self.text("key_sha256", |cell| {
+            checked(cell, admin::sha256).map(|_| cell.to_ascii_lowercase().into())
+        });
+        let prefix = self.text("key_prefix", |cell| checked(cell, admin::prefix));
+        let mut limits = Map::new();
+        for (column, read) in LIMITS {
+            if let Some(value) = self.take(column, |cell| read(cell, now_ms)) {
+                limits.insert((*column).to_owned(), value);
+            }
+        }
+        self.has_key().then(|| Key {
+            name: name.unwrap_or_default(),
+            sha256,
+            prefix,
+            limits,
+        })
+    }
+
+    fn check_what_belongs_together(&mut self) {
+        let of_key = LIMITS.iter().map(|(column, _)| *column);
+        let stray = of_key
+            .chain(["key_prefix"])
+            .find(|column| self.gives(column))
+            .filter(|_| !self.has_key());
+        if let Some(column) = stray {
+            self.problems.push(format!(
+                "{column}: there is no key on this line; give key_name or key_sha256"
+            ));
+        } else if self.gives("key_prefix") && !self.gives("key_sha256") {
+            self.problems.push(
+                "key_prefix: goes with key_sha256; a key that is made has a prefix of its own"
+                    .into(),
+            );
+        }
+        if self.gives("topup_id") && !self.gives("balance_rub") {
+            self.problems
+                .push("topup_id: there is no balance_rub on this line".into());
+        }
+    }
+
+    fn has_key(&self) -> bool {
+        self.gives("key_name") || self.gives("key_sha256")
+    }
+
+    fn gives(&self, column: &str) -> bool {
+        self.cells.contains_key(column)
+    }
+
+    fn take(
+        &mut self,
+        column: &str,
+        read: impl FnOnce(&str) -> Result<Value, String>,
+    ) -> Option<Value> {
+        match read(self.cells.get(column)?) {
             Ok(value) => Some(value),
             Err(problem) => {
-                problems.push(format!("{column}: {problem}"));
+                self.problems.push(format!("{column}: {problem}"));
                 None
             }
         }
-    };
-    let text = |value: Option<Value>| match value {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
-    };
-    let name = text(take("name", &|cell| checked(cell, admin::line)));
-    let topup_id = text(take("topup_id", &|cell| checked(cell, admin::words)));
-    let amount = text(take("balance_rub", &|cell| {
-        checked(cell, admin::amount).and_then(|value| match cell.parse::<MicroRub>() {
-            Ok(amount) if amount > MicroRub::ZERO => Ok(value),
-            _ => Err("a payment is more than 0; leave the cell empty where there is none".into()),
-        })
-    }));
-    let key_name = text(take("key_name", &|cell| checked(cell, admin::line)));
-    let sha256 = text(take("key_sha256", &|cell| {
-        checked(cell, admin::sha256).map(|_| cell.to_ascii_lowercase().into())
-    }));
-    let prefix = text(take("key_prefix", &|cell| checked(cell, admin::prefix)));
-    let limits: Map<String, Value> = LIMITS
-        .iter()
-        .filter_map(|(column, read)| {
-            let value = take(column, &|cell| read(cell, now_ms))?;
-            Some(((*column).to_owned(), value))
-        })
-        .collect();
-    let given = |column: &str| cells.contains_key(column);
-    let has_key = given("key_name") || given("key_sha256");
-    let of_key = LIMITS.iter().map(|(column, _)| *column);
-    if !has_key && let Some(column) = of_key.chain(["key_prefix"]).find(|column| given(column)) {
-        problems.push(format!(
-            "{column}: there is no key on this line; give key_name or key_sha256"
-        ));
-    } else if given("key_prefix") && !given("key_sha256") {
-        problems.push(
-            "key_prefix: goes with key_sha256; a key that is made has a prefix of its own".into(),
-        );
     }
-    if given("topup_id") && !given("balance_rub") {
-        problems.push("topup_id: there is no balance_rub on this line".into());
-    }
-    let Some(account) = cells.get("account") else {
-        problems.push("account: is empty".into());
-        return None;
-    };
-    let account = match account.parse::<AccountId>() {
-        Ok(account) => account,
-        Err(error) => {
-            problems.push(format!("account: {error}"));
-            return None;
+
+    fn text(
+        &mut self,
+        column: &str,
+        read: impl FnOnce(&str) -> Result<Value, String>,
+    ) -> Option<String> {
+        match self.take(column, read)? {
+            Value::String(text) => Some(text),
+            _ => None,
         }
-    };
-    let payment = amount.and_then(|amount| {
-        Some(Payment {
-            id: topup_id.unwrap_or_else(|| TOPUP_ID.to_owned()),
-            amount: amount.parse().ok()?,
-        })
-    });
-    let key = has_key.then(|| Key {
-        name: key_name.unwrap_or_default(),
-        sha256,
-        prefix,
-        limits,
-    });
-    Some(Row {
-        line,
-        account,
-        name: name.unwrap_or_default(),
-        payment,
-        key,
-    })
+    }
 }
 
 /// What stood on earlier lines, by which line.

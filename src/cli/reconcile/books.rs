@@ -5,11 +5,13 @@ use std::{
     ops::Range,
 };
 
+use rust_decimal::Decimal;
 use serde::Deserialize;
 use tollgate_layers::{
     calendar::day_of,
     facts::RequestNumber,
-    reserve::ledger::{Booked, Receipt},
+    price::{Class, Served},
+    reserve::ledger::{Booked, Item, Receipt},
     usage::{End, Usage},
 };
 
@@ -27,16 +29,21 @@ const VENDORS_MAX: usize = 1000;
 /// What is billed by the call and not by the token.
 const PER_CALL: &str = "_call";
 
-/// The classes of a call's usage with their counts. Names are those of the configuration's rates; what is listed here
-/// is compared.
+/// The classes of a call's usage with their counts, of those beside the four the ones that it has. Names are those of the
+/// configuration's rates; what is listed here is compared.
 pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-    [
+    let four = [
         ("input", usage.input),
         ("cached_input", usage.cached_input),
         ("cache_write", usage.cache_write),
         ("output", usage.output),
-    ]
-    .into_iter()
+    ];
+    let others = usage.classes;
+    let others = Class::ALL
+        .into_iter()
+        .map(move |class| (class.name(), others.get(class)))
+        .filter(|(_, count)| *count > 0);
+    four.into_iter().chain(others)
 }
 
 /// Why a receipt's counts may be others than the vendor's.
@@ -110,7 +117,23 @@ impl Reason {
 pub(super) struct DayBooks {
     pub(super) calls: u64,
     pub(super) classes: BTreeMap<&'static str, ClassBooks>,
+    /// What the receipts say that the vendor takes, where they do, beside what the classes cost by the configuration.
+    told: Told,
     pub(super) suspects: Suspects,
+}
+
+/// Costs that stand on receipts.
+#[derive(Debug, Default)]
+struct Told {
+    calls: u64,
+    cost: NanoUsd,
+}
+
+impl DayBooks {
+    /// What all calls cost by their receipts; `None` where one does not say it.
+    pub(super) fn told_cost(&self) -> Option<NanoUsd> {
+        (self.calls > 0 && self.told.calls == self.calls).then_some(self.told.cost)
+    }
 }
 
 /// What was used of a class.
@@ -124,6 +147,15 @@ pub(super) struct ClassBooks {
 }
 
 impl ClassBooks {
+    /// With these beside it.
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count.saturating_add(other.count),
+            nano_per_mtok: self.nano_per_mtok.saturating_add(other.nano_per_mtok),
+            unpriced: self.unpriced || other.unpriced,
+        }
+    }
+
     /// What the vendor takes for it; `None` where that is not known of all of it.
     pub(super) fn cost(&self) -> Option<NanoUsd> {
         (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
@@ -321,13 +353,25 @@ impl<'a> Books<'a> {
             return Ok(());
         }
         self.calls += 1;
-        let names = self.names;
+        let costs = self.names.costs(&item.vendor, &item.model);
         let books = self.day(day_of(receipt.at_ms), receipt)?;
         books.calls += 1;
+        if let Some(cost) = cost_told(item) {
+            books.told.calls += 1;
+            books.told.cost += cost;
+        }
+        let condition = item.price.as_ref().map(|price| price.condition);
+        let condition = condition.unwrap_or_default();
+        let served = Served {
+            service_tier: condition.service_tier,
+            speed: condition.speed,
+            inference_geo: condition.inference_geo,
+        };
+        let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served));
         for (class, count) in classes_of(&item.usage).filter(|(_, count)| *count > 0) {
             let sum = books.classes.entry(class).or_default();
             sum.count = sum.count.saturating_add(count);
-            match names.rate(&item.vendor, &item.model, class) {
+            match rates.and_then(|rates| rates.get(class)) {
                 Some(rate) => {
                     let scale = if class.ends_with(PER_CALL) {
                         1_000_000
@@ -354,6 +398,14 @@ impl<'a> Books<'a> {
         }
         Ok(self.days.entry((day, model)).or_default())
     }
+}
+
+/// What a receipt says that the vendor takes, in dollars at the exchange rate of its price.
+fn cost_told(item: &Item) -> Option<NanoUsd> {
+    let rate: Decimal = item.price.as_ref()?.exchange_rate.parse().ok()?;
+    let rubles = Decimal::new(item.vendor_cost_rub?.micro(), 6);
+    let dollars = rubles.checked_div(rate)?;
+    dollars.round_dp(9).to_string().parse().ok()
 }
 
 /// The line that is coming. Of an account's, which may be as long as the account has keys, the end alone is kept.

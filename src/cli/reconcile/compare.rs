@@ -7,17 +7,17 @@ use std::{
 
 use tollgate_layers::{
     calendar::{day_begins_ms, day_of},
-    usage::Usage,
+    price::{Class, Kind},
 };
 
 use super::{
     amount::{NanoUsd, Tolerance},
-    books::{Books, DayBooks, classes_of},
+    books::{Books, ClassBooks, DayBooks},
     names::Names,
-    vendor_files::{Billed, CALLS, CLASSES, VendorUsage},
+    vendor_files::{CALLS, CLASSES, TOTAL, VendorUsage},
 };
 
-/// A class whose tokens are counted in another one by books that do not have it of their own.
+/// A class, and the one in which vendors count its tokens that do not tell of it.
 const COUNTED_IN: &[(&str, &str)] = &[
     ("cache_write_1h", "cache_write"),
     ("cache_write_12h", "cache_write"),
@@ -34,12 +34,13 @@ pub(super) struct Row {
     /// The vendor's name, or all that receipts cannot tell apart.
     pub(super) model: String,
     pub(super) class: &'static str,
-    pub(super) ours: u64,
-    /// `None` where its files tell no counts.
+    /// `None` of the total, which is no count.
+    pub(super) ours: Option<u64>,
+    /// `None` where its files tell no counts, or none of this.
     pub(super) vendors: Option<u64>,
-    /// By the configuration's prices; `None` where it has none.
+    /// By the configuration's prices, of the total by the receipts; `None` where it is not known.
     pub(super) our_cost: Option<NanoUsd>,
-    /// `None` where its files tell no costs.
+    /// `None` where its files tell no costs, or none of this.
     pub(super) vendors_cost: Option<NanoUsd>,
     /// The two lie farther apart than is tolerated.
     pub(super) is_drift: bool,
@@ -54,55 +55,208 @@ pub(super) fn compare(
     tolerance: Tolerance,
 ) -> Vec<Row> {
     let theirs = by_our_names(vendor, names, time);
-    let tells_calls = vendor.lines.keys().any(|(_, _, class)| *class == CALLS);
     let none = (DayBooks::default(), BTreeMap::new());
     let keys: BTreeSet<_> = books.days.keys().chain(theirs.keys()).collect();
     let mut rows = Vec::new();
     for key in keys {
         let ours = books.days.get(key).unwrap_or(&none.0);
-        let theirs = theirs.get(key).unwrap_or(&none.1);
-        for class in CLASSES.iter().copied() {
-            let billed = theirs.get(class);
-            let counted = ours.classes.get(class);
-            let row = if class == CALLS {
-                let row = Row {
-                    day: key.0,
-                    model: key.1.clone(),
-                    class,
-                    ours: ours.calls,
-                    vendors: Some(billed.map_or(0, |billed| billed.count)),
-                    our_cost: None,
-                    vendors_cost: None,
-                    // Nobody is billed by it, and vendors count calls that failed too.
-                    is_drift: false,
-                };
-                (tells_calls && (ours.calls > 0 || billed.is_some())).then_some(row)
-            } else {
-                let billed_or_none = billed.copied().unwrap_or_default();
-                let mut row = Row {
-                    day: key.0,
-                    model: key.1.clone(),
-                    class,
-                    ours: counted.map_or(0, |counted| counted.count),
-                    vendors: vendor.has_counts.then_some(billed_or_none.count),
-                    our_cost: counted.map_or(Some(NanoUsd::ZERO), |counted| counted.cost()),
-                    vendors_cost: vendor.has_costs.then_some(billed_or_none.cost),
-                    is_drift: false,
-                };
-                row.is_drift = row.drifts(tolerance);
-                (counted.is_some() || billed.is_some()).then_some(row)
-            };
-            rows.extend(row);
-        }
+        let mut theirs = theirs.get(key).unwrap_or(&none.1).clone();
+        images_as_input(ours, &mut theirs);
+        let empty = Row {
+            day: key.0,
+            model: key.1.clone(),
+            class: CALLS,
+            ours: None,
+            vendors: None,
+            our_cost: None,
+            vendors_cost: None,
+            is_drift: false,
+        };
+        rows.extend(row_of_calls(ours, &theirs, vendor, &empty));
+        rows.extend(rows_of_classes(ours, &theirs, vendor, &empty));
+        rows.extend(row_of_total(ours, &theirs, vendor, &empty));
+    }
+    for row in &mut rows {
+        // Nobody is billed by calls, and vendors count those that failed too.
+        row.is_drift = row.class != CALLS && row.drifts(tolerance);
     }
     rows
+}
+
+/// What the vendor says of a day and a model.
+type Classes = BTreeMap<&'static str, Theirs>;
+
+/// What the vendor says of a class; nothing is told of what is left empty.
+#[derive(Clone, Copy)]
+struct Theirs {
+    count: Option<u64>,
+    cost: Option<NanoUsd>,
+}
+
+impl Theirs {
+    /// What is not there is taken for nothing.
+    const NONE: Self = Self {
+        count: Some(0),
+        cost: Some(NanoUsd::ZERO),
+    };
+
+    /// A part that is not known leaves the sum unknown.
+    fn plus(self, other: Self) -> Self {
+        let costs = self.cost.zip(other.cost);
+        Self {
+            count: self
+                .count
+                .zip(other.count)
+                .map(|(one, other)| one.saturating_add(other)),
+            cost: costs.map(|(mut sum, other)| {
+                sum += other;
+                sum
+            }),
+        }
+    }
+}
+
+fn row_of_calls(
+    ours: &DayBooks,
+    theirs: &Classes,
+    vendor: &VendorUsage,
+    empty: &Row,
+) -> Option<Row> {
+    let calls = theirs.get(CALLS);
+    let row = Row {
+        ours: Some(ours.calls),
+        vendors: calls.copied().unwrap_or(Theirs::NONE).count,
+        ..empty.clone()
+    };
+    (vendor.counted.contains(CALLS) && (ours.calls > 0 || calls.is_some())).then_some(row)
+}
+
+fn rows_of_classes(
+    ours: &DayBooks,
+    theirs: &Classes,
+    vendor: &VendorUsage,
+    empty: &Row,
+) -> Vec<Row> {
+    // Where the vendor tells but one of the two, the other one of ours stands beside it.
+    let (counted, costed) = match (vendor.has_counts, vendor.has_costs) {
+        (true, false) => (&vendor.counted, &vendor.counted),
+        (false, _) => (&vendor.costed, &vendor.costed),
+        (true, true) => (&vendor.counted, &vendor.costed),
+    };
+    let (counts, costs) = (
+        told_apart(&ours.classes, counted),
+        told_apart(&ours.classes, costed),
+    );
+    let are_exact = ours.told_cost().is_none_or(|told| add_up(ours, told));
+    let classes = CLASSES.iter().copied().filter(|class| *class != CALLS);
+    let rows = classes.filter_map(|class| {
+        let billed = theirs.get(class).copied();
+        let (counted, costed) = (counts.get(class), costs.get(class));
+        if counted.is_none() && costed.is_none() && billed.is_none() {
+            return None;
+        }
+        // Its cost is counted in another class.
+        let elsewhere = costed.is_none() && ours.classes.contains_key(class);
+        let cost = costed.map_or(Some(NanoUsd::ZERO), ClassBooks::cost);
+        let billed = billed.unwrap_or(Theirs::NONE);
+        Some(Row {
+            class,
+            ours: Some(counted.map_or(0, |counted| counted.count)),
+            vendors: billed.count.filter(|_| vendor.has_counts),
+            our_cost: cost.filter(|_| are_exact && !elsewhere),
+            vendors_cost: billed.cost.filter(|_| vendor.has_costs && !elsewhere),
+            ..empty.clone()
+        })
+    });
+    rows.collect()
+}
+
+/// All costs of the day, where every receipt says its own and the vendor tells of every class.
+fn row_of_total(
+    ours: &DayBooks,
+    theirs: &Classes,
+    vendor: &VendorUsage,
+    empty: &Row,
+) -> Option<Row> {
+    let told = ours.told_cost()?;
+    // Calls have no cost.
+    let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
+    let billed = classes
+        .fold(Theirs::NONE, |sum, (_, it)| sum.plus(*it))
+        .cost?;
+    let row = Row {
+        class: TOTAL,
+        our_cost: Some(told),
+        vendors_cost: Some(billed),
+        ..empty.clone()
+    };
+    (vendor.has_costs && calls_are_billed_here(ours, theirs)).then_some(row)
+}
+
+/// Our classes, those of which the vendor's files do not tell counted in the ones that have them there.
+fn told_apart(
+    ours: &BTreeMap<&'static str, ClassBooks>,
+    told: &BTreeSet<&'static str>,
+) -> BTreeMap<&'static str, ClassBooks> {
+    let mut classes = BTreeMap::<_, ClassBooks>::new();
+    for (class, books) in ours {
+        let whole = COUNTED_IN.iter().find(|(part, _)| part == class);
+        let class = match whole {
+            Some((_, whole)) if !told.contains(class) => *whole,
+            _ => *class,
+        };
+        let sum = classes.entry(class).or_default();
+        *sum = sum.plus(*books);
+    }
+    classes
+}
+
+/// Books of a model that has no price for images count them as other input.
+fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
+    const IMAGES: &str = Class::InputImage.name();
+    if !ours.classes.contains_key(IMAGES)
+        && let Some(images) = theirs.remove(IMAGES)
+    {
+        let input = theirs.entry("input").or_insert(Theirs::NONE);
+        *input = input.plus(images);
+    }
+}
+
+/// Whether the costs of the classes, by the configuration, are what the receipts say that all of it cost. Where they are
+/// not, prices have changed since, and how the cost is made up of classes is not known.
+fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
+    let mut sum = NanoUsd::ZERO;
+    for class in ours.classes.values() {
+        let Some(cost) = class.cost() else {
+            return false;
+        };
+        sum += cost;
+    }
+    // Receipts are rounded up to a micro-ruble each.
+    let apart = sum.nano().abs_diff(told.nano());
+    apart <= NanoUsd::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO_USD
+}
+
+/// More than what a micro-ruble is worth, in nano-dollars.
+const ROUNDED_NANO_USD: u128 = 100;
+
+/// Whether what is billed by the call stands among the model's costs: Anthropic bills searches by themselves.
+fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
+    let calls = Class::ALL.iter().filter(|class| class.kind() == Kind::Call);
+    calls.map(|class| class.name()).all(|class| {
+        !ours.classes.contains_key(class)
+            || theirs
+                .get(class)
+                .is_some_and(|it| it.cost != Some(NanoUsd::ZERO))
+    })
 }
 
 impl Row {
     fn drifts(&self, tolerance: Tolerance) -> bool {
         let by_count = self
             .vendors
-            .is_some_and(|vendors| tolerance.is_exceeded(self.ours.into(), vendors.into()));
+            .zip(self.ours)
+            .is_some_and(|(vendors, ours)| tolerance.is_exceeded(ours.into(), vendors.into()));
         let by_cost = match (self.our_cost, self.vendors_cost) {
             (Some(ours), Some(vendors)) => {
                 let apart = ours.max(vendors).minus(ours.min(vendors));
@@ -115,26 +269,22 @@ impl Row {
 }
 
 /// What the vendor says of a class, by day, by the name that a model is compared under.
-type Theirs = BTreeMap<(u64, String), BTreeMap<&'static str, Billed>>;
+type ByOurNames = BTreeMap<(u64, String), Classes>;
 
-fn by_our_names(vendor: &VendorUsage, names: &Names, time: &Range<u64>) -> Theirs {
-    let ours: BTreeSet<&str> = classes_of(&Usage::default())
-        .map(|(class, _)| class)
-        .collect();
-    let mut theirs = Theirs::new();
-    for ((day, model, class), billed) in &vendor.lines {
+fn by_our_names(vendor: &VendorUsage, names: &Names, time: &Range<u64>) -> ByOurNames {
+    let mut theirs = ByOurNames::new();
+    for (line, billed) in &vendor.lines {
+        let (day, model, class) = line;
         if *day < day_of(time.start) || day_begins_ms(*day) >= time.end {
             continue;
         }
-        let within = COUNTED_IN.iter().find(|(part, _)| part == class);
-        let class = match within {
-            Some((part, whole)) if !ours.contains(part) => whole,
-            _ => class,
-        };
         let of_model = theirs.entry((*day, names.of_vendor(model))).or_default();
-        let sum: &mut Billed = of_model.entry(class).or_default();
-        sum.count = sum.count.saturating_add(billed.count);
-        sum.cost += billed.cost;
+        let sum = of_model.entry(class).or_insert(Theirs::NONE);
+        let empty = vendor.empty.get(line).copied().unwrap_or_default();
+        *sum = sum.plus(Theirs {
+            count: Some(billed.count).filter(|_| !empty.is_count_unknown()),
+            cost: Some(billed.cost).filter(|_| !empty.is_cost_unknown()),
+        });
     }
     theirs
 }
@@ -155,8 +305,15 @@ mod tests {
 
     /// One call of a million tokens in and a million out, a thousand written, compared with this file.
     fn rows(file: &str, tolerance: &str) -> Vec<Row> {
+        let usage =
+            r#""usage":{"input":1000000,"cached_input":0,"cache_write":1000,"output":1000000}"#;
+        rows_of(CONFIG, &format!("\"price\":null,{usage}"), file, tolerance)
+    }
+
+    /// The same by a configuration, with more on the receipt.
+    fn rows_of(config: &str, more: &str, file: &str, tolerance: &str) -> Vec<Row> {
         let vendors = BTreeSet::from(["v".to_owned()]);
-        let names = Routes::read(CONFIG).unwrap().names(&vendors, &[]);
+        let names = Routes::read(config).unwrap().names(&vendors, &[]);
         let time = MS..MS + 86_400_000;
         let mut books = Books::new(&vendors, &names, time.clone());
         let export = format!(
@@ -165,8 +322,7 @@ mod tests {
             format_args!(
                 "{{\"kind\":\"call\",\"number\":\"00000000-0000-4000-8000-000000000001\",\"at_ms\":{MS},\"account\":\"a\",\
                  \"key\":\"k\",\"held_rub\":\"1\",\"cost_rub\":\"1\",\"charged_rub\":\"1\",\"loss_rub\":\"0\",\
-                 \"booked\":\"held\",\"model\":\"mini\",\"vendor\":\"v\",\"usage\":{{\"input\":1000000,\"cached_input\":0,\
-                 \"cache_write\":1000,\"output\":1000000}},\"price\":null,\"estimated\":false,\"end\":\"finished\"}}"
+                 \"booked\":\"held\",\"model\":\"mini\",\"vendor\":\"v\",{more},\"estimated\":false,\"end\":\"finished\"}}"
             ),
         );
         books.push(export.as_bytes()).unwrap();
@@ -180,12 +336,14 @@ mod tests {
         let cost = |cost: Option<NanoUsd>| cost.map_or("-".into(), |cost| cost.to_string());
         rows.iter()
             .map(|row| {
-                let vendors = row.vendors.map_or("-".into(), |count| count.to_string());
+                let count =
+                    |count: Option<u64>| count.map_or("-".into(), |count| count.to_string());
+                let vendors = count(row.vendors);
                 format!(
                     "{} {} {} {vendors} {} {} {}",
                     row.model,
                     row.class,
-                    row.ours,
+                    count(row.ours),
                     cost(row.our_cost),
                     cost(row.vendors_cost),
                     if row.is_drift { "drift" } else { "ok" },
@@ -199,9 +357,8 @@ mod tests {
         let file = "day,model,class,count\n\
                     2026-11-20,gpt-mini,calls,2\n\
                     2026-11-20,gpt-mini,input,900000\n\
-                    2026-11-20,gpt-mini,input_audio,100000\n\
-                    2026-11-20,gpt-mini-2026-01-01,cache_write_1h,400\n\
-                    2026-11-20,gpt-mini-2026-01-01,cache_write,600\n\
+                    2026-11-20,gpt-mini,input_image,100000\n\
+                    2026-11-20,gpt-mini-2026-01-01,cache_write,1000\n\
                     2026-11-20,gpt-mini-2026-01-01,output,1010000\n\
                     2026-11-20,gpt-nano,output,3\n\
                     2026-11-20,gpt-mini,web_search_call,1\n";
@@ -249,6 +406,149 @@ mod tests {
                 "gpt-mini-2026-01-01 cache_write 1000 0 - - drift",
                 "gpt-mini-2026-01-01 output 1000000 0 8.00 - drift",
                 "other input 0 1 0.00 - drift",
+            ]
+        );
+    }
+
+    /// Of a receipt that tells classes and what the vendor takes.
+    fn told(vendor_cost_rub: &str, writes_1h: u64) -> String {
+        let price = r#"{"input":"0","cached_input":"0","output":"0","cache_write":"0","version":1,"exchange_rate":"100"}"#;
+        format!(
+            "\"price\":{price},\"vendor_cost_rub\":\"{vendor_cost_rub}\",\"usage\":{{\"input\":1000000,\"cached_input\":0,\
+             \"cache_write\":1000,\"output\":1000000,\"classes\":{{\"cache_write_1h\":{writes_1h}}}}}"
+        )
+    }
+
+    fn config_with_costs() -> String {
+        let costs = "cost_usdt_mtok = { input = \"1\", output = \"4\", cache_write = \"2\", cache_write_1h = \"3\" }";
+        let rule = "cost_rules = [ { above_input_tokens = 500000, usdt_mtok = { input = \"2\", output = \"6\", \
+                    cache_write = \"4\", cache_write_1h = \"6\" } } ]";
+        CONFIG.replace("\" } ]", &format!("\", {costs}, {rule} }} ]"))
+    }
+
+    #[test]
+    fn a_class_is_compared_by_itself_where_the_vendor_tells_of_it() {
+        let one = told("0.00", 400);
+        let of_writes = |file: &str| {
+            let rows = rows_of(CONFIG, &one, file, "0");
+            let rows = rows
+                .iter()
+                .filter(|row| row.class.starts_with("cache_write"));
+            rows.map(|row| {
+                (
+                    row.class,
+                    row.ours.unwrap(),
+                    row.vendors.unwrap(),
+                    row.is_drift,
+                )
+            })
+            .collect::<Vec<_>>()
+        };
+        let head = "day,model,class,count\n2026-11-20,gpt-mini,";
+        assert_eq!(
+            of_writes(&format!(
+                "{head}cache_write,1000\n2026-11-20,gpt-mini,cache_write_1h,400\n"
+            )),
+            [
+                ("cache_write", 1000, 1000, false),
+                ("cache_write_1h", 400, 400, false)
+            ]
+        );
+        // The sum is right, and the vendor bills some of it at another rate.
+        assert_eq!(
+            of_writes(&format!(
+                "{head}cache_write,900\n2026-11-20,gpt-mini,cache_write_1h,500\n"
+            )),
+            [
+                ("cache_write", 1000, 900, true),
+                ("cache_write_1h", 400, 500, true)
+            ]
+        );
+        assert_eq!(
+            of_writes(&format!("{head}cache_write,1400\n")),
+            [("cache_write", 1400, 1400, false)]
+        );
+    }
+
+    #[test]
+    fn costs_are_those_of_the_receipts_where_they_tell_them() {
+        let head = "day,model,class,cost\n";
+        let line = |class: &str, cost: &str| format!("2026-11-20,gpt-mini,{class},{cost}\n");
+        let file = head.to_owned()
+            + &line("input", "2")
+            + &line("output", "6")
+            + &line("cache_write", "40.4");
+        let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
+        // 2 + 6 + 0.004, and ten million written for an hour at 6: by the rule for long calls.
+        assert_eq!(
+            shown(&rows_of(&config, &told("6800.40", 10_000_000), &file, "0")),
+            [
+                format!("{model} input 1000000 - 2.00 2.00 ok"),
+                format!("{model} cache_write 10001000 - 60.004 40.40 drift"),
+                format!("{model} output 1000000 - 6.00 6.00 ok"),
+                format!("{model} total - - 68.004 48.40 drift"),
+            ]
+        );
+        // The prices of the configuration are others by now: the receipts know what it cost, and not by class.
+        assert_eq!(
+            shown(&rows_of(&config, &told("4840.00", 10_000_000), &file, "0")),
+            [
+                format!("{model} input 1000000 - - 2.00 ok"),
+                format!("{model} cache_write 10001000 - - 40.40 ok"),
+                format!("{model} output 1000000 - - 6.00 ok"),
+                format!("{model} total - - 48.40 48.40 ok"),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_empty_cell_is_unknown_and_not_nothing() {
+        let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
+        let line = |class: &str, cells: &str| format!("2026-11-20,gpt-mini,{class},{cells}\n");
+        let of = |lines: &[(&str, &str)]| {
+            let lines = lines.iter().map(|(class, cells)| line(class, cells));
+            let file = "day,model,class,count,cost\n".to_owned() + &lines.collect::<String>();
+            shown(&rows_of(&config, &told("800.40", 0), &file, "0"))
+        };
+        let written = ("cache_write", "1000,0.004");
+        // A cost of some classes: what is not told of the others is no drift, nor is the sum.
+        assert_eq!(
+            of(&[
+                ("calls", "1,"),
+                ("input", "1000000,2"),
+                ("output", "1000000,"),
+                written
+            ]),
+            [
+                format!("{model} calls 1 1 - - ok"),
+                format!("{model} input 1000000 1000000 2.00 2.00 ok"),
+                format!("{model} cache_write 1000 1000 0.004 0.004 ok"),
+                format!("{model} output 1000000 1000000 6.00 - ok"),
+            ]
+        );
+        // A cost alone beside counts, in one line and as two; a count of which one line has no cost.
+        assert_eq!(
+            of(&[
+                ("input", "1000000,"),
+                ("input", ",2"),
+                ("output", ",6.5"),
+                ("cache_write", "900,0.004"),
+                ("cache_write", "100,"),
+            ]),
+            [
+                format!("{model} input 1000000 1000000 2.00 2.00 ok"),
+                format!("{model} cache_write 1000 1000 0.004 - ok"),
+                format!("{model} output 1000000 - 6.00 6.50 drift"),
+            ]
+        );
+        // A zero is told, and so is a class without a line.
+        assert_eq!(
+            of(&[("input", "1000000,2"), ("output", "1000000,0")]),
+            [
+                format!("{model} input 1000000 1000000 2.00 2.00 ok"),
+                format!("{model} cache_write 1000 0 0.004 0.00 drift"),
+                format!("{model} output 1000000 1000000 6.00 0.00 drift"),
+                format!("{model} total - - 8.004 2.00 drift"),
             ]
         );
     }

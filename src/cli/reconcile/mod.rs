@@ -44,8 +44,8 @@ Files, which say themselves what they are; docs/reconcile.md shows how to ask fo
              output_image, web_search_call, other, calls; the count, the cost in USD, or both
 Pages of one answer stand behind each other in one file. Ask the vendor for the gateway's keys or project alone.
 
-Exit codes: 0 all within the tolerance; 1 not all, and nothing else; 65 a file that is not what it should be; the
-others as of all commands.
+Exit codes: 0 all within the tolerance; 1 not all, and nothing else; 65 a file that is not what it should be; 74 one that
+cannot be read; the others as of all commands.
 
 Examples:
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
@@ -156,13 +156,17 @@ fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
     match read {
-        Err(error) => Err(Failure::Data(format!("{}: {error}", path.display()))),
+        Err(error) => Err(unread(path, &error)),
         Ok(size) if size as u64 > FILE_BYTES_MAX => Err(Failure::Data(format!(
             "{}: more than {FILE_BYTES_MAX} bytes; give a shorter time",
             path.display()
         ))),
         Ok(_) => Ok(bytes),
     }
+}
+
+fn unread(path: &Path, error: &io::Error) -> Failure {
+    Failure::Io(format!("{}: {error}", path.display()))
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn Read>> {
@@ -217,7 +221,7 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
 fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
     let wrong =
         |problem: &dyn std::fmt::Display| Failure::Data(format!("{}: {problem}", path.display()));
-    let mut file = open(path).map_err(|error| wrong(&error))?;
+    let mut file = open(path).map_err(|error| unread(path, &error))?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         match file.read(&mut piece) {
@@ -226,7 +230,7 @@ fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
                 .push(&piece[..size])
                 .map_err(|problem| wrong(&problem))?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(wrong(&error)),
+            Err(error) => return Err(unread(path, &error)),
         }
     }
     match books.is_whole() {
@@ -331,6 +335,35 @@ mod tests {
         assert_eq!(of(Some(1), None).unwrap(), begins(1)..begins(3));
         assert_eq!(of(Some(1), Some(9)).unwrap(), begins(1)..begins(9));
         assert_eq!(of(Some(3), None).unwrap_err().code(), 64);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_74_and_one_that_is_wrong_65() {
+        let folder = tempfile::tempdir().unwrap();
+        let (missing, wrong) = (folder.path().join("no"), folder.path().join("wrong"));
+        std::fs::write(&wrong, "nothing\n").unwrap();
+        let of_config = |path: &Path| {
+            let args = ReconcileArgs {
+                config: Some(path.to_owned()),
+                ..args()
+            };
+            read_config(&args).err().unwrap().code()
+        };
+        let of_export = |path: &Path| {
+            let vendors = BTreeSet::new();
+            let names = Routes::default().names(&vendors, &[]);
+            let mut books = Books::new(&vendors, &names, 0..1);
+            read_export(path, &mut books).unwrap_err().code()
+        };
+        for (path, code) in [(&missing, 74), (&wrong, 65)] {
+            let of_files = read_files(std::slice::from_ref(path)).unwrap_err().code();
+            assert_eq!(
+                (of_files, of_config(path), of_export(path)),
+                (code, code, code)
+            );
+        }
+        // A folder is opened and cannot be read.
+        assert_eq!(of_export(folder.path()), 74);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use tollgate_layers::price::{Condition, Label, Served};
 use toml::Value;
 
 use super::amount::NanoUsd;
@@ -28,6 +29,7 @@ struct Vendor {
 struct Model {
     id: String,
     usdt_mtok: BTreeMap<String, Value>,
+    price_rules: Vec<Rule>,
     routes: Vec<Route>,
 }
 
@@ -38,10 +40,39 @@ struct Route {
     model: Option<String>,
     /// What this vendor takes, where it is another price than the model's.
     cost_usdt_mtok: BTreeMap<String, Value>,
+    cost_rules: Vec<Rule>,
+}
+
+/// Prices under a condition.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Rule {
+    above_input_tokens: Option<u64>,
+    service_tier: Label,
+    speed: Label,
+    inference_geo: Label,
+    usdt_mtok: BTreeMap<String, Value>,
 }
 
 /// Nano-USDT for a million tokens, or for one call, by class.
 type Rates = BTreeMap<String, i128>;
+
+/// What a model costs: usually, and under conditions.
+#[derive(Debug, Default)]
+pub(super) struct Costs {
+    usual: Rates,
+    rules: Vec<(Condition, Rates)>,
+}
+
+impl Costs {
+    /// The rates of a call with so many input tokens of which its price says that it was served so.
+    pub(super) fn of(&self, input_tokens: u64, served: &Served) -> &Rates {
+        let holds = |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served);
+        let met = self.rules.iter().filter(holds);
+        let met = met.max_by_key(|(condition, _)| condition.rank());
+        met.map_or(&self.usual, |(_, rates)| rates)
+    }
+}
 
 /// The names of some vendors' models. Those that receipts cannot tell apart are one: two models of a vendor behind one
 /// name of the catalog, and an alias beside its dated version, under which the vendor counts it.
@@ -59,7 +90,7 @@ struct Known {
     called: String,
     /// The name under which it is compared.
     compared_as: String,
-    rates: Rates,
+    costs: Costs,
 }
 
 impl Routes {
@@ -117,9 +148,16 @@ impl Routes {
             {
                 let called = route.model.as_ref().unwrap_or(&model.id);
                 let known = names.add(&route.vendor, &model.id, called);
-                if known.rates.is_empty() {
-                    known.rates = rates(&model.usdt_mtok);
-                    known.rates.extend(rates(&route.cost_usdt_mtok));
+                if known.costs.usual.is_empty() {
+                    let told = !route.cost_usdt_mtok.is_empty();
+                    let of_rules = if told {
+                        &route.cost_rules
+                    } else {
+                        &model.price_rules
+                    };
+                    known.costs.usual = rates(&model.usdt_mtok);
+                    known.costs.usual.extend(rates(&route.cost_usdt_mtok));
+                    known.costs.rules = of_rules.iter().map(Rule::read).collect();
                 }
             }
         }
@@ -131,6 +169,18 @@ impl Routes {
         names.join_versions();
         names.settle();
         names
+    }
+}
+
+impl Rule {
+    fn read(&self) -> (Condition, Rates) {
+        let condition = Condition {
+            above_input_tokens: self.above_input_tokens,
+            service_tier: self.service_tier,
+            speed: self.speed,
+            inference_geo: self.inference_geo,
+        };
+        (condition, rates(&self.usdt_mtok))
     }
 }
 
@@ -173,9 +223,9 @@ impl Names {
         )
     }
 
-    /// Nano-USDT for a million tokens, or for a call, of this class.
-    pub(super) fn rate(&self, vendor: &str, catalog: &str, class: &str) -> Option<i128> {
-        self.known(vendor, catalog)?.rates.get(class).copied()
+    /// What a vendor takes for a model of the catalog.
+    pub(super) fn costs(&self, vendor: &str, catalog: &str) -> Option<&Costs> {
+        Some(&self.known(vendor, catalog)?.costs)
     }
 
     fn known(&self, vendor: &str, catalog: &str) -> Option<&Known> {
@@ -270,7 +320,9 @@ mod tests {
         usdt_mtok = { input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }
         routes = [
           { vendor = "openai-eu", model = "gpt-5-mini-2025-08-07", weight = 3 },
-          { vendor = "reseller", model = "openai/gpt-5-mini", cost_usdt_mtok = { input = "0.2" } },
+          { vendor = "reseller", model = "openai/gpt-5-mini", cost_usdt_mtok = { input = "0.2" }, cost_rules = [
+            { above_input_tokens = 100, usdt_mtok = { input = "0.4" } },
+            { service_tier = "Flex", usdt_mtok = { input = "0.1" } } ] },
         ]
         [[model]]
         id = "gpt-4o"
@@ -335,14 +387,30 @@ mod tests {
     fn rates_are_the_routes_or_else_the_models() {
         let routes = Routes::read(CONFIG).unwrap();
         let names = routes.names(&set(&["openai-eu", "reseller"]), &[]);
-        assert_eq!(names.rate("openai-eu", "mini", "input"), Some(250_000_000));
-        assert_eq!(names.rate("reseller", "mini", "input"), Some(200_000_000));
-        assert_eq!(
-            names.rate("reseller", "mini", "output"),
-            Some(2_000_000_000)
-        );
-        assert_eq!(names.rate("reseller", "mini", "input_audio"), None);
-        assert_eq!(names.rate("openai-us", "mini", "input"), None);
+        let flex = Served {
+            service_tier: "flex".into(),
+            ..Served::default()
+        };
+        let rate = |vendor: &str, tokens: u64, served: &Served, class: &str| {
+            let costs = names.costs(vendor, "mini")?;
+            costs.of(tokens, served).get(class).copied()
+        };
+        let usual = Served::default();
+        for (vendor, tokens, served, class, expected) in [
+            ("openai-eu", 101, &flex, "input", Some(250_000_000)),
+            ("reseller", 100, &usual, "input", Some(200_000_000)),
+            ("reseller", 101, &usual, "input", Some(400_000_000)),
+            ("reseller", 101, &flex, "input", Some(100_000_000)),
+            ("reseller", 1, &usual, "output", Some(2_000_000_000)),
+            ("reseller", 1, &usual, "input_audio", None),
+            ("openai-us", 1, &usual, "input", None),
+        ] {
+            assert_eq!(
+                rate(vendor, tokens, served, class),
+                expected,
+                "{vendor} {tokens} {class}"
+            );
+        }
     }
 
     #[test]

@@ -88,11 +88,12 @@ fn row(row: &Row) -> Value {
         })
     };
     let costs = row.our_cost.zip(row.vendors_cost);
+    let counts = row.ours.zip(row.vendors);
     json!({
         "day": day(row.day), "model": row.model, "class": row.class,
         "ours": row.ours, "vendors": row.vendors,
-        "difference": row.vendors.map(|vendors| signed(i128::from(row.ours) - i128::from(vendors))),
-        "difference_percent": apart(row.ours.into(), row.vendors.map(i128::from)),
+        "difference": counts.map(|(ours, vendors)| signed(i128::from(ours) - i128::from(vendors))),
+        "difference_percent": counts.and_then(|(ours, vendors)| apart(ours.into(), Some(vendors.into()))),
         "our_cost_usdt": row.our_cost.map(|cost| cost.to_string()),
         "vendors_cost_usd": row.vendors_cost.map(|cost| cost.to_string()),
         "cost_difference": costs.map(|(ours, vendors)| ours.minus(vendors).to_string()),

@@ -65,7 +65,9 @@ const STATUSES: [(u16, &str); 22] = [
 pub(crate) enum PathLabel {
     Chat,
     Messages,
+    Responses,
     CountTokens,
+    Embeddings,
     Models,
     Model,
     Catalog,
@@ -96,7 +98,9 @@ impl PathLabel {
     const ALL: [Self; Self::COUNT] = [
         Self::Chat,
         Self::Messages,
+        Self::Responses,
         Self::CountTokens,
+        Self::Embeddings,
         Self::Models,
         Self::Model,
         Self::Catalog,
@@ -115,7 +119,9 @@ impl PathLabel {
         match self {
             Self::Chat => Pattern::Whole("/v1/chat/completions"),
             Self::Messages => Pattern::Whole("/v1/messages"),
+            Self::Responses => Pattern::Whole("/v1/responses"),
             Self::CountTokens => Pattern::Whole("/v1/messages/count_tokens"),
+            Self::Embeddings => Pattern::Whole("/v1/embeddings"),
             Self::Models => Pattern::Whole("/v1/models"),
             Self::Model => Pattern::Whole("/v1/models/{model}"),
             Self::Catalog => Pattern::OfService("models"),
@@ -138,7 +144,10 @@ impl PathLabel {
 
     /// Whether it is one where they answer.
     pub(crate) const fn is_of_inference(self) -> bool {
-        matches!(self, Self::Chat | Self::Messages)
+        matches!(
+            self,
+            Self::Chat | Self::Messages | Self::Responses | Self::Embeddings
+        )
     }
 }
 
@@ -418,6 +427,7 @@ mod tests {
         for known in [
             "/v1/chat/completions",
             "/v1/messages",
+            "/v1/responses",
             "/v1/messages/count_tokens",
             "/v1/models",
             "/v1/tollgate/models",

@@ -59,6 +59,8 @@ pub(crate) struct Sales {
     estimated: Counter,
     unpriced: Counter,
     vendor_cost: Family<Model, Rubles>,
+    /// What the calls of `vendor_cost` were charged: a margin is of these alone.
+    charged_at_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
 }
 
@@ -103,6 +105,7 @@ impl Sales {
             estimated: Counter::default(),
             unpriced: Counter::default(),
             vendor_cost: Family::default(),
+            charged_at_cost: Family::default(),
             unpriced_input: Counter::default(),
         };
         registry.register(
@@ -146,6 +149,11 @@ impl Sales {
             sales.vendor_cost.clone(),
         );
         registry.register(
+            "tollgate_charged_at_known_cost_rubles",
+            "What was charged for the calls of which the config says what their vendor takes",
+            sales.charged_at_cost.clone(),
+        );
+        registry.register(
             "tollgate_unpriced_input_calls",
             "Calls that had more input than their model is priced for",
             sales.unpriced_input.clone(),
@@ -158,7 +166,7 @@ impl Sales {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { models, vendors } = &mut *known;
         for model in snapshot.models_with_costs() {
-            self.vendor_cost(&Arc::from(model.id.as_str()));
+            self.cost(&Arc::from(model.id.as_str()));
         }
         for (model, _) in snapshot.models() {
             let series = models
@@ -201,7 +209,9 @@ impl Sales {
             self.tokens(&model.label, class.name()).inc_by(count);
         }
         if let Some(cost) = item.vendor_cost_rub {
-            self.vendor_cost(&model.label).inner().add(micro(cost));
+            let (vendor_cost, charged) = self.cost(&model.label);
+            vendor_cost.inner().add(micro(cost));
+            charged.inner().add(micro(settled.charged));
         }
         model.charged.inner().add(micro(settled.charged));
         self.loss.inner().add(micro(settled.loss));
@@ -271,11 +281,13 @@ impl Sales {
         self.tokens.get_or_create(&labels).clone()
     }
 
-    fn vendor_cost(&self, model: &Arc<str>) -> Rubles {
+    /// What vendors took for a model, and what was charged for the same calls.
+    fn cost(&self, model: &Arc<str>) -> (Rubles, Rubles) {
         let labels = Model {
             model: Arc::clone(model),
         };
-        self.vendor_cost.get_or_create(&labels).clone()
+        let of = |family: &Family<Model, Rubles>| family.get_or_create(&labels).clone();
+        (of(&self.vendor_cost), of(&self.charged_at_cost))
     }
 
     fn charged(&self, model: &Arc<str>) -> Rubles {

@@ -60,6 +60,7 @@ pub(super) fn of_a_call(
         model = facts.model.as_deref().map(shortened),
         vendor = item.map(|item| item.vendor.as_str()).or(facts.vendor.as_deref()),
         streamed = facts.streamed,
+        tools_cut = facts.tools_cut,
         input = item.map(|item| item.usage.input),
         cached_input = item.map(|item| item.usage.cached_input),
         cache_write = item.map(|item| item.usage.cache_write),

@@ -178,6 +178,8 @@ struct Facts {
     model: Option<String>,
     session: Option<SessionId>,
     streamed: Option<bool>,
+    /// Tools of the vendor's that were merely on offer, and were taken out.
+    tools_cut: Option<u64>,
     held: bool,
     vendor: Option<Arc<str>>,
     overhead: Option<Duration>,
@@ -234,6 +236,8 @@ impl CallRecord {
         facts.model = Some(call.model.clone());
         facts.session = call.session.clone();
         facts.streamed = Some(call.stream);
+        let own = call.spans.responses.as_deref();
+        facts.tools_cut = own.map(|own| own.tools_cut).filter(|count| *count > 0);
         if let Some(trail) = &mut facts.trail {
             trail.parsed(call);
         }

@@ -126,7 +126,7 @@ fn of_an_attempt(
     let usage = settlement.map(|settlement| settlement.item.usage);
     let cached = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
     let attributes = Attributes::default()
-        .with("gen_ai.operation.name", "chat")
+        .with("gen_ai.operation.name", trail.operation())
         .with("gen_ai.provider.name", &*route.vendor.name)
         .with("gen_ai.request.model", route.model.as_str())
         .with_known("gen_ai.request.stream", facts.streamed)
@@ -157,7 +157,7 @@ fn of_an_attempt(
         trace_id: trail.trace_id,
         span_id,
         parent_span_id: Some(trail.span_id),
-        name: format!("chat {}", route.model),
+        name: format!("{} {}", trail.operation(), route.model),
         kind: Kind::Client,
         began: trail.began + *began,
         ended: trail.began + ended.max(*began),

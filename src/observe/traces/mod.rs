@@ -19,7 +19,10 @@ use std::{
 use http::{HeaderMap, Method, Request};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
-use tollgate_layers::{call::Call, model::Route};
+use tollgate_layers::{
+    call::Call,
+    model::{ModelKind, Route},
+};
 use tollgate_ledger::number::RequestNumber;
 
 pub(crate) use self::exporter::Exporter;
@@ -88,6 +91,7 @@ impl Traces {
             span_id: low(own),
             began: SystemTime::now(),
             output_tokens_max: None,
+            kind: ModelKind::default(),
             attempts: Vec::new(),
         })
     }
@@ -111,6 +115,7 @@ pub(crate) struct Trail {
     pub(crate) began: SystemTime,
     /// The ceiling that the caller has set.
     pub(crate) output_tokens_max: Option<u64>,
+    kind: ModelKind,
     pub(crate) attempts: Vec<AttemptMade>,
 }
 
@@ -124,7 +129,16 @@ pub(crate) struct AttemptMade {
 
 impl Trail {
     pub(crate) fn parsed(&mut self, call: &Call) {
-        self.output_tokens_max = call.output_tokens;
+        self.output_tokens_max = call.output_tokens.filter(|max| *max > 0);
+        self.kind = call.kind;
+    }
+
+    /// What is asked of the model, in the words of OpenTelemetry.
+    pub(crate) const fn operation(&self) -> &'static str {
+        match self.kind {
+            ModelKind::Embedding => "embeddings",
+            _ => "chat",
+        }
     }
 
     pub(crate) fn attempt(&mut self, route: &Arc<Route>, at: Duration) {

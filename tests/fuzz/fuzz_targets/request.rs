@@ -1,4 +1,4 @@
-//! Requests of all three operations: what is taken says what a reader of JSON reads, and what is refused
+//! Requests of all operations: what is taken says what a reader of JSON reads, and what is refused
 //! names a field or says that it is no JSON.
 #![no_main]
 
@@ -9,7 +9,13 @@ use tollgate_layers::{call::Operation, error::Error, parse};
 
 fuzz_target!(|data: &[u8]| {
     let body = Bytes::copy_from_slice(data);
-    for operation in [Operation::Chat, Operation::Messages, Operation::CountTokens] {
+    for operation in [
+        Operation::Chat,
+        Operation::Messages,
+        Operation::CountTokens,
+        Operation::Embeddings,
+        Operation::Responses,
+    ] {
         match parse::call(operation, &body, 1000) {
             Ok(call) => {
                 assert_eq!(call.body, body);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tollgate_layers::{
     call::Format,
-    passthrough::usage::{Reader, plain},
+    passthrough::usage::{Reader, embeddings, plain},
     sse::Splitter,
     usage::{Meter, Usage},
 };
@@ -23,7 +23,12 @@ fn bounded(usage: Usage) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    for format in [Format::Chat, Format::Messages] {
+    let meter = Meter::default();
+    let _ = embeddings(data, &meter);
+    if let Some(usage) = meter.read().usage {
+        bounded(usage);
+    }
+    for format in [Format::Chat, Format::Messages, Format::Responses] {
         let meter = Meter::default();
         let _ = plain(format, data, &meter);
         if let Some(usage) = meter.read().usage {

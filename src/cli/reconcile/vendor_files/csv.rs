@@ -96,6 +96,14 @@ fn line(
     if count.is_empty() && cost.is_empty() {
         return Err("count: it is missing, and so is the cost".into());
     }
+    // Without the column the whole file tells none.
+    let (has_counts, has_costs) = (columns[3].is_some(), columns[4].is_some());
+    if count.is_empty() && has_counts {
+        vendor.cost_alone(day, model, class)?;
+    }
+    if cost.is_empty() && has_costs {
+        vendor.count_alone(day, model, class)?;
+    }
     if !count.is_empty() {
         let count = count
             .parse()

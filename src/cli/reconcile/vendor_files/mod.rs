@@ -7,7 +7,10 @@ mod anthropic;
 mod csv;
 mod openai;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use serde_json::{Map, Value};
 use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
@@ -37,6 +40,9 @@ pub(super) const CALLS: &str = "calls";
 /// What is billed and is none of our classes.
 const OTHER: &str = "other";
 
+/// Not a class: the cost of all of them, where the books know it for the whole of a call.
+pub(super) const TOTAL: &str = "total";
+
 /// So many rows are compared at most: a hundred models in three years.
 const ROWS_MAX: usize = 1_000_000;
 
@@ -50,13 +56,38 @@ pub(super) struct Billed {
     pub(super) cost: NanoUsd,
 }
 
+/// Lines of a table with an empty cell, of one day, model and class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Empty {
+    /// One has a count and no cost.
+    has_count_alone: bool,
+    /// One has a cost and no count.
+    has_cost_alone: bool,
+}
+
+impl Empty {
+    /// No line alone has the count that a cost stands there without.
+    pub(super) const fn is_count_unknown(self) -> bool {
+        self.has_cost_alone && !self.has_count_alone
+    }
+
+    pub(super) const fn is_cost_unknown(self) -> bool {
+        self.has_count_alone && !self.has_cost_alone
+    }
+}
+
 /// All that the vendor's files say.
 #[derive(Debug, Default)]
 pub(super) struct VendorUsage {
     pub(super) lines: BTreeMap<Line, Billed>,
+    /// What an empty cell leaves untold of lines.
+    pub(super) empty: BTreeMap<Line, Empty>,
     /// Whether counts are told, and costs: what is not told is not nothing.
     pub(super) has_counts: bool,
     pub(super) has_costs: bool,
+    /// The classes of which they tell counts, be it none, and costs.
+    pub(super) counted: BTreeSet<&'static str>,
+    pub(super) costed: BTreeSet<&'static str>,
     /// From the first moment to the last one of what the files speak of, in Unix milliseconds.
     pub(super) covered: Option<Range<u64>>,
     /// Fields that look like counts and are not known here.
@@ -193,6 +224,7 @@ impl VendorUsage {
         count: u64,
     ) -> Result<(), String> {
         self.has_counts = true;
+        self.counted.insert(class);
         if count > 0 {
             let line = self.line(day, model, class)?;
             line.count = line.count.saturating_add(count);
@@ -208,10 +240,37 @@ impl VendorUsage {
         cost: NanoUsd,
     ) -> Result<(), String> {
         self.has_costs = true;
+        self.costed.insert(class);
         if cost != NanoUsd::ZERO {
             self.line(day, model, class)?.cost += cost;
         }
         Ok(())
+    }
+
+    /// Notes a count without its cost where there could be one.
+    fn count_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
+        // It is spoken of: what of it is not known is in no other class.
+        self.costed.insert(class);
+        self.empty_cell(day, model, class)?.has_count_alone = true;
+        Ok(())
+    }
+
+    /// Notes a cost without its count where there could be one.
+    fn cost_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
+        self.counted.insert(class);
+        self.empty_cell(day, model, class)?.has_cost_alone = true;
+        Ok(())
+    }
+
+    fn empty_cell(
+        &mut self,
+        day: u64,
+        model: &str,
+        class: &'static str,
+    ) -> Result<&mut Empty, String> {
+        self.line(day, model, class)?;
+        let line = (day, model.to_owned(), class);
+        Ok(self.empty.entry(line).or_default())
     }
 
     fn line(&mut self, day: u64, model: &str, class: &'static str) -> Result<&mut Billed, String> {

@@ -14,3 +14,19 @@ curl -sS --fail-with-body {{ crate::endpoints::connect::shell(&offer.messages_ur
   -H 'content-type: application/json' \
   -d {{ crate::endpoints::connect::shell(&offer.call()) }}
 echo
+
+# Responses
+curl -sS --fail-with-body {{ crate::endpoints::connect::shell(&offer.responses_url()) }} \
+  -H "authorization: Bearer ${TOLLGATE_KEY:?}" \
+  -H 'content-type: application/json' \
+  -d {{ crate::endpoints::connect::shell(&offer.responses_call()) }}
+echo
+{%- if let Some(call) = offer.embeddings_call() %}
+
+# {{ offer.say("Эмбеддинги", "Embeddings") }}
+curl -sS --fail-with-body {{ crate::endpoints::connect::shell(&offer.embeddings_url()) }} \
+  -H "authorization: Bearer ${TOLLGATE_KEY:?}" \
+  -H 'content-type: application/json' \
+  -d {{ crate::endpoints::connect::shell(&call) }}
+echo
+{%- endif %}

@@ -1,0 +1,399 @@
+//! What `cost_usdt_mtok` and `cost_rules` of a route mean: what its vendor takes; and where that is more than callers pay.
+
+use std::collections::BTreeSet;
+
+use rust_decimal::Decimal;
+use tollgate_layers::{
+    model::ModelKind,
+    price::{Class, Condition, Label, Served},
+};
+
+use super::{ModelConfig, UsdtRates, check::Check, raw::RawRoute};
+
+/// What a vendor takes for a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteCostConfig {
+    /// The route's place in the file.
+    pub route: usize,
+    /// The vendor's name.
+    pub vendor: String,
+    /// What it calls the model.
+    pub model: String,
+    /// What it takes for a usual call.
+    pub usdt_mtok: UsdtRates,
+    /// What it takes under conditions, none of which is empty, and none ambiguous.
+    pub rules: Vec<(Condition, UsdtRates)>,
+}
+
+/// What a model is sold for, to everybody or to some.
+pub(super) struct Sale<'a> {
+    pub(super) model: &'a ModelConfig,
+    /// Before the multiplier.
+    pub(super) usual: &'a UsdtRates,
+    pub(super) rules: &'a [(Condition, UsdtRates)],
+    pub(super) multiplier: Decimal,
+    /// Where the customers' rule stands in the file, if the prices are one's.
+    pub(super) customers: Option<&'a str>,
+}
+
+impl Check<'_> {
+    pub(super) fn route_costs(
+        &mut self,
+        raw: &mut [RawRoute],
+        path: &str,
+        id: Option<&str>,
+    ) -> Option<Vec<RouteCostConfig>> {
+        let mut costs = Some(Vec::new());
+        for (route, raw) in raw.iter_mut().enumerate() {
+            let path = format!("{path}[{route}]");
+            let rules = std::mem::take(&mut raw.cost_rules);
+            let Some(cost) = raw.cost_usdt_mtok.take() else {
+                if !rules.is_empty() {
+                    let path = format!("{path}.cost_usdt_mtok");
+                    let advice = "say what a usual call costs, too: cost_rules stand beside it";
+                    self.errors.missing(&path, advice);
+                    costs = None;
+                }
+                continue;
+            };
+            let usual = self.usdt_rates(Some(cost), &format!("{path}.cost_usdt_mtok"));
+            let rules = self.price_rules(rules, &format!("{path}.cost_rules"), usual.as_ref());
+            let model = raw.model.as_deref().filter(|model| !model.is_empty());
+            costs = costs
+                .zip(usual.zip(rules))
+                .map(|(mut costs, (usdt_mtok, rules))| {
+                    costs.push(RouteCostConfig {
+                        route,
+                        vendor: raw.vendor.clone().unwrap_or_default(),
+                        model: model.or(id).unwrap_or_default().to_owned(),
+                        usdt_mtok,
+                        rules,
+                    });
+                    costs
+                });
+        }
+        costs
+    }
+
+    /// Notes each class that is sold for less than a vendor takes for it, by condition.
+    pub(super) fn sold_below_cost(&mut self, models: &[ModelConfig], multiplier: Decimal) {
+        for (index, model) in models.iter().enumerate() {
+            for cost in &model.route_costs {
+                let path = format!("model[{index}].routes[{}]", cost.route);
+                self.cost_without_rule(model, cost, &path);
+                let sale = Sale {
+                    model,
+                    usual: &model.usdt_mtok,
+                    rules: &model.price_rules,
+                    multiplier,
+                    customers: None,
+                };
+                self.sale_below_cost(&sale, cost, &path);
+            }
+        }
+    }
+
+    /// A tier that the model sells and the costs do not know is booked at the dearest of them.
+    fn cost_without_rule(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
+        if cost.rules.is_empty() {
+            return;
+        }
+        let sold: BTreeSet<_> = words(&model.price_rules).collect();
+        let known: BTreeSet<_> = words(&cost.rules).collect();
+        for (field, word) in sold.difference(&known) {
+            self.warnings.add(
+                format!("{path}.cost_rules"),
+                format!(
+                    "model {:?} is sold at {field} {word}, and no rule says what {:?} takes for it: it is booked at the \
+                     dearest rate of each class",
+                    model.id, cost.vendor
+                ),
+            );
+        }
+    }
+
+    /// The same of one list of prices and one route. `path` is the route's.
+    pub(super) fn sale_below_cost(&mut self, sale: &Sale<'_>, cost: &RouteCostConfig, path: &str) {
+        let mut seen = BTreeSet::new();
+        for condition in situations(sale, cost) {
+            let (price, sold) = met(sale.usual, sale.rules, &condition);
+            let (rule, taken) = met(&cost.usdt_mtok, &cost.rules, &condition);
+            if !seen.insert((price, rule)) {
+                continue;
+            }
+            let path = match rule {
+                None => format!("{path}.cost_usdt_mtok"),
+                Some(rule) => format!("{path}.cost_rules[{rule}].usdt_mtok"),
+            };
+            let when = match condition.is_empty() {
+                true => "a usual call".to_owned(),
+                false => format!("a call of {condition}"),
+            };
+            let has_input_alone = sale.model.kind == ModelKind::Embedding;
+            for (class, taken) in taken.by_name() {
+                if has_input_alone && class != "input" {
+                    continue;
+                }
+                let Some(asked) = sold
+                    .of_class(class)
+                    .and_then(|base| base.checked_mul(sale.multiplier))
+                else {
+                    continue;
+                };
+                if taken <= asked {
+                    continue;
+                }
+                let (model, vendor) = (&sale.model.id, &cost.vendor);
+                let (asked, taken) = (asked.normalize(), taken.normalize());
+                match sale.customers {
+                    None => self.warnings.add(
+                        format!("{path}.{class}"),
+                        format!(
+                            "{when} is sold below cost: model {model:?} asks {asked} USDT, with the multiplier, for what \
+                             {vendor:?} takes {taken} for"
+                        ),
+                    ),
+                    Some(rule) => self.warnings.add(
+                        rule,
+                        format!(
+                            "{when} of model {model:?} is sold below cost: {class} is {asked} USDT by this rule, with the \
+                             multiplier, and {vendor:?} takes {taken}"
+                        ),
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// The least that a call can be for each pair of a price and a cost to hold for it.
+fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
+    let with_usual = |rules: &[(Condition, UsdtRates)]| {
+        let conditions = rules.iter().map(|(condition, _)| *condition);
+        std::iter::once(Condition::default())
+            .chain(conditions)
+            .collect::<Vec<_>>()
+    };
+    let (sales, costs) = (with_usual(sale.rules), with_usual(&cost.rules));
+    let sold: BTreeSet<_> = words(sale.rules).collect();
+    let known: BTreeSet<_> = words(&cost.rules).collect();
+    let pairs = sales
+        .iter()
+        .flat_map(|price| costs.iter().filter_map(|cost| price.and(cost)));
+    pairs
+        .filter(|condition| {
+            // More input than this is refused, and so is a word that is not sold.
+            let priced = sale.model.input_tokens_priced_max.unwrap_or(u64::MAX);
+            condition
+                .above_input_tokens
+                .is_none_or(|above| above < priced)
+                && words_of(condition).all(|word| {
+                    sold.contains(&word) && (cost.rules.is_empty() || known.contains(&word))
+                })
+        })
+        .collect()
+}
+
+/// The rates that hold for a call that just meets a condition, and the place of their rule.
+fn met<'a>(
+    usual: &'a UsdtRates,
+    rules: &'a [(Condition, UsdtRates)],
+    call: &Condition,
+) -> (Option<usize>, &'a UsdtRates) {
+    let input = call.above_input_tokens.map_or(0, |above| above + 1);
+    let served = Served {
+        service_tier: call.service_tier,
+        speed: call.speed,
+        inference_geo: call.inference_geo,
+    };
+    let met = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, (condition, _))| condition.holds(input, &served))
+        .max_by_key(|(_, (condition, _))| condition.rank());
+    met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
+}
+
+/// What rules say of how calls are served.
+fn words(rules: &[(Condition, UsdtRates)]) -> impl Iterator<Item = (&'static str, String)> {
+    rules.iter().flat_map(|(condition, _)| words_of(condition))
+}
+
+fn words_of(condition: &Condition) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let words: [(_, Label); 3] = [
+        ("service_tier", condition.service_tier),
+        ("speed", condition.speed),
+        ("inference_geo", condition.inference_geo),
+    ];
+    words
+        .into_iter()
+        .filter(|(_, word)| !word.is_empty())
+        .map(|(field, word)| (field, word.to_string()))
+}
+
+impl UsdtRates {
+    fn by_name(&self) -> impl Iterator<Item = (&'static str, Decimal)> {
+        let four = [
+            ("input", self.input),
+            ("cached_input", self.cached_input),
+            ("output", self.output),
+            ("cache_write", self.cache_write),
+        ];
+        let others = self.classes.iter();
+        let others = others.filter_map(|(class, rate)| Some((class.name(), rate?)));
+        four.into_iter().chain(others)
+    }
+
+    /// What callers pay for a class, before the multiplier; `None` where a call that would need it is refused.
+    fn of_class(&self, name: &str) -> Option<Decimal> {
+        let own = self.by_name().find(|(class, _)| *class == name);
+        let own = own.map(|(_, rate)| rate);
+        own.or_else(|| (name == Class::InputImage.name()).then_some(self.input))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{SMALL, parse};
+
+    fn rates(rate: &str) -> String {
+        format!(
+            "{{ input = \"{rate}\", cached_input = \"{rate}\", output = \"{rate}\", cache_write = \"{rate}\" }}"
+        )
+    }
+
+    /// Sold at 2, under conditions at other rates, for 1.5 times that; and the costs of its route.
+    fn config(rules: &[(&str, &str)], costs: &str) -> String {
+        let rules = rules.iter().map(|(condition, rate)| {
+            format!(
+                "[[model.price_rules]]\n{condition}\nusdt_mtok = {}\n",
+                rates(rate)
+            )
+        });
+        let usual = "{ input = \"0.25\", cached_input = \"0.025\", output = \"2.00\", cache_write = \"0.25\" }";
+        assert!(SMALL.contains(usual) && SMALL.contains("model = \"m-1\" }"));
+        SMALL
+            .replace(usual, &rates("2"))
+            .replace("model = \"m-1\" }", &format!("model = \"m-1\", {costs} }}"))
+            .replace(
+                "[admin]",
+                "[tariff]\nsell_rate_multiplier = \"1.5\"\n[admin]",
+            )
+            + "\n"
+            + &rules.collect::<String>()
+    }
+
+    /// Path and text of what is noted of costs.
+    fn noted(text: &str) -> Vec<String> {
+        let config = parse(text).unwrap_or_else(|errors| panic!("{errors}"));
+        let noted = config.warnings.iter().map(ToString::to_string);
+        noted.filter(|text| text.contains(".cost_")).collect()
+    }
+
+    #[test]
+    fn a_sale_below_cost_is_noted_by_class_and_condition_with_the_multiplier() {
+        let long = ("above_input_tokens = 100", "4");
+        let flex = ("service_tier = \"flex\"", "1");
+        let both = ("service_tier = \"flex\"\nabove_input_tokens = 100", "2");
+        // The multiplier makes up for it.
+        let fits = format!("cost_usdt_mtok = {}", rates("3"));
+        assert_eq!(noted(&config(&[long], &fits)), [""; 0]);
+        // One class of the usual call.
+        let input = fits.replace("output = \"3\"", "output = \"3.01\"");
+        let notes = noted(&config(&[long], &input));
+        assert_eq!(notes.len(), 1, "{notes:#?}");
+        for part in [
+            "model[0].routes[0].cost_usdt_mtok.output",
+            "a usual call",
+            "\"m\" asks 3 USDT",
+            "\"v\" takes 3.01",
+        ] {
+            assert!(notes[0].contains(part), "{part}: {notes:#?}");
+        }
+        // A flat cost holds for the cheaper tier, too: each class of it.
+        let notes = noted(&config(&[long, flex, both], &fits));
+        assert_eq!(notes.len(), 4, "{notes:#?}");
+        assert!(
+            notes[0].contains("a call of service_tier flex is sold below cost"),
+            "{notes:#?}"
+        );
+        assert!(
+            notes[0].contains("asks 1.5 USDT") && notes[0].contains("takes 3 for"),
+            "{notes:#?}"
+        );
+        // The vendor's own rule says less for it, and more for what is long.
+        let rules = format!(
+            "{fits}, cost_rules = [ {{ service_tier = \"flex\", usdt_mtok = {} }}, {{ above_input_tokens = 50, usdt_mtok = {} }}, \
+             {{ service_tier = \"flex\", above_input_tokens = 50, usdt_mtok = {} }} ]",
+            rates("1.5"),
+            rates("6"),
+            rates("3")
+        );
+        let notes = noted(&config(&[long, flex, both], &rules));
+        // From 51 tokens on the vendor takes 6, and the price rises at 101.
+        assert_eq!(notes.len(), 8, "{notes:#?}");
+        let of_long = notes
+            .iter()
+            .filter(|note| note.contains("a call of above_input_tokens 50 is"));
+        assert_eq!(of_long.count(), 4, "{notes:#?}");
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.contains("routes[0].cost_rules[1].usdt_mtok.input")),
+            "{notes:#?}"
+        );
+        // Such a call is refused.
+        let refused = config(&[flex], &rules).replace(
+            "family = \"M\"",
+            "family = \"M\"\ninput_tokens_priced_max = 50",
+        );
+        assert_eq!(noted(&refused), [""; 0]);
+    }
+
+    #[test]
+    fn a_cost_of_a_tier_that_nobody_declared_is_noted() {
+        let costs = format!(
+            "cost_usdt_mtok = {}, cost_rules = [ {{ above_input_tokens = 100, usdt_mtok = {} }} ]",
+            rates("1"),
+            rates("2")
+        );
+        let notes = noted(&config(&[("speed = \"fast\"", "9")], &costs));
+        assert_eq!(notes.len(), 1, "{notes:#?}");
+        assert!(
+            notes[0].contains("sold at speed fast") && notes[0].contains("dearest"),
+            "{notes:#?}"
+        );
+    }
+
+    #[test]
+    fn mistakes_of_costs_are_named() {
+        let rule = |condition: &str, more: &str| {
+            let rates = rates("1").replace(" }", &format!("{more} }}"));
+            format!("cost_rules = [ {{ {condition}usdt_mtok = {rates} }} ]")
+        };
+        let usual = format!("cost_usdt_mtok = {}, ", rates("1"));
+        for (costs, field, problem) in [
+            (
+                rule("speed = \"fast\", ", ""),
+                "model[0].routes[0].cost_usdt_mtok",
+                "a usual call",
+            ),
+            (
+                usual.clone() + &rule("", ""),
+                "model[0].routes[0].cost_rules[0]",
+                "no condition",
+            ),
+            (
+                usual + &rule("speed = \"fast\", ", ", cache_write_1h = \"2\""),
+                "model[0].routes[0].cost_rules[0].usdt_mtok",
+                "the usual price has no cache_write_1h: take it out, or add it there",
+            ),
+        ] {
+            let errors = parse(&config(&[], &costs)).unwrap_err().to_string();
+            assert!(
+                errors.contains(&format!("{field}:")) && errors.contains(problem),
+                "{errors}"
+            );
+        }
+    }
+}

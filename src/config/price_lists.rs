@@ -1,0 +1,509 @@
+//! What `[[price_rule]]` and `[[account_group]]` mean: which rule of the operator's prices a model for an account.
+//!
+//! Rules are ordered by what they say of the account (its id, a group of it, all) and by what they say of the model (its
+//! id, a longer beginning, a shorter one, any). A rule decides where no other one says more in either. All of it is
+//! settled here, for every model and every account that is named: a call only looks up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use rust_decimal::Decimal;
+use tollgate_layers::{key::AccountId, model::ModelKind, price::Condition};
+
+use super::{
+    ModelConfig, UsdtRates,
+    check::Check,
+    costs::Sale,
+    prices::fingerprint,
+    raw::{RawAccountGroup, RawCustomerRule},
+};
+use crate::text::similar::hint;
+
+const NAME_CHARS_MAX: usize = 60;
+/// Accounts that are named nowhere.
+const ALL: &str = "*";
+
+/// `[[price_rule]]`, settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PriceLists {
+    /// The rules, as they stand in the file.
+    pub rules: Vec<CustomerRule>,
+    /// For each account that a rule names, by itself or in a group.
+    pub accounts: HashMap<AccountId, Row>,
+    /// For every other account.
+    pub others: Row,
+}
+
+/// Which rule prices each model, in the order of the catalog; `None`: everybody's price. Empty: so for all of them.
+pub type Row = Arc<[Option<usize>]>;
+
+/// What some customers pay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomerRule {
+    /// Receipts say it.
+    pub name: Arc<str>,
+    /// In place of `tariff.sell_rate_multiplier`. Above zero.
+    pub multiplier: Option<Decimal>,
+    /// In place of the models' base prices: usual ones, and those under conditions.
+    pub base: Option<(UsdtRates, Vec<(Condition, UsdtRates)>)>,
+}
+
+impl PriceLists {
+    /// Which rules price which models for somebody: positions of both, each pair once.
+    #[must_use]
+    pub fn used(&self) -> BTreeSet<(usize, usize)> {
+        let rows = self.accounts.values().chain([&self.others]);
+        // Accounts share their rows.
+        let rows: BTreeMap<_, _> = rows.map(|row| (row.as_ptr(), row)).collect();
+        let pairs = |row: &Row| {
+            let models = row.iter().enumerate();
+            let ruled = models.filter_map(|(model, rule)| Some(((*rule)?, model)));
+            ruled.collect::<Vec<_>>()
+        };
+        rows.into_values().flat_map(pairs).collect()
+    }
+
+    /// Who pays by a rule, and for what, is no price: a receipt's tariff version and the rule that it names say all.
+    pub(super) fn fingerprint_lines(&self) -> impl Iterator<Item = String> {
+        self.rules.iter().map(|rule| {
+            let mut line = format!("price_rule {:?}", rule.name);
+            if let Some(multiplier) = rule.multiplier {
+                line += &format!(" sell_rate_multiplier {}", multiplier.normalize());
+            }
+            if let Some((usual, rules)) = &rule.base {
+                line += &format!(" usdt_mtok {}", fingerprint(usual, rules));
+            }
+            line
+        })
+    }
+}
+
+/// What a rule says of an account; what says more is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Who {
+    All,
+    Group,
+    Account,
+}
+
+/// What a rule says of a model; what says more is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Which {
+    /// Its id begins with so many bytes.
+    Prefix(usize),
+    Exact,
+}
+
+impl Which {
+    /// What `patterns` say of a model, if anything: the one that says most.
+    fn of(patterns: &[String], model: &str) -> Option<Self> {
+        let said = patterns
+            .iter()
+            .filter_map(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => model
+                    .starts_with(start)
+                    .then_some(Self::Prefix(start.len())),
+                None => (pattern == model).then_some(Self::Exact),
+            });
+        said.max()
+    }
+}
+
+/// The rule that decides among those that hold, with what each says; or two of which neither does.
+fn deciding(
+    holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
+) -> Result<Option<usize>, (usize, usize)> {
+    // If one says at least as much as every other, it is this one.
+    let Some(first) = holding.clone().max_by_key(|(_, who, which)| (*who, *which)) else {
+        return Ok(None);
+    };
+    let (rule, who, which) = first;
+    let mut others = holding.filter(|(other, ..)| *other != rule);
+    let rival = others.find(|(_, its_who, its_which)| {
+        *its_which > which || (*its_who, *its_which) == (who, which)
+    });
+    match rival {
+        None => Ok(Some(rule)),
+        Some((other, ..)) => Err((rule.min(other), rule.max(other))),
+    }
+}
+
+/// A rule with what it is for.
+struct Scoped {
+    rule: CustomerRule,
+    all: bool,
+    accounts: Vec<AccountId>,
+    groups: Vec<String>,
+    models: Vec<String>,
+}
+
+type Groups = BTreeMap<String, Vec<AccountId>>;
+
+impl Check<'_> {
+    pub(super) fn price_lists(
+        &mut self,
+        groups: Vec<RawAccountGroup>,
+        rules: Vec<RawCustomerRule>,
+        models: Option<&[ModelConfig]>,
+        tariff_multiplier: Option<Decimal>,
+    ) -> Option<PriceLists> {
+        let groups = self.account_groups(groups);
+        let mut names = BTreeSet::new();
+        let scoped: Vec<_> = rules
+            .into_iter()
+            .enumerate()
+            .map(|(index, raw)| {
+                let path = format!("price_rule[{index}]");
+                let name = raw.name.clone().filter(|name| !name.is_empty());
+                if name.is_some_and(|name| !names.insert(name)) {
+                    let problem = "is there already: receipts name a rule by it";
+                    self.errors.add(format!("{path}.name"), problem);
+                }
+                self.customer_rule(raw, &path, groups.as_ref(), models)
+            })
+            .collect();
+        let (scoped, groups) = (scoped.into_iter().collect::<Option<Vec<_>>>()?, groups?);
+        self.unused_groups(&groups, &scoped);
+        let models = models?;
+        self.unmatched_models(&scoped, models);
+        let lists = self.settled(scoped, &groups, models)?;
+        let fits: Vec<_> = lists
+            .used()
+            .into_iter()
+            .map(|(rule, model)| {
+                let path = format!("price_rule[{rule}]");
+                let (rule, model) = (&lists.rules[rule], &models[model]);
+                self.warn_rule_below_cost(rule, model, tariff_multiplier?, &path);
+                self.fits_model(rule, model, &path).then_some(())
+            })
+            .collect();
+        fits.into_iter().collect::<Option<()>>()?;
+        Some(lists)
+    }
+
+    fn account_groups(&mut self, raw: Vec<RawAccountGroup>) -> Option<Groups> {
+        let mut groups = Groups::new();
+        let mut whole = true;
+        for (index, RawAccountGroup { name, accounts }) in raw.into_iter().enumerate() {
+            let path = format!("account_group[{index}]");
+            let name = self.required(name, &format!("{path}.name"), "price rules name it");
+            let accounts = self.account_ids(&accounts, &format!("{path}.accounts"));
+            let (Some(name), Some(accounts)) = (name, accounts) else {
+                whole = false;
+                continue;
+            };
+            if accounts.is_empty() {
+                let problem = "is empty: no price rule for it holds for anybody";
+                self.warnings.add(format!("{path}.accounts"), problem);
+            }
+            if groups.contains_key(&name) {
+                let problem = format!("{name:?} is there already: one group each name");
+                self.errors.add(format!("{path}.name"), problem);
+                whole = false;
+            }
+            groups.insert(name, accounts);
+        }
+        whole.then_some(groups)
+    }
+
+    fn account_ids(&mut self, given: &[String], path: &str) -> Option<Vec<AccountId>> {
+        let ids = given.iter().map(|id| {
+            let parsed = id.parse::<AccountId>();
+            let parsed = parsed.map_err(|error| format!("{id:?} is no account's id: {error}"));
+            self.keep(parsed, path)
+        });
+        let ids: Vec<_> = ids.collect();
+        let mut seen = BTreeSet::new();
+        for id in given.iter().filter(|id| !seen.insert(*id)) {
+            let problem = format!("{id:?} stands there twice");
+            self.warnings.add(path, problem);
+        }
+        ids.into_iter().collect()
+    }
+
+    fn customer_rule(
+        &mut self,
+        mut raw: RawCustomerRule,
+        path: &str,
+        groups: Option<&Groups>,
+        catalog: Option<&[ModelConfig]>,
+    ) -> Option<Scoped> {
+        let at = |field: &str| format!("{path}.{field}");
+        self.rates_of_embeddings(&mut raw, path, catalog);
+        let name = self.required(raw.name, &at("name"), "receipts say it");
+        let name = self.line(name, &at("name"), NAME_CHARS_MAX)?;
+        let all = raw.accounts == [ALL];
+        let accounts = match all {
+            true => Some(Vec::new()),
+            false if raw.accounts.iter().any(|account| account == ALL) => {
+                let problem = "\"*\" stands for all accounts: it stands alone";
+                self.errors.add(at("accounts"), problem);
+                None
+            }
+            false => self.account_ids(&raw.accounts, &at("accounts")),
+        };
+        if raw.accounts.is_empty() && raw.groups.is_empty() {
+            let advice = "give accounts or groups, or accounts = [\"*\"] for all";
+            self.errors.missing(&at("accounts"), advice);
+            return None;
+        }
+        let known = self.known_groups(&raw.groups, &at("groups"), groups);
+        let models = self.model_patterns(raw.models, &at("models"));
+        let multiplier = match &raw.sell_rate_multiplier {
+            None => Some(None),
+            Some(text) => self
+                .multiplier_at(text, &at("sell_rate_multiplier"))
+                .map(Some),
+        };
+        if raw.sell_rate_multiplier.is_none() && raw.usdt_mtok.is_none() {
+            // What was wrong was taken out.
+            let mut fields = ["sell_rate_multiplier", "usdt_mtok"].into_iter();
+            if !fields.any(|field| self.errors.told(&at(field))) {
+                let problem = "has no price: give sell_rate_multiplier or usdt_mtok";
+                self.errors.add(path, problem);
+            }
+            return None;
+        }
+        let base = match raw.usdt_mtok {
+            None if raw.price_rules.is_empty() => Some(None),
+            None => {
+                let problem = "stand beside usdt_mtok, which is missing";
+                self.errors.add(at("price_rules"), problem);
+                None
+            }
+            given => {
+                let usual = self.usdt_rates(given, &at("usdt_mtok"));
+                let rules = self.price_rules(raw.price_rules, &at("price_rules"), usual.as_ref());
+                usual.zip(rules).map(Some)
+            }
+        };
+        known.then_some(Scoped {
+            rule: CustomerRule {
+                name: name?.into(),
+                multiplier: multiplier?,
+                base: base?,
+            },
+            all,
+            accounts: accounts?,
+            groups: raw.groups,
+            models: models?,
+        })
+    }
+
+    /// Rates for models of embeddings alone are as theirs: of input. Where it is not known which models are meant, their
+    /// mistake is told, and none of this.
+    fn rates_of_embeddings(
+        &mut self,
+        raw: &mut RawCustomerRule,
+        path: &str,
+        catalog: Option<&[ModelConfig]>,
+    ) {
+        let models = catalog.unwrap_or_default().iter();
+        let mut meant = models
+            .filter(|it| Which::of(&raw.models, &it.id).is_some())
+            .map(|it| it.kind)
+            .peekable();
+        let is_known = meant.peek().is_some();
+        if meant.any(|kind| kind != ModelKind::Embedding) {
+            return;
+        }
+        if let Some(rates) = &mut raw.usdt_mtok {
+            self.rate_of_input(rates, &format!("{path}.usdt_mtok"), is_known);
+        }
+        let rules = format!("{path}.price_rules");
+        self.rates_of_input(&mut raw.price_rules, &rules, is_known);
+    }
+
+    fn known_groups(&mut self, given: &[String], path: &str, groups: Option<&Groups>) -> bool {
+        // Without them, their own mistakes are told.
+        let Some(groups) = groups else { return false };
+        let mut known = true;
+        for name in given.iter().filter(|name| !groups.contains_key(*name)) {
+            let hint = hint(name, groups.keys().map(String::as_str));
+            let problem = format!("{name:?} is no [[account_group]]{hint}");
+            self.errors.add(path, problem);
+            known = false;
+        }
+        known
+    }
+
+    fn model_patterns(&mut self, given: Vec<String>, path: &str) -> Option<Vec<String>> {
+        if given.is_empty() {
+            let advice = "give ids, beginnings like \"gpt-5-*\", or [\"*\"] for all";
+            self.errors.missing(path, advice);
+            return None;
+        }
+        let wrong = |it: &&String| {
+            it.is_empty() || it.strip_suffix('*').unwrap_or(it.as_str()).contains('*')
+        };
+        if let Some(pattern) = given.iter().find(wrong) {
+            let problem = format!(
+                "{pattern:?} is no model: give an id, or a beginning with one \"*\" at its end"
+            );
+            self.errors.add(path, problem);
+            return None;
+        }
+        Some(given)
+    }
+
+    fn unused_groups(&mut self, groups: &Groups, rules: &[Scoped]) {
+        for name in groups.keys() {
+            if !rules.iter().any(|rule| rule.groups.contains(name)) {
+                let problem = format!("{name:?} is in no price_rule");
+                self.warnings.add("account_group", problem);
+            }
+        }
+    }
+
+    fn unmatched_models(&mut self, rules: &[Scoped], models: &[ModelConfig]) {
+        for (index, rule) in rules.iter().enumerate() {
+            for pattern in &rule.models {
+                let one = std::slice::from_ref(pattern);
+                if models.iter().any(|it| Which::of(one, &it.id).is_some()) {
+                    continue;
+                }
+                let hint = hint(pattern, models.iter().map(|it| it.id.as_str()));
+                let problem = format!("{pattern:?} is no model of this file{hint}");
+                self.warnings
+                    .add(format!("price_rule[{index}].models"), problem);
+            }
+        }
+    }
+
+    /// Which rule decides for whom. Accounts of which the rules say the same share a row.
+    fn settled(
+        &mut self,
+        rules: Vec<Scoped>,
+        groups: &Groups,
+        models: &[ModelConfig],
+    ) -> Option<PriceLists> {
+        let mut said: BTreeMap<&AccountId, BTreeMap<usize, Who>> = BTreeMap::new();
+        for (index, rule) in rules.iter().enumerate() {
+            let by_group = rule.groups.iter().flat_map(|name| &groups[name]);
+            let by_group = by_group.map(|account| (account, Who::Group));
+            let by_id = rule.accounts.iter().map(|account| (account, Who::Account));
+            for (account, who) in by_group.chain(by_id) {
+                let before = said.entry(account).or_default().entry(index).or_insert(who);
+                *before = who.max(*before);
+            }
+        }
+        let of_all = rules.iter().enumerate().filter(|(_, rule)| rule.all);
+        let of_all: BTreeMap<_, _> = of_all.map(|(index, _)| (index, Who::All)).collect();
+        let which: Vec<Vec<Option<Which>>> = rules
+            .iter()
+            .map(|rule| {
+                let said = models.iter().map(|it| Which::of(&rule.models, &it.id));
+                said.collect()
+            })
+            .collect();
+        let mut rows: HashMap<Vec<(usize, Who)>, Option<Row>> = HashMap::new();
+        let mut told = BTreeSet::new();
+        let mut row_of = |account: Option<&AccountId>, said: &BTreeMap<usize, Who>| {
+            let all = of_all.iter().chain(said).map(|(rule, who)| (*rule, *who));
+            let all: Vec<_> = all.collect();
+            let make = |all: &[(usize, Who)]| {
+                let row = (0..models.len()).map(|model| {
+                    let holding = all
+                        .iter()
+                        .filter_map(|(rule, who)| Some((*rule, *who, which[*rule][model]?)));
+                    deciding(holding).map_err(|pair| (pair, model))
+                });
+                row.collect::<Result<Row, _>>()
+            };
+            let row = rows.entry(all);
+            let row = row.or_insert_with_key(|all| {
+                let made = make(all);
+                if let Err((pair, model)) = made
+                    && told.insert(pair)
+                {
+                    self.tell_ambiguous(&rules, pair, account, &models[model].id);
+                }
+                made.ok()
+            });
+            row.clone()
+        };
+        let others = row_of(None, &BTreeMap::new());
+        let accounts: Vec<_> = said
+            .iter()
+            .map(|(account, said)| Some(((*account).clone(), row_of(Some(account), said)?)))
+            .collect();
+        let accounts = accounts.into_iter().collect::<Option<_>>()?;
+        let others = others?;
+        Some(PriceLists {
+            rules: rules.into_iter().map(|scoped| scoped.rule).collect(),
+            accounts,
+            others,
+        })
+    }
+
+    fn tell_ambiguous(
+        &mut self,
+        rules: &[Scoped],
+        (one, other): (usize, usize),
+        account: Option<&AccountId>,
+        model: &str,
+    ) {
+        let names = [one, other].map(|it| &rules[it].rule.name);
+        let whom = account.map_or("any account".to_owned(), |it| format!("account \"{it}\""));
+        let problem = format!(
+            "for {whom} and model {model:?} both {:?} and {:?} hold, and neither says more of both: add a rule that \
+             names them, or take them out of one",
+            names[0], names[1]
+        );
+        self.errors.add(format!("price_rule[{other}]"), problem);
+    }
+
+    /// Whether rates that are written out price all that the model sells: what they leave out would be sold by others.
+    fn fits_model(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) -> bool {
+        let Some((usual, rules)) = &rule.base else {
+            return true;
+        };
+        if let Some((class, is_surplus)) = usual.class_apart(&model.usdt_mtok) {
+            let problem = match is_surplus {
+                true => format!("model {:?} does not sell {class}: take it out", model.id),
+                false => format!("model {:?} sells {class}: add it", model.id),
+            };
+            self.errors.add(format!("{path}.usdt_mtok"), problem);
+            return false;
+        }
+        let priced = |condition: &Condition| rules.iter().any(|(it, _)| it == condition);
+        let mut conditions = model.price_rules.iter().map(|(condition, _)| condition);
+        if let Some(condition) = conditions.find(|condition| !priced(condition)) {
+            let problem = format!(
+                "model {:?} has a price for {condition}, and this rule has none: add it",
+                model.id
+            );
+            self.errors.add(format!("{path}.price_rules"), problem);
+            return false;
+        }
+        true
+    }
+
+    fn warn_rule_below_cost(
+        &mut self,
+        rule: &CustomerRule,
+        model: &ModelConfig,
+        tariff_multiplier: Decimal,
+        path: &str,
+    ) {
+        let (usual, rules) = match &rule.base {
+            Some((usual, rules)) => (usual, rules),
+            None => (&model.usdt_mtok, &model.price_rules),
+        };
+        let sale = Sale {
+            model,
+            usual,
+            rules,
+            multiplier: rule.multiplier.unwrap_or(tariff_multiplier),
+            customers: Some(path),
+        };
+        for cost in &model.route_costs {
+            self.sale_below_cost(&sale, cost, path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,593 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::testing::{SMALL, parse};
+
+/// Three models of four rates, one of them with a route of which it is known what the vendor takes.
+fn with(rules: &str) -> String {
+    let tariff = "[tariff]\nsell_rate_multiplier = \"2\"\n[admin]";
+    let model = |id: &str, cost: &str| {
+        let rates = r#"{ input = "1", cached_input = "0.1", output = "4", cache_write = "1" }"#;
+        format!(
+            "[[model]]\nid = \"{id}\"\nfamily = \"F\"\nusdt_mtok = {rates}\noutput_tokens_max = 100\n\
+             routes = [ {{ vendor = \"v\", model = \"{id}\"{cost} }} ]\n"
+        )
+    };
+    let cost = r#", cost_usdt_mtok = { input = "0.9", cached_input = "0.1", output = "4", cache_write = "1" }"#;
+    [
+        SMALL.replacen("[admin]", tariff, 1),
+        model("gpt-5", cost),
+        model("gpt-5-mini", ""),
+        rules.to_owned(),
+    ]
+    .join("\n")
+}
+
+fn rule(name: &str, whom: &str, models: &str, price: &str) -> String {
+    format!("[[price_rule]]\nname = \"{name}\"\n{whom}\nmodels = [{models}]\n{price}\n")
+}
+
+fn group(name: &str, accounts: &str) -> String {
+    format!("[[account_group]]\nname = \"{name}\"\naccounts = [{accounts}]\n")
+}
+
+fn times(multiplier: &str) -> String {
+    format!("sell_rate_multiplier = \"{multiplier}\"")
+}
+
+/// The name of the rule that decides for an account.
+fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a str> {
+    let row = lists.accounts.get(&account.parse::<AccountId>().unwrap());
+    let rule = row.unwrap_or(&lists.others)[model]?;
+    Some(&*lists.rules[rule].name)
+}
+
+#[test]
+fn what_says_more_of_the_account_and_of_the_model_decides() {
+    let rules = [
+        group("partners", "\"acme\", \"beta\""),
+        rule("all", "accounts = [\"*\"]", "\"*\"", &times("3")),
+        rule("all-gpt", "accounts = [\"*\"]", "\"gpt-*\"", &times("3")),
+        rule(
+            "partner",
+            "groups = [\"partners\"]",
+            "\"gpt-*\"",
+            &times("3"),
+        ),
+        rule(
+            "mini",
+            "groups = [\"partners\"]",
+            "\"gpt-5-*\"",
+            &times("3"),
+        ),
+        rule(
+            "acme",
+            "accounts = [\"acme\"]",
+            "\"gpt-5\", \"gpt-5-*\"",
+            &times("3"),
+        ),
+    ];
+    let lists = parse(&with(&rules.concat())).unwrap().live.price_lists;
+    for (account, rules) in [
+        ("acme", ["all", "acme", "acme"]),
+        ("beta", ["all", "partner", "mini"]),
+        ("anybody", ["all", "all-gpt", "all-gpt"]),
+    ] {
+        for (model, rule) in rules.into_iter().enumerate() {
+            assert_eq!(decides(&lists, account, model), Some(rule), "{account}");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_the_docs_is_accepted_and_decides_as_they_say() {
+    let page = include_str!("../../../docs/prices.md");
+    let section = page.split("## Prices of some customers").nth(1).unwrap();
+    let example = section.split("```").nth(1).unwrap();
+    let example = example.strip_prefix("toml").unwrap();
+    let text = with(example);
+    let lists = parse(&text)
+        .unwrap_or_else(|errors| panic!("{errors}"))
+        .live
+        .price_lists;
+    // `m`, `gpt-5` and `gpt-5-mini`.
+    for (account, rules) in [
+        (
+            "acme",
+            [Some("partners"), Some("partners"), Some("acme mini")],
+        ),
+        ("beta", [Some("partners"); 3]),
+        ("gamma", [None; 3]),
+    ] {
+        for (model, rule) in rules.into_iter().enumerate() {
+            assert_eq!(decides(&lists, account, model), rule, "{account}");
+        }
+    }
+    assert_eq!(lists.rules[2].multiplier, Some(Decimal::ONE));
+}
+
+#[test]
+fn without_rules_nobody_has_a_price_of_its_own() {
+    assert!(parse(SMALL).unwrap().live.price_lists.rules.is_empty());
+}
+
+#[test]
+fn mistakes_of_rules_are_named() {
+    let acme = "accounts = [\"acme\"]";
+    let any = "\"*\"";
+    let ok = times("1");
+    let rates =
+        r#"usdt_mtok = { input = "1", cached_input = "1", output = "4", cache_write = "1" }"#;
+    let flex = format!("[[price_rule.price_rules]]\nservice_tier = \"flex\"\n{rates}");
+    let two = |one: &str, other: &str| format!("{one}{other}");
+    for (rules, path, words) in [
+        (rule("", acme, any, &ok), "price_rule[0].name", "missing"),
+        (rule("r", "", any, &ok), "price_rule[0].accounts", "for all"),
+        (
+            rule("r", "accounts = [\"*\", \"acme\"]", any, &ok),
+            "price_rule[0].accounts",
+            "alone",
+        ),
+        (
+            rule("r", "accounts = [\"a b\"]", any, &ok),
+            "price_rule[0].accounts",
+            "no account's id",
+        ),
+        (
+            rule("r", acme, "", &ok),
+            "price_rule[0].models",
+            "beginnings",
+        ),
+        (
+            rule("r", acme, "\"*-mini\"", &ok),
+            "price_rule[0].models",
+            "at its end",
+        ),
+        (rule("r", acme, any, ""), "price_rule[0]", "has no price"),
+        (
+            rule("r", acme, any, &times("0")),
+            "price_rule[0].sell_rate_multiplier",
+            "above 0",
+        ),
+        (
+            rule("r", acme, any, &times("-1")),
+            "price_rule[0].sell_rate_multiplier",
+            "above 0",
+        ),
+        (
+            rule("r", acme, any, &format!("{ok}\n{flex}")),
+            "price_rule[0].price_rules",
+            "missing",
+        ),
+        (
+            rule("r", acme, any, "usdt_mtok = { input = \"1\" }"),
+            "price_rule[0].usdt_mtok.output",
+            "missing",
+        ),
+        (
+            two(
+                &group("partners", "\"acme\""),
+                &rule("r", "groups = [\"parners\"]", any, &ok),
+            ),
+            "price_rule[0].groups",
+            "did you mean partners?",
+        ),
+        (
+            two(&group("g", ""), &group("g", "")),
+            "account_group[1].name",
+            "already",
+        ),
+        (
+            two(
+                &rule("r", acme, any, &ok),
+                &rule("r", acme, "\"gpt-5\"", &ok),
+            ),
+            "price_rule[1].name",
+            "already",
+        ),
+        (
+            rule(
+                "r",
+                acme,
+                any,
+                &rates.replace(" }", ", web_search_call = \"1\" }"),
+            ),
+            "price_rule[0].usdt_mtok",
+            "model \"m\" does not sell web_search_call: take it out",
+        ),
+        (
+            rule("r", acme, any, "sell_rate_multipler = \"1\""),
+            "price_rule[0].sell_rate_multipler",
+            "did you mean",
+        ),
+    ] {
+        let errors = parse(&with(&rules)).expect_err(&rules);
+        let found = errors.iter().find(|error| error.path == path);
+        let found = found.unwrap_or_else(|| panic!("{rules}: no {path} in\n{errors}"));
+        assert!(found.problem.contains(words), "{rules}: {found}");
+    }
+}
+
+#[test]
+fn of_two_rules_of_which_neither_says_more_both_are_named() {
+    let acme = rule("ours", "accounts = [\"acme\"]", "\"*\"", &times("1"));
+    let cheap = rule("cheap", "accounts = [\"*\"]", "\"gpt-5\"", &times("1"));
+    let partner = rule("partner", "groups = [\"g\"]", "\"gpt-5\"", &times("1"));
+    let other = rule("other", "groups = [\"h\"]", "\"gpt-5\"", &times("1"));
+    let groups = group("g", "\"acme\"") + &group("h", "\"acme\"");
+    for (rules, one, two) in [
+        (acme.clone() + &cheap, "ours", "cheap"),
+        (
+            acme.clone() + &acme.replace("ours", "again"),
+            "ours",
+            "again",
+        ),
+        (groups + &partner + &other, "partner", "other"),
+    ] {
+        let errors = parse(&with(&rules)).expect_err(&rules);
+        let told: Vec<_> = errors.iter().collect();
+        assert_eq!(told.len(), 1, "{errors}");
+        assert_eq!(told[0].path, "price_rule[1]");
+        for word in [one, two, "acme"] {
+            assert!(told[0].problem.contains(&format!("{word:?}")), "{errors}");
+        }
+        assert!(!told[0].problem.contains("AccountId"), "{errors}");
+        // The one that names both settles it.
+        let both = rule("both", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
+        if one != "ours" || two != "again" {
+            let lists = parse(&with(&(rules + &both))).unwrap().live.price_lists;
+            assert_eq!(decides(&lists, "acme", 1), Some("both"));
+        }
+    }
+}
+
+#[test]
+fn rates_that_are_written_out_price_what_the_model_sells_under_conditions() {
+    let rates =
+        r#"usdt_mtok = { input = "1", cached_input = "1", output = "4", cache_write = "1" }"#;
+    let long = format!("above_input_tokens = 9\n{rates}\n");
+    let text = |rule: &str| {
+        let model = "[[model]]\nid = \"gpt-5\"";
+        let text = with(rule);
+        let (before, after) = text.split_once(model).unwrap();
+        format!("{before}[[model.price_rules]]\n{long}{model}{after}")
+    };
+    let without = rule("r", "accounts = [\"acme\"]", "\"m\"", rates);
+    let errors = parse(&text(&without)).unwrap_err().to_string();
+    assert!(
+        errors.contains("price_rule[0].price_rules: model \"m\" has a price for"),
+        "{errors}"
+    );
+    let whole = format!("{without}[[price_rule.price_rules]]\n{long}");
+    let lists = parse(&text(&whole)).unwrap().live.price_lists;
+    assert_eq!(lists.rules[0].base.as_ref().unwrap().1.len(), 1);
+}
+
+#[test]
+fn a_class_that_the_model_sells_and_the_rule_does_not_is_named() {
+    let usual =
+        r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
+    let more = usual.replace(" }", ", input_audio = \"1\" }");
+    let rule = rule(
+        "r",
+        "accounts = [\"acme\"]",
+        "\"m\"",
+        &format!("usdt_mtok = {usual}"),
+    );
+    let text = with(&rule).replacen(usual, &more, 1);
+    let errors = parse(&text).unwrap_err().to_string();
+    let says = "price_rule[0].usdt_mtok: model \"m\" sells input_audio: add it";
+    assert!(errors.contains(says), "{errors}");
+}
+
+#[test]
+fn a_multiplier_that_is_no_text_is_one_mistake() {
+    let price = "sell_rate_multiplier = 1.05";
+    let text = with(&rule("r", "accounts = [\"acme\"]", "\"m\"", price));
+    let errors = parse(&text).unwrap_err();
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(paths, ["price_rule[0].sell_rate_multiplier"], "{errors}");
+}
+
+/// What is said of a rule for a model of embeddings, which has a price of input alone.
+#[test]
+fn a_rule_for_embeddings_has_a_price_of_input_alone() {
+    let embedding = "[[model]]\nid = \"emb\"\nfamily = \"E\"\nkind = \"embedding\"\nusdt_mtok = { input = \"0.02\" }\n\
+                     routes = [ { vendor = \"v\", cost_usdt_mtok = { input = \"0.015\" }, \
+                     cost_rules = [ { service_tier = \"flex\", usdt_mtok = { input = \"0.012\" } } ] } ]\n\
+                     [[model.price_rules]]\nservice_tier = \"flex\"\nusdt_mtok = { input = \"0.01\" }\n";
+    let of = |models: &str, price: &str| {
+        let flex =
+            "[[price_rule.price_rules]]\nservice_tier = \"flex\"\nusdt_mtok = { input = \"0.01\" }";
+        let price = format!("{price}\n{flex}");
+        let rule = rule("r", "accounts = [\"acme\"]", models, &price);
+        parse(&(with("") + embedding + &rule))
+    };
+    let config = of("\"emb\"", "usdt_mtok = { input = \"0.005\" }").unwrap();
+    let (usual, rules) = config.live.price_lists.rules[0].base.as_ref().unwrap();
+    assert_eq!(usual.input.to_string(), "0.005");
+    assert_eq!(rules[0].1.input.to_string(), "0.01");
+    // Sold below cost: its one class.
+    let warnings = config.warnings.iter().map(ToString::to_string);
+    let below: Vec<_> = warnings.filter(|it| it.contains("below cost")).collect();
+    assert_eq!(below.len(), 1, "{below:?}");
+    assert!(below[0].contains("input is 0.01 USDT"), "{below:?}");
+
+    let refused = "usdt_mtok = { input = \"0.01\", output = \"1\" }";
+    let errors = of("\"emb*\"", refused).unwrap_err();
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(paths, ["price_rule[0].usdt_mtok.output"], "{errors}");
+    // Of other models' too: they have four.
+    let errors = of("\"*\"", "usdt_mtok = { input = \"0.01\" }").unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains("price_rule[0].usdt_mtok.output: missing"),
+        "{errors}"
+    );
+    // The model's own mistake is the only one.
+    let wrong = embedding.replace("family = \"E\"\n", "");
+    let rule = rule(
+        "r",
+        "accounts = [\"acme\"]",
+        "\"emb\"",
+        "usdt_mtok = { input = \"0.01\" }",
+    );
+    let errors = parse(&(with("") + &wrong + &rule)).unwrap_err();
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(paths, ["model[3].family"], "{errors}");
+}
+
+#[test]
+fn what_is_probably_not_meant_is_warned_of() {
+    let warnings = |rules: &str| -> Vec<String> {
+        let config = parse(&with(rules)).unwrap_or_else(|errors| panic!("{rules}: {errors}"));
+        let warnings = config.warnings.iter().map(ToString::to_string);
+        warnings
+            .filter(|it| it.contains("price_rule") || it.contains("account_group"))
+            .collect()
+    };
+    let acme = "accounts = [\"acme\"]";
+    let rates = |input: &str| {
+        format!(
+            "usdt_mtok = {{ input = \"{input}\", cached_input = \"0.1\", output = \"2\", cache_write = \"1\" }}"
+        )
+    };
+    for (rules, words) in [
+        (rule("r", acme, "\"gpt-5\"", &times("1.05")), &[][..]),
+        (
+            rule("r", acme, "\"gtp-5\"", &times("1.05")),
+            &["did you mean gpt-5?"],
+        ),
+        (
+            rule("r", acme, "\"claude-*\"", &times("1.05")),
+            &["no model"],
+        ),
+        (group("g", "\"acme\""), &["in no price_rule"]),
+        (
+            group("g", "\"acme\", \"beta\", \"acme\"")
+                + &rule("r", "groups = [\"g\"]", "\"gpt-5\"", &times("1.05")),
+            &["account_group[0].accounts: \"acme\" stands there twice"],
+        ),
+        (
+            rule(
+                "r",
+                "accounts = [\"acme\", \"acme\"]",
+                "\"gpt-5\"",
+                &times("1.05"),
+            ),
+            &["price_rule[0].accounts: \"acme\" stands there twice"],
+        ),
+        (
+            rule("r", acme, "\"gpt-5\"", &times("0.95")),
+            &[
+                "cached_input is 0.095 USDT by this rule, with the multiplier, and \"v\" takes 0.1",
+                "output is 3.8 USDT",
+                "cache_write is 0.95 USDT",
+                "below 1",
+            ],
+        ),
+        // No route of it says what it costs.
+        (
+            rule("r", acme, "\"gpt-5-mini\"", &times("0.95")),
+            &["below 1"],
+        ),
+        // The tariff's multiplier, 2, is upon them.
+        (rule("r", acme, "\"gpt-5\"", &rates("0.45")), &[]),
+        (
+            rule("r", acme, "\"gpt-5\"", &rates("0.44")),
+            &["a usual call of model \"gpt-5\" is sold below cost: input is 0.88 USDT"],
+        ),
+        (
+            rule(
+                "r",
+                acme,
+                "\"gpt-5\"",
+                &format!("{}\n{}", rates("1"), times("1")),
+            ),
+            &["output is 2 USDT"],
+        ),
+    ] {
+        let told = warnings(&rules);
+        assert_eq!(told.len(), words.len(), "{rules}: {told:?}");
+        for (told, word) in told.iter().zip(words) {
+            assert!(told.contains(word), "{rules}: {told}");
+        }
+    }
+    // What the vendor takes under a condition.
+    let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
+    let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
+    let told = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
+        .unwrap()
+        .warnings;
+    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+    let word = "a call of above_input_tokens 1000 of model \"gpt-5\" is sold below cost: input is 1.05 USDT";
+    assert!(
+        told.iter()
+            .any(|it| it.contains("price_rule[0]: ") && it.contains(word)),
+        "{told:?}"
+    );
+    // A rule that decides for nobody sells nothing.
+    let exception =
+        rule("r", acme, "\"*\"", &times("0.9")) + &rule("e", acme, "\"gpt-5\"", &times("1"));
+    assert!(!warnings(&exception).iter().any(|it| it.contains("takes")));
+}
+
+#[test]
+fn the_fingerprint_follows_the_prices_of_rules_and_not_whose_they_are() {
+    let of = |rules: &str| parse(&with(rules)).unwrap().live.fingerprint();
+    let first = of(&rule(
+        "r",
+        "accounts = [\"acme\"]",
+        "\"gpt-5\"",
+        &times("1.05"),
+    ));
+    assert_ne!(first, of(""));
+    let same = rule("r", "accounts = [\"beta\"]", "\"*\"", &times("1.050"));
+    assert_eq!(first, of(&same));
+    for (name, price) in [("r", "1.06"), ("s", "1.05")] {
+        assert_ne!(
+            first,
+            of(&rule(
+                name,
+                "accounts = [\"acme\"]",
+                "\"gpt-5\"",
+                &times(price)
+            ))
+        );
+    }
+}
+
+fn who() -> impl Strategy<Value = Who> {
+    prop::sample::select(vec![Who::All, Who::Group, Who::Account])
+}
+
+fn which() -> impl Strategy<Value = Which> {
+    prop::sample::select(vec![
+        Which::Prefix(0),
+        Which::Prefix(4),
+        Which::Prefix(6),
+        Which::Exact,
+    ])
+}
+
+proptest! {
+    /// A rule that decides says at least as much as every other in both, and more than it in one; where there is no such
+    /// rule, two are told of which neither does.
+    #[test]
+    fn one_rule_decides_or_two_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
+        let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
+        let beats = |one: usize, other: usize| {
+            said[one] != said[other] && said[one].0 >= said[other].0 && said[one].1 >= said[other].1
+        };
+        let best = (0..said.len()).find(|one| (0..said.len()).all(|it| it == *one || beats(*one, it)));
+        match deciding(holding) {
+            Ok(found) => prop_assert_eq!(found, best),
+            Err((one, other)) => {
+                prop_assert_eq!(best, None);
+                prop_assert!(one < other && !beats(one, other) && !beats(other, one));
+            }
+        }
+    }
+
+    /// The file as a whole, beside what its words mean one by one: `says` is how much of an account and of a model.
+    #[test]
+    fn each_account_gets_the_rule_that_says_most_or_the_file_is_refused(
+        rules in prop::collection::vec((0usize..5, 0usize..6), 0..5),
+    ) {
+        const WHOM: [&str; 5] = [
+            "accounts = [\"*\"]",
+            "groups = [\"g\"]",
+            "groups = [\"h\"]",
+            "accounts = [\"acme\"]",
+            "groups = [\"h\"]\naccounts = [\"acme\"]",
+        ];
+        const MODELS: [&str; 6] = ["*", "gpt-*", "gpt-5-*", "gpt-5", "gpt-5-mini", "m"];
+        let group_g_is_acme_and_beta = group("g", "\"acme\", \"beta\"");
+        let group_h_is_beta = group("h", "\"beta\"");
+        let named = rules.iter().enumerate().map(|(nth, (whom, models))| {
+            rule(&nth.to_string(), WHOM[*whom], &format!("{:?}", MODELS[*models]), &times("1"))
+        });
+        let text = with(&(group_g_is_acme_and_beta + &group_h_is_beta + &named.collect::<String>()));
+        let says_of_account = |whom: usize, account: &str| match (whom, account) {
+            (3 | 4, "acme") => 3,
+            (1, "acme" | "beta") | (2 | 4, "beta") => 2,
+            (0, _) => 1,
+            _ => 0,
+        };
+        let says_of_model = |pattern: usize, model: &str| match (pattern, model) {
+            (3, "gpt-5") | (4, "gpt-5-mini") | (5, "m") => 4,
+            (2, "gpt-5-mini") => 3,
+            (1, "gpt-5" | "gpt-5-mini") => 2,
+            (0, _) => 1,
+            _ => 0,
+        };
+        let mut expected = Some(Vec::new());
+        for account in ["acme", "beta", "gamma"] {
+            for model in ["m", "gpt-5", "gpt-5-mini"] {
+                let said: Vec<_> = rules
+                    .iter()
+                    .map(|(whom, models)| (says_of_account(*whom, account), says_of_model(*models, model)))
+                    .enumerate()
+                    .filter(|(_, (whom, models))| *whom > 0 && *models > 0)
+                    .collect();
+                let decides = |one: (i32, i32)| {
+                    let less = |it: (i32, i32)| it.0 <= one.0 && it.1 <= one.1;
+                    said.iter().filter(|(_, it)| *it == one).count() == 1
+                        && said.iter().all(|(_, it)| less(*it))
+                };
+                let best = said.iter().find(|(_, it)| decides(*it)).map(|(nth, _)| *nth);
+                expected = match said.is_empty() || best.is_some() {
+                    true => expected.map(|mut all| { all.push(best); all }),
+                    false => None,
+                };
+            }
+        }
+        match (parse(&text), expected) {
+            (Ok(config), Some(expected)) => {
+                let lists = &config.live.price_lists;
+                let found = ["acme", "beta", "gamma"].into_iter().flat_map(|account| {
+                    (0..3).map(move |model| decides(lists, account, model).map(|name| name.parse().unwrap()))
+                });
+                prop_assert_eq!(found.collect::<Vec<Option<usize>>>(), expected);
+            }
+            (Err(errors), None) => {
+                for error in errors.iter() {
+                    prop_assert!(error.problem.contains("neither says more"), "{}", errors);
+                }
+            }
+            (found, expected) => prop_assert!(false, "{:?} {:?}\n{}", found.err(), expected, text),
+        }
+    }
+
+    /// Whatever order the file has.
+    #[test]
+    fn the_order_of_rules_changes_nothing(
+        said in prop::collection::vec((who(), which()), 1..6),
+        turned in 0usize..6,
+    ) {
+        let chosen = |said: &[(Who, Which)]| {
+            let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
+            deciding(holding).ok().flatten().map(|rule| said[rule])
+        };
+        let mut other = said.clone();
+        other.rotate_left(turned % said.len());
+        prop_assert_eq!(chosen(&said), chosen(&other));
+    }
+
+    /// The id of a model says more of it than any beginning, and a longer beginning more than a shorter one.
+    #[test]
+    fn of_a_models_patterns_the_longest_counts(model in "[a-c]{1,6}", cuts in prop::collection::vec(0usize..7, 0..4), exact: bool) {
+        let lengths: Vec<_> = cuts.iter().map(|cut| (*cut).min(model.len())).collect();
+        let mut patterns: Vec<_> = lengths.iter().map(|length| format!("{}*", &model[..*length])).collect();
+        patterns.push("zzz*".to_owned());
+        if exact {
+            patterns.push(model.clone());
+        }
+        let expected = match exact {
+            true => Some(Which::Exact),
+            false => lengths.iter().max().map(|length| Which::Prefix(*length)),
+        };
+        prop_assert_eq!(Which::of(&patterns, &model), expected);
+    }
+}

@@ -1,0 +1,227 @@
+use serde_json::{Value, json};
+
+use super::{page::*, *};
+use crate::{
+    config::testing::{SMALL, changed, check, parse},
+    node::limits::LiveLimits,
+};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/settings.md");
+
+/// For each setting that is no number and no switch: something that it is not in `base()`. An object is merged into the
+/// table that the setting is in, where it cannot change alone. `null`: a certificate would be needed; the tests of the
+/// gateway change those.
+const OTHERS: &str = r#"{
+    "listen": "127.0.0.1:7070",
+    "service": "other",
+    "base_url": "https://other.example/v1",
+    "language": "en",
+    "trusted_proxies": ["10.0.0.0/8"],
+    "tls.certificate_file": null,
+    "tls.key_file": null,
+    "admin.listen": "127.0.0.1:7071",
+    "admin.key": "${VENDOR_KEY}",
+    "traces.url": "http://127.0.0.1:4319/v1/traces",
+    "traces.sample": "0.5",
+    "traces.headers": { "headers": { "x-tenant": "${VENDOR_KEY}" } },
+    "ledger.url": "memory:",
+    "ledger.hold": "strict",
+    "ledger.outbox": "other.db",
+    "rate.step_max_percent": "30",
+    "rate.source.fixed": { "fixed": "91", "url": null, "select": null },
+    "rate.source.url": "https://rates.example/then",
+    "rate.source.select": "/other",
+    "rate.source.method": "POST",
+    "rate.source.body": { "method": "POST", "body": "{}" },
+    "rate.source.min": "1",
+    "rate.source.max": "1000",
+    "tariff.sell_rate_multiplier": "1.5",
+    "vendor.name": null,
+    "vendor.format": "messages",
+    "vendor.formats": { "format": null, "formats": ["responses", "chat"] },
+    "vendor.url": "http://127.0.0.1:10/v1",
+    "vendor.key": "${ADMIN_KEY}",
+    "vendor.keys": { "key": null, "keys": ["${VENDOR_KEY}", "${ADMIN_KEY}"] },
+    "vendor.on_disconnect": "drain",
+    "vendor.betas_removed": ["other"],
+    "vendor.proxy": "${PROXY_URL}",
+    "vendor.ca_file": null,
+    "account_group.name": null,
+    "account_group.accounts": ["a-3"],
+    "price_rule.name": "other",
+    "price_rule.accounts": ["a-3"],
+    "price_rule.groups": { "groups": [], "accounts": ["a-3"] },
+    "price_rule.models": ["other-*"],
+    "price_rule.sell_rate_multiplier": "1.2",
+    "model.id": "other",
+    "model.kind": null,
+    "model.routes.cost_rules.service_tier": "flex",
+    "model.routes.cost_rules.speed": "fast",
+    "model.routes.cost_rules.inference_geo": "us",
+    "model.family": "Other",
+    "model.display_name": "Other",
+    "model.description": "Other",
+    "model.output_field": "max_tokens",
+    "model.system_role": "developer",
+    "model.thinking": "budget",
+    "model.price_rules.service_tier": "flex",
+    "model.price_rules.speed": "fast",
+    "model.price_rules.inference_geo": "us",
+    "model.routes.vendor": null,
+    "model.routes.model": "other",
+    "model.routes.output_field": "max_tokens",
+    "model.routes.system_role": "developer",
+    "model.routes.thinking": "budget"
+}"#;
+
+/// Files that differ from `base()` in a setting; none where only a certificate would.
+fn others(path: &str, others: &Value) -> Vec<Value> {
+    // Read by the code that reads the models' own, and refused without those of all classes and conditions.
+    if ["usdt_mtok", "price_rules"]
+        .iter()
+        .any(|table| path.starts_with(&format!("price_rule.{table}.")))
+    {
+        return Vec::new();
+    }
+    match &others[path] {
+        Value::Null if others.get(path).is_some() => Vec::new(),
+        Value::Object(fields) => {
+            let mut file = base();
+            let table = place(&mut file, path).0;
+            for (name, value) in fields {
+                table[name] = value.clone();
+            }
+            vec![file]
+        }
+        Value::Null if path.contains("usdt_mtok.") => vec![given(path, json!("7"))],
+        Value::Null => {
+            let numbers = bounds(path).map(|(least, most)| [least, least + 1, most]);
+            let numbers = numbers.unwrap_or([1, 2, 3]).map(|number| json!(number));
+            let values = [json!(true), json!(false)].into_iter().chain(numbers);
+            values.map(|value| given(path, value)).collect()
+        }
+        value => vec![given(path, value.clone())],
+    }
+}
+
+/// What [`Gateway::reload`](crate::node::Gateway::reload) and its caller read.
+fn is_taken(one: &Config, other: &Config) -> bool {
+    let shown = |config: &Config| {
+        let limits = LiveLimits::new(config);
+        format!(
+            "{:?}",
+            (&config.live, limits, &config.base_url, config.reload_poll)
+        )
+    };
+    // Secrets, which are not shown.
+    let keys = |config: &Config| -> Vec<_> {
+        let routes = config.live.models.iter().flat_map(|model| &model.routes);
+        routes
+            .map(|route| route.vendor.credentials.clone())
+            .collect()
+    };
+    shown(one) != shown(other) || keys(one) != keys(other) || one.live.rate != other.live.rate
+}
+
+#[test]
+#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
+fn a_reload_does_with_each_setting_what_its_row_says() {
+    let started = check(base()).unwrap_or_else(|errors| panic!("{errors}"));
+    let known: Value = serde_json::from_str(OTHERS).unwrap();
+    let mut seen = 0;
+    for setting in settings() {
+        let path = setting.path.as_str();
+        let files = others(path, &known);
+        if files.is_empty() {
+            continue;
+        }
+        seen += 1;
+        let nexts: Vec<_> = files
+            .into_iter()
+            .filter_map(|file| check(file).ok())
+            .collect();
+        let (row, on_reload) = on_reload(path);
+        let holds = |next: &Config| match on_reload {
+            Restart(_) => need_restart(&started, next) == [*row],
+            Taken => need_restart(&started, next).is_empty() && is_taken(&started, next),
+            Start => {
+                need_restart(&started, next).is_empty()
+                    && format!("{started:?}") != format!("{next:?}")
+            }
+        };
+        assert!(
+            nexts.iter().any(holds),
+            "{path}: no other value of it was accepted and did what its row {row:?} in SETTINGS says; if it is a text \
+             or a list, give another value of it in OTHERS of src/config/settings/tests.rs, and if a restart is \
+             needed, a row in SETTINGS"
+        );
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
+fn a_default_is_what_a_setting_is_without_being_given() {
+    let mut seen = 0;
+    for setting in settings() {
+        let Some(default) = setting.default else {
+            continue;
+        };
+        seen += 1;
+        let path = &setting.path;
+        let file = |file: Value| check(file).unwrap_or_else(|errors| panic!("{path}: {errors}"));
+        let (absent, said) = (file(without(path)), file(given(path, default.clone())));
+        assert_eq!(
+            format!("{absent:?}"),
+            format!("{said:?}"),
+            "{path} is not {default} by default, as src/config/raw.rs says behind the semicolon"
+        );
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+#[test]
+fn each_row_is_of_settings_that_are_there() {
+    let settings = settings();
+    for (row, _) in SETTINGS {
+        let of_row = |path: &str| path == *row || path.starts_with(&format!("{row}."));
+        assert!(
+            settings.iter().any(|setting| of_row(&setting.path)),
+            "{row} stands in SETTINGS, and not in src/config/raw.rs: take it out"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "otel"), ignore = "needs a build that takes [traces]")]
+fn the_page_lists_every_setting() {
+    let page = page();
+    if std::env::var_os("SETTINGS_WRITE").is_some() {
+        std::fs::write(PAGE, &page).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(PAGE).unwrap_or_default() == page,
+        "docs/settings.md is old: SETTINGS_WRITE=1 cargo test --lib --all-features config::settings"
+    );
+}
+
+#[test]
+fn a_reload_names_what_it_does_not_take() {
+    let text = |text: &str| format!("listen = \"127.0.0.1:1\"\n{text}");
+    let started = parse(&text(SMALL)).unwrap();
+    let needs = |next: &str| need_restart(&started, &parse(next).unwrap());
+    assert!(needs(&text(SMALL)).is_empty());
+    let next = changed("${ADMIN_KEY}", "${VENDOR_KEY}");
+    let next = next.replacen("[admin]", "[ledger]\nurl = \"memory:\"\n[admin]", 1);
+    let next = format!("listen = \"127.0.0.1:2\"\nreuse_port = true\nlanguage = \"en\"\n{next}");
+    assert_eq!(
+        needs(&next),
+        [
+            "listen",
+            "reuse_port",
+            "language",
+            "admin.key",
+            "ledger.url"
+        ]
+    );
+}

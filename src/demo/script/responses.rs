@@ -1,0 +1,179 @@
+//! The same answers in the responses format.
+
+use serde_json::{Value, json};
+
+use super::{super::vendor::Reply, Answer, CREATED, ToolCall, cut_in_the_middle};
+
+const ID: &str = "resp_scripted_1";
+
+/// The conversation of a responses request as turns of the chat format, which the script reads.
+pub(super) fn as_chat(req: &Value) -> Value {
+    let mut turns = Vec::new();
+    if let Some(told) = req["instructions"].as_str() {
+        turns.push(json!({ "role": "system", "content": told }));
+    }
+    match &req["input"] {
+        Value::String(text) => turns.push(json!({ "role": "user", "content": text })),
+        items => turns.extend(items.as_array().into_iter().flatten().filter_map(turn)),
+    }
+    let mut chat = req.clone();
+    chat["messages"] = turns.into();
+    chat
+}
+
+fn turn(item: &Value) -> Option<Value> {
+    match item["type"].as_str() {
+        None | Some("message") => Some(json!({ "role": item["role"], "content": item["content"] })),
+        Some("function_call_output" | "custom_tool_call_output") => {
+            let output = &item["output"];
+            let text = output.as_str().or_else(|| output[0]["text"].as_str());
+            Some(json!({ "role": "tool", "content": text }))
+        }
+        Some(_) => None,
+    }
+}
+
+impl Answer {
+    fn status(&self) -> &'static str {
+        match self.full {
+            true => "completed",
+            false => "incomplete",
+        }
+    }
+
+    /// The answer with these items, as it is at this time.
+    fn response(&self, status: &str, output: &[Value], usage: &Value) -> Value {
+        let cut = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
+        json!({ "id": ID, "object": "response", "created_at": CREATED, "status": status, "error": null,
+            "incomplete_details": cut, "instructions": null, "metadata": {}, "model": self.model,
+            "output": output, "parallel_tool_calls": true, "temperature": 1.0, "tool_choice": "auto", "tools": [],
+            "top_p": 1.0, "store": false, "usage": usage })
+    }
+
+    fn responses_usage(&self) -> Value {
+        let (input, output) = (self.input, self.output());
+        json!({ "input_tokens": input, "input_tokens_details": { "cached_tokens": 0 }, "output_tokens": output,
+            "output_tokens_details": { "reasoning_tokens": 0 }, "total_tokens": input + output })
+    }
+
+    fn items(&self) -> Vec<Value> {
+        let calls = self.calls.iter().enumerate();
+        let calls =
+            calls.map(|(index, call)| call_item(index, call, &call.pieces.concat(), "completed"));
+        if self.calls.is_empty() {
+            let part = text_part(&self.words.concat());
+            return vec![message(self.status(), &[part])];
+        }
+        calls.collect()
+    }
+
+    pub(super) fn responses(&self) -> Reply {
+        let response = self.response(self.status(), &self.items(), &self.responses_usage());
+        Reply::json(200, &response)
+    }
+
+    pub(super) fn responses_stream(&self) -> Reply {
+        let begun = self.response("in_progress", &[], &Value::Null);
+        let mut events = Events::default();
+        events.push("response.created", json!({ "response": begun }));
+        events.push("response.in_progress", json!({ "response": begun }));
+        if self.calls.is_empty() {
+            events.text(&self.words, self.status());
+        }
+        for (index, call) in self.calls.iter().enumerate() {
+            events.call(index, call);
+        }
+        if self.cut {
+            return cut_in_the_middle(events.written);
+        }
+        let response = self.response(self.status(), &self.items(), &self.responses_usage());
+        let last = format!("response.{}", self.status());
+        events.push(&last, json!({ "response": response }));
+        Reply::stream(events.written)
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+}
+
+fn message(status: &str, content: &[Value]) -> Value {
+    json!({ "id": "msg_scripted_0", "type": "message", "status": status, "role": "assistant", "content": content })
+}
+
+fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Value {
+    json!({ "id": format!("fc_scripted_{index}"), "type": "function_call", "status": status,
+        "call_id": call.id, "name": call.name, "arguments": arguments })
+}
+
+/// Events with their numbers.
+#[derive(Default)]
+struct Events {
+    written: Vec<String>,
+}
+
+impl Events {
+    fn push(&mut self, kind: &str, mut data: Value) {
+        data["type"] = kind.into();
+        data["sequence_number"] = self.written.len().into();
+        self.written
+            .push(format!("event: {kind}\ndata: {data}\n\n"));
+    }
+
+    /// One of an item, at its place.
+    fn of(&mut self, kind: &str, (index, id): (usize, &str), mut data: Value) {
+        data["item_id"] = id.into();
+        data["output_index"] = index.into();
+        self.push(kind, data);
+    }
+
+    fn text(&mut self, words: &[String], status: &str) {
+        let at = (0, "msg_scripted_0");
+        let text = words.concat();
+        let item = message("in_progress", &[]);
+        self.push(
+            "response.output_item.added",
+            json!({ "output_index": 0, "item": item }),
+        );
+        let part = json!({ "content_index": 0, "part": text_part("") });
+        self.of("response.content_part.added", at, part);
+        for word in words {
+            let delta = json!({ "content_index": 0, "delta": word, "logprobs": [] });
+            self.of("response.output_text.delta", at, delta);
+        }
+        let done = json!({ "content_index": 0, "text": text, "logprobs": [] });
+        self.of("response.output_text.done", at, done);
+        let part = json!({ "content_index": 0, "part": text_part(&text) });
+        self.of("response.content_part.done", at, part);
+        let item = message(status, &[text_part(&text)]);
+        self.push(
+            "response.output_item.done",
+            json!({ "output_index": 0, "item": item }),
+        );
+    }
+
+    fn call(&mut self, index: usize, call: &ToolCall) {
+        let id = format!("fc_scripted_{index}");
+        let at = (index, id.as_str());
+        let item = call_item(index, call, "", "in_progress");
+        self.push(
+            "response.output_item.added",
+            json!({ "output_index": index, "item": item }),
+        );
+        for piece in &call.pieces {
+            self.of(
+                "response.function_call_arguments.delta",
+                at,
+                json!({ "delta": piece }),
+            );
+        }
+        let arguments = call.pieces.concat();
+        let done = json!({ "arguments": arguments, "name": call.name });
+        self.of("response.function_call_arguments.done", at, done);
+        let item = call_item(index, call, &arguments, "completed");
+        self.push(
+            "response.output_item.done",
+            json!({ "output_index": index, "item": item }),
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Builds a gateway: opens the ledger, binds the ports, and starts everything that runs beside the calls.
+
+use std::{
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use tokio::{sync::watch, task::JoinSet};
+use tollgate_layers::{
+    failover::Health,
+    rate_limit::PostPaid,
+    reserve::{Event, Settler, SettlerSettings, ledger::LedgerAdmin},
+    upstream::Upstream,
+};
+
+use super::{
+    Gateway,
+    events::{reporting, take_tokens},
+    limits::LiveLimits,
+    readiness::{self, Readiness},
+};
+use crate::{
+    admin::Admin,
+    catalog::{rate_feed::RateFeed, snapshot::Live},
+    config::Config,
+    edge::{
+        panics::catch_round,
+        server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings},
+        tls::{Identity, Tls},
+    },
+    endpoints::RENDERERS,
+    ledger::AnyLedger,
+    observe::{
+        Scrape, Sources,
+        metrics::{Metrics, ledger::Measured},
+        record::Calls,
+        traces,
+    },
+    stack::{self, KEYS_MAX, Shared},
+};
+
+/// Before what an earlier process left is looked at again, where that panicked.
+const RECOVER_AGAIN: Duration = Duration::from_secs(1);
+/// Calls that may run or wait to be settled: as many as `limits.in_flight_max` may be set to while they do.
+const CALLS_MAX: usize = 1_000_000;
+
+impl Gateway {
+    /// Opens the ledger, binds the ports and serves. Each settled or released call is told to
+    /// `report`; see [`log_event`](super::log_event). The line of each call in the log is written in any case.
+    ///
+    /// # Errors
+    /// The ledger cannot be opened, or a port cannot be bound; the text says which.
+    pub async fn build(
+        config: &Config,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        Self::build_on(config, InheritedSockets::default(), report).await
+    }
+
+    /// The same, on sockets that are there already; where one is missing, its port is bound.
+    ///
+    /// # Errors
+    /// See [`Gateway::build`].
+    pub async fn build_on(
+        config: &Config,
+        passed: InheritedSockets,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let store = AnyLedger::open(&config.ledger).await?;
+        let fingerprint = config.live.fingerprint();
+        let version = store
+            .tariff_version(&fingerprint)
+            .await
+            .context("cannot read the tariff version")?;
+        let limits = LiveLimits::new(config);
+        let live = Arc::new(Live::new(config, version, RENDERERS));
+        let metrics = Arc::new(Metrics::new(&config.service));
+        metrics.follow(&live.snapshot());
+        let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();
+        let calls = Calls::traced(Arc::clone(&metrics), traces);
+        let report = Arc::new(reporting(calls.clone(), report));
+        let settings = SettlerSettings {
+            calls_max: CALLS_MAX,
+            // All that has ended goes to the store at once: it may keep what its server cannot take.
+            under_way_max: CALLS_MAX,
+            ..SettlerSettings::default()
+        };
+        let tokens = PostPaid::new(KEYS_MAX);
+        let (settled, used) = (Arc::clone(&report), tokens.clone());
+        let ledger = Measured::new(store.clone(), Arc::clone(&metrics));
+        let (settler, settler_task) = Settler::new(ledger.clone(), settings, move |event| {
+            take_tokens(&used, event);
+            settled(event);
+        });
+        let health = Health::new();
+        follow(&health, &live);
+        let upstream = Upstream::new(limits.call_time_max.clone());
+        let service = stack::callers(Shared {
+            config,
+            limits: &limits,
+            live: &live,
+            store: &store,
+            settler: &settler,
+            tokens: &tokens,
+            health: &health,
+            upstream: &upstream,
+            calls: &calls,
+        });
+
+        let (draining, drained) = watch::channel(false);
+        let tls = config.tls.as_ref().map(Tls::new);
+        if let Some(identity) = &config.tls {
+            tell_expiry(&metrics, identity);
+        }
+        let server_settings = ServerSettings {
+            trusted_proxies: limits.trusted_proxies.clone(),
+            connections: limits.connections.clone(),
+            open: OpenConnections::default(),
+            tls: None,
+        };
+        let readiness = Readiness::default();
+        let (mut servers, mut loops, mut settler_run) =
+            (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        let mut admin_address = None;
+        let (admin_end, admin_open) = watch::channel(false);
+        if let Some(admin) = &config.admin {
+            let listener = listen(
+                passed.admin,
+                admin.listen,
+                config.reuse_port,
+                "admin.listen",
+            )?;
+            admin_address = Some(listener.local_addr()?);
+            let sources = Sources {
+                calls,
+                live: Arc::clone(&live),
+                store: store.clone(),
+                health: health.clone(),
+                readiness: readiness.clone(),
+                connections: server_settings.open.clone(),
+            };
+            let api = Admin::new(
+                store.clone(),
+                Arc::clone(&live),
+                health.clone(),
+                readiness.clone(),
+                Scrape::new(Arc::clone(&metrics), sources),
+            );
+            let service = stack::operators(&admin.key, api);
+            let settings = ServerSettings {
+                connections: limits.admin_connections.clone(),
+                open: OpenConnections::default(),
+                ..server_settings.clone()
+            };
+            loops.spawn(server::serve(listener, service, settings, admin_open));
+        } else if passed.admin.is_some() {
+            tracing::warn!(
+                "a socket was passed for operators, and the configuration has no [admin]"
+            );
+        }
+        settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
+        loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
+        let earlier = store.clone();
+        loops.spawn(async move {
+            // What it has ended by then is not left any more.
+            while catch_round("the end of earlier calls", earlier.recover(&*report))
+                .await
+                .is_none()
+            {
+                tokio::time::sleep(RECOVER_AGAIN).await;
+            }
+        });
+        let mut rates = RateFeed::new(&config.live.rate);
+        // So that the first call has a price.
+        rates.refresh_into(&live).await;
+        let mut feed = JoinSet::new();
+        feed.spawn(rates.run(Arc::clone(&live), std::future::pending()));
+        // Last: beside another process on the same port, whoever is sent here waits for nothing.
+        let listener = listen(passed.public, config.listen, config.reuse_port, "listen")?;
+        let address = listener.local_addr()?;
+        let server_settings = ServerSettings {
+            tls: tls.clone(),
+            ..server_settings
+        };
+        servers.spawn(server::serve(listener, service, server_settings, drained));
+        readiness.serving(true);
+        Ok(Self {
+            address,
+            admin_address,
+            store,
+            live,
+            fingerprint,
+            limits,
+            tls,
+            health,
+            upstream,
+            metrics,
+            readiness,
+            draining,
+            _admin_end: admin_end,
+            calls: settler,
+            servers,
+            settler: settler_run,
+            loops,
+            outbox: config.ledger.outbox.path.clone(),
+            feed,
+            rate: config.live.rate.clone(),
+            exporter,
+        })
+    }
+}
+
+pub(super) fn tell_expiry(metrics: &Metrics, identity: &Identity) {
+    if let Some(at_ms) = identity.expires_at_ms() {
+        metrics.certificate_expires(at_ms / 1000);
+    }
+}
+
+/// A socket that was passed, or the address itself.
+fn listen(
+    passed: Option<StdListener>,
+    address: SocketAddr,
+    reuse_port: bool,
+    field: &str,
+) -> anyhow::Result<Listener> {
+    match passed {
+        Some(socket) => Listener::passed(socket)
+            .with_context(|| format!("{field}: cannot listen on the socket that was passed")),
+        None => Listener::bind(address, reuse_port)
+            .with_context(|| format!("{field}: cannot listen on {address}")),
+    }
+}
+
+/// Keeps the health of the routes in force, and of no others.
+pub(super) fn follow(health: &Health, live: &Live) {
+    let snapshot = live.snapshot();
+    health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
+}

@@ -1,0 +1,488 @@
+//! `POST /v1/embeddings`: passed on as it came, held by its bound and charged by what its vendor has counted.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tollgate::demo::vendor::{Reply, ScriptedVendor, Step};
+
+use crate::{
+    checks::{INVALID, PERMISSION, cost_nothing, micro, refused, rubles},
+    harness::{Answer, Key, Setup, World, chat_body, eventually, messages_body, request, with},
+};
+
+/// Micro-rubles for a token.
+const RATE: i64 = 20;
+/// What is held for around each input, in tokens.
+const AROUND: i64 = 32;
+const FIRST_MODEL: &str = "[[model]]\nid = \"chat\"";
+
+/// The usual configuration with a model `vectors` on these routes.
+fn setup(routes: &str) -> Setup {
+    let model = format!(
+        "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
+         usdt_mtok = {{ input = \"0.2\" }}\nroutes = [ {routes} ]\n{FIRST_MODEL}"
+    );
+    Setup::default().edit(FIRST_MODEL, &model)
+}
+
+async fn start() -> World {
+    setup("{ vendor = \"chat-vendor\", model = \"vectors-1\" }")
+        .start()
+        .await
+}
+
+fn post(world: &World, path: &str, key: &Key, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    let headers = [
+        ("x-api-key", key.secret.as_str()),
+        ("content-type", "application/json"),
+    ];
+    request(Method::POST, &world.url(path), &headers, body.into())
+}
+
+async fn embed(world: &World, key: &Key, body: &Value) -> Answer {
+    world
+        .ask(post(world, "/v1/embeddings", key, body.to_string()))
+        .await
+}
+
+fn body(input: Value) -> Value {
+    json!({ "model": "vectors", "input": input })
+}
+
+/// Vectors with this usage, as a JSON text that nobody would write.
+fn vectors(usage: &str) -> String {
+    format!(
+        "{{ \"object\" : \"list\",\n\"data\":[{{\"object\":\"embedding\",\"index\":0,\"embedding\":[ 0.10, -1e-3,0.0]}},\
+         {{\"index\":1,\"embedding\":\"AACAPwAAAEA=\"}}],\"model\":\"vectors-1\",\"usage\":{usage},\"x\":\"ё\" }}\n"
+    )
+}
+
+fn answers(text: String) -> Reply {
+    Reply::raw(200, "application/json", vec![Step::Send(text.into())])
+}
+
+#[tokio::test]
+async fn each_shape_of_input_goes_and_comes_byte_for_byte_and_costs_what_the_vendor_counted() {
+    let world = start().await;
+    let key = world.key().await;
+    let mut spent = 0;
+    // input, and the tokens that are held for: two for three bytes, or what there are
+    for (input, tokens) in [
+        (r#""привет, мир""#, 14 + AROUND),
+        (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
+        ("[1, 22 ,333]", 3 + AROUND),
+        ("[[1],[2,3 ] ]", 3 + 2 * AROUND),
+    ] {
+        for more in [
+            "",
+            r#","encoding_format":"float""#,
+            r#","encoding_format" : "base64","dimensions":256,"user":"u-1""#,
+        ] {
+            let sent = format!(r#"{{ "input":{input},"model":"vectors"{more} }}"#);
+            let said = vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#);
+            let reply = said.clone();
+            world.vendor.script(move |_| answers(reply.clone()));
+            let answer = world
+                .ask(post(&world, "/v1/embeddings", &key, sent.clone()))
+                .await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            assert_eq!(answer.text(), said);
+
+            let received = world.vendor.received().pop().unwrap();
+            assert_eq!(received.path, "/v1/embeddings");
+            let asked = sent.replace("\"vectors\"", "\"vectors-1\"");
+            assert_eq!(std::str::from_utf8(&received.body).unwrap(), asked);
+
+            let receipt = world.receipt(&answer.number()).await;
+            assert_eq!(micro(&receipt["charged_rub"]), 5 * RATE, "{receipt}");
+            let weighs = sent.matches("base64").count() > 0;
+            // base64, 256, u-1: twelve bytes.
+            let more = if weighs {
+                8
+            } else {
+                3 * i64::from(!more.is_empty())
+            };
+            let held = micro(&receipt["held_rub"]);
+            assert!(
+                (held - (tokens + more) * RATE).abs() <= RATE,
+                "{sent}: {receipt}"
+            );
+            assert_eq!(receipt["usage"]["input"], 5, "{receipt}");
+            assert_eq!(receipt["usage"]["output"], 0, "{receipt}");
+            assert_eq!(receipt["estimated"], false, "{receipt}");
+            assert_eq!(receipt["end"], "finished", "{receipt}");
+            spent += 5 * RATE;
+        }
+    }
+    assert_eq!(micro(&world.settled(&key).await["spent_rub"]), spent);
+}
+
+#[tokio::test]
+async fn all_of_the_usage_is_input_whatever_a_vendor_tells_beside_it() {
+    let world = start().await;
+    let key = world.key().await;
+    for (usage, tokens) in [
+        (
+            r#"{"prompt_tokens":7,"completion_tokens":0,"total_tokens":7}"#,
+            7,
+        ),
+        (
+            r#"{"prompt_tokens":7,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":7}}"#,
+            7,
+        ),
+        (r#"{"total_tokens":7}"#, 7),
+    ] {
+        let said = vectors(usage);
+        let reply = said.clone();
+        world.vendor.script(move |_| answers(reply.clone()));
+        let answer = embed(&world, &key, &body(json!("слово"))).await;
+        assert_eq!(answer.text(), said);
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(micro(&receipt["charged_rub"]), tokens * RATE, "{receipt}");
+        assert_eq!(receipt["estimated"], false, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn usage_that_is_missing_is_estimated_and_what_cannot_be_is_held_to_the_hold() {
+    let world = start().await;
+    let key = world.key().await;
+    // usage, tokens, bounded: a text of 40 bytes, or ten tokens
+    for (usage, input, tokens, bounded) in [
+        ("null", json!("x".repeat(40)), 10, false),
+        ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
+        (
+            "\"y\"",
+            json!([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]),
+            10,
+            false,
+        ),
+        (
+            r#"{"prompt_tokens":0,"total_tokens":0}"#,
+            json!(["x".repeat(20), "x".repeat(20)]),
+            10,
+            false,
+        ),
+        (
+            r#"{"prompt_tokens":1000000,"total_tokens":1000000}"#,
+            json!([1, 2]),
+            2 + AROUND,
+            true,
+        ),
+    ] {
+        let said = vectors(usage);
+        let reply = said.clone();
+        world.vendor.script(move |_| answers(reply.clone()));
+        let answer = embed(&world, &key, &body(input)).await;
+        // It says what it is charged for, and nothing else is touched.
+        let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
+        assert_eq!(answer.text(), said.replace(usage, &charged));
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(micro(&receipt["charged_rub"]), tokens * RATE, "{receipt}");
+        assert!(micro(&receipt["held_rub"]) >= tokens * RATE, "{receipt}");
+        assert_eq!(receipt["estimated"], true, "{receipt}");
+        assert_eq!(receipt["bounded"], bounded, "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn an_estimate_is_what_the_call_holds_while_it_runs() {
+    let world = start().await;
+    let key = world.key().await;
+    let body = body(json!(["слово ".repeat(100), "x"]));
+    let path = "/v1/tollgate/estimate?path=%2Fv1%2Fembeddings";
+    let said = world.ask(post(&world, path, &key, body.to_string())).await;
+    assert_eq!(said.status, 200, "{said:?}");
+    let said = said.json();
+    assert_eq!(
+        (&said["model"], &said["fits"]),
+        (&json!("vectors"), &json!(true))
+    );
+    assert_eq!(said["output_tokens_max"], 0, "{said}");
+    let tokens = said["input_tokens_max"].as_i64().unwrap();
+    assert_eq!(micro(&said["hold_rub"]), tokens * RATE, "{said}");
+
+    let go = Arc::new(Notify::new());
+    let hold = Step::Hold(Arc::clone(&go));
+    let reply = answers(vectors(r#"{"prompt_tokens":300,"total_tokens":300}"#)).with_step(0, hold);
+    world.vendor.script(move |_| reply.clone());
+    let held = async {
+        let held = eventually("it is held for", async || {
+            let held = world.account(&key).await["held_rub"].clone();
+            (held != "0.00").then_some(held)
+        });
+        let held = held.await;
+        go.notify_one();
+        held
+    };
+    let (answer, held) = tokio::join!(embed(&world, &key, &body), held);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(held, said["hold_rub"]);
+
+    // What is no surface has no estimate.
+    let path = "/v1/tollgate/estimate?path=/v1/models";
+    let answer = world.ask(post(&world, path, &key, body.to_string())).await;
+    assert_eq!(answer.status, 404, "{answer:?}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_by_its_field_and_costs_nothing() {
+    let world = start().await;
+    let key = world.key().await;
+    for (fields, field) in [
+        (json!({ "input": null }), "input"),
+        (json!({ "input": [] }), "input"),
+        (json!({ "input": ["a", 1] }), "input[1]"),
+        (json!({ "input": [[1, -1]] }), "input[0][1]"),
+        (json!({ "input": [{ "image": "x" }] }), "input[0]"),
+        (json!({ "stream": true }), "stream"),
+        (json!({ "model": 7 }), "model"),
+        (json!({ "provider": { "order": [] } }), "provider"),
+        (json!({ "service_tier": "flex" }), "service_tier"),
+    ] {
+        let answer = embed(&world, &key, &with(body(json!("x")), fields)).await;
+        let text = refused(field, &answer, 400, INVALID, "");
+        assert!(text.contains(&format!("«{field}»")), "{text}");
+        cost_nothing(field, &world, &key, &answer).await;
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_model_is_asked_for_what_it_makes() {
+    let world = start().await;
+    let key = world.key().await;
+    let embeddings = embed(
+        &world,
+        &key,
+        &with(body(json!("x")), json!({ "model": "chat" })),
+    )
+    .await;
+    let of = json!({ "model": "vectors" });
+    let chat = world.chat(&key, &with(chat_body("x"), of.clone())).await;
+    let messages = world.messages(&key, &with(messages_body("x"), of)).await;
+    for (answer, says) in [
+        (
+            embeddings,
+            "не для эмбеддингов, её адреса: POST /v1/chat/completions, /v1/messages или /v1/responses",
+        ),
+        (
+            chat,
+            "только для эмбеддингов, её адрес: POST /v1/embeddings",
+        ),
+        (
+            messages,
+            "только для эмбеддингов, её адрес: POST /v1/embeddings",
+        ),
+    ] {
+        let text = refused(says, &answer, 400, INVALID, "");
+        assert!(text.contains("«model»") && text.contains(says), "{text}");
+    }
+    assert!(world.vendor.received().is_empty());
+    // Of a model that the key may not call no more is said than that.
+    world.only_for(&key, &["chat"]).await;
+    let answer = embed(&world, &key, &body(json!("x"))).await;
+    refused("not allowed", &answer, 403, PERMISSION, "model_not_allowed");
+    cost_nothing("a refusal", &world, &key, &answer).await;
+}
+
+#[tokio::test]
+async fn the_next_vendor_answers_where_the_first_one_fails() {
+    let first = ScriptedVendor::start().await.unwrap();
+    let vendor = format!(
+        "[[vendor]]\nname = \"first\"\nformat = \"chat\"\nurl = \"http://{}/api\"\nkey = \"${{VENDOR_KEY}}\"\n",
+        first.address()
+    );
+    let routes = "{ vendor = \"first\", model = \"f\" }, { vendor = \"chat-vendor\", model = \"vectors-1\", priority = 1 }";
+    let world = setup(routes)
+        .edit(FIRST_MODEL, &format!("{vendor}{FIRST_MODEL}"))
+        .start()
+        .await;
+    let key = world.key().await;
+    for (number, reply) in [
+        Reply::json(500, &json!({ "error": { "message": "x" } })),
+        Reply::json(200, &json!({ "error": { "message": "x" } })),
+        answers("<html>".to_owned()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        first.script(move |_| reply.clone());
+        let answer = embed(&world, &key, &body(json!("x"))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(first.received()[number].path, "/api/embeddings");
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["vendor"], "chat-vendor", "{receipt}");
+    }
+    assert_eq!(micro(&world.settled(&key).await["spent_rub"]), 3 * RATE);
+
+    // A request that a vendor refuses is wrong everywhere.
+    let reply = Reply::json(400, &json!({ "error": { "message": "too long" } }));
+    first.script(move |_| reply.clone());
+    let answer = embed(&world, &key, &body(json!("x"))).await;
+    let text = refused("the vendor's", &answer, 400, INVALID, "");
+    assert!(text.starts_with("too long"), "{text}");
+    assert_eq!(world.vendor.received().len(), 3);
+    assert_eq!(micro(&world.settled(&key).await["spent_rub"]), 3 * RATE);
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_pays_what_the_vendor_has_counted() {
+    let world = start().await;
+    let key = world.key().await;
+    let go = Arc::new(Notify::new());
+    let hold = Step::Hold(Arc::clone(&go));
+    let reply = answers(vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#)).with_step(0, hold);
+    world.vendor.script(move |_| reply.clone());
+    let sent = body(json!("x".repeat(100)));
+    {
+        let call = embed(&world, &key, &sent);
+        let asked = eventually("the vendor is asked", async || {
+            (world.vendor.open() > 0).then_some(())
+        });
+        tokio::select! {
+            answer = call => panic!("it is answered: {answer:?}"),
+            () = asked => {}
+        }
+    }
+    go.notify_one();
+    let account = world.settled(&key).await;
+    assert_eq!(micro(&account["spent_rub"]), 5 * RATE, "{account}");
+}
+
+#[tokio::test]
+async fn funds_that_end_are_never_overdrawn() {
+    let world = start().await;
+    let funds = 100 * RATE;
+    let key = world.key_with("poor", &rubles(funds), json!({})).await;
+    // Each may cost 42 tokens, and costs ten: two fit beside each other.
+    let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
+    let mut answered = 0;
+    for _ in 0..5 {
+        let calls = (0..8).map(|_| embed(&world, &key, &sent));
+        for answer in join_all(calls).await {
+            match answer.status.as_u16() {
+                200 => answered += 1,
+                401 | 403 => {}
+                status => panic!("{status}: {answer:?}"),
+            }
+        }
+        let account = world.settled(&key).await;
+        assert!(micro(&account["balance_rub"]) >= 0, "{account}");
+        assert_eq!(micro(&account["balance_rub"]), funds - answered * 10 * RATE);
+    }
+    assert!((5..=6).contains(&answered), "{answered}");
+}
+
+#[tokio::test]
+async fn lists_tell_what_a_model_makes_and_where_it_is_asked() {
+    let world = start().await;
+    let key = world.key().await;
+    for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {
+        let headers = [vec![("x-api-key", key.secret.as_str())], headers].concat();
+        let list = world.get("/v1/models", &headers).await.json();
+        let models = list["data"].as_array().unwrap();
+        let told: Vec<_> = models
+            .iter()
+            .map(|model| (&model["id"], &model["kind"], &model["surfaces"]))
+            .collect();
+        let chat = json!(["/v1/chat/completions", "/v1/messages", "/v1/responses"]);
+        assert_eq!(
+            told,
+            [
+                (
+                    &json!("vectors"),
+                    &json!("embedding"),
+                    &json!(["/v1/embeddings"])
+                ),
+                (&json!("chat"), &json!("chat"), &chat),
+                (&json!("messages"), &json!("chat"), &chat),
+            ]
+        );
+        let said = models[0]["description"].as_str().unwrap();
+        assert!(!said.to_lowercase().contains("выход"), "{said}");
+    }
+    let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+    let sold = &catalog["models"];
+    assert_eq!(sold[0]["kind"], "embedding");
+    assert_eq!(sold[0]["input_rub_mtok"], "20.00");
+    for rate in [
+        "cached_input_rub_mtok",
+        "output_rub_mtok",
+        "cache_write_rub_mtok",
+    ] {
+        assert_eq!(sold[0][rate], Value::Null);
+        assert_ne!(sold[1][rate], Value::Null);
+    }
+    assert!(sold[1].get("kind").is_none(), "{catalog}");
+    // Clients that are set up for chats are not told of it.
+    let opencode = world.get("/v1/tollgate/connect/opencode", &[]).await.text();
+    assert!(
+        opencode.contains("messages") && !opencode.contains("vectors"),
+        "{opencode}"
+    );
+    let page = world.get("/", &[("accept", "text/html")]).await.text();
+    assert!(
+        page.contains("<code>vectors</code><br><small>эмбеддинги</small>"),
+        "{page}"
+    );
+    assert!(
+        !page.contains("\"vectors\""),
+        "the page's example is a chat: {page}"
+    );
+}
+
+#[tokio::test]
+async fn calls_are_counted_under_their_path() {
+    let world = start().await;
+    let key = world.key().await;
+    let answer = embed(&world, &key, &body(json!("x"))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    world.settled(&key).await;
+    let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+    let counted = scrape.lines().find(|line| {
+        line.starts_with("tollgate_requests_total{") && line.contains("path=\"/v1/embeddings\"")
+    });
+    assert!(counted.is_some_and(|line| line.ends_with(" 1")), "{scrape}");
+}
+
+#[tokio::test]
+async fn the_scripted_vendor_fails_where_a_text_says_so() {
+    let world = start().await;
+    let key = world.key().await;
+    for (input, status, says) in [
+        (json!("vendor-400"), 400, "the script refuses"),
+        (json!(["Привет", "vendor-400"]), 400, "the script refuses"),
+        (json!(["vendor-500"]), 503, "vendor_unavailable"),
+        (json!("vendor-429"), 429, "vendor_rate_limit"),
+    ] {
+        let answer = embed(&world, &key, &body(input.clone())).await;
+        assert_eq!(answer.status, status, "{input}: {answer:?}");
+        assert!(answer.text().contains(says), "{input}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_text_and_what_is_no_token_are_refused_by_their_place() {
+    let world = start().await;
+    let key = world.key().await;
+    for (input, field, says) in [
+        (json!(""), "input", "значение пустое"),
+        (json!(["Привет", ""]), "input[1]", "значение пустое"),
+        (json!([0, -1]), "input[1]", "целое число от 0"),
+    ] {
+        let answer = embed(&world, &key, &body(input.clone())).await;
+        let text = refused(says, &answer, 400, INVALID, "");
+        assert!(
+            text.contains(&format!("«{field}»")) && text.contains(says),
+            "{input}: {text}"
+        );
+        cost_nothing(field, &world, &key, &answer).await;
+    }
+    assert!(world.vendor.received().is_empty());
+}

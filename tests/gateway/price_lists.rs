@@ -1,0 +1,280 @@
+//! docs/prices.md, "Prices of some customers": one rule decides when the call is held for, receipts name it, and whoever it
+//! is for sees its own prices.
+
+use serde_json::{Value, json};
+use tollgate::config::Config;
+
+use crate::{
+    checks::micro,
+    harness::{Answer, Key, RedisServer, Setup, World, config_text, request, secret},
+    ops::{BOTH, Op},
+    price_rules::computed,
+    replies::Running,
+    support::config::edited,
+};
+
+const LAST: &str = "model = \"vendor-messages-1\" } ]";
+
+/// A million tokens cost 100 ₽ for each USDT, and everybody pays that; acme and the partners do not.
+fn rules(acme_times: &str) -> (String, String) {
+    let rules = format!(
+        r#"{LAST}
+        [[account_group]]
+        name = "partners"
+        accounts = ["beta", "acme"]
+        [[price_rule]]
+        name = "acme 2026"
+        accounts = ["acme"]
+        models = ["chat"]
+        sell_rate_multiplier = "{acme_times}"
+        [[price_rule]]
+        name = "acme, by hand"
+        accounts = ["acme"]
+        models = ["mess*"]
+        usdt_mtok = {{ input = "7", cached_input = "0.7", output = "14", cache_write = "3.5" }}
+        [[price_rule]]
+        name = "partners"
+        groups = ["partners"]
+        models = ["*"]
+        sell_rate_multiplier = "1.2"
+"#
+    );
+    (LAST.to_owned(), rules)
+}
+
+fn with_lists() -> Setup {
+    let (from, to) = rules("1.5");
+    Setup::default().edit(&from, &to)
+}
+
+/// Rate of input, and the rule, by account and model.
+const PAID: [(&str, Op, &str, Option<&str>); 6] = [
+    ("acme", Op::Chat, "150.00", Some("acme 2026")),
+    ("acme", Op::Messages, "700.00", Some("acme, by hand")),
+    ("beta", Op::Chat, "120.00", Some("partners")),
+    ("beta", Op::Messages, "1200.00", Some("partners")),
+    ("gamma", Op::Chat, "100.00", None),
+    ("gamma", Op::Messages, "1000.00", None),
+];
+
+async fn keys(world: &World) -> [Key; 3] {
+    let key = async |account| world.key_with(account, "1000", json!({})).await;
+    [key("acme").await, key("beta").await, key("gamma").await]
+}
+
+fn of<'a>(keys: &'a [Key; 3], account: &str) -> &'a Key {
+    keys.iter().find(|key| key.account == account).unwrap()
+}
+
+async fn own(world: &World, key: &Key, path: &str) -> Answer {
+    let answer = world.get(path, &[("x-api-key", key.secret.as_str())]).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer
+}
+
+/// The receipt, with all that holds of every one.
+async fn receipt(world: &World, number: &str, rule: Option<&str>) -> Value {
+    let receipt = world.receipt(number).await;
+    assert_eq!(
+        micro(&receipt["charged_rub"]),
+        computed(&receipt),
+        "{receipt}"
+    );
+    assert!(
+        micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
+        "{receipt}"
+    );
+    assert_eq!(receipt.get("price_rule"), rule.map(Value::from).as_ref());
+    assert_eq!(receipt["price"].get("rule"), rule.map(Value::from).as_ref());
+    receipt
+}
+
+async fn everyone_pays_its_own_price(ledger: &str) {
+    let world = with_lists().ledger(ledger).start().await;
+    let keys = keys(&world).await;
+    for (account, op, input, rule) in PAID {
+        let key = of(&keys, account);
+        let answer = op.call(&world, key, &op.body("Привет")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let seen = receipt(&world, &answer.number(), rule).await;
+        assert_eq!(seen["price"]["input"], input, "{account} {seen}");
+        assert_eq!(seen["price"]["version"], 1);
+        let path = format!("/v1/tollgate/receipts/{}", answer.number());
+        let own = own(&world, key, &path).await.json();
+        assert_eq!(own["price"], seen["price"]);
+        assert_eq!(own.get("price_rule"), seen.get("price_rule"));
+    }
+    let lines = world
+        .admin(http::Method::GET, "/admin/v1/export", None)
+        .await;
+    let rules: Vec<_> = lines
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["kind"] == "call")
+        .map(|line| line["price"]["rule"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(rules, PAID.map(|(.., rule)| rule.map(str::to_owned)));
+}
+
+#[tokio::test]
+async fn everyone_pays_its_own_price_on_the_ledger_in_memory() {
+    everyone_pays_its_own_price("memory:").await;
+}
+
+#[tokio::test]
+async fn everyone_pays_its_own_price_on_the_ledger_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("books.db");
+    everyone_pays_its_own_price(&format!("sqlite:{}", path.display())).await;
+}
+
+#[tokio::test]
+async fn everyone_pays_its_own_price_on_the_ledger_in_redis() {
+    let server = RedisServer::start().await;
+    everyone_pays_its_own_price(&server.url()).await;
+}
+
+#[tokio::test]
+async fn a_key_sees_its_own_prices_and_the_public_list_is_everybodys() {
+    let cost = r#"model = "vendor-chat-1", cost_usdt_mtok = { input = "0.123", cached_input = "0.123", output = "0.123", cache_write = "0.123" } }"#;
+    let world = with_lists()
+        .edit("model = \"vendor-chat-1\" }", cost)
+        .start()
+        .await;
+    let keys = keys(&world).await;
+    for (account, op, input, rule) in PAID {
+        let key = of(&keys, account);
+        let path = format!("/v1/models/{}", op.model());
+        let model = own(&world, key, &path).await;
+        let (shown, model) = (model.text(), model.json());
+        let rubles = input.strip_suffix(".00").unwrap();
+        let said = model["description"].as_str().unwrap();
+        let said = said.replace(['\u{a0}', '\u{202f}', ' '], "");
+        assert!(said.contains(&format!("Вход{rubles}")), "{account} {said}");
+        assert_eq!(
+            model["prices"][0].get("rule"),
+            rule.map(Value::from).as_ref()
+        );
+        assert_eq!(model.get("prices").is_some(), rule.is_some(), "{model}");
+        assert!(
+            !shown.contains("cost") && !shown.contains("12.3"),
+            "{shown}"
+        );
+        let list = own(&world, key, "/v1/models").await.json();
+        let listed = list["data"].as_array().unwrap();
+        assert!(listed.contains(&model), "{list}");
+
+        let mut headers = vec![
+            ("x-api-key", key.secret.as_str()),
+            ("content-type", "application/json"),
+        ];
+        if op == Op::Messages {
+            headers.push(("anthropic-version", "2026-10-21"));
+        }
+        let body = op.body("Привет").to_string().into();
+        let url = world.url("/v1/tollgate/estimate");
+        let answer = world
+            .ask(request(http::Method::POST, &url, &headers, body))
+            .await;
+        let estimate = answer.json();
+        assert_eq!(estimate["price"]["input"], input, "{answer:?}");
+        assert_eq!(
+            estimate["price"].get("rule"),
+            rule.map(Value::from).as_ref()
+        );
+        let call = op.call(&world, key, &op.body("Привет")).await;
+        let receipt = world.receipt(&call.number()).await;
+        assert_eq!(receipt["held_rub"], estimate["hold_rub"], "{account}");
+    }
+    let bearer = format!("Bearer {}", of(&keys, "acme").secret);
+    for headers in [&[][..], &[("authorization", bearer.as_str())]] {
+        let catalog = world.get("/v1/tollgate/models", headers).await;
+        let models = &catalog.json()["models"];
+        assert_eq!(models[0]["input_rub_mtok"], "100.00");
+        assert_eq!(models[1]["input_rub_mtok"], "1000.00");
+        let page = world.get("/", &[("accept", "text/html")]).await;
+        for shown in [catalog.text(), page.text()] {
+            for own in ["acme", "partners", "12.3", "12,3"] {
+                assert!(!shown.contains(own), "{own}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_concern_a_key_is_shown_to_it_as_ever() {
+    let (usual, ruled) = (World::start().await, with_lists().start().await);
+    let mut shown = Vec::new();
+    for world in [&usual, &ruled] {
+        let key = world.key_with("gamma", "1000", json!({})).await;
+        let models = own(world, &key, "/v1/models").await.json();
+        let ids = models["data"].as_array().unwrap().iter();
+        let bare: Vec<_> = ids
+            .map(|it| {
+                (
+                    it["id"].clone(),
+                    it["description"].clone(),
+                    it.as_object().unwrap().len(),
+                )
+            })
+            .collect();
+        let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+        let answer = Op::Chat.call(world, &key, &Op::Chat.body("Привет")).await;
+        let mut price = world.receipt(&answer.number()).await["price"].clone();
+        price["version"] = Value::Null;
+        shown.push((bare, catalog["models"].clone(), price.to_string()));
+    }
+    assert_eq!(shown[0], shown[1]);
+}
+
+#[tokio::test]
+async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
+    let mut world = with_lists().start().await;
+    let keys = keys(&world).await;
+    let acme = of(&keys, "acme");
+    for (op, next) in std::iter::zip(BOTH, ["1.7", "1.9"]) {
+        let before = PAID
+            .into_iter()
+            .find(|(account, of, ..)| (*account, *of) == ("acme", op));
+        let (_, _, input, rule) = before.unwrap();
+        let running = Running::start(&world, op, acme, &op.body("Привет")).await;
+        let text = config_text(
+            world.vendor.address(),
+            "memory:",
+            world.dir.path().join("outbox.db"),
+        );
+        let mut edit = rules(next);
+        if op == Op::Messages {
+            // Nobody's any more: the model costs what it costs everybody.
+            edit.1 = LAST.to_owned();
+        }
+        let config = Config::parse(&edited(text, &[edit]), &secret).unwrap();
+        world.gateway.reload(&config).await.unwrap();
+        let number = running.number.clone();
+        running.finish().await;
+        let seen = receipt(&world, &number, rule).await;
+        assert_eq!(seen["price"]["input"], input, "{seen}");
+
+        let after = Running::start(&world, op, acme, &op.body("Привет")).await;
+        let number = after.number.clone();
+        after.finish().await;
+        let (input, rule) = match op {
+            Op::Chat => ("170.00", rule),
+            Op::Messages => ("1000.00", None),
+        };
+        let seen = receipt(&world, &number, rule).await;
+        assert_eq!(seen["price"]["input"], input, "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_an_account_pays_as_the_account_does_whichever_it_is() {
+    let world = with_lists().start().await;
+    let first = world.key_with("acme", "1000", json!({})).await;
+    let other = world.another_key("acme", json!({})).await;
+    for key in [&first, &other] {
+        let answer = Op::Chat.call(&world, key, &Op::Chat.body("x")).await;
+        receipt(&world, &answer.number(), Some("acme 2026")).await;
+    }
+}

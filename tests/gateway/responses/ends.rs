@@ -1,0 +1,206 @@
+//! Streams that end otherwise than they should.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::{Reply, Step};
+
+use super::{ask, beginning, body, charged, cost, delta, event, says, setup, stream, usage, world};
+use crate::{
+    checks::{API, INVALID, LIMIT, cost_nothing, micro, refused},
+    harness::{Answer, next_text, request},
+};
+
+const COUNTS: [u64; 4] = [9, 0, 0, 5];
+
+fn streamed() -> Value {
+    body(json!({ "stream": true }))
+}
+
+/// Each event's data.
+fn data(stream: &str) -> Vec<Value> {
+    let lines = stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    lines
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+fn flat(code: &str) -> String {
+    event(
+        &json!({ "type": "error", "sequence_number": 3, "code": code, "message": "words of theirs", "param": null }),
+    )
+}
+
+fn nested(code: &str) -> String {
+    event(&json!({ "type": "error", "sequence_number": 3,
+        "error": { "type": "x", "code": code, "message": "words of theirs", "param": null } }))
+}
+
+fn failed(code: &str, usage: &Value) -> String {
+    event(
+        &json!({ "type": "response.failed", "sequence_number": 3, "response": { "id": "resp_v1",
+        "status": "failed", "output": [], "usage": usage,
+        "error": { "code": code, "message": "words of theirs" } } }),
+    )
+}
+
+/// Checks that a stream ended with both events of ours, and nothing behind them. Says the code.
+fn ends(what: &str, answer: &Answer, before: &str) -> String {
+    assert_eq!(answer.status, 200, "{what}: {answer:?}");
+    let text = answer.text();
+    let behind = text
+        .strip_prefix(before)
+        .unwrap_or_else(|| panic!("{what}: {text}"));
+    let events = data(behind);
+    let [error, failed] = &events[..] else {
+        panic!("{what}: {behind}");
+    };
+    assert_eq!(
+        (&error["type"], &failed["type"]),
+        (&json!("error"), &json!("response.failed")),
+        "{what}"
+    );
+    assert_eq!(
+        (&error["sequence_number"], &failed["sequence_number"]),
+        (&json!(3), &json!(4)),
+        "{what}"
+    );
+    let response = &failed["response"];
+    assert_eq!(
+        (&response["id"], &response["status"]),
+        (&json!("resp_v1"), &json!("failed")),
+        "{what}"
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.ends_with(&format!(" ({})", answer.number())),
+        "{what}: {message}"
+    );
+    assert_eq!(response["error"]["message"], message, "{what}");
+    assert_eq!(error["error"]["message"], message, "{what}");
+    assert_eq!(response["error"]["code"], error["code"], "{what}");
+    error["code"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
+    let world = world().await;
+    let key = world.key().await;
+    let begun = [beginning().concat(), delta(2, "раз ")].concat();
+    for (what, more, cut, code) in [
+        ("flat", flat("server_error"), false, "server_error"),
+        (
+            "nested",
+            nested("insufficient_quota"),
+            false,
+            "server_error",
+        ),
+        (
+            "a limit",
+            nested("rate_limit_exceeded"),
+            false,
+            "rate_limit_exceeded",
+        ),
+        (
+            "failed",
+            failed("server_error", &Value::Null),
+            false,
+            "server_error",
+        ),
+        (
+            "both",
+            nested("server_error") + &failed("server_error", &Value::Null),
+            false,
+            "server_error",
+        ),
+        ("the end", String::new(), false, "server_error"),
+        (
+            "half an event",
+            "event: response.output_text.delta\ndata: {\"type".to_owned(),
+            false,
+            "server_error",
+        ),
+        ("a reset", String::new(), true, "server_error"),
+    ] {
+        let reply = Reply::stream([begun.clone(), more]);
+        says(&world, if cut { reply.cut() } else { reply });
+        let answer = ask(&world, &key, &streamed()).await;
+        assert_eq!(ends(what, &answer, &begun), code, "{what}");
+        assert!(!answer.text().contains("words of theirs"), "{what}");
+        // The input, and seven bytes of text.
+        let receipt = world.receipt(&answer.number()).await;
+        assert!(micro(&receipt["charged_rub"]) > 0, "{what}: {receipt}");
+        assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
+    }
+    let said = [begun.clone(), failed("server_error", &usage(COUNTS))];
+    says(&world, Reply::stream(said));
+    let answer = ask(&world, &key, &streamed()).await;
+    ends("with usage", &answer, &begun);
+    charged("with usage", &world, &answer, cost(COUNTS), false).await;
+    // What the caller can mend is told in the vendor's words.
+    says(
+        &world,
+        Reply::stream([begun.clone(), nested("context_length_exceeded")]),
+    );
+    let answer = ask(&world, &key, &streamed()).await;
+    ends("too long", &answer, &begun);
+    assert!(answer.text().contains("words of theirs"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn r88_what_fails_before_it_says_anything_has_a_status() {
+    let world = world().await;
+    let key = world.key().await;
+    for begun in [String::new(), beginning().concat()] {
+        for (code, status, kind, ours) in [
+            ("server_error", 503, API, "vendor_unavailable"),
+            ("insufficient_quota", 503, API, "vendor_unavailable"),
+            ("rate_limit_exceeded", 429, LIMIT, "vendor_rate_limit"),
+            ("invalid_prompt", 400, INVALID, ""),
+            ("image_too_large", 400, INVALID, ""),
+        ] {
+            for said in [flat(code), nested(code), failed(code, &Value::Null)] {
+                says(&world, Reply::stream([begun.clone(), said.clone()]));
+                let answer = ask(&world, &key, &streamed()).await;
+                refused(&said, &answer, status, kind, ours);
+                cost_nothing(&said, &world, &key, &answer).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn r92_who_leaves_behind_the_last_event_has_had_all_of_it() {
+    let world = setup().start().await;
+    let key = world.key().await;
+    let events = stream(&["раз ", "два"], &usage(COUNTS));
+    let hold = std::sync::Arc::new(tokio::sync::Notify::new());
+    let reply = Reply::stream(events.clone()).with_step(events.len(), Step::Hold(hold));
+    says(&world, reply);
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = world.url("/v1/responses");
+    let req = request(
+        http::Method::POST,
+        &url,
+        &headers,
+        streamed().to_string().into(),
+    );
+    let mut res = world.send(req).await;
+    let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let mut text = String::new();
+    while !text.contains("response.completed") {
+        text.push_str(&next_text(res.body_mut()).await.unwrap());
+    }
+    drop(res);
+    let receipt = world.receipt(&number).await;
+    let charge = i64::try_from(cost(COUNTS)).unwrap();
+    assert_eq!(
+        (micro(&receipt["charged_rub"]), &receipt["end"]),
+        (charge, &json!("finished")),
+        "{receipt}"
+    );
+}

@@ -1,0 +1,165 @@
+//! A vendor that speaks several formats: each caller has it in its own, or in the vendor's first.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::{Received, Reply};
+
+use super::{ask_raw, charged};
+use crate::{
+    harness::{Answer, Key, Setup, World, request, with},
+    ops::Op,
+    replies,
+};
+
+/// Callers, with the path that the vendor takes their format at.
+const CALLERS: [(&str, &str); 3] = [
+    ("chat", "/chat/completions"),
+    ("messages", "/v1/messages"),
+    ("responses", "/responses"),
+];
+/// Nine tokens in and two out, at the prices of the model.
+const COST: u64 = 9 * 100 + 2 * 200;
+
+/// A gateway whose model `chat` is sold by a vendor of these formats, which answers in that of the path.
+async fn speaking(formats: &[&str]) -> World {
+    let world = Setup::default()
+        .edit("format = \"chat\"", &format!("formats = {formats:?}"))
+        .edit("/v1\"\nkey = ", "\"\nkey = ")
+        .start()
+        .await;
+    world.vendor.script(|received| {
+        let answer = match received.path.as_str() {
+            "/responses" => super::answer("да", &super::usage([9, 0, 0, 2])),
+            "/v1/messages" => {
+                let usage = replies::usage(Op::Messages, 9, 2);
+                replies::answer(Op::Messages, "да", &usage)
+            }
+            _ => replies::answer(Op::Chat, "да", &replies::usage(Op::Chat, 9, 2)),
+        };
+        Reply::json(200, &answer)
+    });
+    world
+}
+
+/// What a caller of this format sends.
+fn body(caller: &str) -> Value {
+    match caller {
+        "chat" => Op::Chat.body("привет"),
+        "messages" => with(Op::Messages.body("привет"), json!({ "model": "chat" })),
+        _ => super::body(json!({ "max_output_tokens": 100 })),
+    }
+}
+
+/// The same with a field that no translation knows.
+fn untranslatable(caller: &str) -> Value {
+    with(body(caller), json!({ "of_tomorrow": 1 }))
+}
+
+async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, Received) {
+    let answer = match caller {
+        "chat" => Op::Chat.call(world, key, body).await,
+        "messages" => Op::Messages.call(world, key, body).await,
+        _ => ask_raw(world, key, &body.to_string()).await,
+    };
+    assert_eq!(answer.status, 200, "{caller}: {}", answer.text());
+    (answer, world.vendor.received().pop().unwrap())
+}
+
+/// The answer is one of the caller's format.
+fn said(caller: &str, answer: &Answer) -> Value {
+    let answer = answer.json();
+    match caller {
+        "chat" => answer["choices"][0]["message"]["content"].clone(),
+        "messages" => answer["content"][0]["text"].clone(),
+        _ => answer["output"][0]["content"][0]["text"].clone(),
+    }
+}
+
+#[tokio::test]
+async fn a_vendor_of_all_formats_has_each_call_as_it_came() {
+    // Whatever stands first.
+    for first in 0..3 {
+        let mut formats = CALLERS.map(|(format, _)| format);
+        formats.rotate_left(first);
+        let world = speaking(&formats).await;
+        let key = world.key().await;
+        for (caller, path) in CALLERS {
+            let (answer, received) = call(&world, &key, caller, &untranslatable(caller)).await;
+            assert_eq!(received.path, path, "{caller} of {formats:?}");
+            let sent = received.json();
+            assert_eq!(sent["model"], "vendor-chat-1", "{sent}");
+            assert_eq!(sent["of_tomorrow"], 1, "{sent}");
+            let of_messages = caller == "messages";
+            let headers = &received.headers;
+            assert_eq!(
+                headers.contains_key("x-api-key"),
+                of_messages,
+                "{headers:?}"
+            );
+            assert_eq!(headers.contains_key("authorization"), !of_messages);
+            assert_eq!(said(caller, &answer), "да");
+            charged(caller, &world, &answer, COST, false).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_of_a_format_that_the_vendor_does_not_speak_has_it_in_the_first() {
+    for (formats, other, translated_to) in [
+        (["responses", "chat"], "messages", "/responses"),
+        (["chat", "responses"], "messages", "/chat/completions"),
+        (["messages", "responses"], "chat", "/v1/messages"),
+        (["chat", "messages"], "responses", "/chat/completions"),
+    ] {
+        let world = speaking(&formats).await;
+        let key = world.key().await;
+        for (caller, own) in CALLERS {
+            let (path, body) = match caller == other {
+                true => (translated_to, body(caller)),
+                false => (own, untranslatable(caller)),
+            };
+            let (answer, received) = call(&world, &key, caller, &body).await;
+            assert_eq!(received.path, path, "{caller} of {formats:?}");
+            assert_eq!(received.json()["model"], "vendor-chat-1");
+            assert_eq!(said(caller, &answer), "да");
+            charged(caller, &world, &answer, COST, false).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_and_sent_is_right_for_the_format_that_is_spoken() {
+    // Vendors of the responses format take no ceiling under 16: a translated one is raised, and nobody else's.
+    let world = speaking(&["responses", "chat"]).await;
+    let key = world.key().await;
+    for (caller, field, ceiling) in [
+        ("chat", "max_tokens", 1),
+        ("messages", "max_output_tokens", 16),
+    ] {
+        let low = with(body(caller), json!({ "max_tokens": 1 }));
+        let (answer, received) = call(&world, &key, caller, &low).await;
+        assert_eq!(received.json()[field], ceiling, "{caller}");
+        charged(caller, &world, &answer, COST, false).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_counted_by_a_vendor_that_speaks_messages_beside_another_format() {
+    let world = speaking(&["chat", "messages"]).await;
+    let key = world.key().await;
+    world
+        .vendor
+        .script(|received| match received.path.as_str() {
+            "/v1/messages/count_tokens" => Reply::json(200, &json!({ "input_tokens": 4711 })),
+            _ => Reply::json(404, &json!({})),
+        });
+    let headers = [
+        ("x-api-key", key.secret.as_str()),
+        ("content-type", "application/json"),
+        ("anthropic-version", "2023-06-01"),
+    ];
+    let url = world.url("/v1/messages/count_tokens");
+    let body = body("messages").to_string().into();
+    let counted = world.ask(request(Method::POST, &url, &headers, body)).await;
+    assert_eq!(counted.json()["input_tokens"], 4711);
+}

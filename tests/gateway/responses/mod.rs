@@ -1,0 +1,126 @@
+//! `POST /v1/responses` with a vendor of the same format: what is asked, what is refused, what passes; and the format
+//! on one side with another one on the other. R1 and so on are the numbers of the cases that the format was designed
+//! by.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::micro,
+    harness::{Answer, Key, Setup, World, request},
+};
+
+mod ends; // streams that fail, stop, or are left
+mod formats; // a vendor that speaks several
+mod operation; // requests
+mod passing; // answers, byte for byte
+mod translated; // with another format on the other side
+
+/// A gateway whose model `chat` is sold by a vendor of the responses format. By its price a token of input costs 100
+/// micro-rubles, a cached one 10, a written one 50, one of output 200.
+fn setup() -> Setup {
+    Setup::default().edit("format = \"chat\"", "format = \"responses\"")
+}
+
+async fn world() -> World {
+    setup().start().await
+}
+
+/// A request with these bytes as its body.
+async fn ask_raw(world: &World, key: &Key, body: &str) -> Answer {
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = world.url("/v1/responses");
+    let body = body.to_owned().into();
+    world.ask(request(Method::POST, &url, &headers, body)).await
+}
+
+async fn ask(world: &World, key: &Key, body: &Value) -> Answer {
+    ask_raw(world, key, &body.to_string()).await
+}
+
+/// A body with these fields.
+fn body(fields: Value) -> Value {
+    crate::harness::with(json!({ "model": "chat", "input": "привет" }), fields)
+}
+
+/// What the vendor was sent last.
+fn sent(world: &World) -> Value {
+    world.vendor.received().pop().unwrap().json()
+}
+
+/// Tokens: input in all, cached and written of it, output.
+fn usage([input, cached, written, output]: [u64; 4]) -> Value {
+    json!({ "input_tokens": input,
+        "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
+        "output_tokens": output, "output_tokens_details": { "reasoning_tokens": 1 },
+        "total_tokens": input + output })
+}
+
+/// What that costs, in micro-rubles.
+fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
+    (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
+}
+
+fn answer(text: &str, usage: &Value) -> Value {
+    json!({ "id": "resp_v1", "object": "response", "created_at": 1_790_000_000, "status": "completed",
+        "model": "vendor-chat-1", "output": [{ "type": "message", "id": "msg_v1", "status": "completed",
+            "role": "assistant", "content": [{ "type": "output_text", "text": text, "annotations": [] }] }],
+        "usage": usage, "error": null, "incomplete_details": null })
+}
+
+fn event(data: &Value) -> String {
+    let kind = data["type"].as_str().unwrap();
+    format!("event: {kind}\ndata: {data}\n\n")
+}
+
+/// The first two events of a stream.
+fn beginning() -> Vec<String> {
+    let response = json!({ "id": "resp_v1", "object": "response", "created_at": 1_790_000_000,
+        "status": "in_progress", "model": "vendor-chat-1", "output": [], "usage": null });
+    ["response.created", "response.in_progress"]
+        .iter()
+        .zip(0..)
+        .map(|(kind, number)| {
+            event(&json!({ "type": kind, "sequence_number": number, "response": response }))
+        })
+        .collect()
+}
+
+fn delta(number: u64, text: &str) -> String {
+    event(
+        &json!({ "type": "response.output_text.delta", "sequence_number": number, "item_id": "msg_v1",
+        "output_index": 0, "content_index": 0, "delta": text, "logprobs": [] }),
+    )
+}
+
+fn last(number: u64, response: Value) -> String {
+    event(&json!({ "type": "response.completed", "sequence_number": number, "response": response }))
+}
+
+/// A stream that says this, and what it used.
+fn stream(words: &[&str], usage: &Value) -> Vec<String> {
+    let mut events = beginning();
+    for (word, number) in words.iter().zip(2..) {
+        events.push(delta(number, word));
+    }
+    events.push(last(2 + words.len() as u64, answer(&words.concat(), usage)));
+    events
+}
+
+/// The vendor answers so from now on.
+fn says(world: &World, reply: Reply) {
+    world.vendor.script(move |_| reply.clone());
+}
+
+/// Checks that a call was charged so much, in micro-rubles, by what its vendor counted or by an estimate.
+async fn charged(what: &str, world: &World, answer: &Answer, charge: u64, estimated: bool) {
+    let receipt = world.receipt(&answer.number()).await;
+    let charge = i64::try_from(charge).unwrap();
+    assert_eq!(micro(&receipt["charged_rub"]), charge, "{what}: {receipt}");
+    assert_eq!(receipt["estimated"], estimated, "{what}: {receipt}");
+}

@@ -1,0 +1,339 @@
+//! The request: what goes on, what is changed on its way, what is refused before a vendor is asked.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use super::{answer, ask, ask_raw, body, charged, cost, says, sent, setup, usage, world};
+use crate::{
+    checks::{AUTHENTICATION, INVALID, NOT_FOUND, PERMISSION, cost_nothing, micro, refused},
+    harness::{Key, request},
+};
+
+const COUNTS: [u64; 4] = [9, 3, 2, 5];
+
+#[tokio::test]
+async fn r1_the_vendor_gets_the_body_but_for_what_must_change_and_the_caller_its_answer() {
+    let world = world().await;
+    let key = world.key().await;
+    let said = answer("Да.\n", &usage(COUNTS));
+    says(&world, Reply::json(200, &said));
+    let body = r#"{ "model" : "chat","input":"\u043fривет", "temperature":0.70 ,"x":1e400}"#;
+    let answer = ask_raw(&world, &key, body).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, said.to_string())
+    );
+    let received = world.vendor.received().pop().unwrap();
+    assert_eq!(received.path, "/v1/responses");
+    assert!(
+        received.headers["authorization"]
+            .to_str()
+            .unwrap()
+            .starts_with("Bearer ")
+    );
+    let expected = body.replace("\"chat\"", "\"vendor-chat-1\"").replacen(
+        '{',
+        r#"{"store":false,"include":["reasoning.encrypted_content"],"max_output_tokens":4000,"#,
+        1,
+    );
+    assert_eq!(received.body, expected);
+    charged("plain", &world, &answer, cost(COUNTS), false).await;
+}
+
+#[tokio::test]
+async fn r2_who_may_not_call_is_told_so_as_elsewhere() {
+    let world = world().await;
+    let key = world.key().await;
+    let unknown = Key {
+        secret: format!("tg-{}", "x".repeat(40)),
+        ..key.clone()
+    };
+    let answer = ask(&world, &unknown, &body(json!({}))).await;
+    refused("unknown", &answer, 401, AUTHENTICATION, "invalid_api_key");
+    let headers = [("content-type", "application/json")];
+    let url = world.url("/v1/responses");
+    let bare = request(
+        Method::POST,
+        &url,
+        &headers,
+        body(json!({})).to_string().into(),
+    );
+    let answer = world.ask(bare).await;
+    refused("no key", &answer, 401, AUTHENTICATION, "invalid_api_key");
+    let empty = world.key_with("empty", "0", json!({})).await;
+    let answer = ask(&world, &empty, &body(json!({}))).await;
+    refused("empty", &answer, 401, AUTHENTICATION, "account_empty");
+    let poor = world.key_with("poor", "0.01", json!({})).await;
+    let answer = ask(&world, &poor, &body(json!({ "max_output_tokens": 4000 }))).await;
+    refused("poor", &answer, 403, PERMISSION, "insufficient_balance");
+    let bound = world
+        .another_key("acme", json!({ "models": ["messages"] }))
+        .await;
+    let answer = ask(&world, &bound, &body(json!({}))).await;
+    refused("bound", &answer, 403, PERMISSION, "model_not_allowed");
+    let answer = ask(&world, &key, &body(json!({ "model": "chit" }))).await;
+    refused("no model", &answer, 503, NOT_FOUND, "model_not_found");
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn r3_to_r5_and_r7_a_refusal_names_its_field_and_nothing_is_sent() {
+    let world = world().await;
+    let key = world.key().await;
+    let deep = format!(
+        r#"{{"model":"chat","input":"x","x":{}}}"#,
+        "[".repeat(65) + &"]".repeat(65)
+    );
+    for (raw, field, code) in [
+        (body(json!({ "input": null })).to_string(), "input", ""),
+        (body(json!({ "input": [] })).to_string(), "input", ""),
+        (body(json!({ "input": "" })).to_string(), "input", ""),
+        (body(json!({ "input": 7 })).to_string(), "input", ""),
+        (
+            json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
+                .to_string(),
+            "input",
+            "",
+        ),
+        (
+            body(json!({ "max_output_tokens": 0 })).to_string(),
+            "max_output_tokens",
+            "",
+        ),
+        (
+            body(json!({ "max_output_tokens": 1.5 })).to_string(),
+            "max_output_tokens",
+            "",
+        ),
+        (
+            r#"{"model":"chat","model":"chat","input":"x"}"#.to_owned(),
+            "model",
+            "",
+        ),
+        (deep, "x", ""),
+        (
+            body(json!({ "previous_response_id": "resp_1" })).to_string(),
+            "previous_response_id",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "conversation": { "id": "c" } })).to_string(),
+            "conversation",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "prompt": { "id": "p" } })).to_string(),
+            "prompt",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "background": true })).to_string(),
+            "background",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "store": true })).to_string(),
+            "store",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "service_tier": "flex" })).to_string(),
+            "service_tier",
+            "",
+        ),
+        (
+            body(json!({ "reasoning": { "mode": "pro" } })).to_string(),
+            "reasoning.mode",
+            "",
+        ),
+        (
+            body(json!({ "input": [{ "id": "rs_1" }] })).to_string(),
+            "input[0].type",
+            "state_unsupported",
+        ),
+        (
+            body(json!({ "tools": [{ "type": "mcp" }] })).to_string(),
+            "tools[0].type",
+            "tool_unsupported",
+        ),
+        (
+            body(json!({ "tools": [{ "type": "web_search" }] })).to_string(),
+            "tools[0].type",
+            "tool_unsupported",
+        ),
+    ] {
+        let answer = ask_raw(&world, &key, &raw).await;
+        let text = refused(&raw, &answer, 400, INVALID, code);
+        assert!(text.contains(&format!("«{field}»")), "{raw}: {text}");
+        if code == "state_unsupported" && !field.starts_with("input") {
+            assert!(text.contains("уберите поле"), "{raw}: {text}");
+        }
+        cost_nothing(&raw, &world, &key, &answer).await;
+    }
+    let no_json = ask_raw(&world, &key, "{").await;
+    refused("{", &no_json, 400, INVALID, "");
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn r6_there_is_nothing_under_the_path_and_no_socket_at_it() {
+    let world = world().await;
+    let key = world.key().await;
+    let bearer = format!("Bearer {}", key.secret);
+    let key = ("authorization", bearer.as_str());
+    let upgrade = [
+        key,
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    for headers in [&[key][..], &upgrade] {
+        let answer = world.get("/v1/responses", headers).await;
+        refused("GET", &answer, 405, INVALID, "method_not_allowed");
+        assert_eq!(answer.headers["allow"], "POST");
+    }
+    for path in [
+        "resp_1",
+        "resp_1/cancel",
+        "resp_1/input_items",
+        "compact",
+        "input_tokens",
+        "",
+    ] {
+        for method in [Method::GET, Method::POST, Method::DELETE] {
+            let url = world.url(&format!("/v1/responses/{path}"));
+            let answer = world.ask(request(method, &url, &[key], "{}".into())).await;
+            refused(path, &answer, 404, NOT_FOUND, "path_not_found");
+        }
+    }
+}
+
+#[tokio::test]
+async fn r8_to_r10_nothing_is_stored_and_reasoning_comes_encrypted() {
+    let encrypted = "reasoning.encrypted_content";
+    for (switch, fields, store, include) in [
+        (true, json!({}), json!(false), json!([encrypted])),
+        (
+            true,
+            json!({ "store": null, "include": null }),
+            json!(false),
+            json!([encrypted]),
+        ),
+        (
+            true,
+            json!({ "store": false, "include": [] }),
+            json!(false),
+            json!([encrypted]),
+        ),
+        (
+            true,
+            json!({ "include": ["a", "b"] }),
+            json!(false),
+            json!([encrypted, "a", "b"]),
+        ),
+        (
+            true,
+            json!({ "include": ["a", encrypted] }),
+            json!(false),
+            json!(["a", encrypted]),
+        ),
+        (false, json!({}), json!(false), Value::Null),
+        (
+            false,
+            json!({ "include": ["a"] }),
+            json!(false),
+            json!(["a"]),
+        ),
+    ] {
+        let setup = match switch {
+            true => setup(),
+            false => setup().edit(
+                "output_tokens_max = 4000",
+                "output_tokens_max = 4000\nencrypted_reasoning = false",
+            ),
+        };
+        let world = setup.start().await;
+        let key = world.key().await;
+        let usual = json!({ "previous_response_id": null, "conversation": null, "prompt": null, "background": false,
+            "context_management": null, "service_tier": "auto", "truncation": "auto", "max_output_tokens": null });
+        says(&world, Reply::json(200, &answer("да", &usage(COUNTS))));
+        let body = crate::harness::with(body(usual), fields.clone());
+        let answer = ask(&world, &key, &body).await;
+        assert_eq!(answer.status, 200, "{fields}: {answer:?}");
+        let sent = sent(&world);
+        assert_eq!(
+            (&sent["store"], &sent["include"]),
+            (&store, &include),
+            "{fields}"
+        );
+        assert_eq!(sent["max_output_tokens"], 4000);
+    }
+}
+
+#[tokio::test]
+async fn r13_a_search_that_is_merely_offered_and_who_the_caller_is_go_nowhere() {
+    let world = world().await;
+    let key = world.key().await;
+    let function = json!({ "type": "function", "name": "f", "parameters": null });
+    says(&world, Reply::json(200, &answer("да", &usage(COUNTS))));
+    let body = body(
+        json!({ "tools": [{ "type": "web_search" }, function], "tool_choice": "auto",
+        "client_metadata": { "machine": "secret" } }),
+    );
+    assert_eq!(ask(&world, &key, &body).await.status, 200);
+    let sent = sent(&world);
+    assert_eq!(sent["tools"], json!([function]));
+    assert!(sent.get("client_metadata").is_none(), "{sent}");
+}
+
+#[tokio::test]
+async fn r15_without_a_ceiling_the_balance_sets_one() {
+    let world = world().await;
+    let key = world.key_with("small", "0.2", json!({})).await;
+    says(
+        &world,
+        Reply::json(200, &answer("да", &usage([20, 0, 0, 900]))),
+    );
+    let answer = ask(&world, &key, &body(json!({}))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let ceiling = sent(&world)["max_output_tokens"].as_u64().unwrap();
+    assert!((256..1000).contains(&ceiling), "{ceiling}");
+    let account = world.settled(&key).await;
+    assert!(micro(&account["balance_rub"]) >= 0, "{account}");
+}
+
+#[tokio::test]
+async fn an_estimate_takes_the_body_of_a_response() {
+    let world = world().await;
+    let key = world.key().await;
+    let estimate = async |body: Value| {
+        let headers = [
+            ("x-api-key", key.secret.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let url = world.url("/v1/tollgate/estimate");
+        world
+            .ask(request(
+                Method::POST,
+                &url,
+                &headers,
+                body.to_string().into(),
+            ))
+            .await
+    };
+    let answer = estimate(body(
+        json!({ "max_output_tokens": 50, "background": false }),
+    ))
+    .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let said = answer.json();
+    assert_eq!(
+        (&said["model"], &said["output_tokens_max"]),
+        (&json!("chat"), &json!(50))
+    );
+    let answer = estimate(body(json!({ "store": true }))).await;
+    refused("kept", &answer, 400, INVALID, "state_unsupported");
+    assert!(world.vendor.received().is_empty());
+}

@@ -1,0 +1,287 @@
+//! Answers between equals: the bytes, and what they cost.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::{Reply, Step};
+
+use super::{answer, ask, body, charged, cost, event, says, stream, usage, world};
+use crate::{
+    checks::{API, INVALID, LIMIT, cost_nothing, refused},
+    harness::{Answer, Key, World},
+    replies::told_cost,
+};
+
+const COUNTS: [u64; 4] = [9, 3, 2, 5];
+
+fn streamed() -> Value {
+    body(json!({ "stream": true }))
+}
+
+/// A stream as its vendor said it, and the cost that is put in front of its last event.
+fn told(answer: &Answer) -> (String, String) {
+    let text = answer.text();
+    let (said, cost) = told_cost(&text);
+    (said, cost.to_owned())
+}
+
+/// Recordings of the format with this ending, those of errors left out.
+fn recorded(ending: &str) -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let is_error = name.contains("error-") || name.contains("failed-");
+        if name.starts_with("responses-") && name.ends_with(ending) && !is_error {
+            found.push((name, fs::read_to_string(entry.path()).unwrap()));
+        }
+    }
+    assert!(found.len() >= 3, "{ending}: {}", found.len());
+    found
+}
+
+/// The counts of a recorded usage.
+fn counts(usage: &Value) -> [u64; 4] {
+    let details = &usage["input_tokens_details"];
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    [
+        count(&usage["input_tokens"]),
+        count(&details["cached_tokens"]),
+        count(&details["cache_write_tokens"]),
+        count(&usage["output_tokens"]),
+    ]
+}
+
+/// A key and a body for recordings that have counted much.
+async fn rich(world: &World) -> (Key, Value) {
+    let key = world.key_with("rich", "1000000", json!({})).await;
+    (key, body(json!({ "input": "слово ".repeat(50_000) })))
+}
+
+#[tokio::test]
+async fn r1_recorded_answers_pass_byte_for_byte_and_cost_what_they_say() {
+    let world = world().await;
+    let (key, body) = rich(&world).await;
+    for (name, said) in recorded(".json") {
+        let step = Step::Send(said.clone().into());
+        says(&world, Reply::raw(200, "application/json", vec![step]));
+        let answer = ask(&world, &key, &body).await;
+        let json: Value = serde_json::from_str(&said).unwrap();
+        let counts = counts(&json["usage"]);
+        // One vendor has counted nothing at all, and is not believed.
+        if counts == [0; 4] {
+            assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
+            continue;
+        }
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, said),
+            "{name}"
+        );
+        charged(&name, &world, &answer, cost(counts), false).await;
+    }
+}
+
+/// Up to and with the last event: what stands behind it is no part of the answer.
+fn up_to_the_last(stream: &str) -> (&str, Value) {
+    let mut end = 0;
+    for event in stream.split_inclusive("\n\n") {
+        end += event.len();
+        let data = event.lines().find_map(|line| line.strip_prefix("data:"));
+        let data: Value = data
+            .and_then(|data| serde_json::from_str(data).ok())
+            .unwrap_or_default();
+        if matches!(
+            data["type"].as_str(),
+            Some("response.completed" | "response.incomplete")
+        ) {
+            return (&stream[..end], data["response"]["usage"].clone());
+        }
+    }
+    panic!("there is no last event");
+}
+
+#[tokio::test]
+async fn r82_r84_and_r95_recorded_streams_pass_byte_for_byte_however_they_are_cut() {
+    let world = world().await;
+    let (key, body) = rich(&world).await;
+    let body = crate::harness::with(body, json!({ "stream": true }));
+    for (name, said) in recorded(".sse") {
+        let (expected, usage) = up_to_the_last(&said);
+        for size in [7, 1000, usize::MAX] {
+            let steps = said.as_bytes().chunks(size.min(said.len()));
+            let steps = steps
+                .map(|piece| Step::Send(piece.to_vec().into()))
+                .collect();
+            says(&world, Reply::raw(200, "text/event-stream", steps));
+            let answer = ask(&world, &key, &body).await;
+            assert_eq!(answer.status, 200, "{name}");
+            let (text, _) = told(&answer);
+            assert!(
+                !answer.failed && text == expected,
+                "{name} by {size}: {text}"
+            );
+            charged(&name, &world, &answer, cost(counts(&usage)), false).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn r82_line_ends_comments_and_a_done_mark_change_nothing() {
+    let world = world().await;
+    let key = world.key().await;
+    let usual = stream(&["раз ", "два"], &usage(COUNTS)).concat();
+    let no_names: String = usual
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("event:"))
+        .collect();
+    for (said, behind) in [
+        (usual.replace('\n', "\r\n"), ""),
+        (no_names, "data: [DONE]\n\n"),
+        (format!(": PROCESSING\n\n{usual}"), ": bye\n\n"),
+    ] {
+        says(&world, Reply::stream([said.clone() + behind]));
+        let answer = ask(&world, &key, &streamed()).await;
+        assert_eq!(told(&answer).0, said);
+        charged("a stream", &world, &answer, cost(COUNTS), false).await;
+    }
+}
+
+#[tokio::test]
+async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_missing() {
+    let world = world().await;
+    let key = world.key().await;
+    let mut early = stream(&["раз ", "два"], &usage(COUNTS));
+    early[0] = early[0].replace(
+        "\"usage\":null",
+        "\"usage\":{\"input_tokens\":7,\"output_tokens\":70}",
+    );
+    for events in [stream(&["раз ", "два"], &usage(COUNTS)), early] {
+        says(&world, Reply::stream(events));
+        let answer = ask(&world, &key, &streamed()).await;
+        charged("said", &world, &answer, cost(COUNTS), false).await;
+    }
+    // Thirteen bytes of output are four tokens; twelve of input and their message are as many as elsewhere.
+    says(
+        &world,
+        Reply::stream(stream(&["раз ", "два"], &Value::Null)),
+    );
+    let streamed = ask(&world, &key, &streamed()).await;
+    says(&world, Reply::json(200, &answer("раз два", &Value::Null)));
+    let plain = ask(&world, &key, &body(json!({}))).await;
+    let receipts = [
+        world.receipt(&streamed.number()).await,
+        world.receipt(&plain.number()).await,
+    ];
+    for receipt in &receipts {
+        assert_eq!(receipt["estimated"], true, "{receipt}");
+        assert_eq!(
+            receipt["charged_rub"], receipts[0]["charged_rub"],
+            "{receipt}"
+        );
+    }
+    let said = plain.json();
+    assert_eq!(said["usage"]["output_tokens"], 4, "{said}");
+    assert!(
+        said["usage"]["input_tokens"].as_u64().unwrap() > 0,
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn r93_what_nobody_knows_passes() {
+    let world = world().await;
+    let key = world.key().await;
+    let mut events = stream(&["раз"], &usage(COUNTS));
+    events.insert(
+        3,
+        event(&json!({ "type": "response.song.delta", "sequence_number": 9, "delta": "ля" })),
+    );
+    events.insert(
+        3,
+        event(&json!({ "type": "keepalive", "sequence_number": 8 })),
+    );
+    says(&world, Reply::stream(events.clone()));
+    let answer = ask(&world, &key, &streamed()).await;
+    assert_eq!(told(&answer).0, events.concat());
+}
+
+#[tokio::test]
+async fn r58_and_r94_what_is_no_answer_has_a_status_and_costs_nothing() {
+    let world = world().await;
+    let key = world.key().await;
+    let ended = |status: &str, error: Value| {
+        let mut answer = answer("", &Value::Null);
+        answer["status"] = status.into();
+        answer["error"] = error;
+        Reply::json(200, &answer)
+    };
+    let error = |code: &str| json!({ "code": code, "message": "the words of sk-vendor" });
+    let whole = Reply::json(200, &answer("да", &usage(COUNTS)));
+    let events = Reply::stream(stream(&["да"], &usage(COUNTS)));
+    for (what, reply, streamed, status, kind, code) in [
+        (
+            "failed",
+            ended("failed", error("server_error")),
+            false,
+            503,
+            API,
+            "vendor_unavailable",
+        ),
+        (
+            "failed, silently",
+            ended("failed", Value::Null),
+            false,
+            503,
+            API,
+            "vendor_unavailable",
+        ),
+        (
+            "cancelled",
+            ended("cancelled", Value::Null),
+            false,
+            503,
+            API,
+            "vendor_unavailable",
+        ),
+        (
+            "a limit",
+            ended("failed", error("rate_limit_exceeded")),
+            false,
+            429,
+            LIMIT,
+            "vendor_rate_limit",
+        ),
+        (
+            "a bad prompt",
+            ended("failed", error("invalid_prompt")),
+            false,
+            400,
+            INVALID,
+            "",
+        ),
+        (
+            "queued",
+            ended("queued", Value::Null),
+            false,
+            502,
+            API,
+            "vendor_broken",
+        ),
+        ("JSON for a stream", whole, true, 502, API, "vendor_broken"),
+        (
+            "a stream for JSON",
+            events,
+            false,
+            502,
+            API,
+            "vendor_broken",
+        ),
+    ] {
+        says(&world, reply);
+        let answer = ask(&world, &key, &body(json!({ "stream": streamed }))).await;
+        refused(what, &answer, status, kind, code);
+        cost_nothing(what, &world, &key, &answer).await;
+    }
+}

@@ -1,0 +1,483 @@
+//! The responses format on one side of the gateway and another one on the other, over real sockets: what the vendor
+//! is sent, what the caller is told, and what it costs. R22 and so on are the numbers of the cases that the format was
+//! designed by.
+
+use std::{fs, path::Path};
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::{Reply, Step};
+
+use crate::{
+    checks::micro,
+    harness::{Answer, Key, Setup, World, request, with},
+    ops::Op,
+    replies::{answer, events, usage},
+};
+
+/// A gateway whose model `chat` is sold by a vendor of the responses format.
+async fn responses_vendor() -> World {
+    Setup::default()
+        .edit("format = \"chat\"", "format = \"responses\"")
+        .start()
+        .await
+}
+
+async fn ask(world: &World, key: &Key, fields: Value) -> Answer {
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let body = with(json!({ "input": "привет" }), fields).to_string();
+    let url = world.url("/v1/responses");
+    let body = body.into();
+    world.ask(request(Method::POST, &url, &headers, body)).await
+}
+
+fn says(world: &World, reply: Reply) {
+    world.vendor.script(move |_| reply.clone());
+}
+
+async fn charged(what: &str, world: &World, answer: &Answer, charge: i64) {
+    let receipt = world.receipt(&answer.number()).await;
+    assert_eq!(micro(&receipt["charged_rub"]), charge, "{what}: {receipt}");
+    assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
+}
+
+/// The data of each event, in order; comments left out.
+fn told(answer: &Answer) -> Vec<Value> {
+    let text = answer.text();
+    let data = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data:"))
+        .filter(|data| data.trim() != "[DONE]");
+    data.map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+/// The numbers are without a gap, the first event is `response.created`; gives the last.
+fn last(what: &str, events: &[Value]) -> Value {
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number, "{what}: {event}");
+    }
+    assert_eq!(events[0]["type"], "response.created", "{what}");
+    events.last().unwrap().clone()
+}
+
+/// Nine tokens in, two out: at the prices of the model.
+const fn cost(vendor: Op) -> i64 {
+    match vendor {
+        Op::Chat => 9 * 100 + 2 * 200,
+        Op::Messages => 9 * 1000 + 2 * 2000,
+    }
+}
+
+#[tokio::test]
+async fn r46_a_plain_answer_of_either_vendor_and_its_charge() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for vendor in [Op::Chat, Op::Messages] {
+        says(
+            &world,
+            Reply::json(200, &answer(vendor, "да", &usage(vendor, 9, 2))),
+        );
+        let body =
+            json!({ "model": vendor.model(), "instructions": "коротко", "max_output_tokens": 50 });
+        let got = ask(&world, &key, body).await;
+        assert_eq!(got.status, 200, "{}", got.text());
+        let said = got.json();
+        assert_eq!(
+            (&said["object"], &said["status"]),
+            (&json!("response"), &json!("completed"))
+        );
+        let number = got.number().replace('-', "");
+        assert_eq!(said["id"], format!("resp_{number}"));
+        assert_eq!(said["output"][0]["content"][0]["text"], "да");
+        assert_eq!(said["usage"]["total_tokens"], 11);
+        let received = world.vendor.received().pop().unwrap();
+        let sent = received.json();
+        assert_eq!(sent["model"], vendor.vendor_model());
+        match vendor {
+            Op::Chat => assert_eq!(
+                (&sent["messages"][0]["role"], &sent["max_completion_tokens"]),
+                (&json!("system"), &json!(50))
+            ),
+            Op::Messages => assert_eq!(
+                (&sent["system"][0]["text"], &sent["max_tokens"]),
+                (&json!("коротко"), &json!(50))
+            ),
+        }
+        for field in ["store", "include", "input"] {
+            assert!(sent.get(field).is_none(), "{sent}");
+        }
+        charged("plain", &world, &got, cost(vendor)).await;
+    }
+}
+
+#[tokio::test]
+async fn r78_a_stream_of_either_vendor_and_its_charge() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for vendor in [Op::Chat, Op::Messages] {
+        says(
+            &world,
+            Reply::stream(events(vendor, &["раз ", "два"], 9, 2)),
+        );
+        let got = ask(
+            &world,
+            &key,
+            json!({ "model": vendor.model(), "stream": true }),
+        )
+        .await;
+        assert!(!got.failed && !got.text().contains("[DONE]"));
+        let told = told(&got);
+        let end = last("stream", &told);
+        assert_eq!(end["type"], "response.completed");
+        let response = &end["response"];
+        assert_eq!(response["output"][0]["content"][0]["text"], "раз два");
+        let number = got.number().replace('-', "");
+        assert_eq!(response["id"], format!("resp_{number}"));
+        let deltas: String = told
+            .iter()
+            .filter(|event| event["type"] == "response.output_text.delta")
+            .map(|event| event["delta"].as_str().unwrap())
+            .collect();
+        assert_eq!(deltas, "раз два");
+        charged("stream", &world, &got, cost(vendor)).await;
+    }
+}
+
+#[tokio::test]
+async fn r97_r98_r99_a_coding_tools_calls_go_there_and_back() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let tools = json!([
+        { "type": "function", "name": "exec", "parameters": { "type": "object", "properties": {} }, "strict": false },
+        { "type": "custom", "name": "apply_patch", "format": { "type": "grammar", "syntax": "lark", "definition": "x" } },
+        { "type": "namespace", "name": "agents", "description": "Others.", "tools": [
+            { "type": "function", "name": "ask", "parameters": null }] },
+        { "type": "web_search" }
+    ]);
+    let call = |index: u64, id: &str, name: &str, arguments: &str| {
+        let call = json!({ "index": index, "id": id, "type": "function",
+            "function": { "name": name, "arguments": arguments } });
+        let choice =
+            json!({ "index": 0, "delta": { "tool_calls": [call] }, "finish_reason": null });
+        format!(
+            "data: {}\n\n",
+            json!({ "id": "c", "model": "v", "choices": [choice] })
+        )
+    };
+    let mut stream = vec![
+        call(0, "a", "exec", "{\"cmd\":\"ls\"}"),
+        call(1, "b", "apply_patch", "{\"input\":\"*** Begin\"}"),
+        call(2, "c", "agents__ask", "{}"),
+    ];
+    stream.extend(events(Op::Chat, &[], 9, 2));
+    says(&world, Reply::stream(stream));
+    let body = json!({ "model": "chat", "stream": true, "tools": tools, "tool_choice": "auto",
+        "parallel_tool_calls": true, "client_metadata": { "session": "x" }, "include": ["reasoning.encrypted_content"] });
+    let got = ask(&world, &key, body.clone()).await;
+    let end = last("calls", &told(&got));
+    let output = end["response"]["output"].as_array().unwrap().clone();
+    assert_eq!(output.len(), 3, "{end}");
+    assert_eq!(output[0]["name"], "exec");
+    assert_eq!(
+        (&output[1]["type"], &output[1]["input"]),
+        (&json!("custom_tool_call"), &json!("*** Begin"))
+    );
+    assert_eq!(
+        (&output[2]["namespace"], &output[2]["name"]),
+        (&json!("agents"), &json!("ask"))
+    );
+    assert_eq!(end["response"]["tools"].as_array().unwrap().len(), 3);
+    let sent = world.vendor.received().pop().unwrap().json();
+    assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
+    charged("calls", &world, &got, cost(Op::Chat)).await;
+
+    // R55: the items go back as they are, with what came of them.
+    let mut input = vec![json!({ "role": "user", "content": "x" })];
+    input.extend(output);
+    for (kind, id) in [("function", "a"), ("custom_tool", "b"), ("function", "c")] {
+        input.push(json!({ "type": format!("{kind}_call_output"), "call_id": id, "output": "ok" }));
+    }
+    for vendor in [Op::Chat, Op::Messages] {
+        says(&world, Reply::stream(events(vendor, &["да"], 9, 2)));
+        let next = with(
+            body.clone(),
+            json!({ "model": vendor.model(), "input": input }),
+        );
+        let got = ask(&world, &key, next).await;
+        assert_eq!(
+            last("next", &told(&got))["type"],
+            "response.completed",
+            "{}",
+            got.text()
+        );
+        let sent = world.vendor.received().pop().unwrap().json();
+        let turns = sent["messages"].as_array().unwrap();
+        match vendor {
+            Op::Chat => {
+                assert_eq!(turns[1]["tool_calls"].as_array().unwrap().len(), 3);
+                assert_eq!(turns.len(), 5);
+                let name = &turns[1]["tool_calls"][2]["function"]["name"];
+                assert_eq!(name, "agents__ask");
+            }
+            Op::Messages => {
+                assert_eq!(turns.len(), 3);
+                assert_eq!(turns[1]["content"][1]["input"]["input"], "*** Begin");
+                assert_eq!(turns[2]["content"][2]["tool_use_id"], "c");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn r89_a_vendor_that_breaks_never_completes_a_response() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for vendor in [Op::Chat, Op::Messages] {
+        let mut cut = events(vendor, &["раз ", "два"], 9, 2);
+        cut.truncate(if vendor == Op::Chat { 2 } else { 4 });
+        says(&world, Reply::stream(cut).cut());
+        let got = ask(
+            &world,
+            &key,
+            json!({ "model": vendor.model(), "stream": true }),
+        )
+        .await;
+        let told = told(&got);
+        let end = last("cut", &told);
+        assert_eq!(end["type"], "response.failed");
+        assert_eq!(told[told.len() - 2]["type"], "error");
+        let number = got.number();
+        assert_eq!(
+            end["response"]["id"],
+            format!("resp_{}", number.replace('-', ""))
+        );
+        assert_eq!(end["response"]["id"], told[0]["response"]["id"]);
+        let message = end["response"]["error"]["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("({number})")), "{message}");
+        assert!(!got.text().contains("response.completed"));
+    }
+}
+
+#[tokio::test]
+async fn r27_r44_what_a_vendor_could_not_be_told_is_refused_before_it_is_asked() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let arguments =
+        json!([{ "type": "function_call", "call_id": "a", "name": "f", "arguments": "{" }]);
+    for (fields, field) in [
+        (json!({ "input": arguments }), "input[0].arguments"),
+        (json!({ "of_tomorrow": 1 }), "of_tomorrow"),
+        (json!({ "top_logprobs": 3 }), "top_logprobs"),
+    ] {
+        let before = world.vendor.received().len();
+        let got = ask(&world, &key, with(json!({ "model": "messages" }), fields)).await;
+        assert_eq!(got.status, 400, "{}", got.text());
+        let message = got.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(&format!("«{field}»")), "{message}");
+        assert_eq!(world.vendor.received().len(), before);
+        assert_eq!(micro(&world.account(&key).await["held_rub"]), 0);
+    }
+}
+
+fn response(text: &str) -> Value {
+    json!({ "id": "resp_v", "object": "response", "status": "completed", "model": "vendor-chat-1", "error": null,
+        "output": [
+            { "type": "reasoning", "id": "rs_v", "summary": [{ "type": "summary_text", "text": "хм" }], "encrypted_content": "gAAA" },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": text, "annotations": [] }] }],
+        "usage": { "input_tokens": 9, "input_tokens_details": { "cached_tokens": 3, "cache_write_tokens": 2 },
+            "output_tokens": 5, "output_tokens_details": { "reasoning_tokens": 1 }, "total_tokens": 14 } })
+}
+
+/// At the prices of the model `chat`: 4 fresh tokens, 3 cached, 2 written, 5 out.
+const COST: i64 = 4 * 100 + 3 * 10 + 2 * 50 + 5 * 200;
+
+fn text_of(caller: Op, answer: &Value) -> Value {
+    match caller {
+        Op::Chat => answer["choices"][0]["message"]["content"].clone(),
+        Op::Messages => answer["content"][0]["text"].clone(),
+    }
+}
+
+#[tokio::test]
+async fn r59_r76_other_callers_of_a_responses_vendor() {
+    let world = responses_vendor().await;
+    let key = world.key().await;
+    for caller in [Op::Chat, Op::Messages] {
+        says(&world, Reply::json(200, &response("да")));
+        let body = with(caller.body("привет"), json!({ "model": "chat" }));
+        let got = caller.call(&world, &key, &body).await;
+        assert_eq!(got.status, 200, "{}", got.text());
+        assert_eq!(text_of(caller, &got.json()), "да");
+        charged("plain", &world, &got, COST).await;
+        let received = world.vendor.received().pop().unwrap();
+        let sent = received.json();
+        assert_eq!(
+            (&sent["model"], &sent["store"]),
+            (&json!("vendor-chat-1"), &json!(false))
+        );
+        assert_eq!(sent["input"][0]["content"][0]["text"], "привет");
+        assert_eq!(sent["max_output_tokens"], 100);
+
+        let created = json!({ "type": "response.created", "response": with(response("да"), json!({ "output": [], "usage": null })) });
+        let delta = json!({ "type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": "да" });
+        let done = json!({ "type": "response.completed", "response": response("да") });
+        let stream = [created, delta, done].map(|event| format!("data: {event}\n\n"));
+        says(&world, Reply::stream(stream));
+        let body = with(body, json!({ "stream": true }));
+        let got = caller.call(&world, &key, &body).await;
+        let text: String = told(&got)
+            .iter()
+            .filter_map(|data| {
+                let text = data["choices"][0]["delta"]["content"].as_str();
+                text.or(data["delta"]["text"].as_str()).map(str::to_owned)
+            })
+            .collect();
+        assert_eq!(text, "да", "{}", got.text());
+        let end = ["data: [DONE]", "\"message_stop\"}"][usize::from(caller == Op::Messages)];
+        assert!(got.text().trim_end().ends_with(end), "{}", got.text());
+        charged("stream", &world, &got, COST).await;
+    }
+}
+
+#[tokio::test]
+async fn r62_a_low_ceiling_is_sent_and_held_as_16() {
+    let world = responses_vendor().await;
+    let key = world.key().await;
+    says(&world, Reply::json(200, &response("да")));
+    for caller in [Op::Chat, Op::Messages] {
+        let body = with(
+            caller.body("x"),
+            json!({ "model": "chat", "max_tokens": 1 }),
+        );
+        let got = caller.call(&world, &key, &body).await;
+        assert_eq!(got.status, 200, "{}", got.text());
+        let sent = world.vendor.received().pop().unwrap().json();
+        assert_eq!(sent["max_output_tokens"], 16);
+        charged("low", &world, &got, COST).await;
+    }
+}
+
+#[tokio::test]
+async fn r87_a_responses_vendor_that_fails_midway_fails_for_every_caller() {
+    let world = responses_vendor().await;
+    let key = world.key().await;
+    let created = json!({ "type": "response.created", "response": { "id": "resp_v", "model": "v", "output": [], "usage": null } });
+    let delta = json!({ "type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "да" });
+    let failed = json!({ "type": "response.failed", "response": { "id": "resp_v", "status": "failed", "output": [],
+        "error": { "code": "server_error", "message": "x" }, "usage": null } });
+    let stream = [created, delta, failed].map(|event| format!("data: {event}\n\n"));
+    says(&world, Reply::stream(stream));
+    for caller in [Op::Chat, Op::Messages] {
+        let body = with(caller.body("x"), json!({ "model": "chat", "stream": true }));
+        let got = caller.call(&world, &key, &body).await;
+        let text = got.text();
+        assert!(
+            text.contains("да") && text.contains(&got.number()),
+            "{text}"
+        );
+        assert!(
+            !text.contains("[DONE]") && !text.contains("message_stop"),
+            "{text}"
+        );
+    }
+}
+
+/// Recordings of a format with this ending, those of errors left out.
+fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let is_error = name.contains("error-") || name.contains("failed-");
+        if name.starts_with(format) && name.ends_with(ending) && !is_error {
+            found.push((name, fs::read_to_string(entry.path()).unwrap()));
+        }
+    }
+    assert!(found.len() >= 3, "{format}{ending}: {}", found.len());
+    found
+}
+
+#[tokio::test]
+async fn recordings_of_the_others_end_as_whole_responses_with_a_charge() {
+    let world = World::start().await;
+    let key = world.key_with("rich", "1000000", json!({})).await;
+    for vendor in [Op::Chat, Op::Messages] {
+        for (name, said) in recorded(&format!("{}-", vendor.model()), ".sse") {
+            let step = Step::Send(said.clone().into());
+            says(&world, Reply::raw(200, "text/event-stream", vec![step]));
+            let input = "слово ".repeat(20_000);
+            let got = ask(
+                &world,
+                &key,
+                json!({ "model": vendor.model(), "stream": true, "input": input }),
+            )
+            .await;
+            let end = last(&name, &told(&got));
+            let response = &end["response"];
+            if said.contains("\"error\"") && end["type"] == "response.failed" {
+                continue;
+            }
+            assert!(
+                matches!(
+                    response["status"].as_str(),
+                    Some("completed" | "incomplete")
+                ),
+                "{name}: {end}"
+            );
+            assert!(!response["output"].as_array().unwrap().is_empty(), "{name}");
+            let receipt = world.receipt(&got.number()).await;
+            let usage = &response["usage"];
+            let (input, details) = (
+                usage["input_tokens"].as_i64().unwrap(),
+                &usage["input_tokens_details"],
+            );
+            let cached = details["cached_tokens"].as_i64().unwrap();
+            let written = details["cache_write_tokens"].as_i64().unwrap();
+            let output = usage["output_tokens"].as_i64().unwrap();
+            let rate = if vendor == Op::Chat { 1 } else { 10 };
+            let cost = rate
+                * ((input - cached - written) * 100 + cached * 10 + written * 50 + output * 200);
+            if receipt["estimated"] == false {
+                assert_eq!(
+                    micro(&receipt["charged_rub"]),
+                    cost,
+                    "{name}: {receipt} {usage}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost() {
+    let world = responses_vendor().await;
+    let key = world.key_with("rich", "1000000", json!({})).await;
+    for (name, said) in recorded("responses-", ".sse") {
+        let mut charges = Vec::new();
+        for caller in [Op::Chat, Op::Messages] {
+            let step = Step::Send(said.clone().into());
+            says(&world, Reply::raw(200, "text/event-stream", vec![step]));
+            let text = "слово ".repeat(20_000);
+            let body = with(
+                caller.body(&text),
+                json!({ "model": "chat", "stream": true, "max_tokens": 3000 }),
+            );
+            let got = caller.call(&world, &key, &body).await;
+            let text = got.text();
+            let end = ["data: [DONE]", "\"message_stop\"}"][usize::from(caller == Op::Messages)];
+            assert!(text.trim_end().ends_with(end), "{name}: {text}");
+            let receipt = world.receipt(&got.number()).await;
+            charges.push(micro(&receipt["charged_rub"]));
+        }
+        assert!(
+            charges[0] == charges[1] && charges[0] > 0,
+            "{name}: {charges:?}"
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! docs/prices.md: sound and images of chat completions, where the model prices them.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    checks::{INVALID, micro, refused, refuses},
+    harness::{Setup, with},
+    ops::Op,
+    replies::answer,
+};
+
+/// A million tokens of sound cost 3200 and 6400 ₽, of images that are made 3000 ₽.
+fn priced() -> Setup {
+    Setup::default().edit(
+        "cache_write = \"0.5\" }",
+        "cache_write = \"0.5\", input_audio = \"32\", output_audio = \"64\", output_image = \"30\" }",
+    )
+}
+
+/// A WAV file of silence: 24 kHz, 16 bits, 100 ms.
+fn sound() -> String {
+    // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 of both parts
+    // stands one behind the other.
+    let head = "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA";
+    format!("{head}{}", "A".repeat(4797 / 3 * 4))
+}
+
+fn heard(data: &str) -> Value {
+    with(
+        Op::Chat.body(""),
+        json!({ "messages": [{ "role": "user", "content": [
+            { "type": "text", "text": "что здесь?" },
+            { "type": "input_audio", "input_audio": { "data": data, "format": "wav" } } ] }] }),
+    )
+}
+
+fn spoken(modality: &str) -> Value {
+    with(
+        Op::Chat.body("x"),
+        json!({ "modalities": ["text", modality] }),
+    )
+}
+
+const INPUT_AUDIO: &str = "messages[0].content[1].input_audio";
+
+#[tokio::test]
+async fn what_has_no_price_is_refused_by_its_name() {
+    refuses(Op::Chat, INPUT_AUDIO, [heard(&sound()), heard("AAAA")]).await;
+    let voice = json!({ "audio": { "voice": "alloy", "format": "wav" } });
+    refuses(Op::Chat, "audio", [with(Op::Chat.body("x"), voice)]).await;
+    refuses(
+        Op::Chat,
+        "modalities[1]",
+        [spoken("audio"), spoken("image"), spoken("video")],
+    )
+    .await;
+    let search = json!({ "web_search_options": {} });
+    refuses(
+        Op::Chat,
+        "web_search_options",
+        [with(Op::Chat.body("x"), search)],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_has_a_price_goes_through_as_it_is_and_costs_that() {
+    let world = priced().start().await;
+    let key = world.key().await;
+    let used = json!({ "prompt_tokens": 13, "completion_tokens": 60,
+        "prompt_tokens_details": { "audio_tokens": 1 },
+        "completion_tokens_details": { "audio_tokens": 40, "image_tokens": 5 } });
+    let classes = json!({ "input_audio": 1, "output_audio": 40, "output_image": 5 });
+    for body in [heard(&sound()), spoken("audio"), spoken("image")] {
+        let said = answer(Op::Chat, "да", &used);
+        world.vendor.script(move |_| Reply::json(200, &said));
+        let answer = world.chat(&key, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let sent = world.vendor.received().pop().unwrap().json();
+        for field in ["messages", "modalities"] {
+            assert_eq!(sent.get(field), body.get(field));
+        }
+        let receipt = world.receipt(&answer.number()).await;
+        assert_eq!(receipt["usage"]["classes"], classes, "{receipt}");
+        assert_eq!(receipt.get("unpriced"), None, "{receipt}");
+        assert!(
+            micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
+            "{receipt}"
+        );
+        let rate = |class: &str| micro(&receipt["price"][class]);
+        let four = 12 * rate("input") + 15 * rate("output");
+        let sum = four + 3_200_000_000 + 40 * 6_400_000_000 + 5 * 3_000_000_000;
+        assert_eq!(
+            micro(&receipt["charged_rub"]),
+            (sum + 999_999) / 1_000_000,
+            "{receipt}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sound_of_which_nobody_can_say_how_long_it_is_is_refused() {
+    let world = priced().start().await;
+    let key = world.key().await;
+    for (data, field) in [
+        ("AAAA", "data"),
+        ("https://host/a.wav", "data"),
+        ("//uQZAAA", "format"),
+    ] {
+        let answer = world.chat(&key, &heard(data)).await;
+        let text = refused(data, &answer, 400, INVALID, "");
+        assert!(text.contains(&format!("«{INPUT_AUDIO}.{field}»")), "{text}");
+    }
+    assert!(world.vendor.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_vendor_of_messages_is_sent_no_sound_whatever_it_costs() {
+    let world = Setup::default()
+        .edit(
+            "cache_write = \"5\" }",
+            "cache_write = \"5\", input_audio = \"32\", output_audio = \"64\" }",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    let model = Op::Messages.body("x")["model"].clone();
+    for (body, field) in [
+        (heard(&sound()), INPUT_AUDIO),
+        (spoken("audio"), "modalities[1]"),
+    ] {
+        let answer = world
+            .chat(&key, &with(body, json!({ "model": model })))
+            .await;
+        let text = refused(field, &answer, 400, INVALID, "");
+        assert!(text.contains(&format!("«{field}»")), "{text}");
+    }
+    let body = with(heard(&sound()), json!({ "model": model, "max_tokens": 9 }));
+    let answer = world.messages(&key, &body).await;
+    let text = refused("messages", &answer, 400, INVALID, "");
+    assert!(text.contains(&format!("«{INPUT_AUDIO}»")), "{text}");
+    assert!(world.vendor.received().is_empty());
+}

@@ -1,0 +1,87 @@
+// The official `openai` package's Responses against a vendor of that format, or of that of MODEL.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import OpenAI from "openai";
+import { Key, NUMBER, URL } from "./gateway.mjs";
+
+const model = process.env.MODEL ?? "demo-responses";
+const WEATHER = {
+  type: "function",
+  name: "get_weather",
+  description: "Погода в городе",
+  strict: false,
+  parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+};
+const CUT = "vendor-cut: " + "обрыв на полуслове ".repeat(8);
+
+async function client() {
+  const key = await Key.create();
+  return new OpenAI({ apiKey: key.secret, baseURL: `${URL}/v1`, maxRetries: 0 });
+}
+
+async function gathered(events) {
+  const types = [];
+  for await (const event of events) types.push(event.type);
+  return types;
+}
+
+test("the streaming helper gathers the plain answer", async () => {
+  const asker = await client();
+  const request = { model, input: "Расскажи, как сложить печь", max_output_tokens: 500 };
+  const plain = await asker.responses.create(request);
+  assert.equal(plain.output_text, "Вы написали: Расскажи, как сложить печь");
+  const stream = asker.responses.stream(request);
+  const types = await gathered(stream);
+  assert.deepEqual([types.at(0), types.at(-1)], ["response.created", "response.completed"]);
+  const final = await stream.finalResponse();
+  assert.deepEqual([final.output_text, final.usage], [plain.output_text, plain.usage]);
+});
+
+for (const [text, count] of [["Погода?", 1], ["parallel: погода?", 2]]) {
+  test(`tools are called and their results read: ${count}`, async () => {
+    const asker = await client();
+    for (const streamed of [false, true]) {
+      const answered = async (input) => {
+        const request = { model, input, tools: [WEATHER], max_output_tokens: 500 };
+        if (!streamed) return asker.responses.create(request);
+        const stream = asker.responses.stream(request);
+        await gathered(stream);
+        return stream.finalResponse();
+      };
+      const turns = [{ role: "user", content: text }];
+      const { output } = await answered(turns);
+      assert.equal(new Set(output.map((call) => call.call_id)).size, count);
+      for (const call of output) assert.deepEqual(JSON.parse(call.arguments), { city: "Москва" });
+      const results = output.map(({ call_id }) => ({ type: "function_call_output", call_id, output: "+7 и снег" }));
+      const final = await answered([...turns, ...output, ...results]);
+      assert.match(final.output_text, /\+7 и снег/);
+    }
+  });
+}
+
+test("what points at something kept is 400 and named", async () => {
+  const asker = await client();
+  for (const fields of [{ previous_response_id: "resp_1" }, { store: true }, { background: true }]) {
+    await assert.rejects(asker.responses.create({ model, input: "Привет", ...fields }), (error) => {
+      assert.deepEqual([error.status, error.code], [400, "state_unsupported"]);
+      assert.match(error.message, new RegExp(`«${Object.keys(fields)[0]}»`));
+      return true;
+    });
+  }
+});
+
+test("a cut stream does not look whole, and says its number", async () => {
+  const asker = await client();
+  const streams = [
+    async () => gathered(asker.responses.stream({ model, input: CUT })),
+    async () => gathered(await asker.responses.create({ model, input: CUT, stream: true })),
+  ];
+  for (const stream of streams) {
+    await assert.rejects(stream, (error) => {
+      assert.ok(error instanceof OpenAI.APIError, error);
+      assert.match(error.message, NUMBER);
+      return true;
+    });
+  }
+});
