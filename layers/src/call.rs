@@ -7,13 +7,14 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-pub use crate::{format::Format, segments::Segments};
 use crate::{
+    endpoint::Endpoint,
     model::{Model, ModelKind, Route},
     price::{Asked, Class, Label, PriceList, Unpriced},
     session::SessionId,
     usage::Meter,
 };
+pub use crate::{format::Format, segments::Segments};
 
 /// A request whose fields have been checked, with its bytes as the client sent them.
 #[derive(Clone, Debug)]
@@ -43,6 +44,19 @@ pub struct Call {
     pub spans: Spans,
     /// The session that the client named.
     pub session: Option<SessionId>,
+}
+
+impl Call {
+    /// Where it came in.
+    #[must_use]
+    pub const fn endpoint(&self) -> Endpoint {
+        match (self.kind, self.format) {
+            (ModelKind::Embedding, _) => Endpoint::Embeddings,
+            (ModelKind::Chat, Format::Chat) => Endpoint::ChatCompletions,
+            (ModelKind::Chat, Format::Messages) => Endpoint::Messages,
+            (ModelKind::Chat, Format::Responses) => Endpoint::Responses,
+        }
+    }
 }
 
 /// Input by what it weighs. Text is counted in UTF-8 bytes after JSON decoding.

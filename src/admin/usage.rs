@@ -1,9 +1,10 @@
-//! What was used and charged in a time: receipts added up by account, key, model, session or day.
+//! What was used and charged in a time: receipts added up by account, key, model, session, endpoint or day.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::{
+    endpoint::{Endpoint, EndpointError},
     key::{AccountId, KeyId},
     reserve::ledger::{BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
     session::SessionId,
@@ -41,6 +42,7 @@ struct UsageQuery {
     key: Option<KeyId>,
     model: Option<String>,
     session: Option<SessionId>,
+    endpoint: Option<Endpoint>,
     since_ms: Option<u64>,
     until_ms: Option<u64>,
     group: Vec<Group>,
@@ -55,14 +57,16 @@ enum Group {
     Model,
     /// Without a word where the caller named none.
     Session,
+    /// Without a word where the receipt does not say it.
+    Endpoint,
     Day,
 }
 
 impl UsageQuery {
-    /// Reads the parameters `account`, `key`, `model`, `session`, `since`, `until` and `group`.
+    /// Reads the parameters `account`, `key`, `model`, `session`, `endpoint`, `since`, `until` and `group`.
     fn parse(query: Option<&str>) -> Result<Self, Refusal> {
         const KNOWN: &[&str] = &[
-            "account", "key", "model", "session", "since", "until", "group",
+            "account", "key", "model", "session", "endpoint", "since", "until", "group",
         ];
         let mut query = Query::parse(query, KNOWN)?;
         let wish = Self {
@@ -70,6 +74,7 @@ impl UsageQuery {
             key: query.optional("key", query::id)?,
             model: query.optional("model", |text| Ok(text.to_owned()))?,
             session: query.optional("session", query::id)?,
+            endpoint: query.optional("endpoint", endpoint)?,
             since_ms: query.optional("since", query::time)?,
             until_ms: query.optional("until", query::time)?,
             group: query
@@ -164,7 +169,13 @@ impl UsageQuery {
                 .as_ref()
                 .is_none_or(|model| *model == receipt.item.model)
             && (self.session.is_none() || self.session == receipt.item.session)
+            && (self.endpoint.is_none() || self.endpoint == receipt.item.endpoint)
     }
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    text.parse()
+        .map_err(|error: EndpointError| error.to_string())
 }
 
 fn groups(text: &str) -> Result<Vec<Group>, String> {
@@ -175,10 +186,11 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
             "key" => Group::Key,
             "model" => Group::Model,
             "session" => Group::Session,
+            "endpoint" => Group::Endpoint,
             "day" => Group::Day,
             _ => {
                 return Err(
-                    "must be words out of account, key, model, session, day, with commas between"
+                    "must be words out of account, key, model, session, endpoint, day, with commas between"
                         .into(),
                 );
             }
@@ -243,6 +255,12 @@ impl Report {
                 Group::Key => receipt.key.to_string(),
                 Group::Model => receipt.item.model.clone(),
                 Group::Session => receipt.item.session.as_deref().unwrap_or_default().into(),
+                Group::Endpoint => receipt
+                    .item
+                    .endpoint
+                    .map(Endpoint::as_str)
+                    .unwrap_or_default()
+                    .into(),
                 Group::Day => day(receipt.at_ms),
             };
             (*group, word)
@@ -299,6 +317,9 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         /// Null where none was named.
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Option<&'a str>>,
+        /// Null where it is not known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         day: Option<&'a str>,
         #[serde(flatten)]
@@ -317,6 +338,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
                 Group::Key => row.key = Some(word),
                 Group::Model => row.model = Some(word),
                 Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
+                Group::Endpoint => row.endpoint = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Day => row.day = Some(word),
             }
         }
@@ -365,11 +387,15 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, model, session, day",
+                "group: must be words out of account, key, model, session, endpoint, day",
             ),
             ("group=day,", "group: must be words"),
             ("group=day,day", "group: has day twice"),
             ("account=a/b", "account: an id is"),
+            (
+                "endpoint=/v1/messages",
+                "endpoint: must be one of chat/completions, messages,",
+            ),
             ("since=31.01.2026", "since: must be a date"),
             (
                 "since=2026-02-01&until=2026-02-01",

@@ -219,7 +219,7 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// Add up what was used and charged, by account, key, model, session or day
+    /// Add up what was used and charged, by account, key, model, session, endpoint or day
     ///
     /// Of calls that were charged, from the first one to now unless --since and --until say otherwise; what is
     /// counted as of a day was charged on that day, in UTC.
@@ -554,8 +554,8 @@ mod tests {
              --no-tokens-per-minute",
             "tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91",
             "tollgate usage",
-            "tollgate usage --account acme --key k1 --model m --session s-1 --since 2026-01-31 \
-             --until 2026-02-01T00:00:00Z --by day,account,key,session,model --format csv",
+            "tollgate usage --account acme --key k1 --model m --session s-1 --endpoint messages --since 2026-01-31 \
+             --until 2026-02-01T00:00:00Z --by day,account,key,session,endpoint,model --format csv",
             "tollgate usage --json",
             "tollgate export",
             "tollgate export --account acme --output f --json",

@@ -17,6 +17,7 @@ const CALL: &[Cell] = &[
     Cell::text("account", "/account"),
     Cell::text("key", "/key"),
     Cell::text("session", "/session"),
+    Cell::text("endpoint", "/endpoint"),
     Cell::text("model", "/model"),
     Cell::text("vendor", "/vendor"),
     Cell::text("end", "/end"),

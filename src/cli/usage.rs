@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use http::Method;
 use serde_json::Value;
 use tollgate_layers::{
+    endpoint::Endpoint,
     key::{AccountId, KeyId},
     session::SessionId,
 };
@@ -32,6 +33,9 @@ pub(super) struct UsageQuery {
     /// Of this session only, as its caller named it
     #[arg(long)]
     session: Option<SessionId>,
+    /// Of calls of this endpoint only: chat/completions, messages, responses or embeddings
+    #[arg(long)]
+    endpoint: Option<Endpoint>,
     /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; by default from the first call
     #[arg(long, value_name = "DATE", value_parser = time)]
     since: Option<String>,
@@ -62,6 +66,8 @@ enum By {
     Model,
     /// The session that the caller named
     Session,
+    /// The endpoint that was called
+    Endpoint,
     /// The day, in UTC
     Day,
 }
@@ -133,6 +139,7 @@ impl UsageQuery {
             ("key", self.key.as_ref().map(ToString::to_string)),
             ("model", self.model.clone()),
             ("session", self.session.as_ref().map(ToString::to_string)),
+            ("endpoint", self.endpoint.as_ref().map(ToString::to_string)),
             ("since", self.since.clone()),
             ("until", self.until.clone()),
         ] {
@@ -151,6 +158,7 @@ impl By {
             Self::Key => "key",
             Self::Model => "model",
             Self::Session => "session",
+            Self::Endpoint => "endpoint",
             Self::Day => "day",
         }
     }
@@ -161,6 +169,7 @@ impl By {
             Self::Key => Cell::text("key", "/key"),
             Self::Model => Cell::text("model", "/model"),
             Self::Session => Cell::text("session", "/session"),
+            Self::Endpoint => Cell::text("endpoint", "/endpoint"),
             Self::Day => Cell::text("day (UTC)", "/day"),
         };
         // Empty in the row of the total.
@@ -194,10 +203,12 @@ fn text(by: &[By], answer: &Value) -> String {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
     }
-    // Not as empty as the row of the total: calls that named none.
+    // Not as empty as the row of the total: calls that named no session, or of which nothing is known.
     for row in &mut rows {
-        if let Some(session) = row.get_mut("session").filter(|session| session.is_null()) {
-            *session = "-".into();
+        for word in by {
+            if let Some(word) = row.get_mut(word.name()).filter(|word| word.is_null()) {
+                *word = "-".into();
+            }
         }
     }
     let mut total = answer.get("total").cloned().unwrap_or_default();
@@ -280,27 +291,31 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_session_have_a_row_of_their_own() {
-        let row = |session: Value, calls: u64| json!({"session": session, "calls": calls});
-        let answer = json!({
-            "rows": [row(Value::Null, 2), row("s-1".into(), 3)], "total": {"calls": 5},
-        });
-        let begins = |text: &str| {
-            let lines = text.lines().map(|line| line[..14].trim_end().to_owned());
-            lines.collect::<Vec<_>>()
-        };
-        assert_eq!(
-            begins(&text(&[By::Session], &answer)),
-            [
-                "SESSION  CALLS",
-                "-            2",
-                "s-1          3",
-                "total        5"
-            ]
-        );
-        let csv = csv(&[By::Session], &answer);
-        let lines: Vec<_> = csv.lines().skip(1).collect();
-        assert_eq!(lines, [",2,,,,,,,", "s-1,3,,,,,,,"]);
+    fn calls_without_a_session_or_an_endpoint_have_a_row_of_their_own() {
+        let row = |word: &str, of: Value, calls: u64| json!({word: of, "calls": calls});
+        for (by, head) in [
+            (By::Session, "SESSION   CALLS"),
+            (By::Endpoint, "ENDPOINT  CALLS"),
+        ] {
+            let name = by.name();
+            let answer = json!({
+                "rows": [row(name, Value::Null, 2), row(name, "messages".into(), 3)], "total": {"calls": 5},
+            });
+            let text = text(&[by], &answer);
+            let begins: Vec<&str> = text.lines().map(|line| line[..15].trim_end()).collect();
+            assert_eq!(
+                begins,
+                [
+                    head,
+                    "-             2",
+                    "messages      3",
+                    "total         5"
+                ]
+            );
+            let csv = csv(&[by], &answer);
+            let lines: Vec<_> = csv.lines().skip(1).collect();
+            assert_eq!(lines, [",2,,,,,,,", "messages,3,,,,,,,"]);
+        }
     }
 
     #[test]
@@ -346,6 +361,7 @@ mod tests {
             key: None,
             model: Some("m 1&2".into()),
             session: Some("s-1".parse().unwrap()),
+            endpoint: Some(Endpoint::ChatCompletions),
             since: Some("2026-01-31T00:00:00+03:00".into()),
             until: None,
             by: vec![By::Day, By::Key],
@@ -353,7 +369,7 @@ mod tests {
         };
         assert_eq!(
             wish.path(),
-            "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&session=s-1&since=2026-01-31T00%3A00%3A00%2B03%3A00"
+            "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&session=s-1&endpoint=chat%2Fcompletions&since=2026-01-31T00%3A00%3A00%2B03%3A00"
         );
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tollgate_layers::{
     Error,
     body::AnswerBody,
+    endpoint::Endpoint,
     error::Problem,
     facts::{Caller, RequestNumber},
     key::KeyRecord,
@@ -102,6 +103,9 @@ struct ReceiptJson<'a> {
     loss_rub: MicroRub,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionId>,
+    /// Missing where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<Endpoint>,
 }
 
 impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
@@ -124,6 +128,7 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
             charged_rub: receipt.charged_rub,
             loss_rub: receipt.loss_rub,
             session: item.session.as_ref(),
+            endpoint: item.endpoint,
         }
     }
 }

@@ -177,7 +177,7 @@ async fn two_versions_hold_and_charge_side_by_side_and_the_books_add_up() {
             receipt["usage"],
             json!({ "input": 40, "cached_input": 30, "cache_write": 0, "output": 10 })
         );
-        for field in ["unpriced", "vendor_cost_rub", "margin_rub"] {
+        for field in ["unpriced", "vendor_cost_rub", "margin_rub", "endpoint"] {
             assert_eq!(receipt.get(field), None, "{receipt}");
         }
     }
@@ -234,11 +234,23 @@ async fn two_versions_hold_and_charge_side_by_side_and_the_books_add_up() {
         ),
         (&json!(4), &json!(2))
     );
+    // Where the other gateway's calls came in nobody knows.
+    let args = ["usage", "--by", "endpoint", "--format", "csv"];
+    let csv = said(&tollgate(&world, &args, "").await, 0);
+    let rows: Vec<_> = csv
+        .lines()
+        .map(|line| &line[..line.find(",").unwrap() + 2])
+        .collect();
+    assert_eq!(
+        rows,
+        ["endpoint,c", ",2", "chat/completions,1", "messages,1"]
+    );
     let audited = said(&tollgate(&world, &["audit"], "").await, 0);
     assert!(audited.starts_with("ok: "), "{audited}");
 }
 
-/// The usual gateway, and no price beside the four rates: what it writes is what that release wrote.
+/// The usual gateway, and no price beside the four rates: what it writes is what that release wrote, and where the call
+/// came in.
 #[tokio::test]
 async fn a_model_with_four_rates_leaves_the_receipts_of_the_release_before_classes() {
     let redis = RedisServer::start().await;
@@ -254,6 +266,7 @@ async fn a_model_with_four_rates_leaves_the_receipts_of_the_release_before_class
         [
             "bounded",
             "end",
+            "endpoint",
             "estimated",
             "model",
             "price",

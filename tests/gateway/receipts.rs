@@ -42,6 +42,7 @@ async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
                 "charged_rub",
                 "cost_rub",
                 "end",
+                "endpoint",
                 "estimated",
                 "held_rub",
                 "loss_rub",
@@ -61,6 +62,10 @@ async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
         assert_eq!(own["number"], answer.number());
         assert_eq!(own["model"], op.model());
         assert_eq!(own["end"], "finished");
+        assert_eq!(
+            format!("/v1/{}", own["endpoint"].as_str().unwrap()),
+            op.path()
+        );
         // 9 in, 3 out.
         let charged = match op {
             Op::Chat => "0.0015",

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checks::micro,
-    harness::{ADMIN_KEY, Key, RedisServer, Setup, World},
+    harness::{ADMIN_KEY, Key, RedisServer, Setup, World, request},
     ledger::folder,
     ops::{BOTH, Op},
     replies::Running,
@@ -196,6 +196,11 @@ async fn usage_can_be_asked_of_an_account_a_key_a_model_and_a_time() {
         ),
         ("group=week", 400, "group: must be words"),
         ("session=a%20b", 400, "session: an id is"),
+        (
+            "endpoint=chat",
+            400,
+            "endpoint: must be one of chat/completions,",
+        ),
         ("since=yesterday", 400, "since: must be a date"),
         (
             "since=2026-01-31&until=2026-01-31",
@@ -312,6 +317,90 @@ async fn usage_is_added_up_by_session() {
         let export = said(&tollgate(&world, &["export"], "").await, 0);
         let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
         assert!(said(&audited, 0).starts_with("ok: 2 accounts"), "{ledger}");
+    }
+}
+
+/// In each ledger, and whatever format the vendor speaks: it is the caller's that counts.
+#[tokio::test]
+async fn usage_is_added_up_by_endpoint() {
+    const MODEL: &str = "[[model]]\nid = \"chat\"";
+    let vectors = format!(
+        "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
+         usdt_mtok = {{ input = \"0.2\" }}\nroutes = [ {{ vendor = \"chat-vendor\", model = \"vectors-1\" }} ]\n{MODEL}"
+    );
+    let (server, folder) = (RedisServer::start().await, folder());
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &file, &server.url()] {
+        let setup = Setup::default().ledger(ledger).edit(MODEL, &vectors);
+        let world = setup.start().await;
+        let key = world.key_with("acme", "1000", json!({})).await;
+        let mut receipts = Vec::new();
+        for (endpoint, model, calls) in [
+            ("chat/completions", "chat", 1),
+            ("chat/completions", "messages", 1),
+            ("messages", "chat", 3),
+            ("responses", "messages", 2),
+            ("embeddings", "vectors", 1),
+        ] {
+            let body = match endpoint {
+                "responses" | "embeddings" => json!({ "model": model, "input": "Привет" }),
+                _ => json!({
+                    "model": model, "max_tokens": 100,
+                    "messages": [{ "role": "user", "content": "Привет" }],
+                }),
+            };
+            for _ in 0..calls {
+                let headers = [
+                    ("x-api-key", key.secret.as_str()),
+                    ("content-type", "application/json"),
+                    ("anthropic-version", "2026-10-21"),
+                ];
+                let url = world.url(&format!("/v1/{endpoint}"));
+                let body = body.to_string().into();
+                let answer = world.ask(request(Method::POST, &url, &headers, body)).await;
+                assert_eq!(answer.status, 200, "{ledger} {endpoint}: {answer:?}");
+                let receipt = world.receipt(&answer.number()).await;
+                assert_eq!(receipt["endpoint"], endpoint, "{ledger}: {receipt}");
+                receipts.push(receipt);
+            }
+        }
+        for group in [vec!["endpoint"], vec!["model", "endpoint", "day"]] {
+            let answer = usage(&world, &format!("?group={}", group.join(","))).await;
+            let expected: Vec<_> = sums(&receipts, &group).into_iter().collect();
+            assert_eq!(rows(&answer, &group), expected, "{ledger} {group:?}");
+        }
+        let of_one = usage(&world, "?endpoint=chat/completions&group=endpoint,model").await;
+        let rows = of_one["rows"].as_array().unwrap();
+        let models: Vec<_> = rows.iter().map(|row| &row["model"]).collect();
+        assert_eq!(models, ["chat", "messages"], "{ledger}");
+
+        let args = ["usage", "--endpoint", "messages", "--by", "endpoint"];
+        let table = said(&tollgate(&world, &args, "").await, 0);
+        assert!(
+            table
+                .lines()
+                .nth(1)
+                .unwrap()
+                .starts_with("messages      3 "),
+            "{table}"
+        );
+        let number = receipts[0]["number"].as_str().unwrap();
+        let shown = said(&tollgate(&world, &["receipt", number], "").await, 0);
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.split_whitespace().eq(["endpoint", "chat/completions"])),
+            "{shown}"
+        );
+
+        let exported = exported(&world, "?account=acme").await;
+        let calls = exported.iter().filter(|line| line["kind"] == "call");
+        let told: Vec<_> = calls.map(|line| &line["endpoint"]).collect();
+        let kept: Vec<_> = receipts
+            .iter()
+            .map(|receipt| &receipt["endpoint"])
+            .collect();
+        assert_eq!(told, kept, "{ledger}");
     }
 }
 

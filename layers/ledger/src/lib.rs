@@ -64,7 +64,7 @@
 //! # Features
 //!
 //! None is on by default; without any there are the words alone ([`money`], [`price`], [`account`], [`number`],
-//! [`usage`], [`ceiling`]), and no runtime.
+//! [`usage`], [`ceiling`], [`endpoint`]), and no runtime.
 //!
 //! | feature | what it brings |
 //! |---|---|
@@ -80,6 +80,7 @@
 pub mod account;
 pub mod calendar;
 pub mod ceiling;
+pub mod endpoint;
 pub mod money;
 pub mod number;
 pub mod price;

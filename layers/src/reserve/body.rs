@@ -410,6 +410,7 @@ mod tests {
                 end: reading.end.unwrap_or(End::ClientLeft),
                 unpriced: false,
                 vendor_cost_rub: None,
+                endpoint: None,
             };
             Some((COST, item))
         }

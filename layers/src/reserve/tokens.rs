@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Bill, Quote, Tariff, ledger::Item};
 use crate::{
     call::{Format, InputSize, Priced},
+    endpoint::Endpoint,
     error::{Error, Problem},
     facts::Caller,
     model::{Model, ModelKind},
@@ -177,6 +178,7 @@ impl Tariff<Priced> for ByTokens {
                     output_class: call.asks.as_ref().and_then(|asks| asks.output_class()),
                 },
                 session: call.session.clone(),
+                endpoint: call.endpoint(),
             },
         })
     }
@@ -204,6 +206,7 @@ pub struct TokenBill {
     model: Arc<Model>,
     bounds: Bounds,
     session: Option<SessionId>,
+    endpoint: Endpoint,
 }
 
 impl Bill for TokenBill {
@@ -244,6 +247,7 @@ impl Bill for TokenBill {
             vendor_cost_rub,
             end,
             session: self.session.clone(),
+            endpoint: Some(self.endpoint),
         };
         Some((charge.cost, item))
     }
@@ -320,6 +324,7 @@ mod tests {
                 ..Bounds::default()
             },
             session: Some("s-1".parse().unwrap()),
+            endpoint: Endpoint::Messages,
         }
     }
 
@@ -535,6 +540,7 @@ mod tests {
                 assert_eq!(item.vendor, "answered", "{name}");
                 assert_eq!(item.bounded, name == "finished, absurd usage", "{name}");
                 assert_eq!(item.session.as_deref(), Some("s-1"), "{name}");
+                assert_eq!(item.endpoint, Some(Endpoint::Messages), "{name}");
                 (cost.micro(), item.estimated)
             });
             assert_eq!(charged, charge, "{name}");

@@ -19,6 +19,7 @@ use crate::{
     BoxError,
     account::{AccountId, KeyId, KeyRecord},
     ceiling::{Ceiling, Ceilings},
+    endpoint::{self, Endpoint},
     money::MicroRub,
     number::RequestNumber,
     price::Price,
@@ -164,6 +165,13 @@ pub struct Item {
         deserialize_with = "session::kept"
     )]
     pub session: Option<SessionId>,
+    /// Where the call came in; `None` where the gateway that took it did not say.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "endpoint::kept"
+    )]
+    pub endpoint: Option<Endpoint>,
 }
 
 impl Item {
@@ -182,6 +190,7 @@ impl Item {
             vendor_cost_rub: None,
             end,
             session: None,
+            endpoint: None,
         }
     }
 }
@@ -535,7 +544,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
 mod tests {
     use super::*;
 
-    /// As versions without sessions write it.
+    /// As versions without sessions and endpoints write it.
     const PLAIN: &str = r#"{"model":"m","vendor":"v","usage":{"input":1,"cached_input":0,"cache_write":0,"output":2},"price":null,"estimated":false,"bounded":false,"end":"finished"}"#;
 
     fn plain() -> Item {
@@ -550,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_without_a_session_is_written_as_before_there_were_any() {
+    fn an_item_without_a_session_or_an_endpoint_is_written_as_before_there_were_any() {
         assert_eq!(serde_json::to_string(&plain()).unwrap(), PLAIN);
         assert_eq!(serde_json::from_str::<Item>(PLAIN).unwrap(), plain());
     }
@@ -563,11 +572,21 @@ mod tests {
         };
         let session = Some("s-1".parse().unwrap());
         let named = Item { session, ..plain() };
-        let json = serde_json::to_string(&named).unwrap();
-        assert_eq!(
-            json,
-            PLAIN.replace("\"finished\"", "\"finished\",\"session\":\"s-1\"")
-        );
+        let endpoint = Some(Endpoint::ChatCompletions);
+        let placed = Item {
+            endpoint,
+            ..plain()
+        };
+        for (item, more) in [
+            (&named, r#""session":"s-1""#),
+            (&placed, r#""endpoint":"chat/completions""#),
+        ] {
+            let json = serde_json::to_string(item).unwrap();
+            assert_eq!(
+                json,
+                PLAIN.replace("\"finished\"", &format!("\"finished\",{more}"))
+            );
+        }
         for (more, expected) in [
             (r#""session":"s-1""#, &named),
             (r#""session":null"#, &plain()),
@@ -576,6 +595,10 @@ mod tests {
                 &plain(),
             ),
             (r#""cache_class":{"five":[1,2]},"session":"s-1""#, &named),
+            (r#""endpoint":"chat/completions""#, &placed),
+            (r#""endpoint":null"#, &plain()),
+            (r#""endpoint":"what only a later version has""#, &plain()),
+            (r#""endpoint":"\u0063hat/completions""#, &placed),
         ] {
             assert_eq!(with(more), *expected, "{more}");
         }

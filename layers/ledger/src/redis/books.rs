@@ -325,6 +325,7 @@ mod tests {
             session: Some("s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            endpoint: Some(crate::endpoint::Endpoint::Messages),
         };
         let mut entry: HashMap<String, String> = [
             ("at", "1700000000000"),
@@ -355,10 +356,14 @@ mod tests {
         let read = receipt_of(&account, number, &entry).unwrap();
         assert_eq!(read, receipt);
         let earlier = serde_json::to_string(&receipt.item).unwrap();
-        entry.insert("item".into(), earlier.replace(r#","session":"s-1""#, ""));
+        entry.insert(
+            "item".into(),
+            earlier.replace(r#","session":"s-1","endpoint":"messages""#, ""),
+        );
         let read = receipt_of(&account, number, &entry).unwrap();
         let mut expected = receipt;
         expected.item.session = None;
+        expected.item.endpoint = None;
         assert_eq!(read, expected);
 
         entry.remove("loss");

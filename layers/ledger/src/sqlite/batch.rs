@@ -19,6 +19,7 @@ use crate::{
         file::{in_one_commit, integer, number_text, one, to_json},
     },
     embedded::{Record, Used},
+    endpoint::Endpoint,
     money::MicroRub,
     price::Price,
 };
@@ -27,9 +28,9 @@ use crate::{
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
-    classes, unpriced, vendor_cost)
+    classes, unpriced, vendor_cost, endpoint)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23)
+    ?21, ?22, ?23, ?24)
 ON CONFLICT (number) DO UPDATE SET
     at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
     model = excluded.model, vendor = excluded.vendor, input = excluded.input,
@@ -38,7 +39,8 @@ ON CONFLICT (number) DO UPDATE SET
     charged = excluded.charged, loss = excluded.loss, ended = excluded.ended,
     booked = excluded.booked, estimated = excluded.estimated, price = excluded.price,
     bounded = excluded.bounded, session = excluded.session, classes = excluded.classes,
-    unpriced = excluded.unpriced, vendor_cost = excluded.vendor_cost
+    unpriced = excluded.unpriced, vendor_cost = excluded.vendor_cost,
+    endpoint = excluded.endpoint
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
 /// So many prices of a batch are remembered as text.
@@ -223,6 +225,7 @@ impl<'conn> Receipts<'conn> {
             vendor_cost_rub,
             end,
             session,
+            endpoint,
         } = &receipt.item;
         let classes = match usage.classes.is_empty() {
             true => None,
@@ -257,6 +260,7 @@ impl<'conn> Receipts<'conn> {
             classes,
             unpriced,
             vendor_cost_rub.map(MicroRub::micro),
+            endpoint.map(Endpoint::as_str),
         ];
         self.insert.execute(row)?;
         Ok(())

@@ -117,7 +117,7 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 
 /// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
 /// that is started again on the file does so.
-const RECEIPT_COLUMNS: [(&str, &str); 5] = [
+const RECEIPT_COLUMNS: [(&str, &str); 6] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
@@ -130,6 +130,7 @@ const RECEIPT_COLUMNS: [(&str, &str); 5] = [
         "INTEGER NOT NULL DEFAULT 0 CHECK (unpriced IN (0, 1))",
     ),
     ("vendor_cost", "INTEGER"),
+    ("endpoint", "TEXT"),
 ];
 /// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
 /// the month and the day of the last charge which they are and what had been used before them.
@@ -145,7 +146,7 @@ const KEY_COLUMNS: [&str; 6] = [
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost";
+    vendor_cost, endpoint";
 
 /// Why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -449,6 +450,10 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             session: row
                 .get::<_, Option<String>>(19)?
                 .and_then(|text| text.parse().ok()),
+            endpoint: row
+                .get_ref(23)?
+                .as_str_or_null()?
+                .and_then(|word| word.parse().ok()),
         },
     })
 }

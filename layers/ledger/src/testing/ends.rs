@@ -301,6 +301,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         bounded: false,
         unpriced: false,
         vendor_cost_rub: None,
+        endpoint: None,
         end: End::Finished,
         usage: Usage::default(),
         session: None,

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::{
     account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
     contract::{Entry, Hold, Item, Settlement},
+    endpoint::Endpoint,
     money::MicroRub,
     number::RequestNumber,
     price::{Class, Condition, Counts, Price, Rate, Rates},
@@ -167,5 +168,6 @@ pub fn item() -> Item {
         vendor_cost_rub: Some(micro(17)),
         end: End::ClientLeft,
         session: Some("session-1".parse().unwrap()),
+        endpoint: Some(Endpoint::Responses),
     }
 }

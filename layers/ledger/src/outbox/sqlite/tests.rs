@@ -57,6 +57,7 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
             session: (index != 3).then(|| "s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            endpoint: Some(crate::endpoint::Endpoint::Messages),
         },
     })
 }

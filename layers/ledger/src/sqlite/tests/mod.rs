@@ -109,6 +109,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
             session: Some("s-1".parse().unwrap()),
             unpriced: false,
             vendor_cost_rub: None,
+            endpoint: Some(crate::endpoint::Endpoint::Messages),
         },
     }
 }

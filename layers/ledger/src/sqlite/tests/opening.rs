@@ -143,19 +143,22 @@ async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
 
 /// Also where the earlier version writes to it again.
 #[tokio::test]
-async fn a_file_of_an_earlier_version_keeps_sessions_from_then_on() {
+async fn a_file_of_an_earlier_version_keeps_sessions_and_endpoints_from_then_on() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
     let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("ALTER TABLE receipts DROP COLUMN session")
-        .unwrap();
+    raw.execute_batch(
+        "ALTER TABLE receipts DROP COLUMN session; ALTER TABLE receipts DROP COLUMN endpoint",
+    )
+    .unwrap();
     drop(raw);
 
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut receipt = ledger.receipt(number(0)).await.unwrap();
     let mut as_settled = settlement(0, 70, true).item;
     as_settled.session = None;
+    as_settled.endpoint = None;
     assert_eq!(receipt.item, as_settled);
     ledger.settle(&settlement(4, 10, true)).await.unwrap();
     let named = ledger.receipt(number(4)).await.unwrap();
@@ -181,6 +184,16 @@ async fn a_file_of_an_earlier_version_keeps_sessions_from_then_on() {
     assert_eq!(ledger.receipt(number(8)).await.unwrap(), receipt);
     assert_eq!(ledger.receipt(number(4)).await.unwrap(), named);
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+    ledger.close().await;
+
+    // A later one has endpoints that this one does not know.
+    let raw = Connection::open(&path).unwrap();
+    raw.execute_batch("UPDATE receipts SET endpoint = 'audio/speech' WHERE endpoint IS NULL")
+        .unwrap();
+    drop(raw);
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert_eq!(ledger.receipt(number(8)).await.unwrap(), receipt);
+    assert_eq!(ledger.receipt(number(4)).await.unwrap(), named);
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! Where a call came in.
+
+use std::{fmt, str::FromStr};
+
+#[cfg(feature = "settle")]
+use serde::Deserializer;
+use serde::{Deserialize, Serialize};
+
+/// The endpoint that a call was made to. Its word is the path behind the version: `chat/completions`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// `POST /v1/chat/completions`.
+    #[serde(rename = "chat/completions")]
+    ChatCompletions,
+    /// `POST /v1/messages`.
+    #[serde(rename = "messages")]
+    Messages,
+    /// `POST /v1/responses`.
+    #[serde(rename = "responses")]
+    Responses,
+    /// `POST /v1/embeddings`.
+    #[serde(rename = "embeddings")]
+    Embeddings,
+}
+
+impl Endpoint {
+    /// All there are.
+    pub const ALL: [Self; 4] = [
+        Self::ChatCompletions,
+        Self::Messages,
+        Self::Responses,
+        Self::Embeddings,
+    ];
+
+    /// The word that receipts and reports have for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat/completions",
+            Self::Messages => "messages",
+            Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// It is no endpoint that calls are charged at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be one of chat/completions, messages, responses, embeddings")]
+pub struct EndpointError;
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(word: &str) -> Result<Self, EndpointError> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|it| it.as_str() == word).ok_or(EndpointError)
+    }
+}
+
+/// Reads what a ledger has kept. A later version may have endpoints that this one does not know: money that is booked
+/// must be read all the same.
+#[cfg(feature = "settle")]
+pub(crate) fn kept<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Endpoint>, D::Error> {
+    let word: Option<String> = Option::deserialize(deserializer)?;
+    Ok(word.and_then(|word| word.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_written_and_read_by_its_word_alone() {
+        for endpoint in Endpoint::ALL {
+            let json = serde_json::to_string(&endpoint).unwrap();
+            assert_eq!(json, format!("\"{endpoint}\""));
+            assert_eq!(serde_json::from_str::<Endpoint>(&json).unwrap(), endpoint);
+            assert_eq!(endpoint.as_str().parse(), Ok(endpoint));
+            assert!(EndpointError.to_string().contains(endpoint.as_str()));
+        }
+        for other in ["", "Messages", "/v1/messages", "chat"] {
+            assert_eq!(other.parse::<Endpoint>(), Err(EndpointError), "{other}");
+        }
+    }
+}
