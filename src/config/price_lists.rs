@@ -1,8 +1,9 @@
 //! What `[[price_rule]]` and `[[account_group]]` mean: which rule of the operator's prices a model for an account.
 //!
-//! Rules are ordered by what they say of the account (its id, a group of it, all) and by what they say of the model (its
-//! id, a longer beginning, a shorter one, any). A rule decides where no other one says more in either. All of it is
-//! settled here, for every model and every account that is named: a call only looks up.
+//! Rules are ordered by what they say of the account (its id, a group of it, all), and those that say the same of it by
+//! what they say of the model (its id, a longer beginning, a shorter one, any): what was agreed on with a customer is not
+//! changed by what everybody pays. All of it is settled here, for every model and every account that is named: a call
+//! only looks up.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -111,20 +112,17 @@ impl Which {
     }
 }
 
-/// The rule that decides among those that hold, with what each says; or two of which neither does.
+/// The rule that decides among those that hold, with what each says: by the account, then by the model. Or two that say
+/// the same of both.
 fn deciding(
     holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
 ) -> Result<Option<usize>, (usize, usize)> {
-    // If one says at least as much as every other, it is this one.
-    let Some(first) = holding.clone().max_by_key(|(_, who, which)| (*who, *which)) else {
+    let Some((rule, who, which)) = holding.clone().max_by_key(|(_, who, which)| (*who, *which))
+    else {
         return Ok(None);
     };
-    let (rule, who, which) = first;
     let mut others = holding.filter(|(other, ..)| *other != rule);
-    let rival = others.find(|(_, its_who, its_which)| {
-        *its_which > which || (*its_who, *its_which) == (who, which)
-    });
-    match rival {
+    match others.find(|(_, its_who, its_which)| (*its_who, *its_which) == (who, which)) {
         None => Ok(Some(rule)),
         Some((other, ..)) => Err((rule.min(other), rule.max(other))),
     }
@@ -448,8 +446,8 @@ impl Check<'_> {
         let names = [one, other].map(|it| &rules[it].rule.name);
         let whom = account.map_or("any account".to_owned(), |it| format!("account \"{it}\""));
         let problem = format!(
-            "for {whom} and model {model:?} both {:?} and {:?} hold, and neither says more of both: add a rule that \
-             names them, or take them out of one",
+            "for {whom} and model {model:?} both {:?} and {:?} hold, and say the same of account and model: take \
+             either out of one, or add a rule that says more",
             names[0], names[1]
         );
         self.errors.add(format!("price_rule[{other}]"), problem);

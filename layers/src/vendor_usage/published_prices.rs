@@ -16,18 +16,28 @@ use crate::{
 type Numbers<T> = BTreeMap<String, T>;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Published {
+    /// Where it is published, and where that was read.
+    source: String,
+    /// Nobody's prices.
+    #[serde(default)]
+    made: bool,
+    #[serde(default, rename = "notes")]
+    _notes: String,
     usual: Numbers<String>,
     rules: Vec<PublishedRule>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PublishedRule {
     when: Condition,
     rates: Numbers<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Row {
     list: String,
     format: String,
@@ -41,7 +51,19 @@ struct Row {
     rule: String,
     exchange_rate: String,
     multiplier: String,
-    from: String,
+    /// Of the usage: a recording, the vendor's documentation, or nobody.
+    source: String,
+}
+
+fn lists() -> BTreeMap<String, Published> {
+    serde_json::from_str(include_str!("prices.json")).unwrap()
+}
+
+fn rows() -> Vec<Row> {
+    include_str!("usages.jsonl")
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// A decimal text in billionths.
@@ -116,17 +138,12 @@ fn said(row: &Row) -> super::VendorUsage {
 
 #[test]
 fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
-    let lists: BTreeMap<String, Published> =
-        serde_json::from_str(include_str!("prices.json")).unwrap();
-    let rows: Vec<Row> = include_str!("usages.jsonl")
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let (lists, rows) = (lists(), rows());
     assert!(rows.len() >= 60, "{}", rows.len());
     let mut met = std::collections::BTreeSet::new();
     for (number, row) in (1..).zip(&rows) {
         let list = &lists[&row.list];
-        let name = format!("usages.jsonl:{number}: {}", row.from);
+        let name = format!("usages.jsonl:{number}: {}", row.source);
         let conditions: Vec<_> = list.rules.iter().map(|rule| rule.when).collect();
         assert_eq!(crate::price::ambiguous(&conditions), None, "{name}");
         let prices = PriceList::from(price(row, &list.usual, Condition::default())).rules(
@@ -178,5 +195,42 @@ fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
     }
     for rule in lists.values().flat_map(|list| &list.rules) {
         assert!(met.contains(&rule.when.to_string()), "{}", rule.when);
+    }
+}
+
+/// A price without a source is nobody's, and says so; so is a usage.
+#[test]
+fn every_price_and_every_usage_has_its_source() {
+    let lists = lists();
+    for (name, list) in &lists {
+        let vendors = ["gpt-", "claude-", "gemini-"];
+        assert_ne!(
+            list.made,
+            vendors.iter().any(|it| name.starts_with(it)),
+            "{name}"
+        );
+        assert_ne!(list.made, list.source.starts_with("https://"), "{name}");
+    }
+    let recordings = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/gateway/");
+    for row in rows() {
+        let Row { source, list, .. } = &row;
+        match source.split(['/', ':']).next() {
+            Some("fixtures") => {
+                let recorded = std::fs::read_to_string(format!("{recordings}{source}"));
+                let recorded = recorded.unwrap_or_else(|error| panic!("{source}: {error}"));
+                // Its counts stand there, whatever the spaces.
+                let digits = |text: &str| -> Vec<u64> {
+                    let numbers = text.split(|it: char| !it.is_ascii_digit());
+                    numbers.filter_map(|it| it.parse().ok()).collect()
+                };
+                let recorded = digits(&recorded);
+                let usage = row.usage.iter().flat_map(|usage| digits(usage.get()));
+                for count in usage {
+                    assert!(recorded.contains(&count), "{source}: {count}");
+                }
+            }
+            Some("https") => {}
+            _ => assert!(source.starts_with("made: ") && lists[list].made, "{source}"),
+        }
     }
 }

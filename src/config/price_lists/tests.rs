@@ -208,15 +208,45 @@ fn mistakes_of_rules_are_named() {
     }
 }
 
+/// A price that was agreed on with a customer stays, whatever is offered to everybody for one model.
 #[test]
-fn of_two_rules_of_which_neither_says_more_both_are_named() {
+fn the_account_decides_before_the_model() {
+    let all = |models: &str, name: &str| rule(name, "accounts = [\"*\"]", models, &times("1"));
+    let partners =
+        |models: &str, name: &str| rule(name, "groups = [\"partners\"]", models, &times("1"));
+    let acme = |models: &str, name: &str| rule(name, "accounts = [\"acme\"]", models, &times("1"));
+    let rules = [
+        group("partners", "\"acme\", \"beta\""),
+        all("\"gpt-5-mini\"", "all, id"),
+        all("\"*\"", "all, any"),
+        partners("\"gpt-*\"", "group, beginning"),
+        partners("\"*\"", "group, any"),
+        acme("\"*\"", "account, any"),
+        acme("\"gpt-5-mini\"", "account, id"),
+    ];
+    let lists = parse(&with(&rules.concat())).unwrap().live.price_lists;
+    // `m`, `gpt-5` and `gpt-5-mini`.
+    for (account, rules) in [
+        ("acme", ["account, any", "account, any", "account, id"]),
+        (
+            "beta",
+            ["group, any", "group, beginning", "group, beginning"],
+        ),
+        ("anybody", ["all, any", "all, any", "all, id"]),
+    ] {
+        for (model, rule) in rules.into_iter().enumerate() {
+            assert_eq!(decides(&lists, account, model), Some(rule), "{account}");
+        }
+    }
+}
+
+#[test]
+fn two_rules_that_say_the_same_of_account_and_model_are_both_named() {
     let acme = rule("ours", "accounts = [\"acme\"]", "\"*\"", &times("1"));
-    let cheap = rule("cheap", "accounts = [\"*\"]", "\"gpt-5\"", &times("1"));
     let partner = rule("partner", "groups = [\"g\"]", "\"gpt-5\"", &times("1"));
     let other = rule("other", "groups = [\"h\"]", "\"gpt-5\"", &times("1"));
     let groups = group("g", "\"acme\"") + &group("h", "\"acme\"");
     for (rules, one, two) in [
-        (acme.clone() + &cheap, "ours", "cheap"),
         (
             acme.clone() + &acme.replace("ours", "again"),
             "ours",
@@ -232,11 +262,11 @@ fn of_two_rules_of_which_neither_says_more_both_are_named() {
             assert!(told[0].problem.contains(&format!("{word:?}")), "{errors}");
         }
         assert!(!told[0].problem.contains("AccountId"), "{errors}");
-        // The one that names both settles it.
-        let both = rule("both", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
-        if one != "ours" || two != "again" {
-            let lists = parse(&with(&(rules + &both))).unwrap().live.price_lists;
-            assert_eq!(decides(&lists, "acme", 1), Some("both"));
+        // One that says more settles it, where it says more of all that they say.
+        let more = rule("more", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
+        if one == "partner" {
+            let lists = parse(&with(&(rules + &more))).unwrap().live.price_lists;
+            assert_eq!(decides(&lists, "acme", 1), Some("more"));
         }
     }
 }
@@ -472,20 +502,21 @@ fn which() -> impl Strategy<Value = Which> {
 }
 
 proptest! {
-    /// A rule that decides says at least as much as every other in both, and more than it in one; where there is no such
-    /// rule, two are told of which neither does.
+    /// A rule that decides says more of the account than every other, or as much of it and more of the model; where there
+    /// is no such rule, two are told that say the same.
     #[test]
     fn one_rule_decides_or_two_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
         let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
         let beats = |one: usize, other: usize| {
-            said[one] != said[other] && said[one].0 >= said[other].0 && said[one].1 >= said[other].1
+            let (one, other) = (said[one], said[other]);
+            one.0 > other.0 || (one.0 == other.0 && one.1 > other.1)
         };
         let best = (0..said.len()).find(|one| (0..said.len()).all(|it| it == *one || beats(*one, it)));
         match deciding(holding) {
             Ok(found) => prop_assert_eq!(found, best),
             Err((one, other)) => {
                 prop_assert_eq!(best, None);
-                prop_assert!(one < other && !beats(one, other) && !beats(other, one));
+                prop_assert!(one < other && said[one] == said[other]);
             }
         }
     }
@@ -531,12 +562,14 @@ proptest! {
                     .enumerate()
                     .filter(|(_, (whom, models))| *whom > 0 && *models > 0)
                     .collect();
-                let decides = |one: (i32, i32)| {
-                    let less = |it: (i32, i32)| it.0 <= one.0 && it.1 <= one.1;
-                    said.iter().filter(|(_, it)| *it == one).count() == 1
-                        && said.iter().all(|(_, it)| less(*it))
+                let most_of_account = said.iter().map(|(_, it)| it.0).max();
+                let of_it = said.iter().filter(|(_, it)| Some(it.0) == most_of_account);
+                let most_of_model = of_it.clone().map(|(_, it)| it.1).max();
+                let mut best = of_it.filter(|(_, it)| Some(it.1) == most_of_model);
+                let best = match (best.next(), best.next()) {
+                    (Some((nth, _)), None) => Some(*nth),
+                    _ => None,
                 };
-                let best = said.iter().find(|(_, it)| decides(*it)).map(|(nth, _)| *nth);
                 expected = match said.is_empty() || best.is_some() {
                     true => expected.map(|mut all| { all.push(best); all }),
                     false => None,
@@ -553,7 +586,7 @@ proptest! {
             }
             (Err(errors), None) => {
                 for error in errors.iter() {
-                    prop_assert!(error.problem.contains("neither says more"), "{}", errors);
+                    prop_assert!(error.problem.contains("say the same of account and model"), "{}", errors);
                 }
             }
             (found, expected) => prop_assert!(false, "{:?} {:?}\n{}", found.err(), expected, text),
