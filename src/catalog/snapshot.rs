@@ -246,6 +246,8 @@ impl Snapshot {
         entries.map(move |(place, entry)| Listed {
             id: &entry.model.id,
             kind: entry.model.kind,
+            input_tokens_max: entry.model.input_tokens_max,
+            output_tokens_max: entry.model.output_tokens_max,
             display_name: entry.display_name.as_deref().unwrap_or(&entry.model.id),
             description: entry.description.as_deref(),
             prices: entry
@@ -348,6 +350,9 @@ impl Snapshot {
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
     pub(crate) kind: ModelKind,
+    /// The context window, where it is known.
+    pub(crate) input_tokens_max: Option<u64>,
+    pub(crate) output_tokens_max: u64,
     pub(crate) display_name: &'a str,
     /// What the operator says of it.
     pub(crate) description: Option<&'a str>,

@@ -7,7 +7,8 @@ use super::vendor::{Received, Reply};
 mod responses;
 
 /// Answers like a model that is good at listening: it repeats the last text, calls `get_weather` when
-/// that tool is offered or the tools that the text names, one after the other (`run-tool NAME {…} run-tool NAME {…}`),
+/// that tool is offered or the tools that the text names, one after the other (`run-tool NAME {…} run-tool NAME {…}`;
+/// of a tool whose input is free text it is `{"input":"…"}`, of a function in a namespace the name is `NAMESPACE__NAME`),
 /// and repeats a tool's result. It ends before a stop sequence, and repeats its instructions when asked to
 /// (`say-system`), or what stands behind `say-json`, word for word.
 ///
@@ -33,11 +34,14 @@ pub fn polite(received: &Received) -> Reply {
     }
     let model = req["model"].as_str().unwrap_or_default();
     let asked = is_result || said.contains(RUN_TOOL);
-    let calls = match asked.then(|| next_tool(&req)).flatten() {
+    let mut calls = match asked.then(|| next_tool(&req)).flatten() {
         Some(call) => vec![call],
         None if is_result => vec![],
         None => weather_calls(&req, &said),
     };
+    if responses {
+        calls.iter_mut().for_each(|call| call.as_offered(&req));
+    }
     let mut text = if is_result {
         format!("Результат: {said}")
     } else if said.contains("say-system") {
@@ -234,20 +238,30 @@ struct ToolCall {
     id: String,
     name: String,
     pieces: [String; 2],
+    /// Responses: the group that the function stands in.
+    namespace: Option<String>,
+    /// Responses: its input is text and no JSON.
+    is_free: bool,
 }
 
 impl ToolCall {
     fn new(number: usize, name: &str, arguments: &str) -> Self {
-        let middle = (arguments.len() / 2..=arguments.len())
-            .find(|at| arguments.is_char_boundary(*at))
-            .unwrap_or_default();
-        let (first, second) = arguments.split_at(middle);
         Self {
             id: format!("call_{number}"),
             name: name.to_owned(),
-            pieces: [first.to_owned(), second.to_owned()],
+            pieces: halves(arguments),
+            namespace: None,
+            is_free: false,
         }
     }
+}
+
+fn halves(text: &str) -> [String; 2] {
+    let middle = (text.len() / 2..=text.len())
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or_default();
+    let (first, second) = text.split_at(middle);
+    [first.to_owned(), second.to_owned()]
 }
 
 /// Asks for what stands behind it, word for word.
@@ -258,7 +272,11 @@ const RUN_TOOL: &str = "run-tool ";
 
 fn is_offered(req: &Value, name: &str) -> bool {
     let mut tools = req["tools"].as_array().into_iter().flatten();
-    tools.any(|tool| tool["name"] == name || tool["function"]["name"] == name)
+    tools.any(|tool| {
+        tool["name"] == name
+            || tool["function"]["name"] == name
+            || responses::grouped(tool, name).is_some()
+    })
 }
 
 /// The first of the tools that the last text with `run-tool NAME {"its": "arguments"}` in it asks for and that has no

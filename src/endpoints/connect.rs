@@ -34,7 +34,7 @@ const KEY: &str = "tg-YOUR-KEY";
 const CONTEXT_TOKENS: u64 = 128_000;
 
 /// Each client once. A new one is a row here and a template.
-const CLIENTS: [Client; 9] = [
+const CLIENTS: [Client; 10] = [
     Client {
         name: "claude-code",
         title: "Claude Code",
@@ -49,6 +49,21 @@ const CLIENTS: [Client; 9] = [
             )
         },
         write: |offer| written(&ClaudeCode { offer }),
+    },
+    Client {
+        name: "codex",
+        title: "Codex",
+        format: Format::Toml,
+        filename: "config.toml",
+        place: |offer| {
+            offer.say(
+                "~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 или новее. Ключ — в \
+                 переменной TOLLGATE_KEY; список моделей Codex получит по ключу.",
+                "~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 or newer. The key is in \
+                 the variable TOLLGATE_KEY; Codex gets the list of models by the key.",
+            )
+        },
+        write: |offer| written(&Codex { offer }),
     },
     Client {
         name: "opencode",
@@ -193,6 +208,7 @@ struct Client {
 enum Format {
     Json,
     Yaml,
+    Toml,
     Python,
     Shell,
 }
@@ -202,6 +218,7 @@ impl Format {
         match self {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
+            Self::Toml => "application/toml",
             Self::Python | Self::Shell => "text/plain; charset=utf-8",
         }
     }
@@ -209,7 +226,7 @@ impl Format {
     /// Files are put somewhere; snippets are read first.
     const fn disposition(self) -> &'static str {
         match self {
-            Self::Json | Self::Yaml => "attachment",
+            Self::Json | Self::Yaml | Self::Toml => "attachment",
             Self::Python | Self::Shell => "inline",
         }
     }
@@ -327,7 +344,7 @@ struct Offer<'a> {
     hello: &'static str,
 }
 
-/// A model. Texts are JSON strings, which YAML and Python read as well.
+/// A model. Texts are JSON strings, which YAML, TOML and Python read as well.
 struct Row {
     id: String,
     /// The context window, where it is known.
@@ -339,8 +356,7 @@ struct Row {
 impl Row {
     /// Where a client must be told something.
     fn context_assumed(&self) -> u64 {
-        let assumed = CONTEXT_TOKENS.max(self.output.saturating_mul(2));
-        self.context.unwrap_or(assumed)
+        context_window(self.context, self.output)
     }
 
     /// The window in two parts, for clients that add them up.
@@ -353,6 +369,11 @@ impl Row {
         };
         (context - output, output)
     }
+}
+
+/// The context window of a model that writes so much at most, for clients that must be told one.
+pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
+    known.unwrap_or_else(|| CONTEXT_TOKENS.max(output.saturating_mul(2)))
 }
 
 impl<'a> Offer<'a> {
@@ -402,6 +423,10 @@ impl<'a> Offer<'a> {
 
     fn root_url(&self) -> String {
         json(self.front.root_url())
+    }
+
+    fn models_url(&self) -> String {
+        json(&format!("{}/models", self.front.base_url))
     }
 
     fn service(&self) -> String {
@@ -510,6 +535,7 @@ macro_rules! templates {
 
 templates! {
     ClaudeCode: "connect/claude-code.json",
+    Codex: "connect/codex.toml",
     Opencode: "connect/opencode.json",
     VsCode: "connect/vscode.json",
     Zed: "connect/zed.json",

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response, Uri};
 use serde_json::{Value, json};
 use tollgate_layers::{
     Error,
@@ -23,7 +23,7 @@ use tower::Service;
 
 use crate::{
     catalog::snapshot::{Listed, Live},
-    endpoints::{page::shown, reply},
+    endpoints::{codex, page::shown, reply},
     ledger::AnyLedger,
     text::{percent::decoded, time::rfc3339},
 };
@@ -45,15 +45,25 @@ impl KeyInfo {
     }
 
     /// The models that this key may call, in the caller's format.
-    fn models(&self, key: &KeyRecord, format: Format) -> Value {
+    fn models(&self, key: &KeyRecord, format: Format, uri: &Uri) -> Value {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
-        let data: Vec<_> = snapshot
-            .listed(&key.account)
-            .filter(|model| key.allows_model(model.id))
+        let listed = || {
+            let listed = snapshot.listed(&key.account);
+            listed.filter(|model| key.allows_model(model.id))
+        };
+        let data: Vec<_> = listed()
             .map(|model| model_json(model, format, since))
             .collect();
         match format {
+            Format::Chat | Format::Responses if codex::asks(uri) => {
+                let chats = listed().filter(|model| model.kind == ModelKind::Chat);
+                let models: Vec<_> = chats
+                    .enumerate()
+                    .map(|(place, model)| codex::model(&model, description(&model), place))
+                    .collect();
+                json!({ "object": "list", "data": data, "models": models })
+            }
             Format::Chat | Format::Responses => json!({ "object": "list", "data": data }),
             Format::Messages => {
                 let (first, last) = (
@@ -107,7 +117,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     };
     json["kind"] = json!(model.kind);
     json["surfaces"] = json!(model.kind.surfaces());
-    if let Some(description) = description(model) {
+    if let Some(description) = description(&model) {
         json["description"] = description.into();
     }
     // What the public price list does not say.
@@ -119,7 +129,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
 }
 
 /// What people read beside the model's name where a client lets them choose: what the operator says, and the price.
-fn description(model: Listed<'_>) -> Option<String> {
+fn description(model: &Listed<'_>) -> Option<String> {
     let price = model.prices.map(|prices| {
         let price = &prices.usual;
         let [input, output] = [price.input, price.output].map(|rate| shown(rate, model.language));
@@ -178,7 +188,7 @@ impl<B: Send + 'static> Service<Request<B>> for KeyInfo {
                     let id = decoded(id).unwrap_or_else(|| id.to_owned());
                     this.model(&id, key, format)?
                 }
-                None if path == "/v1/models" => this.models(key, format),
+                None if path == "/v1/models" => this.models(key, format, req.uri()),
                 None => this.key(key).await?,
             };
             Ok(reply::json(&body))

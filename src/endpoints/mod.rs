@@ -1,6 +1,7 @@
 //! What a path leads to where it is not a call to a vendor: each answers by itself, out of what others keep.
 
 pub(crate) mod catalog;
+pub(crate) mod codex;
 pub(crate) mod connect;
 pub mod count_tokens;
 pub mod estimate;

@@ -140,7 +140,7 @@ impl Client {
     }
 
     fn request(&self, call: &Call) -> Request<Full<Bytes>> {
-        let req = match call.format {
+        let req = match call.caller {
             Format::Chat => Request::builder()
                 .uri("/v1/chat/completions")
                 .header("authorization", format!("Bearer {}", self.key.secret)),
@@ -148,7 +148,9 @@ impl Client {
                 .uri("/v1/messages")
                 .header("x-api-key", &self.key.secret)
                 .header("anthropic-version", "2023-06-01"),
-            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
+            Format::Responses => Request::builder()
+                .uri("/v1/responses")
+                .header("authorization", format!("Bearer {}", self.key.secret)),
         };
         req.method(Method::POST)
             .header(HOST, "gateway.example")
@@ -204,7 +206,9 @@ impl Open {
     /// Reads until the event that ends the stream has come, and no further.
     pub async fn read_last_event(&mut self) {
         self.read_until("the last event", |text| {
-            text.contains("[DONE]") || text.contains("\"message_stop\"")
+            text.contains("[DONE]")
+                || text.contains("\"message_stop\"")
+                || (text.contains("event: response.completed") && text.ends_with("\n\n"))
         })
         .await;
     }
@@ -239,8 +243,9 @@ impl Open {
         while self.ended.is_none() && self.frame().await {}
         let text = self.text();
         // A stream may also end with an error inside.
-        let last = !self.call.stream || text.contains("[DONE]") || text.contains("message_stop");
-        let error = text.contains("\"error\"");
+        let ends = ["[DONE]", "message_stop", "response.completed"];
+        let last = !self.call.stream || ends.iter().any(|end| text.contains(end));
+        let error = text.contains("\"error\"") && !text.contains("\"error\":null");
         Outcome {
             status: Some(self.status()),
             number: self.number(),

@@ -1,5 +1,6 @@
-//! Group 2: the client leaves at every step of a call. It pays for what was delivered, or for all where
-//! the vendor's answer is read to its end; once, and nothing stays held.
+//! Group 2: the client leaves at every step of a call, whatever formats it and the vendor speak. It pays for what was
+//! delivered, or for all where the vendor's answer is read to its end; once, and nothing stays held. So it does where
+//! the vendor breaks off.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+const FORMATS: [Format; 3] = [Format::Chat, Format::Messages, Format::Responses];
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -38,6 +39,11 @@ pub fn cases() -> Vec<Case> {
             Case::new("2", named("leaves after the last event"), move || {
                 after_the_last_event(ledger)
             }),
+            Case::new(
+                "2",
+                format!("the vendor breaks off midway, {}", ledger.name()),
+                move || vendor_breaks_off(ledger),
+            ),
             Case::new("2", named("leaves at any moment"), move || {
                 at_any_moment(ledger)
             }),
@@ -51,11 +57,16 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Streams of both formats, cancelled and drained.
+/// Streams of each pair of formats, cancelled and drained.
 fn streams(client: &Client) -> Vec<Call> {
-    FORMATS
-        .into_iter()
-        .flat_map(|format| [client.call(format), client.call(format).drained()])
+    let pairs = FORMATS
+        .iter()
+        .flat_map(|vendor| FORMATS.map(|caller| (*vendor, caller)));
+    pairs
+        .flat_map(|(vendor, caller)| {
+            let call = || client.call(vendor).from(caller);
+            [call(), call().drained()]
+        })
         .collect()
 }
 
@@ -107,10 +118,26 @@ async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
         let call = call.gate(Gate::Last);
         let mut open = client.open(&call).await.unwrap();
         open.read_tokens(10).await;
-        world.vendor().wait_told(&call).await;
+        match call.format {
+            Format::Chat | Format::Messages => world.vendor().wait_told(&call).await,
+            Format::Responses => world.vendor().wait_said(&call).await,
+        }
         drop(open);
         world.vendor().open_gate(&call);
         world.expect(&call, Charge::Full);
+        world.round();
+    }
+    world.verdict().await
+}
+
+async fn vendor_breaks_off(ledger: LedgerKind) -> Verdict {
+    let world = Plan::over(ledger).start().await;
+    let client = world.client(0);
+    for call in streams(&client) {
+        let call = call.cut(3);
+        let outcome = client.ask(&call).await;
+        assert!(!outcome.whole, "{call:?} looks whole: {}", outcome.text());
+        world.expect(&call, Charge::Tokens(3));
         world.round();
     }
     world.verdict().await

@@ -51,7 +51,7 @@
 //!   `trap.sprung().await` says that it did, `trap.open()` lets go of what it holds. Needles:
 //!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
 //! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
-//!   `.drained()`, `.same_hold()`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
+//!   `.drained()`, `.same_hold()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
 //!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request is
 //!   sent, the rest is the case's).
 //! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
@@ -84,6 +84,7 @@ mod machine; // how late it is
 mod plan; // what a world is made of
 mod process; // a gateway as a process
 mod proxy; // TCP with faults
+mod responses; // what a vendor of the responses format says
 mod servers; // what keeps the ledger
 mod steps; // what cases of several groups do
 mod table; // cases, their choice by the command line, the printed table

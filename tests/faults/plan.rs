@@ -122,9 +122,22 @@ impl Plan {
     }
 }
 
-/// A gateway's config: the usual one, twice, and with the limits that a case may change.
+/// A gateway's config: the usual one, twice, with a vendor of responses that costs what one of chats does, and with the
+/// limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
-    ConfigText::over(ledger)
+    let responses = |text: ConfigText, suffix: &str, more: &str| {
+        let name = format!("responses-vendor{suffix}");
+        let route = (name.as_str(), "vendor-responses-1");
+        text.vendor(&name, "responses", &format!("http://{vendor}/v1"), more)
+            .model(
+                &format!("responses{suffix}"),
+                ["1", "0.1", "2", "0.5"],
+                4000,
+                route,
+            )
+    };
+    let (cancel, drain) = ("on_disconnect = \"cancel\"", "on_disconnect = \"drain\"");
+    let text = ConfigText::over(ledger)
         .admin()
         .outbox(outbox)
         .ledger("outbox_calls_max = 100000")
@@ -134,7 +147,8 @@ pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
         .limit("in_flight_max = 10000")
         .limit("call_seconds = 900")
         .limit("drain_seconds = 30")
-        .chat_and_messages(vendor, "", "on_disconnect = \"cancel\"")
-        .chat_and_messages(vendor, "-drained", "on_disconnect = \"drain\"")
-        .text()
+        .chat_and_messages(vendor, "", cancel)
+        .chat_and_messages(vendor, "-drained", drain);
+    let text = responses(text, "", cancel);
+    responses(text, "-drained", drain).text()
 }

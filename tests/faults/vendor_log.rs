@@ -35,7 +35,10 @@ pub enum Gate {
 pub struct Call {
     pub id: u64,
     pub gateway: usize,
+    /// The vendor's.
     pub format: Format,
+    /// The caller's, which is the vendor's unless told.
+    pub caller: Format,
     pub stream: bool,
     /// Tokens of output.
     pub tokens: u64,
@@ -46,6 +49,8 @@ pub struct Call {
     pub drained: bool,
     /// All such calls hold the same amount.
     pub same_hold: bool,
+    /// After so many tokens the vendor's connection breaks.
+    pub cut: Option<u64>,
 }
 
 /// Fewest blocks of four bytes that a call's text has.
@@ -55,7 +60,7 @@ const BLOCKS_SAME: u64 = 600;
 /// What the tariff adds for the one message.
 const MESSAGE_TOKENS: u64 = 8;
 /// A token of output: where usage is estimated, four bytes count as one.
-const TOKEN: &str = "tok ";
+pub(crate) const TOKEN: &str = "tok ";
 
 impl Call {
     /// Not a stream.
@@ -87,6 +92,18 @@ impl Call {
         self
     }
 
+    /// By a caller of another format than the vendor's.
+    pub fn from(mut self, caller: Format) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// After so many tokens the vendor's connection breaks.
+    pub fn cut(mut self, tokens: u64) -> Self {
+        self.cut = Some(tokens);
+        self
+    }
+
     /// Holds as much as all others of its kind, whatever its id.
     pub fn same_hold(mut self) -> Self {
         self.same_hold = true;
@@ -102,9 +119,8 @@ impl Call {
     /// What it costs with so many tokens of output, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
         let (input_rate, output_rate) = match self.format {
-            Format::Chat => (100, 200),
+            Format::Chat | Format::Responses => (100, 200),
             Format::Messages => (1000, 2000),
-            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
         };
         i64::try_from(self.input() * input_rate + output * output_rate).unwrap()
     }
@@ -120,9 +136,8 @@ impl Call {
             (Format::Chat, true) => "chat-drained",
             (Format::Messages, false) => "messages",
             (Format::Messages, true) => "messages-drained",
-            (Format::Responses, _) => {
-                panic!("the vendors of the fault catalogue speak the other two")
-            }
+            (Format::Responses, false) => "responses",
+            (Format::Responses, true) => "responses-drained",
         }
     }
 
@@ -136,8 +151,12 @@ impl Call {
         let mut text = format!("call {} ", self.id);
         let padding = usize::try_from(blocks * 4).unwrap() - text.len();
         text.push_str(&"x".repeat(padding));
-        json!({ "model": self.model(), "max_tokens": self.tokens.max(1), "stream": self.stream,
-            "messages": [{ "role": "user", "content": text }] })
+        let (ceiling, turns) = match self.caller {
+            Format::Chat | Format::Messages => ("max_tokens", "messages"),
+            Format::Responses => ("max_output_tokens", "input"),
+        };
+        json!({ "model": self.model(), ceiling: self.tokens.max(1), "stream": self.stream,
+            turns: [{ "role": "user", "content": text }] })
         .to_string()
     }
 
@@ -158,6 +177,10 @@ impl Call {
             }
             steps.push(send(token.clone()));
             steps.extend(wait(Gate::Token(count)));
+            if self.cut == Some(count) {
+                steps.push(Step::Cut);
+                return steps;
+            }
         }
         let last = end.len() - 1;
         for (at, event) in end.into_iter().enumerate() {
@@ -221,7 +244,7 @@ impl Call {
                     ],
                 )
             }
-            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
+            Format::Responses => self.responses_events(&served, &told),
         }
     }
 
@@ -238,28 +261,38 @@ impl Call {
                 "role": "assistant", "model": "vendor-messages",
                 "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn",
                 "stop_sequence": null, "usage": usage, "z_mark": self.mark('u') }),
-            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
+            Format::Responses => {
+                let mut whole = self.response("completed", &text);
+                whole["z_mark"] = self.mark('u').into();
+                whole
+            }
         }
     }
 
-    fn usage(&self, output: u64) -> Value {
+    pub(crate) fn usage(&self, output: u64) -> Value {
         let input = self.input();
         match self.format {
             Format::Chat => json!({ "prompt_tokens": input, "completion_tokens": output,
                 "total_tokens": input + output }),
             Format::Messages => json!({ "input_tokens": input, "output_tokens": output }),
-            Format::Responses => panic!("the vendors of the fault catalogue speak the other two"),
+            Format::Responses => json!({ "input_tokens": input, "output_tokens": output,
+                "total_tokens": input + output }),
         }
     }
 
     /// What shows on the wire that this has gone by.
-    fn mark(&self, what: char) -> String {
+    pub(crate) fn mark(&self, what: char) -> String {
         format!("@{}:{what}@", self.id)
     }
 
     /// What shows in an answer that a token of it has gone by.
     pub fn token_mark(&self) -> String {
-        self.mark('t')
+        let field = match self.caller {
+            Format::Chat => "content",
+            Format::Messages => "text",
+            Format::Responses => "delta",
+        };
+        format!("\"{field}\":\"{TOKEN}\"")
     }
 }
 
@@ -280,6 +313,8 @@ pub struct Served {
     pub asked: u32,
     /// When each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
+    /// Responses: whether it was said that no text follows.
+    pub said: bool,
     /// When the usage was.
     pub told: Option<Instant>,
     /// When the client sent it.
@@ -336,12 +371,14 @@ impl VendorLog {
             id: self.0.next.fetch_add(1, Ordering::SeqCst),
             gateway,
             format,
+            caller: format,
             stream: true,
             tokens: 10,
             gap: Duration::ZERO,
             gate: None,
             drained: false,
             same_hold: false,
+            cut: None,
         }
     }
 
@@ -355,6 +392,7 @@ impl VendorLog {
                 call: call.clone(),
                 asked: 0,
                 tokens: Vec::new(),
+                said: false,
                 told: None,
                 sent: Instant::now(),
                 gate: Arc::new(Notify::new()),
@@ -413,6 +451,14 @@ impl VendorLog {
             .await;
     }
 
+    /// Resolves when all but the usage was written to the call's gateway, by a vendor that tells it in its last event.
+    pub async fn wait_said(&self, call: &Call) {
+        self.wait(&format!("all of {call:?}"), || {
+            self.of(call).is_some_and(|served| served.said)
+        })
+        .await;
+    }
+
     /// Resolves when the usage was written to the call's gateway.
     pub async fn wait_told(&self, call: &Call) {
         self.wait(&format!("the usage of {call:?}"), || self.told(call))
@@ -441,7 +487,12 @@ impl Shared {
 
     fn reply(&self, received: &Received) -> Reply {
         let req = received.json();
-        let said = req["messages"][0]["content"].as_str().unwrap_or_default();
+        let turn = [&req["messages"][0], &req["input"][0]];
+        let said = turn.iter().find_map(|turn| {
+            let content = &turn["content"];
+            content.as_str().or_else(|| content[0]["text"].as_str())
+        });
+        let said = said.or(req["input"].as_str()).unwrap_or_default();
         let id = said
             .strip_prefix("call ")
             .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
@@ -478,6 +529,8 @@ impl Shared {
             };
             if what == "t" {
                 served.tokens.push(now);
+            } else if what == "d" {
+                served.said = true;
             } else {
                 served.told.get_or_insert(now);
                 // What is no stream comes with its usage.

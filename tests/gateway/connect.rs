@@ -19,8 +19,9 @@ use crate::{
 };
 
 const CONNECT: &str = "/v1/tollgate/connect";
-const CLIENTS: [&str; 9] = [
+const CLIENTS: [&str; 10] = [
     "claude-code",
+    "codex",
     "opencode",
     "vscode",
     "zed",
@@ -134,6 +135,7 @@ fn parsed(answer: &Answer) -> Option<Value> {
     match answer.headers["content-type"].to_str().unwrap() {
         "application/json" => Some(answer.json()),
         "application/yaml" => Some(yaml(&answer.text())),
+        "application/toml" => Some(toml::from_str(&answer.text()).unwrap()),
         "text/plain; charset=utf-8" => None,
         other => panic!("{other}"),
     }
@@ -458,7 +460,7 @@ async fn paths_and_addresses_are_the_configs() {
 #[tokio::test]
 async fn an_unknown_client_is_404_and_the_known_ones_are_named() {
     let world = setup().start().await;
-    for client in ["emacs", "codex", "ZED", "zed%20"] {
+    for client in ["emacs", "codex.toml", "ZED", "zed%20"] {
         let answer = world.get(&format!("{CONNECT}/{client}"), &[]).await;
         let text = refused(client, &answer, 404, NOT_FOUND, "client_not_found");
         assert!(text.contains(&format!("«{client}»")), "{text}");

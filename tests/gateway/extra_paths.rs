@@ -62,6 +62,65 @@ async fn the_models_of_a_key_are_listed_in_the_chat_format() {
     }
 }
 
+/// Without what it may not be missing, Codex takes none of the list, and says nothing.
+#[tokio::test]
+async fn codex_finds_in_the_list_what_it_wants_to_know_of_a_model() {
+    let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
+        usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = \"chat\"";
+    let world = Setup::default()
+        .edit("[[model]]\nid = \"chat\"", vectors)
+        .edit(
+            "id = \"messages\"\n",
+            "id = \"messages\"\ndisplay_name = \"Большая\"\ninput_tokens_max = 200000\n",
+        )
+        .start()
+        .await;
+    let key = world.key().await;
+    let bearer = bearer(&key);
+    let headers = [("authorization", bearer.as_str())];
+    let path = "/v1/models?client_version=0.169.0";
+    let list = world.get(path, &headers).await.json();
+    assert_eq!(names(&list), ["data", "models", "object"]);
+    let plain = world.get("/v1/models", &headers).await.json();
+    assert_eq!(list["data"], plain["data"], "vectors included");
+    let models = list["models"].as_array().unwrap();
+    let told: Vec<_> = models
+        .iter()
+        .map(|model| {
+            [
+                &model["slug"],
+                &model["display_name"],
+                &model["context_window"],
+            ]
+        })
+        .collect();
+    assert_eq!(
+        json!(told),
+        json!([["chat", "chat", 128_000], ["messages", "Большая", 200_000]])
+    );
+    for (place, model) in models.iter().enumerate() {
+        assert_eq!(model["priority"], place);
+        assert!(
+            model["base_instructions"]
+                .as_str()
+                .unwrap()
+                .contains("apply_patch")
+        );
+        assert_eq!(model["apply_patch_tool_type"], "freeform");
+        assert_eq!(
+            model["description"],
+            plain["data"][place + 1]["description"]
+        );
+    }
+
+    let key = world.another_key("acme", json!({})).await;
+    world.only_for(&key, &["messages"]).await;
+    let headers = [("x-api-key", key.secret.as_str())];
+    let list = world.get(path, &headers).await.json();
+    assert_eq!(list["models"].as_array().unwrap().len(), 1);
+    assert_eq!(list["models"][0]["slug"], "messages");
+}
+
 #[tokio::test]
 async fn the_models_of_a_key_are_listed_in_the_messages_format_where_its_version_is_sent() {
     let world = World::start().await;

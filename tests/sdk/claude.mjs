@@ -32,7 +32,7 @@ export class Front {
 
   /** The calls of a model. */
   get calls() {
-    return this.seen.filter(({ method, path }) => method === "POST" && path.startsWith("/v1/messages?"));
+    return this.seen.filter(({ method, path }) => method === "POST" && /^\/v1\/(messages\?|responses$)/.test(path));
   }
 
   /** What a request beginning with `what`, like `HEAD /`, was answered. */

@@ -1,67 +1,110 @@
-// Codex CLI, headless, in a home of its own, with the ten lines of configuration that docs/clients.md has for it.
+// Codex CLI, headless, in a home of its own, with the file that `connect/codex` serves.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { Key, NUMBER, URL } from "./gateway.mjs";
+import { Front } from "./claude.mjs";
+import { Key, NUMBER, URL, cost, micro } from "./gateway.mjs";
 
 const CODEX = fileURLToPath(new globalThis.URL("node_modules/.bin/codex", import.meta.url));
 const TIMEOUT_MS = 90_000;
 /** A model of each vendor's format. */
 const MODELS = ["demo-responses", "demo-chat", "demo-messages"];
 
-/** Runs a task; says its exit code, what was printed, and what `name` has in its folder. */
-async function codex(model, task, { file } = {}) {
+const front = await Front.start(URL);
+after(() => front.stop());
+const served = await (await fetch(`${URL}/v1/tollgate/connect/codex`)).text();
+/** As it is served, but for where the front stands and for the search that Codex offers by default. */
+const CONFIG = served.replaceAll(URL, front.url).replace('web_search = "disabled"\n', "");
+const WITHOUT_LIST = CONFIG.replace(/^model_catalog_url.*\n/m, "");
+
+/** Runs a task; says its exit code, what was printed, and what the files named have in them then. */
+async function codex(model, task, { files = [], config = CONFIG, options = [] } = {}) {
+  front.seen.length = 0;
   const key = await Key.create();
   const home = await mkdtemp(join(tmpdir(), "codex-"));
   const work = join(home, "work");
   await mkdir(work);
-  await writeFile(
-    join(home, "config.toml"),
-    `model = "${model}"
-model_provider = "tollgate"
-[model_providers.tollgate]
-name = "Tollgate"
-base_url = "${URL}/v1"
-env_key = "TOLLGATE_KEY"
-wire_api = "responses"
-request_max_retries = 1
-stream_max_retries = 1
-`,
-  );
+  await writeFile(join(home, "config.toml"), config);
   const env = { PATH: process.env.PATH, HOME: home, CODEX_HOME: home, LANG: "C.UTF-8", TOLLGATE_KEY: key.secret };
-  const options = ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", task];
+  const args = ["exec", "-m", model, "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ...options];
   try {
-    return await new Promise((resolve) => {
-      const child = execFile(CODEX, options, { cwd: work, env, timeout: TIMEOUT_MS }, async (error, out, errors) => {
-        const made = file && (await readFile(join(work, file), "utf8").catch(() => null));
-        resolve({ key, code: error ? error.code : 0, printed: out + errors, made });
-      });
+    const { error, out, errors } = await new Promise((resolve) => {
+      const child = execFile(CODEX, [...args, task], { cwd: work, env, timeout: TIMEOUT_MS }, (error, out, errors) =>
+        resolve({ error, out, errors }),
+      );
       child.stdin.end();
     });
+    const made = await Promise.all(files.map((file) => readFile(join(work, file), "utf8").catch(() => null)));
+    // That its home is a temporary one is no matter of ours.
+    const printed = (out + errors).replace(/^WARNING: proceeding, even though .*PATH aliases.*$/m, "");
+    return { key, code: error ? error.code : 0, out, printed, made };
   } finally {
     await rm(home, { recursive: true, force: true });
   }
 }
 
+/** The calls just made cost what the catalog says, each, and the key paid for nothing else; `usage` is what Codex counts. */
+async function assertCharged(key, model, calls, usage) {
+  const numbers = front.calls.map(({ number }) => number);
+  assert.equal(numbers.length, calls);
+  const receipts = await Promise.all(numbers.map((number) => key.receipt(number)));
+  for (const { usage, charged_rub, estimated } of receipts) {
+    assert.equal(micro(charged_rub), await cost(model, usage));
+    assert.equal(estimated, false);
+  }
+  const sum = (name) => receipts.reduce((sum, { usage }) => sum + usage[name], 0);
+  assert.deepEqual([sum("input"), sum("output")], [usage.input_tokens, usage.output_tokens]);
+  await key.assertSpent(...receipts.map(({ charged_rub }) => micro(charged_rub)));
+}
+
+const call = (tool, input) => `run-tool ${tool} ${JSON.stringify(input)}`;
+
 for (const model of MODELS) {
-  test(`${model}: a question is answered and charged`, async () => {
+  test(`${model}: a question is answered, and nothing warned of`, async () => {
     const { key, code, printed } = await codex(model, "Привет, кодекс");
     assert.equal(code, 0, printed);
     assert.match(printed, /Вы написали: Привет, кодекс/);
-    assert.ok((await key.spent()) > 0);
+    assert.doesNotMatch(printed, /warning|metadata|fallback/i);
+    assert.equal(front.find("GET /v1/models?client_version=").status, 200);
+    assert.ok((await key.spent()) > 0n);
   });
 
-  test(`${model}: a command runs, and its output is read`, async () => {
-    const task = 'run-tool exec_command {"cmd":"echo hello-from-shell > made.txt; cat made.txt"}';
-    const { code, printed, made } = await codex(model, task, { file: "made.txt" });
+  test(`${model}: a patch is applied, a command runs, a patch changes what it made, to the micro-ruble`, async () => {
+    const patch = (...lines) => ({ input: ["*** Begin Patch", ...lines, "*** End Patch"].join("\n") });
+    const task = [
+      call("apply_patch", patch("*** Add File: птицы.txt", "+дрозд", "+сойка")),
+      call("exec_command", { cmd: "wc -l < птицы.txt > число.txt; cat птицы.txt число.txt" }),
+      call("apply_patch", patch("*** Update File: птицы.txt", "@@", " дрозд", "-сойка", "+зимо\"родок\"")),
+    ].join(" ");
+    const files = ["птицы.txt", "число.txt"];
+    const { key, code, out, printed, made } = await codex(model, task, { files, options: ["--json"] });
     assert.equal(code, 0, printed);
-    assert.equal(made, "hello-from-shell\n", printed);
-    assert.match(printed, /Результат: [\s\S]*hello-from-shell/);
+    assert.deepEqual(made, ['дрозд\nзимо"родок"\n', "2\n"], printed);
+    const events = out.trim().split("\n").map((line) => JSON.parse(line));
+    const ended = events.find(({ type }) => type === "turn.completed");
+    await assertCharged(key, model, 4, ended.usage);
+    // What the command printed reached the vendor, and the model asked on.
+    const results = front.calls.at(-1).body.input.filter(({ type }) => /_output$/.test(type));
+    assert.deepEqual(results.map(({ type }) => type), [
+      "custom_tool_call_output",
+      "function_call_output",
+      "custom_tool_call_output",
+    ]);
+    assert.match(JSON.stringify(results[1].output), /дрозд\\+nсойка\\+n2/);
+  });
+
+  test(`${model}: a function of a namespace is known again`, async () => {
+    const { code, printed } = await codex(model, call("multi_agent_v1__close_agent", { target: "nobody" }));
+    assert.equal(code, 0, printed);
+    const [output] = front.calls.at(-1).body.input.filter(({ type }) => type === "function_call_output");
+    assert.ok(output, printed);
+    assert.doesNotMatch(JSON.stringify(output), /unsupported call/);
+    assert.match(printed, /Результат: /);
   });
 
   test(`${model}: a broken stream fails with its number`, async () => {
@@ -76,3 +119,20 @@ for (const model of MODELS) {
     assert.match(printed, /отказ поставщика модели/);
   });
 }
+
+test("without the list of models it warns, and still runs commands", async () => {
+  const task = call("exec_command", { cmd: "echo hello-from-shell > made.txt; cat made.txt" });
+  const { code, printed, made } = await codex(MODELS[1], task, { files: ["made.txt"], config: WITHOUT_LIST });
+  assert.equal(code, 0, printed);
+  assert.match(printed, /metadata for `demo-chat` not found/);
+  assert.deepEqual(made, ["hello-from-shell\n"], printed);
+});
+
+test("where a websocket is tried, it goes on over HTTP", async () => {
+  const config = CONFIG.replace("wire_api", "supports_websockets = true\nwire_api");
+  const { code, printed } = await codex(MODELS[0], "Привет, кодекс", { config });
+  assert.equal(code, 0, printed);
+  assert.match(printed, /Вы написали: Привет, кодекс/);
+  assert.equal(front.find("GET /v1/responses").status, 405);
+  assert.equal(front.find("POST /v1/responses").status, 200);
+});

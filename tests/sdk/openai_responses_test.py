@@ -1,4 +1,4 @@
-"""The official `openai` package's Responses against a vendor of that format."""
+"""The official `openai` package's Responses against a vendor of each format."""
 
 import json
 
@@ -98,6 +98,7 @@ class Responses(gateway.Suite):
             model=self.model, input="say-json " + said.model_dump_json(), text_format=City, max_output_tokens=500
         )
         self.assertEqual(answer.output_parsed, said)
+        self.assertEqual(answer.output_text, said.model_dump_json())
 
     def test_tool_call_and_its_result(self):
         self.tools("Погода?", 1)
@@ -149,5 +150,17 @@ class Responses(gateway.Suite):
         self.assertTrue(str(caught.exception).endswith(f"({self.wire.number})"), caught.exception)
 
 
+class ToChat(Responses):
+    model = "demo-chat"
+    other_model = "demo-messages"
+    translated = True
+
+
+class ToMessages(Responses):
+    model = "demo-messages"
+    other_model = "demo-chat"
+    translated = True
+
+
 if __name__ == "__main__":
-    gateway.main(Responses)
+    gateway.main(Responses, ToChat, ToMessages)

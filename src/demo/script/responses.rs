@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{super::vendor::Reply, Answer, CREATED, ToolCall, cut_in_the_middle};
+use super::{super::vendor::Reply, Answer, CREATED, ToolCall, cut_in_the_middle, halves};
 
 const ID: &str = "resp_scripted_1";
 
@@ -30,6 +30,55 @@ fn turn(item: &Value) -> Option<Value> {
             Some(json!({ "role": "tool", "content": text }))
         }
         Some(_) => None,
+    }
+}
+
+/// The function of a namespace that `NAMESPACE__NAME` means, as its own two names.
+pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'a str)> {
+    let namespace = tool["name"].as_str()?;
+    let name = name.strip_prefix(namespace)?.strip_prefix("__")?;
+    let mut functions = tool["tools"].as_array()?.iter();
+    functions
+        .any(|function| function["name"] == name)
+        .then_some((namespace, name))
+}
+
+impl ToolCall {
+    /// Calls the tool as this format has it, where the others have but functions.
+    pub(super) fn as_offered(&mut self, req: &Value) {
+        let tools = || req["tools"].as_array().into_iter().flatten();
+        let group = tools().find_map(|tool| grouped(tool, &self.name));
+        let group = group.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+        if let Some((namespace, name)) = group {
+            (self.namespace, self.name) = (Some(namespace), name);
+        }
+        self.is_free = tools().any(|tool| tool["type"] == "custom" && tool["name"] == *self.name);
+        if self.is_free {
+            let arguments: Value = serde_json::from_str(&self.pieces.concat()).unwrap_or_default();
+            self.pieces = halves(arguments["input"].as_str().unwrap_or_default());
+        }
+    }
+
+    /// The beginning of its item's id, the item, the events and the field that its arguments stand in.
+    const fn words(&self) -> [&'static str; 4] {
+        match self.is_free {
+            true => [
+                "ctc",
+                "custom_tool_call",
+                "response.custom_tool_call_input",
+                "input",
+            ],
+            false => [
+                "fc",
+                "function_call",
+                "response.function_call_arguments",
+                "arguments",
+            ],
+        }
+    }
+
+    fn item_id(&self, index: usize) -> String {
+        format!("{}_scripted_{index}", self.words()[0])
     }
 }
 
@@ -102,8 +151,13 @@ fn message(status: &str, content: &[Value]) -> Value {
 }
 
 fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Value {
-    json!({ "id": format!("fc_scripted_{index}"), "type": "function_call", "status": status,
-        "call_id": call.id, "name": call.name, "arguments": arguments })
+    let [_, kind, _, field] = call.words();
+    let mut item = json!({ "id": call.item_id(index), "type": kind, "status": status, "call_id": call.id,
+        "name": call.name, field: arguments });
+    if let Some(namespace) = &call.namespace {
+        item["namespace"] = namespace.as_str().into();
+    }
+    item
 }
 
 /// Events with their numbers.
@@ -153,7 +207,8 @@ impl Events {
     }
 
     fn call(&mut self, index: usize, call: &ToolCall) {
-        let id = format!("fc_scripted_{index}");
+        let id = call.item_id(index);
+        let [_, _, events, field] = call.words();
         let at = (index, id.as_str());
         let item = call_item(index, call, "", "in_progress");
         self.push(
@@ -161,15 +216,14 @@ impl Events {
             json!({ "output_index": index, "item": item }),
         );
         for piece in &call.pieces {
-            self.of(
-                "response.function_call_arguments.delta",
-                at,
-                json!({ "delta": piece }),
-            );
+            self.of(&format!("{events}.delta"), at, json!({ "delta": piece }));
         }
         let arguments = call.pieces.concat();
-        let done = json!({ "arguments": arguments, "name": call.name });
-        self.of("response.function_call_arguments.done", at, done);
+        let mut done = json!({ field: arguments });
+        if !call.is_free {
+            done["name"] = call.name.as_str().into();
+        }
+        self.of(&format!("{events}.done"), at, done);
         let item = call_item(index, call, &arguments, "completed");
         self.push(
             "response.output_item.done",

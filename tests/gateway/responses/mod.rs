@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod ends; // streams that fail, stop, or are left
+mod failover; // the next vendor answers, or nobody does
 mod formats; // a vendor that speaks several
 mod operation; // requests
 mod passing; // answers, byte for byte

@@ -1,0 +1,154 @@
+//! Vendors that fail before they have said anything, for callers of each format.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::{Reply, Step};
+
+use super::{ask_raw, beginning, body, event, setup};
+use crate::{
+    checks::{cost_nothing, micro},
+    fleet::Fleet,
+    harness::{Answer, Key, World, with},
+    ops::Op,
+    replies::refusal,
+};
+
+const CALLERS: [&str; 3] = ["responses", "chat", "messages"];
+
+async fn call(world: &World, key: &Key, caller: &str, model: &str, stream: bool) -> Answer {
+    let fields = json!({ "model": model, "stream": stream });
+    match caller {
+        "chat" => {
+            Op::Chat
+                .call(world, key, &with(Op::Chat.body("привет"), fields))
+                .await
+        }
+        "messages" => {
+            let body = with(Op::Messages.body("привет"), fields);
+            Op::Messages.call(world, key, &body).await
+        }
+        _ => ask_raw(world, key, &body(fields).to_string()).await,
+    }
+}
+
+/// What a vendor says that fails as its first word: plain, or as a stream, whose first events say nothing yet.
+fn failures(stream: bool) -> Vec<Reply> {
+    let error = json!({ "code": "server_error", "message": "x", "type": "x", "param": null });
+    let failed = json!({ "id": "resp_v1", "object": "response", "status": "failed", "model": "vendor-chat-1",
+        "output": [], "usage": null, "error": error });
+    if !stream {
+        return vec![
+            refusal(500, "x"),
+            Reply::json(200, &failed),
+            Reply::json(200, &json!({ "error": error })),
+        ];
+    }
+    let last = |data: Value| event(&with(data, json!({ "sequence_number": 2 })));
+    let said = [
+        last(with(error.clone(), json!({ "type": "error" }))),
+        last(json!({ "type": "error", "error": error })),
+        last(json!({ "type": "response.failed", "response": failed })),
+        String::new(),
+    ];
+    let begun = [String::new(), beginning().concat()];
+    let replies = begun
+        .iter()
+        .flat_map(|begun| said.iter().map(move |said| format!("{begun}{said}")));
+    replies.map(|text| Reply::stream([text])).collect()
+}
+
+#[tokio::test]
+async fn r88_what_fails_before_it_says_anything_is_answered_by_the_next_vendor() {
+    for stream in [false, true] {
+        for (nth, failure) in failures(stream).into_iter().enumerate() {
+            let route = |n| format!("priority = {}", 1 - n);
+            let fleet = Fleet::start(setup(), 2, route, |_| String::new()).await;
+            fleet.vendor(1).script(move |_| failure.clone());
+            let key = fleet.world.key().await;
+            let mut spent = 0;
+            for caller in CALLERS {
+                let what = format!("failure {nth}, {caller}, streamed: {stream}");
+                let answer = call(&fleet.world, &key, caller, "chat", stream).await;
+                assert_eq!(answer.status, 200, "{what}: {answer:?}");
+                assert!(answer.text().contains("Вы"), "{what}: {}", answer.text());
+                let receipt = fleet.world.receipt(&answer.number()).await;
+                assert_eq!(
+                    receipt["vendor"],
+                    Fleet::name(Op::Chat, 0),
+                    "{what}: {receipt}"
+                );
+                assert_eq!(
+                    (&receipt["end"], &receipt["estimated"]),
+                    (&json!("finished"), &json!(false)),
+                    "{what}: {receipt}"
+                );
+                // By the vendor's count: nine tokens in, and a word is a token of output.
+                assert_eq!(
+                    micro(&receipt["charged_rub"]),
+                    9 * 100 + 3 * 200,
+                    "{what}: {receipt}"
+                );
+                spent += micro(&receipt["charged_rub"]);
+                let account = fleet.world.settled(&key).await;
+                assert_eq!(micro(&account["spent_rub"]), spent, "{what}");
+            }
+            assert!(fleet.asked(1) > 0, "the first vendor was asked");
+            assert_eq!(fleet.asked(0), CALLERS.len());
+        }
+    }
+}
+
+/// The status, and what the error is called; of the words those that stand in every format.
+fn told(answer: &Answer) -> (StatusCode, Value, Value) {
+    let error = &answer.json()["error"];
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.ends_with(&format!("({})", answer.number())),
+        "{message}"
+    );
+    (answer.status, error["type"].clone(), error["code"].clone())
+}
+
+#[tokio::test]
+async fn r57_a_vendors_refusal_is_the_same_to_callers_of_all_formats() {
+    let page = Step::Send("<html>maintenance</html>".into());
+    let replies = [
+        refusal(400, "x"),
+        refusal(401, "x"),
+        refusal(404, "x"),
+        refusal(429, "slow").header("retry-after", "7"),
+        refusal(500, "x"),
+        Reply::raw(200, "text/html", vec![page]),
+        refusal(200, "x"),
+    ];
+    for (nth, reply) in replies.into_iter().enumerate() {
+        for stream in [false, true] {
+            let mut seen = Vec::new();
+            // A vendor of each format; one that was ill for one caller is new for the next.
+            for (vendor, model) in [
+                ("chat", "chat"),
+                ("messages", "messages"),
+                ("responses", "chat"),
+            ] {
+                for caller in CALLERS {
+                    let world = match vendor {
+                        "responses" => super::world().await,
+                        _ => World::start().await,
+                    };
+                    let key = world.key().await;
+                    let reply = reply.clone();
+                    world.vendor.script(move |_| reply.clone());
+                    let answer = call(&world, &key, caller, model, stream).await;
+                    let what = format!("{nth}: {caller} to {vendor}, streamed: {stream}");
+                    assert_ne!(answer.status, 200, "{what}: {}", answer.text());
+                    assert_eq!(world.vendor.received().len(), 1, "{what}");
+                    cost_nothing(&what, &world, &key, &answer).await;
+                    seen.push((what, told(&answer)));
+                }
+            }
+            for (what, told) in &seen[1..] {
+                assert_eq!(*told, seen[0].1, "{what}, and {}", seen[0].0);
+            }
+        }
+    }
+}
