@@ -80,6 +80,7 @@
 pub mod account;
 pub mod calendar;
 pub mod ceiling;
+pub mod happening;
 pub mod money;
 pub mod number;
 pub mod price;
