@@ -1,6 +1,8 @@
 //! What the embedded stores keep and do under their lock: the book of the money and the directory of
 //! names and keys. Each step says what a durable store must write down before it is answered.
 
+mod feed;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -10,13 +12,14 @@ use std::{
 use super::{
     book::{Account, Book, Hashing, KeyBook, Millis},
     contract::{
-        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
-        Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, Note, OpenHold,
+        Receipt, Settled, Settlement, TariffVersion,
     },
 };
 use crate::{
     account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
     ceiling::{Ceilings, Period},
+    happening::{Event, Levels},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -82,6 +85,7 @@ pub(super) enum Record {
         entry: Entry,
         at_ms: Millis,
         balance: MicroRub,
+        events: Vec<Event>,
     },
     Key {
         record: Arc<KeyRecord>,
@@ -95,6 +99,8 @@ pub(super) enum Record {
         used: Option<Used>,
         /// It was noted while it ran.
         noted: bool,
+        /// What it tells.
+        events: Vec<Event>,
     },
     /// What running calls have cost so far.
     Noted(Vec<Settlement>),
@@ -104,6 +110,15 @@ pub(super) enum Record {
         version: TariffVersion,
         fingerprint: String,
     },
+    /// What a gateway told, and by which name it did.
+    Told { event: Event, once: String },
+    Levels {
+        account: AccountId,
+        key: Option<KeyId>,
+        levels: Levels,
+    },
+    /// A note; without a text it is taken away.
+    Note(Note),
 }
 
 /// What a key has used, and what of it before its current month and day.
@@ -147,6 +162,7 @@ pub(super) struct State {
     noted: HashSet<RequestNumber, Hashing>,
     /// The latest time that a line of any journal has.
     newest: Millis,
+    feed: feed::FeedState,
 }
 
 #[derive(Debug)]
@@ -194,7 +210,7 @@ impl State {
         now: Millis,
     ) -> Journaled<Settled> {
         let at_ms = self.journal_time(now);
-        let account = match self.book.account(&call.account) {
+        let account = match self.book.account_mut(&call.account) {
             Some(account) if !settled.repeated => account,
             // Nothing has moved.
             _ => return (settled, None),
@@ -218,6 +234,9 @@ impl State {
             loss: account.loss,
             used,
             noted: self.noted.remove(&call.number),
+            events: self
+                .feed
+                .events_of(&call.account, account.happened(), at_ms),
         };
         (settled, Some(record))
     }
@@ -316,12 +335,15 @@ impl State {
     ) -> Result<Journaled<AccountView>, BookError> {
         self.book.enter(account, entry)?;
         let view = self.account(account)?;
+        let at_ms = self.entry_time(now);
+        let events = self.tell_of(account, at_ms);
         let (account, entry) = (account.clone(), entry.clone());
         let record = Record::Entry {
             account,
             entry,
-            at_ms: self.entry_time(now),
+            at_ms,
             balance: view.balance_rub,
+            events,
         };
         Ok((view, Some(record)))
     }

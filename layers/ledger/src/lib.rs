@@ -80,7 +80,11 @@
 pub mod account;
 pub mod calendar;
 pub mod ceiling;
+<<<<<<< HEAD
 pub mod endpoint;
+=======
+pub mod happening;
+>>>>>>> events
 pub mod money;
 pub mod number;
 pub mod price;

@@ -3,9 +3,11 @@
 //! What it does under its lock is `state`, which the SQLite store shares: the two differ in durability
 //! alone.
 
+mod feed;
 mod journal;
 
 use std::{
+    collections::VecDeque,
     fmt,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -25,6 +27,7 @@ use crate::{
     BoxError,
     account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
+    happening::Event,
     number::RequestNumber,
 };
 
@@ -38,6 +41,7 @@ pub struct MemoryLedger {
 struct Inner {
     state: State,
     journal: Journal,
+    events: VecDeque<Event>,
 }
 
 impl MemoryLedger {
@@ -49,7 +53,11 @@ impl MemoryLedger {
 
     fn charge(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let mut inner = self.for_call()?;
-        let Inner { state, journal } = &mut *inner;
+        let Inner {
+            state,
+            journal,
+            events,
+        } = &mut *inner;
         let now = now_ms();
         let (settled, record) = match state.settle(settlement, now) {
             Ok(booked) => booked,
@@ -58,8 +66,14 @@ impl MemoryLedger {
                 _ => state.settle_unknown(settlement, now),
             },
         };
-        if let Some(Record::Settled { receipt, .. }) = record {
+        if let Some(Record::Settled {
+            receipt,
+            events: told,
+            ..
+        }) = record
+        {
             journal.call(receipt);
+            feed::add(events, told);
         }
         Ok(settled)
     }
@@ -166,13 +180,26 @@ impl LedgerAdmin for MemoryLedger {
 
     async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
         let mut inner = self.for_books()?;
-        let Inner { state, journal } = &mut *inner;
+        let Inner {
+            state,
+            journal,
+            events,
+        } = &mut *inner;
         let known = state
             .book
             .account(account)
             .is_some_and(|account| account.has_entry(&entry.id));
         let (view, record) = state.enter(account, entry, now_ms())?;
-        if let (false, Some(Record::Entry { at_ms, .. })) = (known, record) {
+        if let (
+            false,
+            Some(Record::Entry {
+                at_ms,
+                events: told,
+                ..
+            }),
+        ) = (known, record)
+        {
+            feed::add(events, told);
             let Entry { id, amount, reason } = entry.clone();
             let line = JournalLine::Entry {
                 id,
@@ -244,7 +271,7 @@ impl LedgerAdmin for MemoryLedger {
 
     async fn audit(&self) -> Result<Audit, BookError> {
         let inner = self.for_books()?;
-        let Inner { state, journal } = &*inner;
+        let Inner { state, journal, .. } = &*inner;
         let mut audit = Audit::default();
         for (id, account) in state.book.accounts() {
             let mut found = account.audit(id, !journal.has_forgotten);

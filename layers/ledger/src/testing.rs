@@ -46,6 +46,7 @@ mod accounts;
 mod calls;
 mod desk;
 mod ends;
+mod feed;
 pub mod given;
 mod holds;
 mod keys;
@@ -55,7 +56,7 @@ use std::{fmt, panic::AssertUnwindSafe, pin::Pin};
 use futures_util::FutureExt;
 
 pub use self::desk::{is_sound, open};
-use super::contract::{Entry, Ledger, LedgerAdmin};
+use super::contract::{Entry, Feed, Ledger, LedgerAdmin};
 use crate::{
     account::{AccountId, KeyRecord, KeyStore},
     ceiling::Ceilings,
@@ -83,6 +84,48 @@ pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
     for case in store_cases::<L>() {
         if !case.is_kept(&make().await).await {
+            broken.push(case.name);
+        }
+    }
+    judge(&broken);
+}
+
+/// What every store tells. Each promise begins with an empty store and ends with an audit of it.
+#[must_use]
+pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
+    macro_rules! cases {
+        ($($name:ident)*) => {
+            vec![$(Case {
+                name: stringify!($name),
+                run: |ledger: &L| {
+                    Box::pin(async move {
+                        feed::$name(ledger).await;
+                        is_sound(ledger).await;
+                    })
+                },
+            }),*]
+        };
+    }
+    cases! {
+        each_entry_is_told_once_in_order
+        of_many_charges_at_once_one_passes_a_level
+        a_payment_lets_a_level_be_told_again
+        ceilings_tell_when_they_run_low_and_when_they_are_reached
+        levels_are_those_that_were_set
+        what_was_told_before_is_not_told_again
+        a_note_is_changed_by_who_knows_its_version
+    }
+}
+
+/// Tries what a store with a [`Feed`] tells. `make` makes a new, empty store, each time.
+///
+/// # Panics
+/// Some promises are not kept; the text names them.
+pub async fn check_feed<L: Books + Feed>(make: impl AsyncFn() -> L) {
+    let mut broken = Vec::new();
+    for case in feed_cases::<L>() {
+        let ledger = make().await;
+        if !case.is_kept(&ledger).await {
             broken.push(case.name);
         }
     }
@@ -330,6 +373,11 @@ mod tests {
     #[tokio::test]
     async fn the_ledger_in_memory_keeps_every_promise() {
         check_store(async || MemoryLedger::new()).await;
+    }
+
+    #[tokio::test]
+    async fn the_ledger_in_memory_tells_what_happens() {
+        check_feed(async || MemoryLedger::new()).await;
     }
 
     #[test]

@@ -11,14 +11,19 @@ use std::collections::HashMap;
 
 use self::restore::Restore;
 use super::contract::{
-    AccountBooks, BookError, JournalLine, JournalPages, Ledger, LedgerAdmin, TariffVersion,
+    AccountBooks, BookError, EVENTS_AT_ONCE_MAX, Feed, JournalLine, JournalPages, Ledger,
+    LedgerAdmin, Note, TariffVersion,
 };
-use crate::{account::AccountId, money::MicroRub};
+use crate::{
+    account::{AccountId, KeyId},
+    happening::{Event, Levels},
+    money::MicroRub,
+};
 
 pub use self::export::Export;
 
 /// A ledger that can be copied from.
-pub trait Source: LedgerAdmin + Ledger {
+pub trait Source: LedgerAdmin + Ledger + Feed {
     /// The ids and amounts of all entries of an account, those too that its journal has forgotten.
     ///
     /// # Errors
@@ -88,6 +93,29 @@ pub trait Target: Sized {
         fingerprint: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
+    /// Takes the levels of an account, or of a key; behind it.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn levels(
+        &mut self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> impl Future<Output = Result<(), BookError>> + Send;
+
+    /// Takes events, oldest first, with their numbers.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn events(&mut self, events: &[Event]) -> impl Future<Output = Result<(), BookError>> + Send;
+
+    /// Takes a note.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn note(&mut self, note: &Note) -> impl Future<Output = Result<(), BookError>> + Send;
+
     /// What has been written, to be looked at. Nothing more is written.
     ///
     /// # Errors
@@ -148,12 +176,34 @@ pub async fn copy<S: Source, T: Target>(
         } else {
             copied.lines += copy_account(from, to, &books).await?;
         }
+        let (of_account, of_keys) = from.levels(&books.view.id).await?;
+        to.levels(&books.view.id, None, of_account).await?;
+        for (key, levels) in of_keys {
+            to.levels(&books.view.id, Some(&key), levels).await?;
+        }
         progress(&copied);
     }
     if let Some((version, fingerprint)) = from.tariff().await? {
         to.tariff(version, &fingerprint).await?;
     }
+    copy_feed(from, to).await?;
     Ok(copied)
+}
+
+/// What was told, and what those who pass it on remember.
+async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), BookError> {
+    from.gather().await?;
+    let mut after = 0;
+    loop {
+        let events = from.events(after, EVENTS_AT_ONCE_MAX).await?;
+        let Some(last) = events.last() else { break };
+        after = last.number;
+        to.events(&events).await?;
+    }
+    for note in from.notes("").await? {
+        to.note(&note).await?;
+    }
+    Ok(())
 }
 
 /// How many lines its journal had.

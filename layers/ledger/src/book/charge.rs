@@ -3,6 +3,7 @@
 use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS};
 use crate::{
     account::{AccountId, KeyId},
+    ceiling::Ceilings,
     contract::{Booked, Entry, Settled},
     money::MicroRub,
     number::RequestNumber,
@@ -28,7 +29,8 @@ impl Book {
             return Err(Rejection::BelowHeld);
         }
         account.remember_entry(&entry.id, entry.amount);
-        account.balance = balance;
+        let before = std::mem::replace(&mut account.balance, balance);
+        account.tell_entry(entry, before);
         Ok(())
     }
 
@@ -80,7 +82,7 @@ impl Book {
             }
             (None, None) => return nothing(Booked::Stale),
         };
-        let settled = account.charge(key, cost, held, booked, now);
+        let settled = account.charge(number, key, cost, held, booked, now);
         account.bury(number, settled, now);
         settled
     }
@@ -135,6 +137,7 @@ impl Account {
     /// promised: it pays even where a ceiling has been lowered since.
     pub(super) fn charge(
         &mut self,
+        number: RequestNumber,
         key: &KeyId,
         cost: MicroRub,
         held: MicroRub,
@@ -142,18 +145,28 @@ impl Account {
         now: Millis,
     ) -> Settled {
         let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
-        let key = self.keys.get_mut(key);
-        let free_beside_hold = match &key {
+        let money = self.keys.get_mut(key);
+        let free_beside_hold = match &money {
             None => MicroRub::ZERO,
-            Some(key) => key.room(account, held, now).0,
+            Some(money) => money.room(account, held, now).0,
         };
         let charged = cost.min(held.plus_or_max(free_beside_hold));
         let loss = cost.minus_or_zero(charged);
-        self.balance = self.balance.minus_or_zero(charged);
+        let left = self.balance.minus_or_zero(charged);
+        let before = std::mem::replace(&mut self.balance, left);
         self.loss = self.loss.plus_or_max(loss);
-        if let Some(key) = key {
-            (key.month, key.day) = (key.month_at(now), key.day_at(now));
-            key.used = key.used.plus_or_max(charged);
+        if let Some(money) = money {
+            (money.month, money.day) = (money.month_at(now), money.day_at(now));
+            let used = money.used.plus_or_max(charged);
+            if money.ceilings != Ceilings::NONE {
+                let passed = money.passed(used, now, number);
+                let passed = passed.into_iter().map(|what| (Some(key.clone()), what));
+                self.happened.extend(passed);
+            }
+            money.used = used;
+        }
+        if let Some(level) = self.levels.passed(before, left) {
+            self.tell_low(level, number.to_string());
         }
         Settled {
             booked,

@@ -225,9 +225,9 @@ impl KeyBook {
 
 /// A ceiling of a key, and what has been spent under it.
 pub(super) struct Bound {
-    ceiling: Ceiling,
-    limit: MicroRub,
-    spent: MicroRub,
+    pub(super) ceiling: Ceiling,
+    pub(super) limit: MicroRub,
+    pub(super) spent: MicroRub,
 }
 
 impl Bound {

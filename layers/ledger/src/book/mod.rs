@@ -17,6 +17,7 @@ mod audit;
 mod charge;
 mod expiry;
 mod hold;
+mod telling;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -29,6 +30,7 @@ use super::contract::{BookError, Entry, Hold, Refusal, Reserved, Settled};
 use crate::{
     account::{AccountId, KeyId},
     ceiling::{Ceilings, Period},
+    happening::{Happening, Levels},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -66,6 +68,10 @@ pub struct Account {
     pub held: MicroRub,
     /// Costs that could not be charged.
     pub loss: MicroRub,
+    /// At which balances it tells that it runs low.
+    pub levels: Levels,
+    /// What has happened since somebody asked.
+    happened: Vec<(Option<KeyId>, Happening)>,
     keys: BTreeMap<KeyId, KeyBook>,
     entries: HashMap<String, MicroRub>,
     entered: i128,
@@ -93,6 +99,8 @@ pub struct KeyBook {
     pub month: Period,
     /// The day of its last charge.
     pub day: Period,
+    /// What is left under a ceiling when it tells that it runs low.
+    pub levels: Levels,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -343,6 +351,11 @@ impl Account {
     #[must_use]
     pub fn key(&self, id: &KeyId) -> Option<&KeyBook> {
         self.keys.get(id)
+    }
+
+    /// The money of a key, to change its levels.
+    pub fn key_mut(&mut self, id: &KeyId) -> Option<&mut KeyBook> {
+        self.keys.get_mut(id)
     }
 
     /// Its keys.

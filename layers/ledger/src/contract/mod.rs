@@ -3,6 +3,7 @@
 //! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`super::book`] is
 //! the state machine that says what every answer means.
 
+mod feed;
 mod journal;
 mod views;
 
@@ -12,6 +13,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    feed::{EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, TOLD_MS, Telling},
     journal::{JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPages, JournalPart, Receipt},
     views::{AccountBooks, AccountView, KeyChange, KeyView, OpenHold, PeriodView},
 };

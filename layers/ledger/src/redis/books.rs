@@ -101,7 +101,7 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
-        let keys = ["", ":t", ":j"].map(|part| account_key(account, part));
+        let keys = ["", ":t", ":j", ":ev"].map(|part| account_key(account, part));
         let reason = entry.reason.clone().unwrap_or_default();
         let args = [
             entry.id.clone(),
@@ -113,6 +113,7 @@ impl LedgerAdmin for RedisLedger {
             .ask_durably(&self.0.scripts.enter, &keys, &args)
             .await?;
         done(&word)?;
+        self.0.told.note(account);
         self.account(account).await
     }
 

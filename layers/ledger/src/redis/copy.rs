@@ -10,16 +10,18 @@ use futures_util::future::try_join_all;
 
 use super::{
     COPYING, RECEIPT_MS, RedisLedger, SCHEMA, digits,
+    feed::{FEED, feed_key},
     names::{account_key, digest_key, id_key, receipt_key},
     new_enough, other_schema,
 };
 use crate::{
-    account::{AccountId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyId, KeyRecord, KeyStatus},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
-        AccountBooks, BookError, JournalLine, KeyView, LedgerAdmin, LedgerError, Receipt,
+        AccountBooks, BookError, JournalLine, KeyView, LedgerAdmin, LedgerError, Note, Receipt,
         TariffVersion,
     },
+    happening::{Event, Levels},
     money::MicroRub,
     transfer::{Source, Target, same},
 };
@@ -262,6 +264,51 @@ impl Target for RedisCopy {
             &from,
         ];
         Ok(self.set(&words).await?)
+    }
+
+    async fn levels(
+        &mut self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> Result<(), BookError> {
+        if levels.is_empty() {
+            return Ok(());
+        }
+        let field = key.map_or("lo".to_owned(), |key| format!("{key}.lo"));
+        let fields = [(field, levels.to_string())];
+        Ok(self.set_fields(&account_key(account, ""), &fields).await?)
+    }
+
+    /// Those that an earlier run has written are passed over.
+    async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
+        let last: Option<u64> = self
+            .conn()
+            .command(&["GET", &feed_key(":last")], OPERATOR_TIMEOUT)
+            .await?;
+        let last = last.unwrap_or_default();
+        for event in events.iter().filter(|event| event.number > last) {
+            let (place, at) = (format!("{}-0", event.number), event.at_ms.to_string());
+            let json = serde_json::to_string(&event.what)
+                .map_err(|error| BookError::Unavailable(error.into()))?;
+            let mut words = vec!["XADD", FEED, &place, "at", &at, "what", &json];
+            if let Some(account) = &event.account {
+                words.extend(["account", account]);
+            }
+            if let Some(key) = &event.key {
+                words.extend(["key", key]);
+            }
+            let _: String = self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+            let (last, number) = (feed_key(":last"), event.number.to_string());
+            let words = ["SET", last.as_str(), &number];
+            let _: String = self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
+    async fn note(&mut self, note: &Note) -> Result<(), BookError> {
+        let field = [(note.name.clone(), format!("{}:{}", note.version, note.text))];
+        Ok(self.set_fields(&feed_key(":notes"), &field).await?)
     }
 
     async fn filled(&mut self) -> Result<RedisLedger, BookError> {

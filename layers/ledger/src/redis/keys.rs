@@ -208,6 +208,7 @@ pub(super) fn stored(
         held: amount(held, "h")?.unwrap_or_default(),
         month: parsed(&record, this_month, "m")?.unwrap_or_default(),
         day: parsed(&record, today, "d")?.unwrap_or_default(),
+        ..KeyBook::default()
     };
     Ok(StoredKey {
         version: parsed(&record, version, "v")?.unwrap_or_default(),

@@ -13,16 +13,20 @@
 //! tg:{A}:t          HASH    entry id → amount, for ever
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
 //! tg:{A}:r:<number> STRING  the receipt's place in the journal
+//! tg:{A}:ev         STREAM  what the account tells, written in the step that moves the money
 //! tg:id:<key>       STRING  the key's account
 //! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
 //! tg:accounts       SET     all accounts
 //! tg:day:<day>      SET     accounts that settled a call of that day, to look for its receipt there first
+//! tg:ev:{feed}      STREAM  all events by their numbers; :from HASH how far each account's are in it; :last the last
+//!                           number; :told:<once> what was told; :notes HASH name → "<version>:<text>"; :lease:<name>
 //! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
 //! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
 //! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
 //! ```
 //!
 //! Of a key: `s` whether it is enabled; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
+//! `lo` the levels at which it is told that little is left, as the account has for its balance;
 //! `h` held; `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`; `v` the
 //! version of its record. Months and days came later: a gateway that does not know them
 //! leaves them alone, and what it charges counts in them all the same, since it counts in `u`.
@@ -34,6 +38,7 @@ mod books;
 mod check;
 mod copy;
 mod days;
+mod feed;
 mod identity;
 mod journal;
 mod keys;
@@ -98,6 +103,7 @@ struct Inner {
     keys: KeyCache,
     data: DataSet,
     days: Days,
+    told: feed::Told,
     /// Where the next sweep goes on in `tg:accounts`.
     sweep: tokio::sync::Mutex<u64>,
 }
@@ -143,6 +149,7 @@ impl RedisLedger {
             keys: identity::cache(),
             data,
             days: Days::new(),
+            told: feed::Told::default(),
             sweep: tokio::sync::Mutex::new(0),
         })))
     }
@@ -259,7 +266,11 @@ impl Ledger for RedisLedger {
             item,
         } = settlement;
         let mut keys = call_keys(account, *number);
-        keys.extend([account_key(account, ":j"), receipt_key(account, *number)]);
+        keys.extend([
+            account_key(account, ":j"),
+            receipt_key(account, *number),
+            account_key(account, ":ev"),
+        ]);
         let mut json: Vec<u8> = Vec::with_capacity(ITEM_SIZE);
         serde_json::to_writer(&mut json, item)
             .map_err(|error| LedgerError::Unavailable(error.into()))?;
@@ -276,7 +287,13 @@ impl Ledger for RedisLedger {
         let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
         let (booked, charged, loss, repeated) = match answer {
             Value::Int(charged) => (Booked::Held, charged, 0, false),
-            answer => {
+            mut answer => {
+                if let Value::Array(words) = &mut answer
+                    && words.len() == 5
+                {
+                    words.truncate(4);
+                    self.0.told.note(account);
+                }
                 let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
                 (booked_of(&booked)?, charged, loss, repeated)
             }

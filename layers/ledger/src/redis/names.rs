@@ -31,7 +31,7 @@ pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
 
 /// The same and the number's tombstone.
 pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
-    let mut keys = Vec::with_capacity(7);
+    let mut keys = Vec::with_capacity(8);
     keys.extend(hold_keys(account));
     keys.push(tombstone_key(account, number));
     keys

@@ -43,11 +43,13 @@ scripts! {
     books, open_and_ended,
     // What a copy from another ledger needs.
     copy_lines,
+    // What those need who pass events on.
+    gather, tell, put_note, lease,
 }
 
 /// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine
 /// is book.rs: change both or neither.
-const PARTS: &[(&str, &str)] = &texts![amounts, calendar, clock, expiry, holds, money];
+const PARTS: &[(&str, &str)] = &texts![amounts, calendar, clock, expiry, holds, money, telling];
 
 /// Scripts for usual cases, by name.
 const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
@@ -95,7 +97,7 @@ fn text_of(texts: &[(&str, &'static str)], name: &str) -> &'static str {
 }
 
 #[cfg(test)]
-mod usual;
+pub(super) mod usual;
 
 #[cfg(test)]
 mod tests {

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rusqlite::{CachedStatement, Connection, params};
 use uuid::fmt::Hyphenated;
 
+use super::feed;
 use crate::{
     account::{AccountId, KeyId, KeyRecord},
     book::Millis,
@@ -93,8 +94,10 @@ impl<'a> Batch<'a, '_> {
                 loss,
                 used,
                 noted,
+                events,
             } => {
                 self.receipts.write(receipt)?;
+                feed::write(conn, events, None)?;
                 if *noted {
                     crash_log::forget(conn, receipt.number)?;
                 }
@@ -116,7 +119,11 @@ impl<'a> Batch<'a, '_> {
                 entry,
                 at_ms,
                 balance,
-            } => write_entry(conn, account, entry, *at_ms, *balance),
+                events,
+            } => {
+                feed::write(conn, events, None)?;
+                write_entry(conn, account, entry, *at_ms, *balance)
+            }
             Record::Key { record, ceilings } => write_key(conn, record, *ceilings),
             Record::Noted(running) => crash_log::note(conn, running),
             Record::Forgotten(number) => crash_log::forget(conn, *number),
@@ -124,6 +131,15 @@ impl<'a> Batch<'a, '_> {
                 version,
                 fingerprint,
             } => write_tariff(conn, *version, fingerprint),
+            Record::Told { event, once } => {
+                feed::write(conn, std::slice::from_ref(event), Some(once))
+            }
+            Record::Levels {
+                account,
+                key,
+                levels,
+            } => feed::write_levels(conn, account, key.as_ref(), *levels),
+            Record::Note(note) => feed::write_note(conn, note),
         }
     }
 }

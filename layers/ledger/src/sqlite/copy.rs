@@ -12,13 +12,15 @@ use rusqlite::{Connection, Transaction, params};
 use super::{
     SqliteLedger,
     batch::Receipts,
+    feed,
     file::{self, LEDGER, OpenError, integer, one},
 };
 use crate::{
     BoxError,
-    account::AccountId,
-    contract::{AccountBooks, BookError, JournalLine, TariffVersion},
+    account::{AccountId, KeyId},
+    contract::{AccountBooks, BookError, JournalLine, Note, TariffVersion},
     durable::file::{SqliteFile, to_json},
+    happening::{Event, Levels},
     money::MicroRub,
     transfer::{Source, Target},
 };
@@ -57,7 +59,8 @@ impl SqliteCopy {
         file::add_what_came_later(&conn)?;
         conn.execute_batch(
             "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
-             DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; COMMIT;",
+             DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; DELETE FROM events; DELETE FROM levels;
+             DELETE FROM notes; COMMIT;",
         )?;
         Ok(Self {
             path: path.to_owned(),
@@ -181,6 +184,23 @@ impl Target for SqliteCopy {
             ];
             one(batch.prepare_cached(sql)?.execute(row)?)
         })
+    }
+
+    async fn levels(
+        &mut self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> Result<(), BookError> {
+        self.write(|batch| feed::write_levels(batch, account, key, levels))
+    }
+
+    async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
+        self.write(|batch| feed::write(batch, events, None))
+    }
+
+    async fn note(&mut self, note: &Note) -> Result<(), BookError> {
+        self.write(|batch| feed::write_note(batch, note))
     }
 
     async fn filled(&mut self) -> Result<SqliteLedger, BookError> {

@@ -8,6 +8,9 @@
 //! tariff     id, effective_from_ms, fingerprint
 //! running    number, settlement (JSON)                           calls that are not settled yet
 //! forgotten  account                                             came from a ledger without its oldest receipts
+//! events     number, at_ms, account, key, what (JSON), once      what is told, the newest
+//! levels     account, key, levels                                when it is told that money runs low
+//! notes      name, version, text                                 of those who pass events on
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
 
@@ -23,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     audit::{self, MissingReceipts},
-    batch,
+    batch, feed,
 };
 use crate::{
     BoxError,
@@ -110,6 +113,25 @@ CREATE TABLE tariff (
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS forgotten (
     account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY NOT NULL,
+    at_ms INTEGER NOT NULL,
+    account TEXT,
+    key TEXT,
+    what TEXT NOT NULL,
+    once TEXT UNIQUE
+) STRICT;
+CREATE TABLE IF NOT EXISTS levels (
+    account TEXT NOT NULL REFERENCES accounts (id),
+    key TEXT NOT NULL,
+    levels TEXT NOT NULL,
+    PRIMARY KEY (account, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (
+    name TEXT PRIMARY KEY NOT NULL,
+    version INTEGER NOT NULL,
+    text TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
@@ -335,6 +357,7 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
     if let Some((version, fingerprint)) = tariff(conn)? {
         state.restore_tariff(version, fingerprint);
     }
+    feed::load(conn, &mut state)?;
     Ok(state)
 }
 

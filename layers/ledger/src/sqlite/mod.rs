@@ -22,6 +22,7 @@
 mod audit;
 mod batch;
 mod copy;
+mod feed;
 mod file;
 mod journal;
 mod writer;

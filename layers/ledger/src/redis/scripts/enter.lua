@@ -1,9 +1,10 @@
 #!lua
--- with: amounts, clock
--- Books a payment or a correction, once for each id. KEYS[2] = entries, KEYS[3] = the journal.
+-- with: amounts, clock, telling
+-- Books a payment or a correction, once for each id. KEYS[2] = entries, KEYS[3] = the journal,
+-- KEYS[4] = what the account tells.
 -- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Answers a word.
 local change, retention = signed_amount(ARGV[2]), amount(ARGV[4])
-local row = redis.call('HMGET', KEYS[1], 'b', 'h')
+local row = redis.call('HMGET', KEYS[1], 'b', 'h', 'lo')
 if not row[1] then
   return 'not_found'
 end
@@ -23,4 +24,10 @@ redis.call('HSET', KEYS[1], 'b', text(balance))
 local now = now_ms()
 redis.call('XADD', KEYS[3], 'MINID', '~', text(math.max(now - retention, 0)), '*',
   'kind', 'entry', 'at', text(now), 'id', ARGV[1], 'amount', text(change), 'reason', ARGV[3])
+tell(KEYS[4], now, retention, ARGV[3] == '' and 'top_up' or 'correction', 'id', ARGV[1], 'amount', text(change),
+  'reason', ARGV[3], 'balance', text(balance))
+local level = passed(row[3], stored(row[1]), balance)
+if level then
+  tell(KEYS[4], now, retention, 'balance_low', 'level', text(level), 'balance', text(balance), 'by', ARGV[1])
+end
 return 'ok'

@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
 -- usual: settle_usual
--- with: amounts, calendar, clock, money, holds
+-- with: amounts, calendar, clock, money, holds, telling
 -- Charges a call and ends its hold, once: I3, I5.
--- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it.
+-- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it,
+-- KEYS[8] = what the account tells.
 -- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms.
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
 -- one entry to look into.
 -- Answers what was charged, in the usual case; or how it was booked, charged, loss, whether that is the first
--- result repeated (0 or 1).
+-- result repeated (0 or 1); behind that, where the charge tells something, how many events that are.
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
 local caller_held = text(amount(ARGV[5]))
 
@@ -114,4 +115,10 @@ call(unpack(changed))
 local charged_text, loss_text = text(charged), text(loss)
 bury(KEYS[5], booked, charged_text, loss_text)
 journal(booked, charged_text, loss_text)
+local levels = call('HMGET', KEYS[1], 'lo', key .. '.lo')
+local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and money.bounds or {}, balance, charged,
+  number)
+if told > 0 then
+  return {booked, charged, loss, 0, told}
+end
 return {booked, charged, loss, 0}

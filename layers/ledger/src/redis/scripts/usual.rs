@@ -21,6 +21,7 @@ use super::*;
 use crate::{
     conn::{RedisFault, RedisSettings, Value},
     money::MicroRub,
+    redis::RedisLedger,
 };
 
 /// Few, so that steps meet.
@@ -144,6 +145,11 @@ enum Step {
         ceilings: [Option<i64>; 3],
     },
     Suspend(bool),
+    /// Levels of the account, or of a key.
+    Levels {
+        key: Option<u8>,
+        levels: [u16; 2],
+    },
     /// A tombstone's time is over, or that of a receipt's place.
     Forget(u8, &'static str),
 }
@@ -194,6 +200,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..KEYS, prop_oneof![9 => Just(true), 1 => Just(false)], [ceiling(), ceiling(), ceiling()])
             .prop_map(|(key, enabled, ceilings)| Step::SetKey { key, enabled, ceilings }),
         1 => prop_oneof![5 => Just(false), 1 => Just(true)].prop_map(Step::Suspend),
+        2 => (prop_oneof![Just(None), (0..KEYS).prop_map(Some)], [1..400u16, 0..400u16])
+            .prop_map(|(key, levels)| Step::Levels { key, levels }),
         8 => (0..NUMBERS, prop_oneof![Just(":d:"), Just(":r:")])
             .prop_map(|(number, part)| Step::Forget(number, part)),
     ]
@@ -378,6 +386,15 @@ impl<'a> Run<'a> {
                 let args = ["s".to_owned(), u8::from(suspended).to_string()];
                 self.other("change_account", &[""], &args).await;
             }
+            Step::Levels { key, levels } => {
+                let field = key.map_or("lo".to_owned(), |key| format!("k{key}.lo"));
+                let [low, more] = levels;
+                let args = [
+                    field,
+                    format!("{},{low}", u32::from(low) + 1 + u32::from(more)),
+                ];
+                self.other("change_account", &[""], &args).await;
+            }
             Step::Forget(number, part) => self.forget(number, part).await,
         }
         Ok(())
@@ -430,7 +447,7 @@ impl<'a> Run<'a> {
             format!(":d:{}", text(number)),
             format!(":r:{}", text(number)),
         );
-        let parts = ["", ":x", ":e", ":ex", &tombstone, ":j", &place];
+        let parts = ["", ":x", ":e", ":ex", &tombstone, ":j", &place, ":ev"];
         self.compare(1, &parts, &args).await.map(drop)
     }
 
@@ -494,7 +511,7 @@ impl<'a> Run<'a> {
             String::new(),
             RETENTION_MS.to_string(),
         ];
-        self.other("enter", &["", ":t", ":j"], &args).await;
+        self.other("enter", &["", ":t", ":j", ":ev"], &args).await;
     }
 
     async fn set_key(&mut self, key: u8, enabled: bool, ceilings: [Option<i64>; 3]) {
@@ -556,14 +573,19 @@ fn text(number: u8) -> String {
 }
 
 /// A server of the test's own, with nothing on the disk.
-struct Server {
+pub(in crate::redis) struct Server {
     child: Child,
     conn: RedisConn,
+    url: String,
     _folder: TempDir,
 }
 
 impl Server {
     fn start(runtime: &tokio::runtime::Runtime) -> Self {
+        runtime.block_on(Self::start_here())
+    }
+
+    pub(in crate::redis) async fn start_here() -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Somebody else may take the port before the server has it.
         for _ in 0..10 {
@@ -581,21 +603,27 @@ impl Server {
                 .expect("redis-server is installed");
             let url = format!("redis://127.0.0.1:{port}");
             while child.try_wait().unwrap().is_none() {
-                let connected = RedisConn::connect(&url, RedisSettings::default());
-                if let Ok(conn) = runtime.block_on(connected) {
+                if let Ok(conn) = RedisConn::connect(&url, RedisSettings::default()).await {
                     return Self {
                         child,
                         conn,
+                        url,
                         _folder: folder,
                     };
                 }
-                std::thread::sleep(Duration::from_millis(20));
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
         panic!("redis-server does not stay");
     }
 
-    async fn ask<T: crate::conn::Reply>(&self, words: &[&str]) -> T {
+    /// A ledger on a connection of its own.
+    pub(in crate::redis) async fn ledger(&self) -> RedisLedger {
+        let connected = RedisLedger::connect(&self.url, RedisSettings::default()).await;
+        connected.unwrap()
+    }
+
+    pub(in crate::redis) async fn ask<T: crate::conn::Reply>(&self, words: &[&str]) -> T {
         self.conn.command(words, LIMIT).await.unwrap()
     }
 }

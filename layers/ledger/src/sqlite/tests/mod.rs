@@ -15,7 +15,8 @@ use super::*;
 use crate::{
     account::KeyStatus,
     ceiling::Ceiling,
-    contract::{Booked, Item, JournalLine, Refusal},
+    contract::{Booked, Feed, Item, JournalLine, Refusal, Telling},
+    happening::{Happening, Levels},
     memory::MemoryLedger,
     money::MicroRub,
     price::{Price, Rate},
@@ -297,4 +298,51 @@ async fn a_day_that_has_passed_bounds_nothing_and_its_charges_stay_in_the_month(
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn the_ledger_in_a_file_tells_what_happens() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::sync::atomic::AtomicU32::new(0);
+    crate::testing::check_feed(async || {
+        let n = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        SqliteLedger::open(&dir.path().join(format!("{n}.db"))).unwrap()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_told_and_noted_outlives_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let levels = Levels::new(&[MicroRub::new(900)]).unwrap();
+    ledger.set_levels(&account(0), None, levels).await.unwrap();
+    ledger
+        .set_levels(&account(0), Some(&key(1)), levels)
+        .await
+        .unwrap();
+    let telling = Telling {
+        once: "rate".into(),
+        account: None,
+        key: None,
+        what: Happening::RateStale { since_ms: 3 },
+    };
+    assert!(ledger.tell(&telling).await.unwrap());
+    ledger.put_note("n", 0, "kept").await.unwrap();
+    let before = ledger.events(0, 10).await.unwrap();
+    assert_eq!(before.len(), 2);
+    ledger.close().await;
+    let ledger = SqliteLedger::open(&path).unwrap();
+    assert_eq!(ledger.events(0, 10).await.unwrap(), before);
+    assert!(!ledger.tell(&telling).await.unwrap());
+    assert_eq!(ledger.note("n").await.unwrap().unwrap().text, "kept");
+    // The levels are those of before, and numbers go on.
+    ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 30, true)).await.unwrap();
+    let events = ledger.events(2, 10).await.unwrap();
+    let told: Vec<_> = events
+        .iter()
+        .map(|event| (event.number, event.what.kind()))
+        .collect();
+    assert_eq!(told, [(3, "balance_low")]);
 }

@@ -1,0 +1,93 @@
+//! What entries and charges tell: each in the step that moves the money, and never of what moved none.
+
+use std::mem;
+
+use super::{Account, KeyBook, Millis};
+use crate::{
+    account::KeyId,
+    ceiling::Ceiling,
+    contract::Entry,
+    happening::{CeilingKind, Happening, reached},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+impl Account {
+    /// What has happened since this was asked last, in order, and on which key.
+    pub fn happened(&mut self) -> Vec<(Option<KeyId>, Happening)> {
+        mem::take(&mut self.happened)
+    }
+
+    /// An entry was booked, above a balance of `before`.
+    pub(super) fn tell_entry(&mut self, entry: &Entry, before: MicroRub) {
+        let (id, amount_rub, balance_rub) = (entry.id.clone(), entry.amount, self.balance);
+        let what = match &entry.reason {
+            None => Happening::TopUp {
+                entry: id,
+                amount_rub,
+                balance_rub,
+            },
+            Some(reason) => Happening::Correction {
+                entry: id,
+                amount_rub,
+                reason: reason.clone(),
+                balance_rub,
+            },
+        };
+        self.happened.push((None, what));
+        if let Some(level) = self.levels.passed(before, balance_rub) {
+            self.tell_low(level, entry.id.clone());
+        }
+    }
+
+    pub(super) fn tell_low(&mut self, level_rub: MicroRub, by: String) {
+        let what = Happening::BalanceLow {
+            level_rub,
+            balance_rub: self.balance,
+            by,
+        };
+        self.happened.push((None, what));
+    }
+}
+
+impl KeyBook {
+    /// What it tells of its ceilings when it comes to have used so much. Its day and month are the current ones.
+    pub(super) fn passed(
+        &self,
+        used: MicroRub,
+        now: Millis,
+        number: RequestNumber,
+    ) -> Vec<Happening> {
+        let mut told = Vec::new();
+        for bound in self.bounds(now) {
+            let ceiling = match bound.ceiling {
+                Ceiling::Total => CeilingKind::Total,
+                Ceiling::Month { .. } => CeilingKind::Month,
+                Ceiling::Day { .. } => CeilingKind::Day,
+            };
+            let (ceiling_rub, before) = (bound.limit, bound.limit.minus_or_zero(bound.spent));
+            let spent = bound.spent.plus_or_max(used.minus_or_zero(self.used));
+            let left_rub = bound.limit.minus_or_zero(spent);
+            let by = || number.to_string();
+            if let Some(level_rub) = self.levels.passed(before, left_rub) {
+                told.push(Happening::CeilingLow {
+                    ceiling,
+                    ceiling_rub,
+                    level_rub,
+                    left_rub,
+                    by: by(),
+                });
+            }
+            let reached = reached(ceiling_rub);
+            if left_rub <= reached && reached < before {
+                told.push(Happening::CeilingReached {
+                    ceiling,
+                    ceiling_rub,
+                    left_rub,
+                    by: by(),
+                });
+            }
+        }
+        told
+    }
+}

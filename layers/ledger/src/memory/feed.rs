@@ -1,0 +1,88 @@
+//! Events in memory.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{MemoryLedger, answer};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
+    embedded::{Record, now_ms},
+    happening::{Event, Levels},
+};
+
+/// Adds events behind the others; the oldest are forgotten.
+pub(super) fn add(events: &mut VecDeque<Event>, told: Vec<Event>) {
+    for event in told {
+        events.push_back(event);
+        if events.len() as u64 > EVENTS_MAX {
+            events.pop_front();
+        }
+    }
+}
+
+impl Feed for MemoryLedger {
+    async fn set_levels(
+        &self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> Result<(), BookError> {
+        self.for_books()?
+            .state
+            .set_levels(account, key, levels)
+            .map(answer)
+    }
+
+    async fn levels(
+        &self,
+        account: &AccountId,
+    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+        self.for_books()?.state.levels(account)
+    }
+
+    async fn gather(&self) -> Result<u64, BookError> {
+        Ok(self.for_books()?.state.last_event())
+    }
+
+    async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
+        let inner = self.for_books()?;
+        let from = inner.events.partition_point(|event| event.number <= after);
+        let limit = limit.clamp(1, EVENTS_AT_ONCE_MAX);
+        Ok(inner
+            .events
+            .iter()
+            .skip(from)
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+
+    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
+        let mut inner = self.for_books()?;
+        let (told, record) = inner.state.tell(telling, now_ms());
+        if let Some(Record::Told { event, .. }) = record {
+            add(&mut inner.events, vec![event]);
+        }
+        Ok(told)
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
+        Ok(self.for_books()?.state.note_of(name))
+    }
+
+    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
+        self.for_books()?
+            .state
+            .put_note(name, version, text)
+            .map(answer)
+    }
+
+    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
+        Ok(self.for_books()?.state.notes(begins))
+    }
+
+    /// There is nobody else.
+    async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
+        Ok(true)
+    }
+}

@@ -1,0 +1,460 @@
+//! Events in Redis. An account's are written into a stream of its own, in the step that moves its money, and get their
+//! numbers afterwards, in the order in which the account has them: a Cluster has no step over two accounts. Gateways do
+//! that for the accounts whose charges they were answered, at once, and for all others now and then.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    ACCOUNTS_AT_ONCE, RedisLedger, SWEPT_AT_ONCE, SWEPT_MAX, books::done, days, names::account_key,
+};
+use crate::{
+    account::{AccountId, KeyId},
+    conn::{OPERATOR_TIMEOUT, RedisFault},
+    contract::{
+        BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, LedgerAdmin, Note, TOLD_MS, Telling,
+    },
+    happening::{CeilingKind, Event, Happening, Levels},
+    money::MicroRub,
+};
+
+pub(super) const FEED: &str = "tg:ev:{feed}";
+/// How often accounts are looked through that another gateway may have left behind.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How many events of an account get their numbers in one step.
+const GATHERED_MAX: &str = "100";
+
+pub(super) fn feed_key(part: &str) -> String {
+    [FEED, part].concat()
+}
+
+/// Accounts that have told something, as far as this gateway knows.
+#[derive(Default)]
+pub(super) struct Told {
+    accounts: Mutex<BTreeSet<AccountId>>,
+    sweep: tokio::sync::Mutex<Sweep>,
+}
+
+#[derive(Default)]
+struct Sweep {
+    cursor: u64,
+    last: Option<Instant>,
+}
+
+impl Told {
+    pub(super) fn note(&self, account: &AccountId) {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.insert(account.clone());
+    }
+
+    fn take(&self) -> BTreeSet<AccountId> {
+        std::mem::take(&mut *self.accounts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An event as it stands in a stream: its place, then its fields.
+type RawEvent = (String, HashMap<String, String>);
+
+impl RedisLedger {
+    /// Gives numbers to all events of an account that have none.
+    async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
+        let stream = account_key(account, ":ev");
+        loop {
+            let from: Option<String> = self.command(&["HGET", &feed_key(":from"), account]).await?;
+            let from = from.unwrap_or_else(|| "0-0".to_owned());
+            let begin = format!("({from}");
+            let words = ["XRANGE", &stream, &begin, "+", "COUNT", GATHERED_MAX];
+            let raw: Vec<(String, Vec<String>)> = self.command(&words).await?;
+            if raw.is_empty() {
+                return Ok(());
+            }
+            let mut args = vec![account.to_string(), from, EVENTS_MAX.to_string()];
+            for (place, fields) in raw {
+                args.extend([place, fields.len().to_string()]);
+                args.extend(fields);
+            }
+            let keys = ["", ":from", ":last"].map(feed_key);
+            // None are added where another gateway was here first: the next round begins behind those.
+            let _: u64 = self
+                .ask_durably(&self.0.scripts.gather, &keys, &args)
+                .await?;
+        }
+    }
+
+    /// Looks for accounts with events that nobody has given numbers: their gateways were killed.
+    async fn sweep_told(&self) -> Result<(), RedisFault> {
+        let mut sweep = self.0.told.sweep.lock().await;
+        if sweep.last.is_some_and(|last| last.elapsed() < SWEEP_EVERY) {
+            return Ok(());
+        }
+        let mut swept = 0;
+        loop {
+            let cursor = sweep.cursor.to_string();
+            let words = ["SSCAN", "tg:accounts", &cursor, "COUNT", SWEPT_AT_ONCE];
+            let (next, ids): (u64, Vec<String>) = self.command(&words).await?;
+            let ids = days::parsed(&ids)?;
+            for ids in ids.chunks(ACCOUNTS_AT_ONCE) {
+                let from = feed_key(":from");
+                let mut words = vec!["HMGET", &from];
+                words.extend(ids.iter().map(|id| &**id));
+                let had: Vec<Option<String>> = self.command(&words).await?;
+                let last = join_all(ids.iter().map(|id| self.last_told(id))).await;
+                for ((id, had), last) in ids.iter().zip(had).zip(last) {
+                    if last?.is_some_and(|last| had != Some(last)) {
+                        self.0.told.note(id);
+                    }
+                }
+            }
+            sweep.cursor = next;
+            swept += ids.len();
+            if next == 0 || swept >= SWEPT_MAX {
+                break;
+            }
+        }
+        sweep.last = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn last_told(&self, account: &AccountId) -> Result<Option<String>, RedisFault> {
+        let stream = account_key(account, ":ev");
+        let words = ["XREVRANGE", &stream, "+", "-", "COUNT", "1"];
+        let last: Vec<RawEvent> = self.command(&words).await?;
+        Ok(last.into_iter().next().map(|(place, _)| place))
+    }
+
+    async fn command<T: crate::conn::Reply>(&self, words: &[&str]) -> Result<T, RedisFault> {
+        self.0.conn.command(words, OPERATOR_TIMEOUT).await
+    }
+}
+
+impl Feed for RedisLedger {
+    async fn set_levels(
+        &self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> Result<(), BookError> {
+        let field = match key {
+            None => "lo".to_owned(),
+            Some(id) => {
+                let known = self.key(id).await?;
+                if known.record.account != *account {
+                    return Err(BookError::NotFound);
+                }
+                format!("{id}.lo")
+            }
+        };
+        let keys = [account_key(account, "")];
+        let word: String = self
+            .ask_durably(
+                &self.0.scripts.change_account,
+                &keys,
+                &[field, levels.to_string()],
+            )
+            .await?;
+        done(&word)
+    }
+
+    async fn levels(
+        &self,
+        account: &AccountId,
+    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+        let fields: HashMap<String, String> = self
+            .command(&["HGETALL", &account_key(account, "")])
+            .await?;
+        if !fields.contains_key("b") {
+            return Err(BookError::NotFound);
+        }
+        let levels = |text: &String| {
+            let parsed = text.parse::<Levels>();
+            parsed.map_err(|_| RedisFault::Unexpected(format!("levels {text:?}")))
+        };
+        let of_account = fields.get("lo").map(levels).transpose()?;
+        let mut of_keys = Vec::new();
+        for (name, text) in &fields {
+            if let Some(id) = name.strip_suffix(".lo") {
+                let id = id.parse::<KeyId>();
+                let id = id.map_err(|_| RedisFault::Unexpected(format!("field {name:?}")))?;
+                of_keys.push((id, levels(text)?));
+            }
+        }
+        of_keys.retain(|(_, levels)| !levels.is_empty());
+        of_keys.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok((of_account.unwrap_or_default(), of_keys))
+    }
+
+    async fn gather(&self) -> Result<u64, BookError> {
+        self.sweep_told().await?;
+        for account in self.0.told.take() {
+            if let Err(fault) = self.gather_of(&account).await {
+                self.0.told.note(&account);
+                return Err(fault.into());
+            }
+        }
+        let last: Option<u64> = self.command(&["GET", &feed_key(":last")]).await?;
+        Ok(last.unwrap_or_default())
+    }
+
+    async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
+        let (after, limit) = (
+            format!("({after}-0"),
+            limit.clamp(1, EVENTS_AT_ONCE_MAX).to_string(),
+        );
+        let words = ["XRANGE", FEED, &after, "+", "COUNT", &limit];
+        let raw: Vec<RawEvent> = self.command(&words).await?;
+        let events = raw.iter().map(|(place, fields)| event_of(place, fields));
+        Ok(events.collect::<Result<_, _>>()?)
+    }
+
+    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
+        let json = serde_json::to_string(&telling.what)
+            .map_err(|error| BookError::Unavailable(error.into()))?;
+        let mut args = vec![TOLD_MS.to_string(), EVENTS_MAX.to_string()];
+        args.extend(["what".to_owned(), json]);
+        for (name, id) in [
+            ("account", telling.account.as_deref()),
+            ("key", telling.key.as_deref()),
+        ] {
+            args.extend(
+                id.into_iter()
+                    .flat_map(|id| [name.to_owned(), id.to_owned()]),
+            );
+        }
+        let keys = [
+            FEED.to_owned(),
+            feed_key(&format!(":told:{}", telling.once)),
+            feed_key(":last"),
+        ];
+        Ok(self.ask_durably(&self.0.scripts.tell, &keys, &args).await?)
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
+        let text: Option<String> = self.command(&["HGET", &feed_key(":notes"), name]).await?;
+        Ok(text.map(|text| note_of(name, &text)).transpose()?)
+    }
+
+    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
+        let args = [name.to_owned(), version.to_string(), text.to_owned()];
+        let word: String = self
+            .ask_durably(&self.0.scripts.put_note, &[feed_key(":notes")], &args)
+            .await?;
+        done(&word)
+    }
+
+    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
+        let (key, mut cursor, mut notes) = (feed_key(":notes"), 0u64, Vec::new());
+        // Names are ours: they have no letters that a pattern gives a meaning.
+        let pattern = format!("{begins}*");
+        loop {
+            let at = cursor.to_string();
+            let words = ["HSCAN", &key, &at, "MATCH", &pattern, "COUNT", "1000"];
+            let (next, some): (u64, HashMap<String, String>) = self.command(&words).await?;
+            for (name, text) in &some {
+                notes.push(note_of(name, text)?);
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        notes.sort_unstable_by(|a: &Note, b| a.name.cmp(&b.name));
+        // A scan may show a field twice.
+        notes.dedup_by(|a, b| a.name == b.name);
+        Ok(notes)
+    }
+
+    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
+        let keys = [feed_key(&format!(":lease:{name}"))];
+        let args = [owner.to_owned(), ttl.as_millis().to_string()];
+        Ok(self
+            .ask_patiently(&self.0.scripts.lease, &keys, &args)
+            .await?)
+    }
+}
+
+fn note_of(name: &str, text: &str) -> Result<Note, RedisFault> {
+    let unexpected = || RedisFault::Unexpected(format!("note {name:?}"));
+    let (version, text) = text.split_once(':').ok_or_else(unexpected)?;
+    Ok(Note {
+        name: name.to_owned(),
+        version: version.parse().map_err(|_| unexpected())?,
+        text: text.to_owned(),
+    })
+}
+
+pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<Event, RedisFault> {
+    let unexpected = |name: &str| RedisFault::Unexpected(format!("event {place}: field {name}"));
+    let number = place.split('-').next().unwrap_or_default();
+    let at = fields.get("at").ok_or_else(|| unexpected("at"))?;
+    let account = fields.get("account").map(|id| id.parse());
+    let key = fields.get("key").map(|id| id.parse());
+    Ok(Event {
+        number: number.parse().map_err(|_| unexpected("id"))?,
+        at_ms: at.parse().map_err(|_| unexpected("at"))?,
+        account: account.transpose().map_err(|_| unexpected("account"))?,
+        key: key.transpose().map_err(|_| unexpected("key"))?,
+        what: match fields.get("what") {
+            Some(json) => serde_json::from_str(json).map_err(|_| unexpected("what"))?,
+            None => happening_of(fields).map_err(unexpected)?,
+        },
+    })
+}
+
+/// What the scripts write. An error is the field's name that is missing or unreadable.
+fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static str> {
+    let word = |name: &'static str| fields.get(name).cloned().ok_or(name);
+    let amount = |name: &'static str| {
+        let amount = word(name)?.parse().map(MicroRub::new);
+        amount.map_err(|_| name)
+    };
+    let ceiling = || match word("ceiling")?.as_str() {
+        "total" => Ok(CeilingKind::Total),
+        "month" => Ok(CeilingKind::Month),
+        "day" => Ok(CeilingKind::Day),
+        _ => Err("ceiling"),
+    };
+    Ok(match word("kind")?.as_str() {
+        "balance_low" => Happening::BalanceLow {
+            level_rub: amount("level")?,
+            balance_rub: amount("balance")?,
+            by: word("by")?,
+        },
+        "ceiling_low" => Happening::CeilingLow {
+            ceiling: ceiling()?,
+            ceiling_rub: amount("limit")?,
+            level_rub: amount("level")?,
+            left_rub: amount("left")?,
+            by: word("by")?,
+        },
+        "ceiling_reached" => Happening::CeilingReached {
+            ceiling: ceiling()?,
+            ceiling_rub: amount("limit")?,
+            left_rub: amount("left")?,
+            by: word("by")?,
+        },
+        "top_up" => Happening::TopUp {
+            entry: word("id")?,
+            amount_rub: amount("amount")?,
+            balance_rub: amount("balance")?,
+        },
+        "correction" => Happening::Correction {
+            entry: word("id")?,
+            amount_rub: amount("amount")?,
+            reason: word("reason")?,
+            balance_rub: amount("balance")?,
+        },
+        // A later version's.
+        _ => Happening::Unknown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        contract::{Ledger, LedgerAdmin},
+        redis::scripts::usual::Server,
+        testing::{
+            check_feed,
+            given::{acme, hold, micro, settlement, topup},
+            open,
+        },
+    };
+
+    #[tokio::test]
+    async fn the_ledger_in_redis_tells_what_happens() {
+        let server = Server::start_here().await;
+        check_feed(async || {
+            let _: String = server.ask(&["FLUSHALL"]).await;
+            server.ledger().await
+        })
+        .await;
+    }
+
+    /// The gateway that was answered is gone before the event has its number.
+    #[tokio::test]
+    async fn what_nobody_gathered_is_found() {
+        let server = Server::start_here().await;
+        let killed = server.ledger().await;
+        open(&killed, 100).await;
+        killed
+            .set_levels(&acme(), None, Levels::new(&[micro(50)]).unwrap())
+            .await
+            .unwrap();
+        killed.reserve(&hold(1, "k1", 60)).await.unwrap();
+        killed.settle(&settlement(1, "k1", 60)).await.unwrap();
+        drop(killed);
+        let other = server.ledger().await;
+        assert_eq!(other.gather().await.unwrap(), 2);
+        let kinds = other.events(0, 10).await.unwrap();
+        let kinds: Vec<_> = kinds.iter().map(|event| event.what.kind()).collect();
+        assert_eq!(kinds, ["top_up", "balance_low"]);
+    }
+
+    #[tokio::test]
+    async fn gateways_that_gather_at_once_number_each_event_once() {
+        let server = Server::start_here().await;
+        let ledgers = [
+            server.ledger().await,
+            server.ledger().await,
+            server.ledger().await,
+        ];
+        open(&ledgers[0], 0).await;
+        let entries: Vec<_> = (0..300).map(|n| topup(&format!("p{n}"), 1)).collect();
+        let gathered = async {
+            for _ in 0..20 {
+                for ledger in &ledgers {
+                    ledger.0.told.note(&acme());
+                }
+                for last in join_all(ledgers.iter().map(Feed::gather)).await {
+                    last.unwrap();
+                }
+            }
+        };
+        let id = acme();
+        let paid = entries.iter().enumerate();
+        let paid = join_all(paid.map(|(n, entry)| ledgers[n % 3].enter(&id, entry)));
+        let (paid, ()) = futures_util::future::join(paid, gathered).await;
+        paid.into_iter().for_each(|view| drop(view.unwrap()));
+        for ledger in &ledgers {
+            assert_eq!(ledger.gather().await.unwrap(), 300);
+        }
+        let events = ledgers[0].events(0, 1000).await.unwrap();
+        let balances: Vec<i64> = events
+            .iter()
+            .map(|event| match &event.what {
+                Happening::TopUp { balance_rub, .. } => balance_rub.micro(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(balances, (1..=300).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_right_is_one_gateways_until_its_time_is_over() {
+        let server = Server::start_here().await;
+        let ledger = server.ledger().await;
+        let minute = Duration::from_secs(60);
+        assert!(ledger.lease("w", "a", minute).await.unwrap());
+        assert!(ledger.lease("w", "a", minute).await.unwrap());
+        assert!(!ledger.lease("w", "b", minute).await.unwrap());
+        assert!(ledger.lease("other", "b", minute).await.unwrap());
+        assert!(
+            ledger
+                .lease("w", "a", Duration::from_millis(1))
+                .await
+                .unwrap()
+        );
+        tokio::time::timeout(minute, async {
+            while !ledger.lease("w", "b", minute).await.unwrap() {}
+        })
+        .await
+        .unwrap();
+    }
+}

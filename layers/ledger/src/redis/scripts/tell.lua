@@ -1,0 +1,11 @@
+#!lua
+-- with: clock
+-- Adds an event, unless the same was told before. KEYS[1] = the feed, KEYS[2] = what was told, KEYS[3] = the last number.
+-- ARGV: for how many ms it is not told again, how many are kept, fields and values in turn. Answers whether it was added.
+if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[1]) then
+  return 0
+end
+local number = redis.call('INCR', KEYS[3])
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], string.format('%.0f-0', number),
+  'at', string.format('%.0f', now_ms()), unpack(ARGV, 3))
+return 1

@@ -1,0 +1,46 @@
+-- What falling money tells: book/telling.rs has the same.
+
+-- The lowest level that what is left has come down to, from above it. Levels stand highest first.
+local function passed(levels, before, left)
+  local lowest = nil
+  for level in string.gmatch(levels or '', '%d+') do
+    level = tonumber(level)
+    if left <= level and level < before then
+      lowest = level
+    end
+  end
+  return lowest
+end
+
+-- Adds an event to those of the account. What the feed has had is forgotten with the journal's lines of its time.
+local function tell(stream, now, retention, kind, ...)
+  call('XADD', stream, 'MINID', '~', text(math.max(now - retention, 0)), '*', 'kind', kind, 'at', text(now), ...)
+end
+
+-- What a charge tells of a key's ceilings, then of the balance, whose levels and the key's these are. Answers how many
+-- events that are.
+local function tell_charge(stream, now, retention, levels, key, bounds, balance, charged, number)
+  local told = 0
+  for i = 1, #bounds do
+    local bound = bounds[i]
+    local before, left = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, charged))
+    local level, reached = passed(levels[2], before, left), floor(bound.limit / 100)
+    if level then
+      tell(stream, now, retention, 'ceiling_low', 'key', key, 'ceiling', bound.ceiling, 'limit', text(bound.limit),
+        'level', text(level), 'left', text(left), 'by', number)
+      told = told + 1
+    end
+    if left <= reached and reached < before then
+      tell(stream, now, retention, 'ceiling_reached', 'key', key, 'ceiling', bound.ceiling,
+        'limit', text(bound.limit), 'left', text(left), 'by', number)
+      told = told + 1
+    end
+  end
+  local left = minus(balance, charged)
+  local level = passed(levels[1], balance, left)
+  if level then
+    tell(stream, now, retention, 'balance_low', 'level', text(level), 'balance', text(left), 'by', number)
+    told = told + 1
+  end
+  return told
+end

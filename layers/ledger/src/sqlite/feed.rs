@@ -1,0 +1,173 @@
+//! Events, levels and notes in the file.
+
+use std::{collections::HashMap, time::Duration};
+
+use rusqlite::{Connection, Row, params};
+
+use super::{
+    SqliteLedger,
+    file::{count, integer},
+};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
+    durable::file::{from_json, parsed, to_json},
+    embedded::State,
+    happening::{Event, Levels},
+};
+
+/// Writes events behind the others, and forgets the oldest.
+pub(super) fn write(
+    conn: &Connection,
+    events: &[Event],
+    once: Option<&String>,
+) -> rusqlite::Result<()> {
+    let Some(last) = events.last() else {
+        return Ok(());
+    };
+    let sql = "INSERT INTO events (number, at_ms, account, key, what, once) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+               ON CONFLICT DO NOTHING";
+    let mut insert = conn.prepare_cached(sql)?;
+    for event in events {
+        insert.execute(params![
+            integer(event.number),
+            integer(event.at_ms),
+            event.account.as_deref(),
+            event.key.as_deref(),
+            to_json(&event.what)?,
+            once,
+        ])?;
+    }
+    let sql = "DELETE FROM events WHERE number <= ?1";
+    let oldest = integer(last.number.saturating_sub(EVENTS_MAX));
+    conn.prepare_cached(sql)?.execute([oldest])?;
+    Ok(())
+}
+
+pub(super) fn write_levels(
+    conn: &Connection,
+    account: &AccountId,
+    key: Option<&KeyId>,
+    levels: Levels,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO levels (account, key, levels) VALUES (?1, ?2, ?3)
+               ON CONFLICT (account, key) DO UPDATE SET levels = excluded.levels";
+    let row = params![&**account, key.map_or("", |key| key), levels.to_string()];
+    conn.prepare_cached(sql)?.execute(row)?;
+    Ok(())
+}
+
+pub(super) fn write_note(conn: &Connection, note: &Note) -> rusqlite::Result<()> {
+    if note.text.is_empty() {
+        let sql = "DELETE FROM notes WHERE name = ?1";
+        conn.prepare_cached(sql)?.execute([&note.name])?;
+        return Ok(());
+    }
+    let sql = "INSERT INTO notes (name, version, text) VALUES (?1, ?2, ?3)
+               ON CONFLICT (name) DO UPDATE SET version = excluded.version, text = excluded.text";
+    let row = params![note.name, integer(note.version), note.text];
+    conn.prepare_cached(sql)?.execute(row)?;
+    Ok(())
+}
+
+/// Reads what is kept in memory: numbers, levels, notes. The accounts and keys are there.
+pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+    let last = "SELECT coalesce(max(number), 0) FROM events";
+    let last = conn.query_row(last, [], |row| count(row, 0))?;
+    let told = conn
+        .prepare("SELECT once, at_ms FROM events WHERE once IS NOT NULL")?
+        .query_map([], |row| Ok((row.get(0)?, count(row, 1)?)))?
+        .collect::<rusqlite::Result<HashMap<_, _>>>()?;
+    state.restore_feed(last, told);
+    let mut select = conn.prepare("SELECT account, key, levels FROM levels")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let key: String = row.get(1)?;
+        let key: Option<KeyId> = match key.as_str() {
+            "" => None,
+            _ => Some(parsed(row, 1)?),
+        };
+        // Of an account that is not there, nothing is told.
+        let _ = state.put_levels(&parsed(row, 0)?, key.as_ref(), parsed(row, 2)?);
+    }
+    let mut select = conn.prepare("SELECT name, version, text FROM notes")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        state.restore_note(Note {
+            name: row.get(0)?,
+            version: count(row, 1)?,
+            text: row.get(2)?,
+        });
+    }
+    Ok(())
+}
+
+fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
+    let (account, key): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
+    Ok(Event {
+        number: count(row, 0)?,
+        at_ms: count(row, 1)?,
+        account: account.map(|_| parsed(row, 2)).transpose()?,
+        key: key.map(|_| parsed(row, 3)).transpose()?,
+        what: from_json(row, 4)?,
+    })
+}
+
+impl Feed for SqliteLedger {
+    async fn set_levels(
+        &self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: Levels,
+    ) -> Result<(), BookError> {
+        self.durable(self.queue(|state, _| state.set_levels(account, key, levels)))
+            .await
+    }
+
+    async fn levels(
+        &self,
+        account: &AccountId,
+    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+        self.look(|state| state.levels(account))?
+    }
+
+    async fn gather(&self) -> Result<u64, BookError> {
+        self.look(State::last_event)
+    }
+
+    /// Those that the file has.
+    async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
+        let read = self.read(move |conn| {
+            let sql = "SELECT number, at_ms, account, key, what FROM events
+                       WHERE number > ?1 ORDER BY number LIMIT ?2";
+            let limit = integer(limit.clamp(1, EVENTS_AT_ONCE_MAX) as u64);
+            conn.prepare_cached(sql)?
+                .query_map(params![integer(after), limit], read_event)?
+                .collect()
+        });
+        read.await.map_err(BookError::Unavailable)
+    }
+
+    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
+        self.durable(self.queue(|state, now| Ok(state.tell(telling, now))))
+            .await
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
+        self.look(|state| state.note_of(name))
+    }
+
+    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
+        self.durable(self.queue(|state, _| state.put_note(name, version, text)))
+            .await
+    }
+
+    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
+        self.look(|state| state.notes(begins))
+    }
+
+    /// The file's lock keeps everybody else away.
+    async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
+        Ok(true)
+    }
+}
