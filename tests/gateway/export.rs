@@ -70,6 +70,7 @@ macro_rules! on_every_store {
 on_every_store! {
     a_journal_has_what_moved_money_in_its_order
     pages_have_every_line_once_whatever_is_booked_in_between
+    a_journal_is_read_backwards_in_the_same_order
     a_part_of_a_journal_is_cut_by_time
     a_dispute_is_in_the_journal_and_moves_nothing
     books_show_keys_holds_and_all_that_was_entered
@@ -231,6 +232,47 @@ async fn pages_have_every_line_once_whatever_is_booked_in_between<L: Books>(ledg
         "in the same order, and none left out"
     );
     assert!(seen.len() >= 51, "{seen:?}");
+}
+
+/// The cursor of a page goes on in its direction, entries of the same millisecond as calls among them.
+async fn a_journal_is_read_backwards_in_the_same_order<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    for n in 0..12 {
+        call(ledger, n, "k1", 3).await;
+        let id = format!("p{n}");
+        ledger.enter(&acme(), &topup(&id, 1)).await.unwrap();
+    }
+    let forward = lines(ledger, JournalPart::whole()).await;
+    let books = ledger.books(&acme()).await.unwrap();
+    call(ledger, 100, "k2", 3).await;
+    let [since_ms, until_ms] = [4, 20].map(|at: usize| forward[at].at_ms());
+    for limit in [1, 7, 25, 1000] {
+        let backwards = JournalPart {
+            newest_first: true,
+            limit,
+            ..JournalPart::whole()
+        };
+        for part in [
+            JournalPart {
+                end: Some(&books.journal_end),
+                ..backwards
+            },
+            JournalPart {
+                since_ms,
+                until_ms,
+                ..backwards
+            },
+        ] {
+            let wanted: Vec<JournalLine> = (forward.iter().rev())
+                .filter(|line| (part.since_ms..part.until_ms).contains(&line.at_ms()))
+                .cloned()
+                .collect();
+            assert_eq!(lines(ledger, part).await, wanted, "{part:?}");
+        }
+        let newest = lines(ledger, backwards).await;
+        assert_eq!(names(&newest[..1]), [number(100).to_string()]);
+        assert_eq!(newest.len(), forward.len() + 1);
+    }
 }
 
 async fn a_part_of_a_journal_is_cut_by_time<L: Books>(ledger: &L) {

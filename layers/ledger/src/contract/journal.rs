@@ -77,8 +77,10 @@ pub struct JournalPart<'a> {
     pub since_ms: u64,
     /// Before this time.
     pub until_ms: u64,
-    /// Behind what a page called [`JournalPage::next`].
+    /// Behind what a page called [`JournalPage::next`], in the same direction.
     pub after: Option<&'a str>,
+    /// From the last line back, for whoever looks at the latest.
+    pub newest_first: bool,
     /// Nothing that came later than these books: their [`journal_end`](super::AccountBooks::journal_end).
     pub end: Option<&'a str>,
     /// How many lines at most; no more than [`JOURNAL_LINES_MAX`] come.
@@ -93,13 +95,14 @@ impl JournalPart<'_> {
             since_ms: 0,
             until_ms: u64::MAX,
             after: None,
+            newest_first: false,
             end: None,
             limit: JOURNAL_LINES_MAX,
         }
     }
 }
 
-/// Lines of a journal, oldest first.
+/// Lines of a journal, in the direction that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalPage {
     /// The lines.

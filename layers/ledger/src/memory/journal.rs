@@ -1,9 +1,6 @@
 //! The journal in memory: every entry, and the newest receipts.
 
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    ops::Bound,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::{
     account::AccountId,
@@ -82,18 +79,25 @@ impl Journal {
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> Result<JournalPage, BookError> {
-        let after = part.after.map_or(Ok(0), place)?;
+        let after = part.after.map(place).transpose()?;
         let end = part.end.map_or(Ok(JournalCursor::MAX), place)?;
-        let Some(lines) = self.lines.get(account).filter(|_| after < end) else {
+        let (first, last) = match after {
+            Some(after) if part.newest_first => (1, after.saturating_sub(1).min(end)),
+            after => (after.map_or(0, |after| after.saturating_add(1)), end),
+        };
+        let Some(lines) = self.lines.get(account).filter(|_| first <= last) else {
             return Ok(JournalPage::default());
         };
         let limit = part.limit.clamp(1, JOURNAL_LINES_MAX);
         let times = part.since_ms..part.until_ms;
-        let page: Vec<(&JournalCursor, &JournalLine)> = lines
-            .range((Bound::Excluded(after), Bound::Included(end)))
-            .filter(|(_, line)| times.contains(&line.at_ms()))
-            .take(limit)
-            .collect();
+        let asked = lines
+            .range(first..=last)
+            .filter(|(_, line)| times.contains(&line.at_ms()));
+        let page: Vec<(&JournalCursor, &JournalLine)> = if part.newest_first {
+            asked.rev().take(limit).collect()
+        } else {
+            asked.take(limit).collect()
+        };
         let next = match page.last() {
             Some((place, _)) if page.len() == limit => Some(place.to_string()),
             _ => None,

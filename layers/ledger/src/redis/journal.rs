@@ -19,6 +19,7 @@ const ID_LATER_MS_MAX: u64 = 3_600_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
+    pub(super) newest_first: bool,
     pub(super) since_ms: u64,
     pub(super) end: JournalCursor,
     pub(super) limit: usize,
@@ -65,19 +66,18 @@ impl RedisLedger {
         account: &AccountId,
         stretch: &JournalRange,
     ) -> Result<Vec<RawLine>, RedisFault> {
-        let start = match stretch.after {
-            Some(place) => format!("({place}"),
-            None => stretch.since_ms.to_string(),
+        let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
+        let behind = stretch.after.map(|place| format!("({place}"));
+        let (command, from, to) = if stretch.newest_first {
+            ("XREVRANGE", behind.unwrap_or(end), since)
+        } else {
+            ("XRANGE", behind.unwrap_or(since), end)
         };
-        let (key, end, count) = (
-            account_key(account, ":j"),
-            stretch.end.to_string(),
-            stretch.limit.to_string(),
-        );
+        let (key, count) = (account_key(account, ":j"), stretch.limit.to_string());
         self.0
             .conn
             .command(
-                &["XRANGE", &key, &start, &end, "COUNT", &count],
+                &[command, &key, &from, &to, "COUNT", &count],
                 OPERATOR_TIMEOUT,
             )
             .await
@@ -115,12 +115,15 @@ impl JournalRange {
             None => None,
             Some(after) => Some(after.parse()?),
         };
+        // Backwards, the place of a page before lies within the books unless it was asked for without them.
         let starts_behind = match after {
+            Some(after) if part.newest_first => after.ms < part.since_ms || after > end,
             Some(after) => after >= end,
             None => part.since_ms > end.ms,
         };
         Ok((!starts_behind).then(|| Self {
             after,
+            newest_first: part.newest_first,
             since_ms: part.since_ms,
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),

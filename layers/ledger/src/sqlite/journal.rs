@@ -25,6 +25,7 @@ pub(super) struct JournalRange {
     since: i64,
     until: i64,
     after: Option<JournalCursor>,
+    newest_first: bool,
     limit: usize,
 }
 
@@ -50,6 +51,7 @@ impl JournalRange {
             since: integer(part.since_ms),
             until: integer(part.until_ms.min(end.saturating_add(1))),
             after,
+            newest_first: part.newest_first,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         })
     }
@@ -59,6 +61,9 @@ impl JournalRange {
         let mut lines = self.entries(conn)?;
         lines.extend(self.calls(conn)?);
         lines.sort_by(|(a, _), (b, _)| a.cmp(b));
+        if self.newest_first {
+            lines.reverse();
+        }
         lines.truncate(self.limit);
         let next = match lines.last() {
             Some((place, _)) if lines.len() == self.limit => Some(place.to_string()),
@@ -71,19 +76,31 @@ impl JournalRange {
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
-        // Nothing is behind NULL, so that it stands for the end of its millisecond.
+        // Nothing is behind NULL, so that it stands for the end of its millisecond, and nothing is before it.
         let (at_ms, id) = match &self.after {
-            None => (self.since - 1, None),
+            None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
                 Line::Entry(id) => (*at_ms, Some(id)),
+                Line::Call(_) if self.newest_first => (at_ms.saturating_add(1), None),
                 Line::Call(_) => (*at_ms, None),
             },
         };
-        let sql = "SELECT id, at_ms, amount, reason FROM entries
-                   WHERE account = ?1 AND (at_ms, id) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, id LIMIT ?5";
+        let sql = if self.newest_first {
+            "SELECT id, at_ms, amount, reason FROM entries
+             WHERE account = ?1 AND (at_ms, id) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, id DESC LIMIT ?5"
+        } else {
+            "SELECT id, at_ms, amount, reason FROM entries
+             WHERE account = ?1 AND (at_ms, id) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, id LIMIT ?5"
+        };
         conn.prepare_cached(sql)?
             .query_map(
-                params![&*self.account, at_ms, id, self.until, self.limit_for_sql()],
+                params![
+                    &*self.account,
+                    at_ms,
+                    id,
+                    self.last_ms(),
+                    self.limit_for_sql()
+                ],
                 |row| {
                     let id: String = row.get(0)?;
                     let place = JournalCursor {
@@ -105,19 +122,30 @@ impl JournalRange {
 
     fn calls(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
         let (at_ms, row) = match &self.after {
-            None => (self.since - 1, None),
+            None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
+                Line::Entry(_) if self.newest_first => (*at_ms, None),
                 Line::Entry(_) => (at_ms.saturating_sub(1), None),
                 Line::Call(row) => (*at_ms, Some(*row)),
             },
         };
+        let part = if self.newest_first {
+            "(at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC"
+        } else {
+            "(at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid"
+        };
         let sql = format!(
-            "SELECT {RECEIPT}, rowid AS place FROM receipts
-             WHERE account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5"
+            "SELECT {RECEIPT}, rowid AS place FROM receipts WHERE account = ?1 AND {part} LIMIT ?5"
         );
         conn.prepare_cached(&sql)?
             .query_map(
-                params![&*self.account, at_ms, row, self.until, self.limit_for_sql()],
+                params![
+                    &*self.account,
+                    at_ms,
+                    row,
+                    self.last_ms(),
+                    self.limit_for_sql()
+                ],
                 |row| {
                     let place = JournalCursor {
                         at_ms: row.get(1)?,
@@ -127,6 +155,24 @@ impl JournalRange {
                 },
             )?
             .collect()
+    }
+
+    /// The time whose lines, and all before them in this direction, are not asked for.
+    fn first_ms(&self) -> i64 {
+        if self.newest_first {
+            self.until
+        } else {
+            self.since - 1
+        }
+    }
+
+    /// Where the other end lies.
+    fn last_ms(&self) -> i64 {
+        if self.newest_first {
+            self.since
+        } else {
+            self.until
+        }
     }
 
     fn limit_for_sql(&self) -> i64 {
