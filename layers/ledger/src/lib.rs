@@ -64,7 +64,7 @@
 //! # Features
 //!
 //! None is on by default; without any there are the words alone ([`money`], [`price`], [`account`], [`number`],
-//! [`usage`], [`ceiling`], [`endpoint`]), and no runtime.
+//! [`usage`], [`ceiling`], [`endpoint`], [`happening`]), and no runtime.
 //!
 //! | feature | what it brings |
 //! |---|---|
@@ -80,11 +80,8 @@
 pub mod account;
 pub mod calendar;
 pub mod ceiling;
-<<<<<<< HEAD
 pub mod endpoint;
-=======
 pub mod happening;
->>>>>>> events
 pub mod money;
 pub mod number;
 pub mod price;
