@@ -37,7 +37,7 @@ use std::{
 use rusqlite::Connection;
 
 use self::{
-    audit::MissingReceipts,
+    audit::Occasion,
     journal::JournalRange,
     writer::{Haste, WrittenBook},
 };
@@ -394,7 +394,7 @@ impl LedgerAdmin for SqliteLedger {
             .read(move |conn| {
                 let moment = conn.unchecked_transaction()?;
                 Ok((
-                    audit::breaches(&moment, MissingReceipts::Breach)?,
+                    audit::breaches(&moment, Occasion::Audit)?,
                     journal::settled_among(&moment, &numbers)?,
                 ))
             })
