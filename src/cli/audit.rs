@@ -45,7 +45,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
         audit(&mut io::stdin().lock())
     } else {
         let file = File::open(path)
-            .map_err(|error| Failure::Usage(format!("--export {}: {error}", path.display())))?;
+            .map_err(|error| Failure::Io(format!("--export {}: {error}", path.display())))?;
         audit(&mut BufReader::with_capacity(1024 * 1024, file))
     };
     let audit = audited.map_err(|why| match why {
@@ -472,6 +472,29 @@ mod tests {
             breaches[0].starts_with("I5 account acme: call"),
             "{breaches:?}"
         );
+    }
+
+    #[test]
+    fn a_call_that_does_not_come_to_its_cost_is_found_by_its_name() {
+        let with = |input: &str, classes: Value| {
+            let mut lines = export();
+            // 1 token of input, 2 of output and one hour's write.
+            lines[3]["usage"]["classes"] = json!({"cache_write_1h": 1});
+            lines[3]["price"] = json!({
+                "input": input, "cached_input": "0.00", "output": "1000000.00", "cache_write": "0.00",
+                "classes": classes, "version": 1, "exchange_rate": "90", "rule": "acme 2026",
+            });
+            audited(&text(&lines)).unwrap().breaches
+        };
+        let hour = || json!({"cache_write_1h": "2000000.00"});
+        let sound = with("3000000.00", hour());
+        assert_eq!(sound, Vec::<String>::new());
+        let call = format!("I3 key k1: call {} cost 7000000 µ₽", NUMBERS[0]);
+        let dearer = with("3000000.000001", hour());
+        let says = format!("{call}, but its usage at its prices comes to 7000001");
+        assert_eq!(dearer, [says]);
+        let free = with("3000000.00", json!({}));
+        assert_eq!(free, [format!("{call} without a price of cache_write_1h")]);
     }
 
     #[test]

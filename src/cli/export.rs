@@ -98,7 +98,7 @@ enum Target {
 impl Target {
     fn open(path: &Path) -> Result<Self, Failure> {
         let cannot =
-            |error: io::Error| Failure::Usage(format!("--output {}: {error}", path.display()));
+            |error: io::Error| Failure::Io(format!("--output {}: {error}", path.display()));
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
@@ -310,6 +310,6 @@ mod tests {
         target.drop_part();
         assert_eq!(fs::read(&path).unwrap(), b"a\n", "the earlier one stays");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        assert_eq!(Target::open(&path.join("x")).err().unwrap().code(), 64);
+        assert_eq!(Target::open(&path.join("x")).err().unwrap().code(), 74);
     }
 }

@@ -228,7 +228,7 @@ mod tests {
 
     impl Bill for Fee {
         fn charge(&self, _: &Reading) -> Option<(MicroRub, Item)> {
-            Some((micro(100), item()))
+            Some((micro(100), item(100)))
         }
     }
 

@@ -46,7 +46,7 @@ async fn an_audit_that_was_not_made_is_no_breach() {
         assert!(errors.contains(says), "{errors}");
     }
     let missing = at(&admin, ADMIN_KEY, &["audit", "--export", "no-such-file"]).await;
-    complained(&missing, 64);
+    complained(&missing, 74);
     said(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
 }
 

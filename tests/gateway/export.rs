@@ -125,6 +125,40 @@ fn audited(books: &AccountBooks, lines: &[JournalLine]) -> Vec<String> {
     audit.finish()
 }
 
+#[tokio::test]
+async fn a_receipt_that_is_a_micro_ruble_off_is_found_in_every_store_and_in_its_journal() {
+    let folder = folder();
+    let file = in_file(&folder);
+    let server = RedisServer::start().await;
+    let (memory, redis) = (MemoryLedger::new(), over(&server).await);
+    tokio::join!(
+        is_off_by_one(&memory),
+        is_off_by_one(&file),
+        is_off_by_one(&redis)
+    );
+    file.close().await;
+}
+
+/// Its sums agree: only its usage and prices tell.
+async fn is_off_by_one<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    call(ledger, 1, "k1", 70).await;
+    ledger.reserve(&hold(2, "k1", 100)).await.unwrap();
+    let off = Settlement {
+        cost: micro(71),
+        ..settlement(2, "k1", 70)
+    };
+    ledger.settle(&off).await.unwrap();
+    let breach = format!(
+        "I3 key k1: call {} cost 71 µ₽, but its usage at its prices comes to 70",
+        number(2)
+    );
+    assert_eq!(breaches(ledger).await, [breach.clone()]);
+    let books = ledger.books(&acme()).await.unwrap();
+    let lines = lines(ledger, JournalPart::whole()).await;
+    assert_eq!(audited(&books, &lines), [breach]);
+}
+
 /// Until the millisecond is over, and the next: what comes then has another time.
 async fn next_ms() {
     let now = || {
@@ -164,7 +198,7 @@ async fn a_journal_has_what_moved_money_in_its_order<L: Books>(ledger: &L) {
     assert_eq!(names(&lines), ["first", &one, "c1", &two]);
     assert!(lines.is_sorted_by_key(JournalLine::at_ms));
     let receipt = ledger.receipt(number(1)).await.unwrap();
-    assert_eq!(receipt.item, item());
+    assert_eq!(receipt.item, item(70));
     assert_eq!(lines[1], JournalLine::Call(receipt));
     let entries: Vec<_> = lines
         .iter()

@@ -540,7 +540,7 @@ impl Tariff<()> for Flat {
 
 impl Bill for FlatBill {
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
-        reading.dispatched.then(|| (micro(30), item()))
+        reading.dispatched.then(|| (micro(30), item(30)))
     }
 }
 

@@ -7,7 +7,13 @@
 //! used before its day or month began](KeySnapshot::before_rub), numbers that [ended](AccountAudit::ended) or were
 //! [settled twice](AccountAudit::settled_twice), what its entries [sum to](AccountAudit::entries_kept).
 //!
+//! A receipt tells what was counted and at which prices, so its cost is computed again ([`Price::cost`]) and must be what
+//! it says, with a rate for all of it: the usage, the classes, the rates or the cost of one that was altered no longer fit together. One without a
+//! price says nothing of how its cost came about.
+//!
 //! I1 cannot be seen: a key that has used more than its ceiling may have had a higher one then.
+//!
+//! [`Price::cost`]: crate::price::Price::cost
 
 mod ledger;
 
@@ -20,6 +26,7 @@ use crate::{
     account::{AccountId, KeyId},
     money::MicroRub,
     number::RequestNumber,
+    price::Misfit,
 };
 
 pub use self::ledger::audit;
@@ -157,7 +164,14 @@ impl AccountAudit {
 
     /// A call.
     pub fn call(&mut self, receipt: &Receipt) {
-        self.call_money(receipt.number, &receipt.key, &CallMoney::from(receipt));
+        let (number, key) = (receipt.number, &receipt.key);
+        self.call_money(number, key, &CallMoney::from(receipt));
+        if let Some(price) = &receipt.item.price {
+            let cost = receipt.cost_rub;
+            if let Err(misfit) = price.comes_to(cost, &receipt.item.usage) {
+                self.call_misfits(number, key, cost, misfit);
+            }
+        }
         if let Some(settled) = &mut self.settled
             && receipt.booked != Booked::Stale
             && !settled.insert(receipt.number)
@@ -186,6 +200,34 @@ impl AccountAudit {
             self.breaches.push(open_and_ended(&self.books.id, number));
         }
         self.charged_in_all(key, money.charged, money.loss);
+    }
+
+    /// A call cost something else by its receipt than by the usage and the prices there (I3).
+    pub(crate) fn call_misfits(
+        &mut self,
+        number: RequestNumber,
+        key: &KeyId,
+        cost: MicroRub,
+        misfit: Misfit,
+    ) {
+        let cost = micro(cost);
+        self.breaches.push(match misfit {
+            Misfit::Cost(computed) => format!(
+                "I3 key {key}: call {number} cost {cost} µ₽, but its usage at its prices comes to {}",
+                micro(computed)
+            ),
+            Misfit::NoRate(class) => {
+                format!("I3 key {key}: call {number} cost {cost} µ₽ without a price of {class}")
+            }
+        });
+    }
+
+    /// A call's receipt has usage or prices that cannot be read (I3).
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn unreadable_price(&mut self, number: RequestNumber, key: &KeyId) {
+        self.breaches.push(format!(
+            "I3 key {key}: call {number} has usage or prices that cannot be read"
+        ));
     }
 
     /// What calls of a key were charged and lost, in micro-rubles: of a store that adds up by itself those that
@@ -517,10 +559,16 @@ fn is_capped(sum: MicroRub) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use uuid::Uuid;
 
     use super::*;
-    use crate::{contract::Item, usage::End};
+    use crate::{
+        contract::Item,
+        price::{Class, Counts, Price, Rate, Rates},
+        usage::{End, Usage},
+    };
 
     fn number(n: u128) -> RequestNumber {
         RequestNumber::from_uuid(Uuid::from_u128(n))
@@ -704,6 +752,93 @@ mod tests {
                 "{index}: {says}: {breaches:?}"
             );
         }
+    }
+
+    fn receipt_of(cost: i64) -> Receipt {
+        let rate = |micro| Rate::new(micro);
+        let price = Price {
+            input: rate(1_000_000),
+            cached_input: rate(100_000),
+            output: rate(4_000_000),
+            cache_write: rate(1_250_000),
+            classes: Rates::default()
+                .with(Class::CacheWrite1h, Some(rate(2_000_000)))
+                .with(Class::WebSearchCall, Some(rate(9))),
+            ..Price::default()
+        };
+        let mut item = Item::new("m", "v", End::ClientLeft);
+        item.price = Some(price.into());
+        item.usage = Usage {
+            input: 3,
+            cached_input: 1,
+            cache_write: 2,
+            output: 5,
+            classes: Counts::default()
+                .with(Class::CacheWrite1h, 7)
+                .with(Class::WebSearchCall, 2),
+        };
+        (item.estimated, item.bounded, item.unpriced) = (true, true, true);
+        match call(7, cost, cost, 0, Booked::Held) {
+            JournalLine::Call(receipt) => Receipt { item, ..receipt },
+            JournalLine::Entry { .. } => unreachable!(),
+        }
+    }
+
+    /// 3 · 1 + 1 · 0.1 + 2 · 1.25 + 5 · 4 + 7 · 2 + 2 · 9 = 57.6 µ₽, rounded up once.
+    const COST: i64 = 58;
+
+    #[test]
+    fn a_receipt_that_does_not_come_to_its_cost_is_named() {
+        type Edit = fn(&mut Receipt);
+        let says = |receipt: &Receipt| {
+            let cost = receipt.charged_rub.micro();
+            let mut audit = AccountAudit::new(Snapshot {
+                balance_rub: MicroRub::new(150 - cost),
+                spent_rub: MicroRub::new(cost),
+                loss_rub: MicroRub::ZERO,
+                keys: vec![snapshot("k1", cost, 30)],
+                ..books()
+            });
+            audit.line(&entry("p1", 150));
+            audit.call(receipt);
+            audit.finish()
+        };
+        assert_eq!(says(&receipt_of(COST)), Vec::<String>::new());
+        let number = number(7);
+        for cost in [COST - 1, COST + 1] {
+            let breach = format!(
+                "I3 key k1: call {number} cost {cost} µ₽, but its usage at its prices comes to 58"
+            );
+            assert_eq!(says(&receipt_of(cost)), [breach]);
+        }
+        let price = |receipt: &mut Receipt, edit: fn(&mut Price)| {
+            edit(Arc::make_mut(receipt.item.price.as_mut().unwrap()));
+        };
+        let rewritten = |edit: &dyn Fn(&mut Receipt)| {
+            let mut receipt = receipt_of(COST);
+            edit(&mut receipt);
+            says(&receipt)
+        };
+        let edits: [Edit; 4] = [
+            |receipt| receipt.item.usage.output = 4,
+            |receipt| receipt.item.usage.input += 1,
+            |receipt| *receipt.item.usage.classes.get_mut(Class::CacheWrite1h) = 6,
+            |receipt| receipt.item.usage.classes = Counts::default(),
+        ];
+        for edit in edits {
+            let found = rewritten(&edit);
+            assert!(found[0].contains("58 µ₽, but its usage"), "{found:?}");
+        }
+        let found = rewritten(&|receipt| price(receipt, |it| it.output = Rate::new(4_500_000)));
+        assert!(found[0].ends_with("comes to 61"), "{found:?}");
+        let found = rewritten(&|receipt| price(receipt, |it| it.classes = Rates::default()));
+        let free = format!("I3 key k1: call {number} cost 58 µ₽ without a price of cache_write_1h");
+        assert_eq!(found, [free]);
+        // It says nothing of how its cost came about.
+        assert_eq!(
+            rewritten(&|receipt| receipt.item.price = None),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

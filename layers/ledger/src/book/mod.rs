@@ -8,7 +8,7 @@
 //!
 //! - **I1** a hold is granted only within `min(b − h, l − u − h_k)` for each `l`, in one step;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
-//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls;
+//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls, each at what its receipt comes to;
 //! - **I4** `0 ≤ h ≤ b`;
 //! - **I5** a hold ends once: settled, released or expired; an expired one is settled late at most
 //!   once; a repeat is answered with the first result.

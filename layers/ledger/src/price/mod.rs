@@ -135,6 +135,30 @@ impl Price {
     }
 }
 
+/// What a receipt says of a call does not fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// It would be free.
+    NoRate(Class),
+    /// It comes to this.
+    Cost(MicroRub),
+}
+
+impl Price {
+    /// Whether `usage` costs so much, and all of it has a rate.
+    pub(crate) fn comes_to(&self, cost: MicroRub, usage: &Usage) -> Result<(), Misfit> {
+        let mut classes = usage.classes.iter();
+        if let Some((class, _)) = classes.find(|(class, _)| self.classes.get(*class).is_none()) {
+            return Err(Misfit::NoRate(class));
+        }
+        let computed = self.cost(usage);
+        match computed == cost {
+            true => Ok(()),
+            false => Err(Misfit::Cost(computed)),
+        }
+    }
+}
+
 /// Sums in millionths of a micro-ruble, which are exact, and the one rounding.
 mod sum {
     use super::{Class, Kind, Rate};

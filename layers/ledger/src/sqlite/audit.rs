@@ -2,46 +2,48 @@
 //! order in which they lie there.
 //!
 //! A file is judged before it is opened, so this must be fast with millions of receipts. SQL only reads: to have it add
-//! up by account and key costs a sort of all receipts, which is more than to add up here.
+//! up by account and key costs a sort of all receipts, which is more than to add up here. What a receipt says that its call
+//! cost is computed again for an audit alone.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, types::ValueRef};
 use serde::{
     Deserialize,
     de::value::{Error as WordError, StrDeserializer},
 };
 
-use super::file::amount;
+use super::file::{amount, count};
 use crate::{
     BoxError,
     account::KeyId,
     audit::{AccountAudit, CallMoney, KeySnapshot, Snapshot},
     contract::Booked,
-    durable::file::{parsed, unreadable},
+    durable::file::{from_json, parsed, unreadable},
     money::MicroRub,
+    price::{Counts, Price},
+    usage::Usage,
 };
 
 /// So many breaches of a file are listed.
 const BREACHES_MAX: usize = 100;
 
-/// Whether the books may have used more than their receipts say.
+/// Why a file is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MissingReceipts {
-    /// They may be trimmed by age one day. No reason to refuse to run, for what they said has been charged.
-    Allowed,
-    /// Not unless the account came from a ledger without its oldest receipts.
-    Breach,
+pub(super) enum Occasion {
+    /// It is opened. Only what a gateway could not go on with is a breach: receipts may be trimmed by age one day, and
+    /// what they said has been charged.
+    Opening,
+    /// It is audited. The receipts must be there, unless the account came from a ledger without its oldest ones, and
+    /// cost what their usage comes to at their prices.
+    Audit,
 }
 
 /// Breaches of the invariants in the file, in words that begin with the invariant's name. A transaction is open, so that
 /// all is read at one moment.
-pub(super) fn breaches(
-    conn: &Connection,
-    missing: MissingReceipts,
-) -> rusqlite::Result<Vec<String>> {
+pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Result<Vec<String>> {
     let mut strays = Strays::default();
-    let mut books = accounts(conn, missing)?;
+    let mut books = accounts(conn, occasion)?;
     add_keys(conn, &mut books, &mut strays)?;
     add_entries(conn, &mut books, &mut strays)?;
     let mut judged: HashMap<String, Judged> = books
@@ -49,6 +51,9 @@ pub(super) fn breaches(
         .map(|(id, books)| (id, Judged::from(books)))
         .collect();
     add_receipts(conn, &mut judged, &mut strays)?;
+    if occasion == Occasion::Audit {
+        compute_costs(conn, &mut judged)?;
+    }
 
     let mut judged: Vec<(String, Judged)> = judged.into_iter().collect();
     judged.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -67,10 +72,7 @@ struct Books {
     entered: i128,
 }
 
-fn accounts(
-    conn: &Connection,
-    missing: MissingReceipts,
-) -> rusqlite::Result<HashMap<String, Books>> {
+fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<String, Books>> {
     let forgotten: HashSet<String> = conn
         .prepare("SELECT account FROM forgotten")?
         .query_map([], |row| row.get(0))?
@@ -91,7 +93,7 @@ fn accounts(
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),
-            journal_complete: missing == MissingReceipts::Breach && !forgotten.contains(&id),
+            journal_complete: occasion == Occasion::Audit && !forgotten.contains(&id),
         };
         accounts.insert(
             id,
@@ -162,6 +164,72 @@ fn add_receipts(
         }
     }
     Ok(())
+}
+
+/// Goes over all receipts with a price and computes what they cost. Those whose account is not there have been told of.
+fn compute_costs(
+    conn: &Connection,
+    accounts: &mut HashMap<String, Judged>,
+) -> rusqlite::Result<()> {
+    let mut select = conn.prepare(
+        "SELECT number, account, key, cost, input, cached_input, cache_write, output, price, classes
+         FROM receipts WHERE price IS NOT NULL",
+    )?;
+    let mut rows = select.query([])?;
+    let mut prices = Prices::default();
+    while let Some(row) = rows.next()? {
+        let Some(account) = accounts.get_mut(text(row, 1)?) else {
+            continue;
+        };
+        let cost = amount(row, 3)?;
+        let fits = priced_usage(row, &mut prices);
+        let fits = fits.map(|(price, usage)| price.comes_to(cost, &usage));
+        let (number, key) = match fits {
+            Ok(Ok(())) => continue,
+            _ => (parsed(row, 0)?, parsed(row, 2)?),
+        };
+        match fits {
+            Ok(Err(misfit)) => account.audit.call_misfits(number, &key, cost, misfit),
+            _ => account.audit.unreadable_price(number, &key),
+        }
+    }
+    Ok(())
+}
+
+fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(&'a Price, Usage)> {
+    let classes = match row.get_ref(9)? {
+        ValueRef::Null => Counts::default(),
+        _ => from_json(row, 9)?,
+    };
+    let usage = Usage {
+        input: count(row, 4)?,
+        cached_input: count(row, 5)?,
+        cache_write: count(row, 6)?,
+        output: count(row, 7)?,
+        classes,
+    };
+    Ok((prices.of(row, 8)?, usage))
+}
+
+/// Prices by their text: most calls share one of few, and it is longer to read one than to compute with it.
+#[derive(Default)]
+struct Prices(HashMap<String, Price>);
+
+/// So many different prices are kept at a time: their number grows with the exchange rates.
+const PRICES_MAX: usize = 1_000;
+
+impl Prices {
+    fn of(&mut self, row: &Row<'_>, index: usize) -> rusqlite::Result<&Price> {
+        let json = text(row, index)?;
+        if !self.0.contains_key(json) {
+            let price = from_json(row, index)?;
+            if self.0.len() >= PRICES_MAX {
+                self.0.clear();
+            }
+            self.0.insert(json.to_owned(), price);
+        }
+        Ok(&self.0[json])
+    }
 }
 
 /// An account that is judged, and what its receipts have come to so far.

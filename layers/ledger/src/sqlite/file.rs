@@ -25,7 +25,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
 use serde::de::DeserializeOwned;
 
 use super::{
-    audit::{self, MissingReceipts},
+    audit::{self, Occasion},
     batch, feed,
 };
 use crate::{
@@ -276,7 +276,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     };
     add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
-    let breaches = audit::breaches(&books, MissingReceipts::Allowed).map_err(failed)?;
+    let breaches = audit::breaches(&books, Occasion::Opening).map_err(failed)?;
     if !breaches.is_empty() {
         return Err(OpenError::Mismatch {
             path: path.clone(),

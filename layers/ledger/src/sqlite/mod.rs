@@ -38,7 +38,7 @@ use std::{
 use rusqlite::Connection;
 
 use self::{
-    audit::MissingReceipts,
+    audit::Occasion,
     journal::JournalRange,
     writer::{Haste, WrittenBook},
 };
@@ -395,7 +395,7 @@ impl LedgerAdmin for SqliteLedger {
             .read(move |conn| {
                 let moment = conn.unchecked_transaction()?;
                 Ok((
-                    audit::breaches(&moment, MissingReceipts::Breach)?,
+                    audit::breaches(&moment, Occasion::Audit)?,
                     journal::settled_among(&moment, &numbers)?,
                 ))
             })

@@ -305,7 +305,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         end: End::Finished,
         usage: Usage::default(),
         session: None,
-        ..item()
+        ..item(0)
     };
     let calls = [
         (settlement(1, "k1", 70), Booked::Held, 70, 0),
@@ -313,7 +313,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
             Settlement {
                 item: Item {
                     end: End::VendorCut,
-                    ..item()
+                    ..item(10)
                 },
                 held: micro(30),
                 ..settlement(2, "k2", 10)

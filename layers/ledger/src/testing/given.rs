@@ -125,23 +125,23 @@ pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
         held: micro(100),
         cost: micro(cost),
         fresh: true,
-        item: item(),
+        item: item(cost),
     }
 }
 
-/// Something bought; no two of its fields are alike.
+/// Something bought for so many micro-rubles; no two of its fields are alike.
 #[must_use]
-pub fn item() -> Item {
+pub fn item(cost: i64) -> Item {
     let price = Price {
-        input: Rate::new(1_000_001),
-        cached_input: Rate::new(100_002),
-        output: Rate::new(2_000_003),
-        cache_write: Rate::new(500_004),
+        input: Rate::new(1_001),
+        cached_input: Rate::new(102),
+        output: Rate::new(2_003),
+        cache_write: Rate::new(504),
         version: 7,
         exchange_rate: "98.7654".into(),
         classes: Rates::default()
-            .with(Class::CacheWrite1h, Some(Rate::new(700_005)))
-            .with(Class::WebSearchCall, Some(Rate::new(900_006))),
+            .with(Class::CacheWrite1h, Some(Rate::new(705)))
+            .with(Class::WebSearchCall, Some(Rate::new(1))),
         condition: Condition {
             above_input_tokens: Some(10),
             service_tier: "flex".into(),
@@ -149,18 +149,25 @@ pub fn item() -> Item {
         },
         rule: Some("правило".into()),
     };
+    // All tokens are less than a micro-ruble, which is rounded up; each call is one.
+    let usage = Usage {
+        input: 11,
+        cached_input: 12,
+        cache_write: 13,
+        output: 14,
+        classes: Counts::default().with(Class::CacheWrite1h, 15),
+    };
+    let usage = match u64::try_from(cost).unwrap_or(0).checked_sub(1) {
+        None => Usage::default(),
+        Some(calls) => Usage {
+            classes: usage.classes.with(Class::WebSearchCall, calls),
+            ..usage
+        },
+    };
     Item {
         model: "модель \"1\"".into(),
         vendor: "vendor-1".into(),
-        usage: Usage {
-            input: 11,
-            cached_input: 12,
-            cache_write: 13,
-            output: 14,
-            classes: Counts::default()
-                .with(Class::CacheWrite1h, 15)
-                .with(Class::WebSearchCall, 16),
-        },
+        usage,
         price: Some(Arc::new(price)),
         estimated: true,
         bounded: true,

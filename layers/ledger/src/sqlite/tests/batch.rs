@@ -14,7 +14,7 @@ use crate::{
     number::RequestNumber,
     price::{Price, Rate},
     sqlite::{
-        audit::{self, MissingReceipts},
+        audit::{self, Occasion},
         batch::commit,
         file::{self, LEDGER},
     },
@@ -166,7 +166,7 @@ fn a_batch_leaves_what_its_records_leave_one_by_one() {
         assert!(!lines(&together, &sql).is_empty(), "{table}");
     }
     assert_eq!(
-        audit::breaches(&together, MissingReceipts::Allowed).unwrap(),
+        audit::breaches(&together, Occasion::Opening).unwrap(),
         Vec::<String>::new()
     );
     let read = file::load(&together).unwrap();

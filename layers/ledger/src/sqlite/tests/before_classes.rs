@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     contract::Receipt,
-    price::{Class, Counts},
+    price::{Class, Counts, Rates},
 };
 
 const BOOKS: &str = include_str!("../../../tests/before_classes/books.sql");
@@ -13,11 +13,16 @@ const EXPORT: &str = include_str!("../../../tests/before_classes/books.ndjson");
 /// What that release could not say.
 fn item() -> Item {
     let item = settlement(1, 70, true).item;
+    let price = Price {
+        classes: Rates::default().with(Class::CacheWrite1h, Some(Rate::default())),
+        ..Price::clone(item.price.as_ref().unwrap())
+    };
     Item {
         usage: Usage {
             classes: Counts::default().with(Class::CacheWrite1h, 5),
             ..item.usage
         },
+        price: Some(price.into()),
         unpriced: true,
         vendor_cost_rub: Some(MicroRub::new(17)),
         ..item

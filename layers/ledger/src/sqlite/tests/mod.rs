@@ -76,11 +76,13 @@ fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
 }
 
 fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
-    let rate = Rate::new(1_500_000);
+    // Of four tokens of output; the others are less than a micro-ruble together.
+    let each = u64::try_from(cost).unwrap() * 250_000;
+    let rate = Rate::new(u64::from(cost > 0));
     let price = Price {
         input: rate,
         cached_input: rate,
-        output: rate,
+        output: Rate::new(each.saturating_sub(2)),
         cache_write: rate,
         version: 7,
         exchange_rate: "90.5".into(),
@@ -150,6 +152,28 @@ async fn the_audit_finds_what_the_start_lets_pass() {
         (
             "UPDATE accounts SET loss = loss + 1",
             "I3 account a0: loss 1, but its receipts sum to 0",
+        ),
+        // All sums agree.
+        (
+            "UPDATE receipts SET cost = 71, charged = 71; UPDATE keys SET used = 71 WHERE id = 'k0';
+             UPDATE accounts SET balance = balance - 1",
+            "I3 key k0: call 00000000-0000-0000-0000-000000000000 cost 71 µ₽, but its usage at its prices comes to 70",
+        ),
+        (
+            "UPDATE receipts SET output = output - 1",
+            "I3 key k0: call 00000000-0000-0000-0000-000000000000 cost 70 µ₽, but its usage at its prices comes to 53",
+        ),
+        (
+            "UPDATE receipts SET price = replace(price, '\"input\":\"0.000001\"', '\"input\":\"1.000001\"')",
+            "I3 key k0: call 00000000-0000-0000-0000-000000000000 cost 70 µ₽, but its usage at its prices comes to 71",
+        ),
+        (
+            "UPDATE receipts SET classes = '{\"input_audio\":1}'",
+            "I3 key k0: call 00000000-0000-0000-0000-000000000000 cost 70 µ₽ without a price of input_audio",
+        ),
+        (
+            "UPDATE receipts SET price = '{'",
+            "I3 key k0: call 00000000-0000-0000-0000-000000000000 has usage or prices that cannot be read",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
