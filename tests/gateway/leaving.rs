@@ -52,7 +52,7 @@ use tollgate_layers::{
 use tower::{Layer, Service, service_fn};
 
 use crate::{
-    harness::{Key, Setup, World, chat_body, eventually, messages_body, with},
+    harness::{Key, Setup, World, chat_body, eventually, messages_body, request, with},
     ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
 };
 
@@ -63,14 +63,13 @@ const SOON: Duration = Duration::from_secs(1);
 const SAID: &str = "0123456789012345678901234567890123456789";
 const INPUT_ESTIMATED: i64 = 18;
 
-const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
+const FORMATS: [Format; 3] = [Format::Chat, Format::Messages, Format::Responses];
 
 /// What a token of input and one of output cost, in micro-rubles.
 const fn rates(format: Format) -> (i64, i64) {
     match format {
-        Format::Chat => (100, 200),
+        Format::Chat | Format::Responses => (100, 200),
         Format::Messages => (1000, 2000),
-        Format::Responses => panic!("the other two formats leave here"),
     }
 }
 
@@ -80,8 +79,7 @@ const WORDS: [&str; 3] = ["раз ", "два ", "три"];
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
-        Format::Messages => 4,
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Messages | Format::Responses => 4,
     }
 }
 const OUTPUT_SEEN: i64 = 4;
@@ -135,15 +133,47 @@ fn events(format: Format) -> Vec<String> {
             events.push(event(json!({ "type": "message_stop" })));
             events
         }
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Responses => {
+            let mut begun = response();
+            begun["status"] = "in_progress".into();
+            (begun["output"], begun["usage"]) = (json!([]), Value::Null);
+            let begun = json!({ "response": begun });
+            let mut events = vec![
+                named("response.created", &begun),
+                named("response.in_progress", &begun),
+            ];
+            events.extend(WORDS.map(|word| {
+                let delta = json!({ "item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": word });
+                named("response.output_text.delta", &delta)
+            }));
+            events.push(named(
+                "response.completed",
+                &json!({ "response": response() }),
+            ));
+            events
+        }
     }
+}
+
+fn named(kind: &str, fields: &Value) -> String {
+    let data = with(fields.clone(), json!({ "type": kind }));
+    format!("event: {kind}\ndata: {data}\n\n")
+}
+
+/// The answer of a vendor of responses.
+fn response() -> Value {
+    json!({ "id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
+        "model": "vendor-chat-1", "error": null, "incomplete_details": null,
+        "output": [{ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+            "content": [{ "type": "output_text", "text": WORDS.concat(), "annotations": [] }] }],
+        "usage": usage(Format::Responses) })
 }
 
 fn usage(format: Format) -> Value {
     match format {
         Format::Chat => json!({ "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 }),
         Format::Messages => json!({ "input_tokens": 9, "output_tokens": 5 }),
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Responses => json!({ "input_tokens": 9, "output_tokens": 5, "total_tokens": 14 }),
     }
 }
 
@@ -157,7 +187,7 @@ fn plain(format: Format) -> String {
         Format::Messages => json!({ "id": "m1", "type": "message", "role": "assistant",
             "model": "vendor-messages-1", "content": [{ "type": "text", "text": text }],
             "stop_reason": "end_turn", "stop_sequence": null, "usage": usage(format) }),
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Responses => response(),
     }
     .to_string()
 }
@@ -167,7 +197,18 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
     match format {
         Format::Chat => world.chat_request(key, &with(chat_body(SAID), fields)),
         Format::Messages => world.messages_request(key, &with(messages_body(SAID), fields)),
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Responses => {
+            let turn = json!({ "role": "user", "content": SAID });
+            let body = json!({ "model": "chat", "input": [turn], "max_output_tokens": 100 });
+            let bearer = format!("Bearer {}", key.secret);
+            let headers = [
+                ("authorization", bearer.as_str()),
+                ("content-type", "application/json"),
+            ];
+            let url = world.url("/v1/responses");
+            let body = with(body, fields).to_string();
+            request(Method::POST, &url, &headers, body.into())
+        }
     }
 }
 
@@ -228,9 +269,17 @@ fn number_of(res: &Response<Incoming>) -> String {
     res.headers()["x-request-id"].to_str().unwrap().to_owned()
 }
 
-/// A gateway that takes one call at a time: so it can be seen that it has noticed a client's leave.
-fn one_at_a_time() -> Setup {
-    Setup::default().edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
+/// A gateway with a vendor of this format: that of chats speaks responses instead, where that is asked for.
+fn selling(format: Format) -> Setup {
+    match format {
+        Format::Chat | Format::Messages => Setup::default(),
+        Format::Responses => Setup::default().edit("format = \"chat\"", "format = \"responses\""),
+    }
+}
+
+/// One that takes one call at a time: so it can be seen that it has noticed a client's leave.
+fn one_at_a_time(format: Format) -> Setup {
+    selling(format).edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
 }
 
 async fn leave_is_noticed(world: &World) {
@@ -299,16 +348,16 @@ async fn before_the_headers_of_a_stream() {
 
 /// A vendor's port that the test answers itself, in place of the scripted one.
 async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
-    let (format, path) = match format {
+    let (name, path) = match format {
         Format::Chat => ("chat", "/v1"),
         Format::Messages => ("messages", ""),
-        Format::Responses => panic!("the other two formats leave here"),
+        Format::Responses => ("responses", "/v1"),
     };
     let address = vendor.local_addr().unwrap();
-    let from = format!("format = \"{format}\"\nurl = \"");
+    let from = format!("format = \"{name}\"\nurl = \"");
     // What is left of the line becomes a comment.
-    let to = format!("format = \"{format}\"\n{more}\nurl = \"http://{address}{path}\" # ");
-    one_at_a_time().edit(&from, &to).start().await
+    let to = format!("format = \"{name}\"\n{more}\nurl = \"http://{address}{path}\" # ");
+    one_at_a_time(format).edit(&from, &to).start().await
 }
 
 /// The connection on which the vendor has been sent the whole request.
@@ -339,7 +388,7 @@ async fn a_plain_call() {
             // Even where the whole body was sent, its end was not.
             steps.insert(sent, Step::Hold(Arc::clone(&hold)));
             let reply = Reply::raw(200, "application/json", steps);
-            let world = one_at_a_time().start().await;
+            let world = one_at_a_time(format).start().await;
             world.vendor.script(move |_| reply.clone());
             let key = world.key().await;
             let mut client = Client::dial(&world).await;
@@ -404,7 +453,7 @@ async fn after_the_first_words_of_a_stream() {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
             .with_step(events_to_second_word(format), Step::Hold(hold));
-        let world = World::start().await;
+        let world = selling(format).start().await;
         world.vendor.script(move |_| reply.clone());
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
@@ -415,9 +464,8 @@ async fn after_the_first_words_of_a_stream() {
         let (input, output) = rates(format);
         // The messages format says at its beginning what the input was.
         let tokens_in = match format {
-            Format::Chat => INPUT_ESTIMATED,
+            Format::Chat | Format::Responses => INPUT_ESTIMATED,
             Format::Messages => 9,
-            Format::Responses => panic!("the other two formats leave here"),
         };
         let charge = micro(tokens_in * input + OUTPUT_SEEN * output);
         has_paid(&world, &key, left, charge).await;
@@ -437,7 +485,7 @@ async fn right_after_the_last_event() {
         let (hold, events) = (Arc::new(Notify::new()), events(format));
         let last = events.len();
         let reply = Reply::stream(events).with_step(last, Step::Hold(hold));
-        let world = World::start().await;
+        let world = selling(format).start().await;
         world.vendor.script(move |_| reply.clone());
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
@@ -445,7 +493,7 @@ async fn right_after_the_last_event() {
         let last = match format {
             Format::Chat => "[DONE]\n\n",
             Format::Messages => "{\"type\":\"message_stop\"}\n\n",
-            Format::Responses => panic!("the other two formats leave here"),
+            Format::Responses => "\"type\":\"response.completed\"}\n\n",
         };
         read_until(&mut res, last).await;
         let left = client.leave();
@@ -463,13 +511,13 @@ async fn right_after_the_last_event() {
 /// With `on_disconnect = "drain"` the stream is read to its end, and its true usage paid for.
 #[tokio::test]
 async fn a_stream_that_is_drained() {
-    for (format, name) in [(Format::Chat, "chat"), (Format::Messages, "messages")] {
+    for (format, name) in FORMATS.into_iter().zip(["chat", "messages", "responses"]) {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
             .with_step(events_to_second_word(format), Step::Hold(Arc::clone(&hold)));
         let from = format!("format = \"{name}\"\n");
         let to = format!("{from}on_disconnect = \"drain\"\n");
-        let world = one_at_a_time().edit(&from, &to).start().await;
+        let world = one_at_a_time(format).edit(&from, &to).start().await;
         world.vendor.script(move |_| reply.clone());
         let key = world.key().await;
         let mut client = Client::dial(&world).await;

@@ -6,12 +6,12 @@ fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: impl AsRef<Path>) -> Option<String> {
+pub fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(repository().join(path)).ok()
 }
 
 /// The last column of the table: what stands in backticks, and the word before it.
-fn named(row: &str) -> Vec<(&str, &str)> {
+pub fn named(row: &str) -> Vec<(&str, &str)> {
     let parts: Vec<_> = row.split('`').collect();
     parts
         .chunks_exact(2)
@@ -20,7 +20,7 @@ fn named(row: &str) -> Vec<(&str, &str)> {
 }
 
 /// Whether this is a test: a file or module with tests, or a function of one.
-fn is_test(name: &str) -> bool {
+pub fn is_test(name: &str) -> bool {
     let segments: Vec<_> = name.split("::").filter(|part| *part != "tests").collect();
     (1..=segments.len()).any(|split| {
         let (modules, function) = segments.split_at(split);
@@ -40,7 +40,7 @@ fn is_test(name: &str) -> bool {
     })
 }
 
-fn is_case_of_faults(name: &str) -> bool {
+pub fn is_case_of_faults(name: &str) -> bool {
     let folder = std::fs::read_dir(repository().join("tests/faults")).unwrap();
     let mut files = folder.filter_map(|file| read(file.ok()?.path()));
     files.any(|text| text.contains(&format!("\"{name}\"")))

@@ -1,6 +1,6 @@
 //! `POST /v1/responses` with a vendor of the same format: what is asked, what is refused, what passes; and the format
 //! on one side with another one on the other. R1 and so on are the numbers of the cases that the format was designed
-//! by.
+//! by: `cases.md`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use crate::{
     harness::{Answer, Key, Setup, World, request},
 };
 
+mod cases; // each case has its test
 mod ends; // streams that fail, stop, or are left
 mod failover; // the next vendor answers, or nobody does
 mod formats; // a vendor that speaks several
