@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod config;
 pub mod edge;
 pub mod endpoints;
+mod latest;
 pub mod ledger;
 pub mod node;
 pub mod observe;

@@ -49,6 +49,8 @@ use crate::{
         openapi, page,
         receipts::Receipts,
         router::{Branches, Paths, boxed, boxed_with_body, from_boxed},
+        spending::Spending,
+        usage_page,
     },
     ledger::AnyLedger,
     node::limits::LiveLimits,
@@ -198,7 +200,8 @@ pub fn callers(
     let key_info = callers
         .clone()
         .service(KeyInfo::new(Arc::clone(live), store.clone()));
-    let receipts = callers.service(Receipts::new(store.clone()));
+    let receipts = callers.clone().service(Receipts::new(store.clone()));
+    let spending = callers.service(Spending::new(store.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
         .layer(RecordLayer(record::admitted))
@@ -214,6 +217,8 @@ pub fn callers(
         estimate: boxed(estimate),
         key_info: boxed(key_info),
         receipts: boxed(receipts),
+        spending: boxed(spending),
+        usage_page: document(usage_page::answer),
         catalog: document(catalog::answer),
         page: document(page::answer),
         connect: document(connect::answer),

@@ -17,7 +17,10 @@ use super::{
     refusal::Refusal,
     routes::{Asked, Route},
 };
-use crate::{ledger::AnyLedger, text::time::rfc3339};
+use crate::{
+    ledger::AnyLedger,
+    text::time::{day, rfc3339},
+};
 
 pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/usage", |admin, asked| {
     Box::pin(admin.show_usage(asked))
@@ -295,13 +298,6 @@ impl Sums {
             self.margin_rub.get_or_insert_default().0 += charged - cost;
         }
     }
-}
-
-/// The day in UTC.
-fn day(ms: u64) -> String {
-    let mut text = rfc3339(ms);
-    text.truncate("2026-01-31".len());
-    text
 }
 
 /// A row has a field for each word of the group, and the sums.

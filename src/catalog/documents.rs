@@ -20,6 +20,8 @@ use crate::config::UsdtRates;
 pub struct Renderers {
     /// Of what no price changes: made once for each configuration.
     pub openapi: fn(&PublicUrls) -> Document,
+    /// The same: the page of a key's holder, in each language.
+    pub usage_page: fn(&PublicUrls) -> ByLanguage,
     /// Of the prices: made again whenever they change.
     pub prices: fn(&CatalogView<'_>) -> PriceDocuments,
 }
@@ -91,6 +93,15 @@ pub struct ConnectDocuments {
     pub html: Document,
     /// What each client takes, in the order of the list.
     pub clients: Vec<Document>,
+}
+
+/// A page in both languages, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct ByLanguage {
+    /// In Russian.
+    pub ru: Document,
+    /// In English.
+    pub en: Document,
 }
 
 /// Bytes and the name that clients keep them under.

@@ -19,7 +19,9 @@ use tollgate_layers::{
 
 use super::{
     customers::{Customers, OwnPrices},
-    documents::{CatalogView, Document, ModelView, PriceDocuments, PublicUrls, Renderers},
+    documents::{
+        ByLanguage, CatalogView, Document, ModelView, PriceDocuments, PublicUrls, Renderers,
+    },
     prices::{Markup, ModelUsdt},
 };
 use crate::{
@@ -158,6 +160,7 @@ pub struct Snapshot {
     urls: Arc<PublicUrls>,
     renderers: Renderers,
     openapi: Document,
+    usage_page: ByLanguage,
     /// With the prices of `rate`.
     priced: Option<PriceDocuments>,
     unpriced: PriceDocuments,
@@ -196,6 +199,7 @@ impl Snapshot {
         Self {
             unpriced: (renderers.prices)(&unpriced),
             openapi: (renderers.openapi)(&urls),
+            usage_page: (renderers.usage_page)(&urls),
             entries,
             places: Arc::new(places),
             customers: customers.map(Arc::new),
@@ -269,6 +273,16 @@ impl Snapshot {
             (Some(documents), Some(_)) => documents,
             _ => &self.unpriced,
         }
+    }
+
+    /// The language of texts for people.
+    pub(crate) fn language(&self) -> Language {
+        self.urls.language
+    }
+
+    /// What a key has spent, for people; no rate changes it.
+    pub(crate) const fn usage_page(&self) -> &ByLanguage {
+        &self.usage_page
     }
 
     /// What callers can ask for; no rate changes it.
@@ -458,6 +472,10 @@ pub(crate) mod tests {
     /// Bare prices: what endpoints make of them is tested there.
     const BARE: Renderers = Renderers {
         openapi: |_| Document::new("".into()),
+        usage_page: |_| ByLanguage {
+            ru: Document::new("".into()),
+            en: Document::new("".into()),
+        },
         prices: |view| {
             let mut text = String::new();
             for ModelView { model, prices, .. } in &view.models {

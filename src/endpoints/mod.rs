@@ -8,9 +8,12 @@ pub mod estimate;
 pub mod key_info;
 pub(crate) mod openapi;
 pub(crate) mod page;
+mod params;
 pub mod receipts;
 pub(crate) mod reply;
 pub mod router;
+pub mod spending;
+pub(crate) mod usage_page;
 
 use std::sync::Arc;
 
@@ -19,6 +22,7 @@ use crate::catalog::documents::{PriceDocuments, Renderers};
 /// All that is rendered of the catalog, before anybody asks for it.
 pub const RENDERERS: Renderers = Renderers {
     openapi: openapi::render,
+    usage_page: usage_page::render,
     prices: |view| PriceDocuments {
         json: catalog::render(view),
         html: page::render(view),

@@ -65,7 +65,7 @@ mod tests {
 
         let other = public(&urls("gate", "https://ai.example/llm/v1"));
         assert!(!other.contains("/v1/tollgate/") && !other.contains("127.0.0.1"));
-        for path in ["models", "key", "estimate", "receipts/{number}"] {
+        for path in ["models", "key", "estimate", "receipts/{number}", "usage"] {
             assert!(other.contains(&format!("\n  /v1/gate/{path}:\n")), "{path}");
         }
         assert!(other.contains("\n  - url: \"https://ai.example/llm\"\n"));

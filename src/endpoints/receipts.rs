@@ -1,4 +1,5 @@
-//! `GET /v1/<service>/receipts/<number>`: what a call of this key cost, and how that was computed.
+//! What a call of this key cost, and how that was computed: `GET /v1/<service>/receipts/<number>` of one call,
+//! `GET /v1/<service>/receipts` of the latest.
 
 use std::{
     pin::Pin,
@@ -23,10 +24,15 @@ use tollgate_layers::{
 use tower::Service;
 
 use crate::{
-    endpoints::{key_info::no_books, reply},
+    endpoints::{key_info::no_books, params::Params, reply},
+    latest::{ReceiptsPage, ReceiptsPart},
     ledger::AnyLedger,
     text::time::rfc3339,
 };
+
+/// How many receipts an answer has, and at most.
+const RECEIPTS: u64 = 50;
+const RECEIPTS_MAX: u64 = 200;
 
 /// Answers receipts, behind `auth`.
 #[derive(Clone, Debug)]
@@ -49,6 +55,32 @@ impl Receipts {
             Err(error) => Err(no_books(error)),
         }
     }
+
+    /// The latest of this key that were asked for.
+    async fn latest(&self, key: &KeyRecord, query: Option<&str>) -> Result<ReceiptsPage, Error> {
+        let params = Params::parse(
+            query,
+            &["model", "session", "since", "until", "after", "limit"],
+        )?;
+        let limit = params.number("limit", RECEIPTS_MAX)?.unwrap_or(RECEIPTS);
+        let model = params.optional("model", "string", |text| Some(text.to_owned()))?;
+        let session: Option<SessionId> =
+            params.optional("session", "id", |text| text.parse().ok())?;
+        let part = ReceiptsPart {
+            since_ms: params.time("since")?.unwrap_or(0),
+            until_ms: params.time("until")?.unwrap_or(u64::MAX),
+            after: params.optional("after", "cursor", |text| text.parse().ok())?,
+            limit: usize::try_from(limit).expect("it is small"),
+        };
+        let asks_for = |receipt: &Receipt| {
+            let item = &receipt.item;
+            receipt.key == key.id
+                && model.as_ref().is_none_or(|model| *model == item.model)
+                && (session.is_none() || session == item.session)
+        };
+        let page = ReceiptsPage::read(&self.store, &key.account, &part, asks_for).await;
+        page.map_err(no_books)
+    }
 }
 
 impl<B: Send + 'static> Service<Request<B>> for Receipts {
@@ -64,6 +96,11 @@ impl<B: Send + 'static> Service<Request<B>> for Receipts {
         let this = self.clone();
         Box::pin(async move {
             let Caller(key) = Caller::of(&req)?;
+            // `/v1/<service>/receipts`, and no number behind it.
+            if req.uri().path().split('/').nth(4).is_none() {
+                let page = this.latest(key, req.uri().query()).await?;
+                return Ok(reply::json(&ReceiptsJson::from(&page)));
+            }
             let number = number_in(req.uri().path())?;
             let receipt = this.find(number, key).await?;
             Ok(reply::json(&ReceiptJson::from(&receipt)))
@@ -77,6 +114,22 @@ fn number_in(path: &str) -> Result<RequestNumber, Error> {
     number
         .parse()
         .map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))
+}
+
+#[derive(Serialize)]
+struct ReceiptsJson<'a> {
+    receipts: Vec<ReceiptJson<'a>>,
+    /// For `after`; null behind the last.
+    next: Option<String>,
+}
+
+impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
+    fn from(page: &'a ReceiptsPage) -> Self {
+        Self {
+            receipts: page.receipts.iter().map(ReceiptJson::from).collect(),
+            next: page.next.map(|next| next.to_string()),
+        }
+    }
 }
 
 /// The words are those of the operator's receipt. Who answered is not the caller's business.

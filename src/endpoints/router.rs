@@ -18,7 +18,7 @@ use tollgate_layers::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::endpoints::{openapi, page};
+use crate::endpoints::{openapi, page, usage_page};
 
 /// The services of a place in the stack, as one type. Clones share the service: a boxed one would be cloned, with
 /// all that stands below it, by each layer above.
@@ -175,6 +175,10 @@ pub struct Branches<B> {
     pub key_info: Branch<B, PathBody>,
     /// What a key's calls cost.
     pub receipts: Branch<B, PathBody>,
+    /// The same, added up.
+    pub spending: Branch<B, PathBody>,
+    /// Both, for people.
+    pub usage_page: Branch<B, PathBody>,
     /// The public price list.
     pub catalog: Branch<B, PathBody>,
     /// The same, for people.
@@ -209,8 +213,8 @@ struct Names {
     catalog: String,
     key: String,
     estimate: String,
-    /// Up to the number.
     receipts: String,
+    spending: String,
     connect: String,
 }
 
@@ -220,6 +224,8 @@ enum Endpoint {
     Estimate,
     KeyInfo,
     Receipts,
+    Spending,
+    UsagePage,
     Catalog,
     Connect,
     Root,
@@ -233,7 +239,8 @@ impl Names {
             catalog: format!("/v1/{service}/models"),
             key: format!("/v1/{service}/key"),
             estimate: format!("/v1/{service}/estimate"),
-            receipts: format!("/v1/{service}/receipts/"),
+            receipts: format!("/v1/{service}/receipts"),
+            spending: format!("/v1/{service}/usage"),
             connect: format!("/v1/{service}/connect"),
         }
     }
@@ -257,6 +264,8 @@ impl Names {
             path if path == self.key => (Endpoint::KeyInfo, GET, "GET"),
             path if path == self.estimate => (Endpoint::Estimate, POST, "POST"),
             path if self.is_receipt(path) => (Endpoint::Receipts, GET, "GET"),
+            path if path == self.spending => (Endpoint::Spending, GET, "GET"),
+            path if usage_page::is_of_it(path) => (Endpoint::UsagePage, GET_HEAD, "GET, HEAD"),
             _ => return Err(Error::PathUnknown),
         };
         if methods.contains(method) {
@@ -266,19 +275,24 @@ impl Names {
         }
     }
 
+    /// The latest, or a call's.
     fn is_receipt(&self, path: &str) -> bool {
-        path.strip_prefix(&self.receipts)
-            .is_some_and(|number| !number.is_empty() && !number.contains('/'))
+        is_or_has_one(&self.receipts, path)
     }
 
     /// All of it, or one client's.
     fn is_connect(&self, path: &str) -> bool {
-        let Some(rest) = path.strip_prefix(&self.connect) else {
-            return false;
-        };
-        let client = rest.strip_prefix('/');
-        rest.is_empty() || client.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+        is_or_has_one(&self.connect, path)
     }
+}
+
+/// Whether a path is this one, or has one segment more.
+pub(crate) fn is_or_has_one(whole: &str, path: &str) -> bool {
+    let Some(rest) = path.strip_prefix(whole) else {
+        return false;
+    };
+    let name = rest.strip_prefix('/');
+    rest.is_empty() || name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
 }
 
 /// A model's name may have slashes in it.
@@ -315,6 +329,8 @@ impl<B> Service<Request<B>> for Paths<B> {
             Ok(Endpoint::Estimate) => &branches.estimate,
             Ok(Endpoint::KeyInfo) => &branches.key_info,
             Ok(Endpoint::Receipts) => &branches.receipts,
+            Ok(Endpoint::Spending) => &branches.spending,
+            Ok(Endpoint::UsagePage) => &branches.usage_page,
             Ok(Endpoint::Catalog) => &branches.catalog,
             Ok(Endpoint::Connect) => &branches.connect,
             Ok(Endpoint::OpenApi) => &branches.openapi,
@@ -370,6 +386,8 @@ mod tests {
             Ok(Endpoint::Estimate) => "estimate",
             Ok(Endpoint::KeyInfo) => "key_info",
             Ok(Endpoint::Receipts) => "receipts",
+            Ok(Endpoint::Spending) => "spending",
+            Ok(Endpoint::UsagePage) => "usage_page",
             Ok(Endpoint::Catalog) => "catalog",
             Ok(Endpoint::Root) => "root",
             Ok(Endpoint::Hello) => "hello",
@@ -399,7 +417,14 @@ mod tests {
             (Method::GET, "/v1/tollgate/estimate", "POST"),
             (Method::GET, "/v1/tollgate/receipts/n", "receipts"),
             (Method::POST, "/v1/tollgate/receipts/n", "GET"),
-            (Method::GET, "/v1/tollgate/receipts", "unknown"),
+            (Method::GET, "/v1/tollgate/receipts", "receipts"),
+            (Method::GET, "/v1/tollgate/usage", "spending"),
+            (Method::GET, "/v1/tollgate/usage/", "unknown"),
+            (Method::GET, "/usage", "usage_page"),
+            (Method::HEAD, "/usage/page.js", "usage_page"),
+            (Method::POST, "/usage", "GET, HEAD"),
+            (Method::GET, "/usage/", "unknown"),
+            (Method::GET, "/usage/page.js/x", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
             (Method::GET, "/v1/tollgate/connect", "connect"),

@@ -38,6 +38,13 @@ pub(crate) fn rfc3339(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
+/// The day of a time in UTC: `2027-01-31`.
+pub(crate) fn day(ms: u64) -> String {
+    let mut text = rfc3339(ms);
+    text.truncate("2027-01-31".len());
+    text
+}
+
 /// `HH:MM:SS`, a fraction if there is one, and the zone; the answer is counted from midnight UTC.
 fn time_of_day_ms(text: &str) -> Option<i64> {
     let (hour, rest) = number(text, 2)?;

@@ -82,6 +82,7 @@ mod spec_auth; // who is let in, and what the others are told
 mod spec_catalog; // the price catalog
 mod spec_chat; // the chat operation, field by field
 mod spec_messages; // the messages operation, field by field
+mod spending; // what a key has spent, and its latest receipts
 mod status_table; // what we refuse ourselves
 mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte
@@ -93,6 +94,7 @@ mod translation_golden; // requests and what they become, file by file
 mod unpriced; // what has no price, and what has one of its own
 mod upgrade; // a new process takes over from an old one
 mod usage; // usage that is not to be trusted
+mod usage_page; // the page of a key's holder
 mod usage_report; // usage, exports, audits: by the API and by the commands
 mod vendors_choice; // which vendor a call goes to
 mod vendors_failover; // the next vendor, before the first byte

@@ -12,10 +12,12 @@ const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 /// All that the public listener answers.
-const PUBLIC_PATHS: [&str; 16] = [
+const PUBLIC_PATHS: [&str; 20] = [
     "/",
     "/api/hello",
     "/openapi.yaml",
+    "/usage",
+    "/usage/{file}",
     "/v1/chat/completions",
     "/v1/embeddings",
     "/v1/messages",
@@ -28,7 +30,9 @@ const PUBLIC_PATHS: [&str; 16] = [
     "/v1/tollgate/estimate",
     "/v1/tollgate/key",
     "/v1/tollgate/models",
+    "/v1/tollgate/receipts",
     "/v1/tollgate/receipts/{number}",
+    "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
 const ADMIN_PATHS: [&str; 16] = [

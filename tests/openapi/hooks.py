@@ -10,6 +10,7 @@ MODELS_OF = {"EmbeddingsRequest": ["demo-embedding"]}
 KNOWN = {
     "account": "demo",
     "client": "opencode",
+    "file": "page.js",
     "key": "demo-key",
     "model": "demo-chat",
     "number": os.environ["RECEIPT_NUMBER"],

@@ -1,0 +1,226 @@
+//! `GET /v1/<service>/usage`: what a key has spent by day, by model and by session.
+//!
+//! Added up out of the latest receipts, and of no more of them than a request may read: the answer says from when on
+//! it has all.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tollgate_layers::{
+    Error, body::AnswerBody, facts::Caller, key::KeyRecord, money::MicroRub,
+    reserve::ledger::Receipt, session::SessionId, usage::Usage,
+};
+use tower::Service;
+
+use crate::{
+    admin::now_ms,
+    endpoints::{key_info::no_books, params::Params, reply},
+    latest::{LatestLines, charged},
+    ledger::AnyLedger,
+    text::time::{day, rfc3339},
+};
+
+const DAY_MS: u64 = 86_400_000;
+const DAYS: u64 = 30;
+const DAYS_MAX: u64 = 31;
+/// How many lines of the account's journal one answer is made of at most.
+const LINES_MAX: usize = 20_000;
+/// How many are made at the same time.
+const AT_ONCE_MAX: usize = 4;
+/// How many sessions are named.
+const SESSIONS_MAX: usize = 50;
+
+/// Answers what a key has spent, behind `auth`.
+#[derive(Clone, Debug)]
+pub struct Spending {
+    store: AnyLedger,
+    at_once: Arc<Semaphore>,
+}
+
+impl Spending {
+    /// Reads the books of `store`.
+    #[must_use]
+    pub fn new(store: AnyLedger) -> Self {
+        Self {
+            store,
+            at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+        }
+    }
+
+    async fn report(&self, key: &KeyRecord, days: u64) -> Result<Report, Error> {
+        let _permit = self.at_once.try_acquire().map_err(|_| Error::Overloaded)?;
+        let until_ms = now_ms();
+        // Whole days, today among them: those of the ceilings.
+        let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
+        let mut report = Report::since(since_ms);
+        let mut latest = LatestLines::new(&self.store, &key.account, since_ms, u64::MAX);
+        let mut left = LINES_MAX;
+        while let Some(lines) = latest.next().await.map_err(no_books)? {
+            for line in &lines {
+                if left == 0 {
+                    return Ok(report.cut());
+                }
+                left -= 1;
+                report.counted_since_ms = line.at_ms();
+                if let Some(receipt) = charged(line).filter(|receipt| receipt.key == key.id) {
+                    report.add(receipt);
+                }
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl<B: Send + 'static> Service<Request<B>> for Spending {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<B>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let Caller(key) = Caller::of(&req)?;
+            let params = Params::parse(req.uri().query(), &["days"])?;
+            let days = params.number("days", DAYS_MAX)?.unwrap_or(DAYS);
+            let report = this.report(key, days).await?;
+            Ok(reply::json(&report.answer()))
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Report {
+    since_ms: u64,
+    counted_since_ms: u64,
+    complete: bool,
+    total: Sums,
+    days: BTreeMap<String, Sums>,
+    models: HashMap<String, Sums>,
+    sessions: HashMap<Option<SessionId>, Sums>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct Sums {
+    calls: u64,
+    usage: Usage,
+    charged_rub: MicroRub,
+}
+
+impl Report {
+    fn since(since_ms: u64) -> Self {
+        Self {
+            since_ms,
+            counted_since_ms: since_ms,
+            complete: true,
+            total: Sums::default(),
+            days: BTreeMap::new(),
+            models: HashMap::new(),
+            sessions: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, receipt: &Receipt) {
+        let item = &receipt.item;
+        let days = self.days.entry(day(receipt.at_ms)).or_default();
+        let sessions = self.sessions.entry(item.session.clone()).or_default();
+        let models = match self.models.get_mut(&item.model) {
+            Some(sums) => sums,
+            None => self.models.entry(item.model.clone()).or_default(),
+        };
+        for sums in [&mut self.total, days, models, sessions] {
+            sums.calls += 1;
+            sums.usage = sums.usage.plus(&item.usage);
+            sums.charged_rub = sums.charged_rub.plus_or_max(receipt.charged_rub);
+        }
+    }
+
+    /// There are older ones, which are not in the sums.
+    fn cut(self) -> Self {
+        Self {
+            complete: false,
+            ..self
+        }
+    }
+
+    fn answer(self) -> Answer {
+        let counted_since_ms = if self.complete {
+            self.since_ms
+        } else {
+            self.counted_since_ms
+        };
+        let mut sessions = dearest(self.sessions, |session, sums| BySession { session, sums });
+        let sessions_left_out = sessions.len().saturating_sub(SESSIONS_MAX);
+        sessions.truncate(SESSIONS_MAX);
+        Answer {
+            since: rfc3339(self.since_ms),
+            counted_since: rfc3339(counted_since_ms),
+            complete: self.complete,
+            total: self.total,
+            days: (self.days.into_iter())
+                .map(|(day, sums)| ByDay { day, sums })
+                .collect(),
+            models: dearest(self.models, |model, sums| ByModel { model, sums }),
+            sessions,
+            sessions_left_out,
+        }
+    }
+}
+
+/// What cost most comes first.
+fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec<R> {
+    let mut rows: Vec<(K, Sums)> = sums.into_iter().collect();
+    rows.sort_by(|(name, sums), (other, others)| {
+        (others.charged_rub.cmp(&sums.charged_rub)).then_with(|| name.cmp(other))
+    });
+    rows.into_iter()
+        .map(|(name, sums)| row(name, sums))
+        .collect()
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    since: String,
+    /// All that was charged from here on is in the sums.
+    counted_since: String,
+    /// Whether that is all of the time that was asked for.
+    complete: bool,
+    total: Sums,
+    days: Vec<ByDay>,
+    models: Vec<ByModel>,
+    sessions: Vec<BySession>,
+    /// How many sessions cost less than those that are named.
+    sessions_left_out: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ByDay {
+    day: String,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+#[derive(Debug, Serialize)]
+struct ByModel {
+    model: String,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+#[derive(Debug, Serialize)]
+struct BySession {
+    /// Null for calls of no session.
+    session: Option<SessionId>,
+    #[serde(flatten)]
+    sums: Sums,
+}

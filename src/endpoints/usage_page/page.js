@@ -1,0 +1,362 @@
+// The script of the page at /usage. The key that is typed stays in the variable `key`: it goes out in one header, to
+// this origin, and nowhere else. What others have named (models, sessions, clients) is text and never markup.
+'use strict';
+
+(() => {
+  const root = document.documentElement;
+  const english = root.lang === 'en';
+  const own = `/v1/${root.dataset.service}`;
+  const say = (ru, en) => (english ? en : ru);
+  const at = (id) => document.getElementById(id);
+  const CSV_ROWS_MAX = 10000;
+  let key = '';
+  // Answers to what was asked before the key or the search changed are dropped.
+  let asked = 0;
+  let next = null;
+
+  // --- asking ---
+
+  class Refused extends Error {}
+
+  async function get(path, params = {}, withKey = true) {
+    const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value));
+    // URLSearchParams writes a space as a plus, which is a plus here.
+    const text = query.toString().replaceAll('+', '%20');
+    const headers = withKey ? { authorization: `Bearer ${key}`, accept: 'application/json' } : { accept: 'application/json' };
+    let answer;
+    try {
+      answer = await fetch(text ? `${path}?${text}` : path, { headers, credentials: 'omit', cache: withKey ? 'no-store' : 'default' });
+    } catch {
+      throw new Refused(say('Сервер не отвечает. Проверьте сеть и попробуйте ещё раз.', 'The server does not answer. Check the network and try again.'));
+    }
+    if (answer.ok) return answer;
+    const said = await answer.json().catch(() => null);
+    throw new Refused(said?.error?.message ?? `${answer.status}`);
+  }
+
+  const getJson = async (path, params, withKey) => (await get(path, params, withKey)).json();
+
+  function failed(error) {
+    if (!(error instanceof Refused)) console.error(error);
+    at('failed').textContent = error instanceof Refused ? error.message : say('Страница ошиблась.', 'The page is at fault.');
+    at('failed').hidden = false;
+    at('said').textContent = '';
+  }
+
+  // --- writing ---
+
+  function element(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+    made.append(...children);
+    return made;
+  }
+
+  function drawn(name, attributes = {}, ...children) {
+    const made = document.createElementNS('http://www.w3.org/2000/svg', name);
+    for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+    made.append(...children);
+    return made;
+  }
+
+  const point = say(',', '.');
+  const thousands = say('\u202f', ',');
+  const grouped = (digits) => String(digits).replace(/\B(?=(\d{3})+(?!\d))/g, thousands);
+
+  // Decimal rubles, digit for digit: no float comes near them.
+  function rubles(text) {
+    const [whole, fraction = '00'] = text.split('.');
+    return `${grouped(whole)}${point}${fraction}\u00a0₽`;
+  }
+
+  // How much it is for a drawing alone.
+  const size = (text) => Number(text) || 0;
+  const tokensIn = ({ usage }) => usage.input + usage.cached_input + usage.cache_write;
+  const locale = english ? 'en-GB' : 'ru-RU';
+  const dayName = (day) => new Date(`${day}T00:00:00Z`).toLocaleDateString(locale, { day: 'numeric', month: 'short', timeZone: 'UTC' });
+  const moment = (time) => new Date(time).toLocaleString(locale, { dateStyle: 'medium', timeStyle: 'short' });
+
+  // `columns`: [title, cell] each, a cell being text or a node; the first heads its row.
+  function table(caption, columns, rows) {
+    const [[, head], ...others] = columns;
+    const body = rows.map((row) => element('tr', {},
+      element('th', { scope: 'row' }, head(row)),
+      ...others.map(([title, cell, kind]) => element('td', { 'data-label': title, ...(kind ? { class: kind } : {}) }, cell(row)))));
+    return element('table', {},
+      element('caption', {}, caption),
+      element('thead', {}, element('tr', {}, ...columns.map(([title, , kind]) => element('th', { scope: 'col', ...(kind ? { class: kind } : {}) }, title)))),
+      element('tbody', {}, ...body));
+  }
+
+  function share(part, whole, over = false) {
+    const wide = whole > 0 ? Math.min(100, Math.max(part > 0 ? 1 : 0, (100 * part) / whole)) : 0;
+    return drawn('svg', { viewBox: '0 0 100 6', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
+      drawn('rect', { class: 'rail', width: 100, height: 6 }),
+      drawn('rect', { class: over ? 'over' : 'bar', width: wide, height: 6 }));
+  }
+
+  // --- balance and ceilings ---
+
+  function showMoney(books) {
+    const tile = (name, value) => element('div', {}, element('dt', {}, name), element('dd', {}, value));
+    at('money').replaceChildren(
+      tile(say('Можно потратить', 'Free to spend'), rubles(books.free_rub)),
+      tile(say('Потрачено ключом', 'Spent by the key'), rubles(books.spent_rub)),
+      tile(say('Занято вызовами сейчас', 'Held by running calls'), rubles(books.held_rub)),
+      tile(say('Ключ', 'Key'), books.name ? `${books.name} (${books.prefix})` : books.prefix));
+    const ceilings = [
+      [say('за всё время', 'in all'), { ceiling_rub: books.ceiling_rub, spent_rub: books.spent_rub }],
+      [say('за месяц', 'of the month'), books.month],
+      [say('за день', 'of the day'), books.day],
+    ].filter(([, period]) => period.ceiling_rub !== null);
+    at('ceilings').replaceChildren(ceilings.length === 0
+      ? element('p', { class: 'note' }, say('У ключа нет своих лимитов: он ограничен балансом.', 'The key has no ceilings of its own: the balance bounds it.'))
+      : table(say('Лимиты ключа', 'Ceilings of the key'), [
+        [say('Лимит', 'Ceiling'), ([name]) => name],
+        [say('Потрачено', 'Spent'), ([, period]) => rubles(period.spent_rub)],
+        [say('Из', 'Of'), ([, period]) => rubles(period.ceiling_rub)],
+        [say('Доля', 'Share'), ([, period]) => share(size(period.spent_rub), size(period.ceiling_rub), size(period.spent_rub) >= size(period.ceiling_rub)), 'share'],
+        [say('Обновится', 'Begins anew'), ([, period]) => (period.resets_at ? moment(period.resets_at) : '—')],
+      ], ceilings));
+  }
+
+  // --- spending ---
+
+  function daysOf(report, days) {
+    const found = new Map(report.days.map((row) => [row.day, row]));
+    const first = Date.parse(report.since);
+    return Array.from({ length: days }, (_, index) => {
+      const day = new Date(first + index * 86400000).toISOString().slice(0, 10);
+      return found.get(day) ?? { day, calls: 0, charged_rub: '0.00', usage: { input: 0, cached_input: 0, cache_write: 0, output: 0 } };
+    });
+  }
+
+  function plot(days, total) {
+    const [wide, high, left, below] = [720, 200, 8, 26];
+    const most = Math.max(...days.map((row) => size(row.charged_rub)));
+    const step = (wide - 2 * left) / days.length;
+    const bars = days.map((row, index) => {
+      const tall = most > 0 ? ((high - below - 18) * size(row.charged_rub)) / most : 0;
+      const bar = drawn('rect', { class: 'bar', x: left + index * step + step * 0.12, y: high - below - tall, width: step * 0.76, height: tall, rx: 2 });
+      bar.append(drawn('title', {}, `${dayName(row.day)}: ${rubles(row.charged_rub)}`));
+      return bar;
+    });
+    const every = Math.ceil(days.length / 5);
+    const ticks = days.flatMap((row, index) => (index % every === 0
+      ? [drawn('text', { class: 'tick', x: left + (index + 0.5) * step, y: high - 8, 'text-anchor': index === 0 ? 'start' : 'middle', dx: index === 0 ? -step / 2 : 0 }, dayName(row.day))]
+      : []));
+    const top = days.find((row) => size(row.charged_rub) === most);
+    const label = say(`Расход по дням, всего ${total}; больше всего ${dayName(top.day)}: ${rubles(top.charged_rub)}`,
+      `Spending by day, ${total} in all; most on ${dayName(top.day)}: ${rubles(top.charged_rub)}`);
+    return drawn('svg', { viewBox: `0 0 ${wide} ${high}`, role: 'img', 'aria-label': label },
+      drawn('line', { class: 'axis', x1: left, x2: wide - left, y1: high - below, y2: high - below }),
+      ...(most > 0 ? [drawn('text', { class: 'tick', x: left, y: 12 }, rubles(top.charged_rub))] : []),
+      ...bars, ...ticks);
+  }
+
+  const sums = () => [
+    [say('Вызовы', 'Calls'), (row) => grouped(row.calls)],
+    [say('Токены: вход', 'Tokens in'), (row) => grouped(tokensIn(row))],
+    [say('выход', 'out'), (row) => grouped(row.usage.output)],
+    [say('Списано', 'Charged'), (row) => rubles(row.charged_rub)],
+  ];
+
+  function showSpending(report, days) {
+    const rows = daysOf(report, days);
+    const total = rubles(report.total.charged_rub);
+    at('spent').textContent = `${total} · ${grouped(report.total.calls)} ${say('вызовов', 'calls')}`;
+    at('cut').hidden = report.complete;
+    at('cut').textContent = report.complete ? '' : say(
+      `Вызовов у счёта столько, что суммы посчитаны только с ${moment(report.counted_since)}.`,
+      `The account has so many calls that the sums begin at ${moment(report.counted_since)}.`);
+    const numbers = element('details', {}, element('summary', {}, say('Числами', 'In numbers')),
+      table(say('Расход по дням', 'Spending by day'), [[say('День', 'Day'), (row) => dayName(row.day)], ...sums()],
+        rows.filter((row) => row.calls > 0).reverse()));
+    at('by-day').replaceChildren(plot(rows, total), numbers);
+    const most = (list) => Math.max(0, ...list.map((row) => size(row.charged_rub)));
+    const ranked = (list, caption, title, name) => (list.length === 0
+      ? element('p', { class: 'note' }, say('За это время вызовов не было.', 'There were no calls in this time.'))
+      : table(caption, [[title, name], ...sums(), [say('Доля', 'Share'), (row) => share(size(row.charged_rub), most(list)), 'share']], list));
+    at('by-model').replaceChildren(ranked(report.models, say('Дороже — выше', 'Dearest first'), say('Модель', 'Model'), (row) => row.model));
+    at('by-session').replaceChildren(ranked(report.sessions, say('Дороже — выше', 'Dearest first'), say('Сессия', 'Session'), (row) => row.session ?? say('без сессии', 'none')));
+    if (report.sessions_left_out > 0) {
+      at('by-session').append(element('p', { class: 'note' }, say(`И ещё сессий: ${grouped(report.sessions_left_out)}.`, `And ${grouped(report.sessions_left_out)} sessions more.`)));
+    }
+    const chosen = at('model').value;
+    at('model').replaceChildren(at('model').options[0], ...report.models.map(({ model }) => element('option', { value: model }, model)));
+    at('model').value = report.models.some(({ model }) => model === chosen) ? chosen : '';
+  }
+
+  // --- receipts ---
+
+  const ends = {
+    finished: ['завершён', 'finished'],
+    client_left: ['клиент ушёл', 'client left'],
+    vendor_cut: ['оборван поставщиком', 'cut by the vendor'],
+    vendor_error: ['ошибка поставщика', 'vendor error'],
+    gateway_stopped: ['шлюз остановлен', 'gateway stopped'],
+  };
+  const ended = ({ end }) => (ends[end] ? say(...ends[end]) : end);
+
+  // The day after a date: `until` is not among what is shown.
+  const dayAfter = (date) => (date ? new Date(Date.parse(`${date}T00:00:00Z`) + 86400000).toISOString().slice(0, 10) : '');
+  const wish = () => ({ model: at('model').value, session: at('session').value.trim(), since: at('since').value, until: dayAfter(at('until').value) });
+
+  async function receipts(after, limit) {
+    const number = at('number').value.trim();
+    if (number) return { receipts: [await getJson(`${own}/receipts/${encodeURIComponent(number)}`)], next: null };
+    return getJson(`${own}/receipts`, { ...wish(), after, limit });
+  }
+
+  function receiptTable(rows) {
+    return table(say('Сначала новые', 'Latest first'), [
+      [say('Когда', 'When'), (row) => moment(row.at)],
+      [say('Модель', 'Model'), (row) => row.model, 'text'],
+      [say('Сессия', 'Session'), (row) => row.session ?? '—', 'text'],
+      [say('Токены: вход', 'Tokens in'), (row) => grouped(tokensIn(row))],
+      [say('выход', 'out'), (row) => grouped(row.usage.output)],
+      [say('Конец', 'End'), ended, 'text'],
+      [say('Списано', 'Charged'), (row) => rubles(row.charged_rub)],
+      [say('Номер', 'Number'), (row) => element('code', {}, row.number), 'text'],
+    ], rows);
+  }
+
+  async function showReceipts(after) {
+    const mine = asked;
+    at('more').disabled = true;
+    const page = await receipts(after, '25');
+    if (mine !== asked) return;
+    next = page.next;
+    const made = receiptTable(page.receipts);
+    const shown = at('receipts').querySelector('tbody');
+    if (after && shown) shown.append(...made.querySelectorAll('tbody tr'));
+    else if (page.receipts.length === 0 && !next) at('receipts').replaceChildren(element('p', { class: 'note' }, say('Ничего не нашлось.', 'Nothing was found.')));
+    else at('receipts').replaceChildren(made);
+    at('more').hidden = !next;
+    at('more').disabled = false;
+    at('said').textContent = say(`Показано чеков: ${at('receipts').querySelectorAll('tbody tr').length}`, `Receipts shown: ${at('receipts').querySelectorAll('tbody tr').length}`);
+  }
+
+  // What a spreadsheet would take for a formula gets an apostrophe.
+  function cell(value) {
+    const text = String(value ?? '');
+    const plain = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+  }
+
+  async function csv() {
+    const mine = asked;
+    const names = ['number', 'at', 'model', 'session', 'end', 'input', 'cached_input', 'cache_write', 'output', 'charged_rub'];
+    const lines = [names.join(',')];
+    let after = null;
+    do {
+      const page = await receipts(after, '200');
+      if (mine !== asked) return;
+      for (const row of page.receipts) {
+        const { usage } = row;
+        lines.push([row.number, row.at, row.model, row.session, row.end, usage.input, usage.cached_input, usage.cache_write, usage.output, row.charged_rub].map(cell).join(','));
+      }
+      after = page.next;
+      at('said').textContent = say(`Собрано чеков: ${lines.length - 1}`, `Receipts gathered: ${lines.length - 1}`);
+    } while (after && lines.length <= CSV_ROWS_MAX);
+    const url = URL.createObjectURL(new Blob([`${lines.join('\r\n')}\r\n`], { type: 'text/csv' }));
+    element('a', { href: url, download: 'receipts.csv' }).click();
+    URL.revokeObjectURL(url);
+    at('said').textContent = after
+      ? say(`В файле последние ${lines.length - 1} чеков: остальное — за другие дни.`, `The file has the latest ${lines.length - 1} receipts: ask for other days to get more.`)
+      : say(`В файле чеков: ${lines.length - 1}`, `Receipts in the file: ${lines.length - 1}`);
+  }
+
+  // --- set-up of clients ---
+
+  async function connect() {
+    const { clients } = await getJson(`${own}/connect`, {}, false);
+    at('client').replaceChildren(...clients.map(({ client, title }) => element('option', { value: client }, title)));
+    const show = async () => {
+      const chosen = clients.find(({ client }) => client === at('client').value);
+      const text = await (await get(`${own}/connect/${encodeURIComponent(chosen.client)}`, {}, false)).text();
+      at('place').textContent = chosen.where;
+      at('snippet').textContent = text;
+    };
+    at('client').addEventListener('change', () => show().catch(failed));
+    await show();
+    at('connect').hidden = false;
+  }
+
+  // --- the visit ---
+
+  const days = () => Number(at('days').value);
+
+  async function spending() {
+    const mine = asked;
+    const wanted = days();
+    const report = await getJson(`${own}/usage`, { days: String(wanted) });
+    if (mine === asked) showSpending(report, wanted);
+  }
+
+  async function visit() {
+    asked += 1;
+    const mine = asked;
+    at('failed').hidden = true;
+    at('said').textContent = say('Спрашиваем…', 'Asking…');
+    const books = await getJson(`${own}/key`);
+    if (mine !== asked) return;
+    showMoney(books);
+    await spending();
+    await showReceipts(null);
+    if (mine !== asked) return;
+    at('report').hidden = false;
+    at('forget').hidden = false;
+  }
+
+  function forget() {
+    asked += 1;
+    key = '';
+    next = null;
+    at('key').value = '';
+    at('key').required = true;
+    at('search').reset();
+    for (const id of ['money', 'ceilings', 'by-day', 'by-model', 'by-session', 'receipts']) at(id).replaceChildren();
+    at('model').replaceChildren(at('model').options[0]);
+    at('report').hidden = true;
+    at('forget').hidden = true;
+    at('failed').hidden = true;
+    at('said').textContent = say('Ключ забыт.', 'The key is forgotten.');
+    at('key').focus();
+  }
+
+  function onSubmit(form, work) {
+    form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      work().catch(failed);
+    });
+  }
+
+  onSubmit(at('ask'), async () => {
+    const typed = at('key').value.trim();
+    // An empty field asks again with the key that is there.
+    if (typed) key = typed;
+    at('key').value = '';
+    at('key').required = false;
+    try {
+      await visit();
+    } catch (error) {
+      if (at('report').hidden) at('key').required = true;
+      throw error;
+    }
+  });
+  onSubmit(at('search'), async () => {
+    asked += 1;
+    at('failed').hidden = true;
+    await showReceipts(null);
+  });
+  at('forget').addEventListener('click', forget);
+  at('days').addEventListener('change', () => spending().catch(failed));
+  at('more').addEventListener('click', () => showReceipts(next).catch((error) => {
+    at('more').disabled = false;
+    failed(error);
+  }));
+  at('csv').addEventListener('click', () => csv().catch(failed));
+  at('ask').hidden = false;
+  connect().catch(failed);
+})();

@@ -1,0 +1,71 @@
+// Chromium by Playwright, as a phone and as a desk show a page, by day and by night; and what must hold of every page.
+// Screenshots are left beside the binary's folder, in target/console.
+
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { chromium } from 'playwright-core';
+
+const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+
+export const SHOTS = join(dirname(process.env.TOLLGATE_BIN), '..', 'console');
+export const SCREENS = { phone: { width: 390, height: 844 }, desk: { width: 1440, height: 900 } };
+export const SCHEMES = ['light', 'dark'];
+
+const FLAGS = [
+  '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+  '--disable-component-update', '--disable-sync',
+];
+
+export const launch = () => chromium.launch({ executablePath: '/usr/bin/chromium', args: FLAGS });
+
+/// A visitor with a browser of its own; `visit.requests` are all addresses that were asked for.
+export async function visitor(browser, { screen = 'desk', scheme = 'light', ...options } = {}) {
+  const context = await browser.newContext({
+    viewport: SCREENS[screen],
+    colorScheme: scheme,
+    locale: 'ru-RU',
+    timezoneId: 'UTC',
+    hasTouch: screen === 'phone',
+    ...options,
+  });
+  const page = await context.newPage();
+  const requests = [];
+  const complaints = [];
+  page.on('request', (request) => {
+    if (!/^(data|blob):/.test(request.url())) requests.push(request.url());
+  });
+  page.on('console', (message) => {
+    if (['error', 'warning'].includes(message.type())) complaints.push(message.text());
+  });
+  page.on('pageerror', (error) => complaints.push(String(error)));
+  return { context, page, requests, complaints, name: `${screen}-${scheme}` };
+}
+
+/// Nothing stands out to the right, nothing serious to axe, no word of the console; and a picture to look at.
+export async function sound(visit, title) {
+  const { page, complaints, name } = visit;
+  const out = await page.evaluate(() => {
+    const wide = document.documentElement.clientWidth;
+    const found = [...document.body.querySelectorAll('*')].filter((element) => {
+      const box = element.getBoundingClientRect();
+      const scrolled = element.closest('pre, .scroll') && !element.matches('pre, .scroll');
+      return box.width > 1 && !scrolled && box.right > wide + 0.5 && getComputedStyle(element).position !== 'absolute';
+    });
+    return { over: document.documentElement.scrollWidth - wide, found: found.map((element) => element.outerHTML.slice(0, 120)) };
+  });
+  mkdirSync(SHOTS, { recursive: true });
+  await page.screenshot({ path: join(SHOTS, `${title}-${name}.png`), fullPage: true });
+  assert.deepEqual(out, { over: 0, found: [] }, `${title} ${name}`);
+  // Not into the page, whose policy forbids it: into the tab.
+  await page.evaluate(readFileSync(axe, 'utf8'));
+  const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ['violations'] }));
+  const serious = violations.filter(({ impact }) => ['serious', 'critical'].includes(impact));
+  assert.deepEqual(
+    serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 160))]),
+    [],
+    `${title} ${name}`,
+  );
+  assert.deepEqual(complaints, [], `${title} ${name}`);
+}

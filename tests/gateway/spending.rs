@@ -1,0 +1,184 @@
+//! What a key has spent, and its latest receipts: the numbers of the page at `/usage`.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::{AUTHENTICATION, INVALID, micro, refused},
+    harness::{Answer, Key, RedisServer, Setup, World},
+    ledger::folder,
+    ops::{BOTH, bearer},
+};
+
+async fn own(world: &World, key: &Key, path: &str) -> Answer {
+    let bearer = bearer(key);
+    let path = format!("/v1/tollgate/{path}");
+    world.get(&path, &[("authorization", &bearer)]).await
+}
+
+async fn own_json(world: &World, key: &Key, path: &str) -> Value {
+    let answer = own(world, key, path).await;
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    answer.json()
+}
+
+/// Calls of two sessions on this key and one of a sibling's between them; their numbers, latest first.
+async fn busy(world: &World, key: &Key, sibling: &Key) -> Vec<String> {
+    let mut numbers = Vec::new();
+    for (n, session) in ["night", "night", "day", ""].into_iter().enumerate() {
+        for op in BOTH {
+            let bearer = bearer(key);
+            let mut headers = vec![("authorization", bearer.as_str())];
+            if !session.is_empty() {
+                headers.push(("x-session-id", session));
+            }
+            let answer = op.post(world, &headers, op.body(&"x".repeat(n + 1)).to_string());
+            numbers.push(answer.await.number());
+            world.receipt(numbers.last().unwrap()).await;
+            let other = op.call(world, sibling, &op.body("x")).await.number();
+            world.receipt(&other).await;
+        }
+    }
+    numbers.reverse();
+    numbers
+}
+
+fn numbers(page: &Value) -> Vec<&str> {
+    let receipts = page["receipts"].as_array().unwrap().iter();
+    receipts
+        .map(|row| row["number"].as_str().unwrap())
+        .collect()
+}
+
+/// The sums, the receipts and the operator's own report say the same.
+async fn agrees(world: &World) {
+    let key = world.key().await;
+    let sibling = world.another_key("acme", json!({})).await;
+    let calls = busy(world, &key, &sibling).await;
+
+    let report = own_json(world, &key, "usage").await;
+    assert_eq!(report["complete"], true, "{report}");
+    assert_eq!(report["counted_since"], report["since"]);
+    for (group, rows) in [
+        ("day", "days"),
+        ("model", "models"),
+        ("session", "sessions"),
+    ] {
+        let path = format!("/admin/v1/usage?key={}&group={group}", key.id);
+        let operators = world.admin(Method::GET, &path, None).await.json();
+        let mut own: Vec<Value> = report[rows].as_array().unwrap().clone();
+        own.sort_by_key(|row| row[group].as_str().unwrap_or_default().to_owned());
+        let wanted = operators["rows"].as_array().unwrap();
+        assert_eq!(own.len(), wanted.len(), "{group}: {report}");
+        for (own, wanted) in own.iter().zip(wanted) {
+            for field in [group, "calls", "usage", "charged_rub"] {
+                assert_eq!(own[field], wanted[field], "{group}: {field}");
+            }
+        }
+        for field in ["calls", "usage", "charged_rub"] {
+            assert_eq!(report["total"][field], operators["total"][field], "{field}");
+        }
+    }
+    let charges: Vec<_> = report["models"].as_array().unwrap().iter().collect();
+    assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
+
+    // Any page size gives each call once, latest first, and none of the sibling's.
+    for limit in [1, 3, 8, 200] {
+        let (mut seen, mut path) = (Vec::new(), format!("receipts?limit={limit}"));
+        loop {
+            let page = own_json(world, &key, &path).await;
+            seen.extend(numbers(&page).into_iter().map(str::to_owned));
+            assert!(numbers(&page).len() <= limit);
+            let Some(next) = page["next"].as_str() else {
+                break;
+            };
+            path = format!("receipts?limit={limit}&after={next}");
+        }
+        assert_eq!(seen, calls, "{limit}");
+    }
+    let one = own_json(world, &key, &format!("receipts/{}", calls[0])).await;
+    let first = own_json(world, &key, "receipts?limit=1").await;
+    assert_eq!(first["receipts"], json!([one]));
+}
+
+#[tokio::test]
+async fn in_memory_sums_and_receipts_are_those_of_the_operators_report() {
+    agrees(&World::start().await).await;
+}
+
+#[tokio::test]
+async fn in_sqlite_sums_and_receipts_are_those_of_the_operators_report() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    agrees(&Setup::default().ledger(&url).start().await).await;
+}
+
+#[tokio::test]
+async fn in_redis_sums_and_receipts_are_those_of_the_operators_report() {
+    let server = RedisServer::start().await;
+    agrees(&Setup::default().ledger(&server.url()).start().await).await;
+}
+
+#[tokio::test]
+async fn receipts_are_found_by_model_session_and_time() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let sibling = world.another_key("acme", json!({})).await;
+    let calls = busy(&world, &key, &sibling).await;
+    for (query, wanted) in [
+        ("model=chat", vec![1, 3, 5, 7]),
+        ("session=night", vec![4, 5, 6, 7]),
+        ("session=day&model=messages", vec![2]),
+        ("session=other", vec![]),
+        ("since=2000-01-01", (0..8).collect()),
+        ("until=2000-01-01", vec![]),
+        ("since=2999-01-01", vec![]),
+    ] {
+        let page = own_json(&world, &key, &format!("receipts?{query}")).await;
+        let wanted: Vec<&str> = wanted.into_iter().map(|at: usize| &*calls[at]).collect();
+        assert_eq!(numbers(&page), wanted, "{query}");
+        assert_eq!(page["next"], Value::Null, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_misspelt_is_refused_by_name_and_a_key_is_needed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (path, field) in [
+        ("receipts?modle=chat", "modle"),
+        ("receipts?limit=0", "limit"),
+        ("receipts?limit=201", "limit"),
+        ("receipts?limit=1&limit=2", "limit"),
+        ("receipts?session=a%20b", "session"),
+        ("receipts?since=yesterday", "since"),
+        ("receipts?model=", "model"),
+        ("receipts?after=x", "after"),
+        ("usage?days=32", "days"),
+        ("usage?days=x", "days"),
+        ("usage?group=day", "group"),
+    ] {
+        let answer = own(&world, &key, path).await;
+        let text = refused(path, &answer, 400, INVALID, "");
+        assert!(text.contains(&format!("«{field}»")), "{path}: {text}");
+    }
+    for path in ["receipts", "usage"] {
+        let answer = world.get(&format!("/v1/tollgate/{path}"), &[]).await;
+        refused(path, &answer, 401, AUTHENTICATION, "invalid_api_key");
+    }
+}
+
+/// A new key has spent nothing, and that is an answer too.
+#[tokio::test]
+async fn a_key_without_calls_has_empty_sums() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let report = own_json(&world, &key, "usage?days=7").await;
+    assert_eq!(report["total"]["calls"], 0);
+    for rows in ["days", "models", "sessions"] {
+        assert_eq!(report[rows], json!([]), "{rows}");
+    }
+    let page = own_json(&world, &key, "receipts").await;
+    assert_eq!(page, json!({ "receipts": [], "next": null }));
+}

@@ -1,0 +1,172 @@
+//! The page of a key's holder: `GET /usage`.
+
+use http::Method;
+
+use crate::{
+    checks::{NOT_FOUND, is_russian, refused},
+    harness::{Answer, World, request},
+    ops::top,
+    page::tags,
+};
+
+const PARTS: [(&str, &str); 2] = [
+    ("/usage/page.js", "text/javascript; charset=utf-8"),
+    ("/usage/page.css", "text/css; charset=utf-8"),
+];
+
+async fn page(world: &World, accept_language: &str) -> Answer {
+    let headers = [("accept-language", accept_language)];
+    let headers = if accept_language.is_empty() {
+        &[][..]
+    } else {
+        &headers[..]
+    };
+    let answer = world.get("/usage", headers).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.headers["content-type"], "text/html; charset=utf-8");
+    answer
+}
+
+#[tokio::test]
+async fn the_page_speaks_the_browsers_language_or_the_configs() {
+    let world = World::start().await;
+    let english_world = top("language = \"en\"").start().await;
+    for (world, accept, english) in [
+        (&world, "", false),
+        (&world, "de", false),
+        (&world, "ru-RU,ru;q=0.9,en;q=0.8", false),
+        (&world, "en-US,en;q=0.9", true),
+        (&english_world, "", true),
+        (&english_world, "ru", false),
+    ] {
+        let answer = page(world, accept).await;
+        let html = answer.text();
+        let lang = if english {
+            "<html lang=\"en\""
+        } else {
+            "<html lang=\"ru\""
+        };
+        assert!(html.contains(lang), "{accept}: {html}");
+        assert_eq!(is_russian(&html), !english, "{accept}");
+        assert_eq!(answer.headers["vary"], "accept-language");
+        tags_of(&html);
+    }
+}
+
+/// Every tag, after checking that they nest: a text field has no end.
+fn tags_of(html: &str) -> Vec<String> {
+    let plain = html.replace("<input ", "<meta ");
+    tags(&plain)
+}
+
+#[tokio::test]
+async fn the_page_runs_its_own_script_alone_and_nobody_may_frame_it() {
+    let world = World::start().await;
+    let answer = page(&world, "").await;
+    let policy = answer.headers["content-security-policy"].to_str().unwrap();
+    let rules: Vec<_> = policy.split("; ").collect();
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(rules.contains(&rule), "{rule}: {policy}");
+    }
+    for loose in ["unsafe", "http", "*", "blob:"] {
+        assert!(!policy.contains(loose), "{loose}: {policy}");
+    }
+    assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+    assert_eq!(answer.headers["referrer-policy"], "no-referrer");
+
+    let html = answer.text();
+    let mut scripts = Vec::new();
+    for tag in tags_of(&html) {
+        let name = tag.split_whitespace().next().unwrap();
+        for forbidden in ["iframe", "img", "object", "base", "style"] {
+            assert_ne!(name, forbidden, "{tag}");
+        }
+        assert!(!tag.contains(" on") && !tag.contains("style="), "{tag}");
+        for attribute in ["href=\"", "src=\""] {
+            if let Some((_, to)) = tag.split_once(attribute) {
+                let own = (to.starts_with('/') && !to.starts_with("//"))
+                    || to.starts_with('#')
+                    || to.starts_with("data:,");
+                assert!(own, "{tag}");
+            }
+        }
+        if name == "script" {
+            scripts.push(tag);
+        }
+    }
+    assert_eq!(scripts, ["script src=\"/usage/page.js\" defer"]);
+    assert!(html.contains("</script>\n") && html.contains("defer></script>"));
+}
+
+#[tokio::test]
+async fn a_key_cannot_leave_by_a_form_and_its_field_is_not_remembered() {
+    let html = page(&World::start().await, "").await.text();
+    let field = tags_of(&html)
+        .into_iter()
+        .find(|tag| tag.contains("id=\"key\""))
+        .unwrap();
+    assert!(field.contains("type=\"password\"") && field.contains("autocomplete=\"off\""));
+    assert!(!field.contains(" name="), "{field}");
+    let script = World::start().await.get("/usage/page.js", &[]).await.text();
+    for kept in [
+        "localStorage",
+        "sessionStorage",
+        "document.cookie",
+        "indexedDB",
+        "history.",
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "eval(",
+    ] {
+        assert!(!script.contains(kept), "{kept}");
+    }
+}
+
+#[tokio::test]
+async fn its_parts_are_files_of_this_origin_and_others_are_not_there() {
+    let world = World::start().await;
+    for (path, kind) in PARTS {
+        let answer = world.get(path, &[]).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert_eq!(answer.headers["content-type"], kind, "{path}");
+        assert_eq!(
+            answer.headers["x-content-type-options"], "nosniff",
+            "{path}"
+        );
+        let tag = answer.headers["etag"].to_str().unwrap();
+        let again = world.get(path, &[("if-none-match", tag)]).await;
+        assert_eq!(again.status, 304, "{path}");
+        for outside in ["http://", "https://", "//cdn"] {
+            let text = answer.text().replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains(outside), "{path}: {outside}");
+        }
+    }
+    for path in ["/usage/other.js", "/usage/..%2Fpage.js", "/usage/"] {
+        let answer = world.get(path, &[]).await;
+        refused(path, &answer, 404, NOT_FOUND, "path_not_found");
+    }
+    let head = request(Method::HEAD, &world.url("/usage"), &[], "".into());
+    let head = world.ask(head).await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+}
+
+#[tokio::test]
+async fn without_a_script_the_page_says_where_the_numbers_are() {
+    let world = top("service = \"acme-ai\"").start().await;
+    let html = page(&world, "en").await.text();
+    let (_, without) = html.split_once("<noscript>").unwrap();
+    let (without, _) = without.split_once("</noscript>").unwrap();
+    for path in ["key", "usage", "receipts"] {
+        let said = format!("http://gateway.example/v1/acme-ai/{path}");
+        assert!(without.contains(&said), "{said}: {without}");
+    }
+}
