@@ -90,7 +90,7 @@ impl Check<'_> {
         });
         if let (Some(formats), Some(url)) = (&formats, &url) {
             for format in formats {
-                self.endpoint_in_url(*format, url, &at("url"));
+                self.endpoint_in_url(*format, formats.len(), url, &at("url"));
             }
         }
         // The long context of one vendor costs double.
@@ -127,9 +127,14 @@ impl Check<'_> {
         let keys = self.keys(&raw, &at);
 
         let (formats, url, keys) = (formats?, url?, keys?);
-        let surfaces = formats
-            .into_iter()
-            .map(|format| self.surface(format, &url, &keys, &at("url")));
+        let root = messages_root(&url, formats.len()).to_owned();
+        let surfaces = formats.into_iter().map(|format| {
+            let url = match format {
+                Format::Messages => &root,
+                Format::Chat | Format::Responses => &url,
+            };
+            self.surface(format, url, &keys, &at("url"))
+        });
         let mut surfaces = surfaces.collect::<Option<Vec<_>>>()?.into_iter();
         let (format, endpoint, credentials) = surfaces.next()?;
         let mut credentials = credentials.into_iter();
@@ -218,7 +223,7 @@ impl Check<'_> {
     }
 
     /// Notes an address that is the endpoint already, or the half of it.
-    fn endpoint_in_url(&mut self, format: Format, url: &str, path: &str) {
+    fn endpoint_in_url(&mut self, format: Format, formats: usize, url: &str, path: &str) {
         let ends: &[&str] = match format {
             Format::Chat => &[CHATS, EMBEDDINGS],
             Format::Messages => &["/v1/messages", "/messages"],
@@ -227,11 +232,10 @@ impl Check<'_> {
         if let Some(end) = ends.iter().find(|end| url.ends_with(**end)) {
             let problem = format!("ends in {end}: take that away, it is put behind it");
             self.errors.add(path, problem);
-        } else if format == Format::Messages && url.ends_with("/v1") {
+        } else if format == Format::Messages && messages_root(url, formats).ends_with("/v1") {
             self.warnings.add(
                 path,
-                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not meant, take it away, or \
-                 give that format a [[vendor]] of its own",
+                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not meant, take it away",
             );
         }
     }
@@ -559,6 +563,15 @@ fn authorities(path: &str, env: Env<'_>) -> Result<Bytes, String> {
     Ok(pem.into())
 }
 
+/// What `/v1/messages` is put behind. The other formats have `/v1` in their address: beside them it is not put there
+/// again.
+fn messages_root(url: &str, formats: usize) -> &str {
+    match formats {
+        1 => url,
+        _ => url.strip_suffix("/v1").unwrap_or(url),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -881,6 +894,27 @@ mod tests {
             assert_eq!(vendor.endpoint.to_string(), endpoint);
             assert_eq!(vendor.credentials, [credential]);
             assert!(vendor.credentials[0].is_sensitive());
+        }
+        // Beside another format, whose address has it, /v1 stands once.
+        for (formats, url, endpoint) in [
+            (
+                "[\"messages\", \"chat\"]",
+                "http://h/v1/",
+                "http://h/v1/messages",
+            ),
+            (
+                "[\"messages\", \"chat\"]",
+                "http://h/v1/x",
+                "http://h/v1/x/v1/messages",
+            ),
+            ("[\"messages\"]", "http://h/v1", "http://h/v1/v1/messages"),
+        ] {
+            let text = changed("format = \"chat\"", &format!("formats = {formats}"));
+            let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
+            let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+            let route = &config.live.models[0].routes[0];
+            let vendor = &route.speaking(messages).vendor;
+            assert_eq!(vendor.endpoint.to_string(), endpoint, "{formats} {url}");
         }
         // What is wrong with the list is told once.
         let bad = changed("format = \"chat\"", "formats = 1");
