@@ -12,6 +12,7 @@ KNOWN = {
     "client": "opencode",
     "key": "demo-key",
     "model": "demo-chat",
+    "month": "2026-11",
     "number": os.environ["RECEIPT_NUMBER"],
     "vendor": "scripted-chat",
 }
