@@ -18,6 +18,7 @@ pub mod admin;
 pub mod cli;
 pub mod demo;
 
+mod statement;
 mod text;
 
 pub use node::Gateway;

@@ -21,6 +21,7 @@ mod receipts;
 mod refusal;
 mod routes;
 mod shape;
+mod statements;
 #[cfg(test)]
 mod tests;
 mod usage;

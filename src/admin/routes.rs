@@ -13,7 +13,7 @@ use tower::Service;
 
 use super::{
     Admin, Answer, accounts, audit, body_limit::UnreadBody, export, keys, probes, query::Query,
-    receipts, refusal::Refusal, usage, vendors,
+    receipts, refusal::Refusal, statements, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
@@ -22,6 +22,7 @@ const ROOMS: &[&[Route]] = &[
     keys::ROUTES,
     receipts::ROUTES,
     usage::ROUTES,
+    statements::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
     audit::ROUTES,
@@ -30,7 +31,7 @@ const ROOMS: &[&[Route]] = &[
 /// A path and a method, and what answers them.
 pub(super) struct Route {
     method: &'static str,
-    /// A segment in braces stands for any one.
+    /// A segment in braces stands for any one; there are two at most.
     path: &'static str,
     access: Access,
     answer: fn(Arc<Admin>, Asked) -> Answering,
@@ -107,14 +108,17 @@ impl Route {
         }
     }
 
-    /// What stands in `path` for the segment in braces, or nothing where there is none. `None`: it is another path.
-    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+    /// What stands in `path` for the segments in braces, or nothing where there is none. `None`: it is another path.
+    fn matches<'p>(&self, path: &'p str) -> Option<[&'p str; 2]> {
         let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
-        let mut named = "";
+        let (mut named, mut count) = ([""; 2], 0);
         loop {
             match (wanted.next(), given.next()) {
                 (None, None) => return Some(named),
-                (Some(any), Some(segment)) if any.starts_with('{') => named = segment,
+                (Some(any), Some(segment)) if any.starts_with('{') => {
+                    *named.get_mut(count)? = segment;
+                    count += 1;
+                }
                 (Some(wanted), Some(segment)) if wanted == segment => {}
                 _ => return None,
             }
@@ -124,7 +128,7 @@ impl Route {
 
 /// A request, for whoever answers it.
 pub(super) struct Asked {
-    named: String,
+    named: [String; 2],
     query: Option<String>,
     headers: HeaderMap,
     body: UnreadBody,
@@ -133,7 +137,12 @@ pub(super) struct Asked {
 impl Asked {
     /// What the path names, unchecked.
     pub(super) fn named(&self) -> &str {
-        &self.named
+        &self.named[0]
+    }
+
+    /// What it names behind that.
+    pub(super) fn second_named(&self) -> &str {
+        &self.named[1]
     }
 
     pub(super) fn query(&self) -> Option<&str> {
@@ -156,7 +165,7 @@ pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
 }
 
 /// Finds what answers, and what its path names. HEAD is answered like GET.
-fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, &'p str), Refusal> {
+fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, [&'p str; 2]), Refusal> {
     let verb = match method.as_str() {
         "HEAD" => "GET",
         verb => verb,
@@ -215,7 +224,7 @@ impl Service<Request<UnreadBody>> for Routes {
                 Query::parse(head.uri.query(), &[])?;
             }
             let asked = Asked {
-                named: named.to_owned(),
+                named: named.map(str::to_owned),
                 query: head.uri.query().map(str::to_owned),
                 headers: head.headers,
                 body,
@@ -299,9 +308,20 @@ mod tests {
                 method.as_str()
             };
             assert_eq!((route.method, route.path), (verb, &*wanted), "{path}");
-            assert_eq!(got, named, "{method} {path}");
+            assert_eq!(got, [named, ""], "{method} {path}");
             assert!(route.access == access, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn a_path_may_name_two_things() {
+        let path = "/admin/v1/accounts/acme/statements/2026-11";
+        let (route, named) = find(&Method::GET, path).ok().unwrap();
+        assert_eq!(named, ["acme", "2026-11"]);
+        assert!(route.access == QUERY);
+        let refused = find(&Method::POST, path).err();
+        let allow = "GET, HEAD".to_owned();
+        assert_eq!(refused, Some(Refusal::MethodNotAllowed { allow }));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::{
     prices::{Markup, ModelUsdt},
 };
 use crate::{
-    config::{Config, ModelConfig},
+    config::{Config, ModelConfig, SellerConfig},
     text::similar::nearest,
 };
 
@@ -154,6 +154,7 @@ pub struct Snapshot {
     /// Whose prices are not everybody's; `None`: nobody's.
     customers: Option<Arc<Customers>>,
     version: TariffVersion,
+    seller: Option<Arc<SellerConfig>>,
     markup: Markup,
     rate_age_max: Duration,
     rate: Option<RateReading>,
@@ -204,6 +205,7 @@ impl Snapshot {
             places: Arc::new(places),
             customers: customers.map(Arc::new),
             version,
+            seller: config.seller.clone(),
             markup,
             rate_age_max: config.rate.age_max,
             rate: None,
@@ -224,6 +226,18 @@ impl Snapshot {
     #[must_use]
     pub const fn version(&self) -> TariffVersion {
         self.version
+    }
+
+    /// Who sells, if the configuration says so.
+    #[must_use]
+    pub const fn seller(&self) -> Option<&Arc<SellerConfig>> {
+        self.seller.as_ref()
+    }
+
+    /// The language of texts for people.
+    #[must_use]
+    pub fn language(&self) -> Language {
+        self.urls.language
     }
 
     /// Every model in the order of the catalog, with its prices now.

@@ -1,5 +1,7 @@
 //! CSV (RFC 4180), in and out: with the line of each record, since mistakes are told by it.
 
+pub(super) use crate::text::csv::quoted;
+
 /// A record and the line that it begins in, from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -84,15 +86,6 @@ fn cell(
             Some(letter) if letter != '\n' && letter != delimiter => cell.push(letter),
             end => return Ok((cell.trim().to_owned(), end)),
         }
-    }
-}
-
-/// A cell as it is written.
-pub(super) fn quoted(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
     }
 }
 

@@ -11,6 +11,8 @@ pub(super) enum Failure {
     Breach,
     /// 1: the vendor counts otherwise; the drifts have been printed.
     Drift,
+    /// 1: a statement is not what the books say; how has been printed.
+    Differs,
     /// 64: the command or the configuration is wrong.
     Usage(String),
     /// 65: what was given to read is not what it should be.
@@ -36,7 +38,7 @@ impl Failure {
 
     pub(super) const fn code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Breach | Self::Drift => 1,
+            Self::Refused(_) | Self::Breach | Self::Drift | Self::Differs => 1,
             Self::Usage(_) => USAGE,
             Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
@@ -49,7 +51,7 @@ impl Failure {
     /// What is said; nothing where it has been.
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Breach | Self::Drift => "",
+            Self::Breach | Self::Drift | Self::Differs => "",
             Self::Refused(text)
             | Self::Usage(text)
             | Self::Data(text)
@@ -66,6 +68,7 @@ impl Failure {
         match self {
             Self::Breach => Self::Breach,
             Self::Drift => Self::Drift,
+            Self::Differs => Self::Differs,
             Self::Refused(text) => Self::Refused(said(text)),
             Self::Usage(text) => Self::Usage(said(text)),
             Self::Data(text) => Self::Data(said(text)),

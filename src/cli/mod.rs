@@ -17,6 +17,7 @@ mod progress;
 mod receipt;
 mod reconcile;
 mod show;
+mod statement;
 mod usage;
 mod vendor;
 
@@ -81,10 +82,11 @@ Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
 
 Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
+  tollgate statement acme --month 2026-11 --output acme-2026-11.html
   tollgate audit
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, or drift found by reconcile; 64 wrong use or configuration; \
+Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, or a statement that differs; 64 wrong use or configuration; \
 65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
 gateway's own fault; 74 a file could not be read or written; 77 not the gateway's admin key.";
 
@@ -230,6 +232,22 @@ enum Command {
     Usage {
         #[command(flatten)]
         wish: usage::UsageQuery,
+        #[command(flatten)]
+        reach: AdminArgs,
+    },
+
+    /// An account's month for its accountant: balances, payments, corrections, spending by model
+    ///
+    /// As a page, CSV or JSON, with the seller's details from the configuration. The statement of a closed month (two
+    /// hours after its end) does not change any more: --verify says whether a file that was made says what the books say.
+    #[command(
+        after_help = "Examples:\n  tollgate statement acme --month 2026-11\n  \
+                            tollgate statement acme --month 2026-11 --output acme-2026-11.html\n  \
+                            tollgate statement acme --month 2026-11 --verify acme-2026-11.html"
+    )]
+    Statement {
+        #[command(flatten)]
+        args: statement::StatementArgs,
         #[command(flatten)]
         reach: AdminArgs,
     },
@@ -451,6 +469,7 @@ impl Command {
             Self::Key { reach, command } => key::key(&reach, command).await,
             Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
             Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,
+            Self::Statement { args, reach } => statement::statement(&reach, &args).await,
             Self::Export {
                 account,
                 output,
@@ -557,6 +576,9 @@ mod tests {
             "tollgate usage --account acme --key k1 --model m --session s-1 --endpoint messages --since 2026-01-31 \
              --until 2026-02-01T00:00:00Z --by day,account,key,session,endpoint,model --format csv",
             "tollgate usage --json",
+            "tollgate statement acme --month 2026-11",
+            "tollgate statement acme --month 2026-11 --format csv --output -",
+            "tollgate statement acme --month 2026-11 --verify f --json",
             "tollgate export",
             "tollgate export --account acme --output f --json",
             "tollgate vendor list",
@@ -641,6 +663,15 @@ mod tests {
             ),
             ("tollgate completions tcsh", "tcsh"),
             ("tollgate usage --by week", "week"),
+            ("tollgate statement acme", "--month"),
+            (
+                "tollgate statement acme --month 11.2026",
+                "a month like 2026-11",
+            ),
+            (
+                "tollgate statement acme --month 2026-11 --verify f --format csv",
+                "cannot be used with",
+            ),
             ("tollgate reconcile --vendor v", "--file"),
             (
                 "tollgate reconcile --vendor v --file f --tolerance 1%",

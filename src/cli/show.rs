@@ -154,8 +154,13 @@ pub(super) fn print(
 
 /// Writes to standard output. A reader that has seen enough is no failure.
 pub(super) fn write(text: &str) -> Result<(), Failure> {
+    write_bytes(text.as_bytes())
+}
+
+/// The same of what need not be text.
+pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::Io(format!(
             "done, but the answer could not be printed: {error}"
         ))),

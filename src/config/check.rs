@@ -2,7 +2,7 @@
 //!
 //! A part that is `None` has left its mistake behind, so the checks go on to the end.
 
-use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{fmt::Display, net::SocketAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use http::Uri;
 use rust_decimal::Decimal;
@@ -63,6 +63,10 @@ impl Check<'_> {
             None => Some(None),
             Some(traces) => self.traces(traces).map(Some),
         };
+        let seller = match raw.seller {
+            None => Some(None),
+            Some(seller) => self.seller(seller).map(|seller| Some(Arc::new(seller))),
+        };
         let ledger = self.ledger(&raw.ledger);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
@@ -107,6 +111,7 @@ impl Check<'_> {
                 },
                 models: models?,
                 price_lists: price_lists?,
+                seller: seller?,
             },
             warnings: Vec::new(),
         })

@@ -40,6 +40,7 @@ mod rate;
 mod raw;
 mod schema;
 mod secret;
+mod seller;
 mod settings;
 #[cfg(test)]
 mod testing;
@@ -54,6 +55,7 @@ pub use self::{
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
     schema::schema,
+    seller::SellerConfig,
     settings::need_restart,
 };
 
@@ -307,6 +309,8 @@ pub struct LiveConfig {
     pub models: Vec<ModelConfig>,
     /// What some customers pay for them.
     pub price_lists: PriceLists,
+    /// Who statements are from; `None`: they name nobody.
+    pub seller: Option<Arc<SellerConfig>>,
 }
 
 /// `[rate]`: rubles for one USDT.

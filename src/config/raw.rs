@@ -43,6 +43,8 @@ pub(super) struct RawConfig {
     pub(super) admin: Option<RawAdmin>,
     /// Spans of calls for OpenTelemetry, by OTLP over HTTP; without this section they are sent nowhere.
     pub(super) traces: Option<RawTraces>,
+    /// Who statements are from; without this section they name nobody.
+    pub(super) seller: Option<RawSeller>,
     /// Where the money is kept.
     pub(super) ledger: RawLedger,
     /// Limits.
@@ -93,6 +95,38 @@ pub(super) struct RawTraces {
     pub(super) sample: Option<String>,
     /// Headers by their names; their values are secrets.
     pub(super) headers: BTreeMap<String, String>,
+}
+
+/// `[seller]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawSeller {
+    /// Its name in full.
+    pub(super) name: Option<String>,
+    /// Its taxpayer number (ИНН), 10 or 12 digits.
+    pub(super) inn: Option<String>,
+    /// Its registration code (КПП), 9 digits.
+    pub(super) kpp: Option<String>,
+    /// Its number in the state register (ОГРН, ОГРНИП), 13 or 15 digits.
+    pub(super) ogrn: Option<String>,
+    /// Its address.
+    pub(super) address: Option<String>,
+    /// The name of its bank.
+    pub(super) bank: Option<String>,
+    /// That bank's number (БИК), 9 digits.
+    pub(super) bik: Option<String>,
+    /// Its account there, 20 digits.
+    pub(super) bank_account: Option<String>,
+    /// The bank's correspondent account, 20 digits.
+    pub(super) correspondent_account: Option<String>,
+    /// How customers reach it.
+    pub(super) contact: Option<String>,
+    /// The VAT within what is charged, in percent, like "20"; absent: statements say that there is none.
+    pub(super) vat_percent: Option<String>,
+    /// What they say in that case, like the article of the law; absent: "without VAT", in their language.
+    pub(super) vat_note: Option<String>,
+    /// How far its calendar is ahead of UTC, by which months of statements begin and end; "+00:00".
+    pub(super) utc_offset: Option<String>,
 }
 
 /// `[ledger]`

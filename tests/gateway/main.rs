@@ -83,6 +83,7 @@ mod spec_catalog; // the price catalog
 mod spec_chat; // the chat operation, field by field
 mod spec_messages; // the messages operation, field by field
 mod spending; // what a key has spent, and its latest receipts
+mod statements; // an account's month, for its accountant
 mod status_table; // what we refuse ourselves
 mod status_vendor; // what vendors do wrong
 mod streams; // events, byte for byte

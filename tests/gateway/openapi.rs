@@ -35,11 +35,12 @@ const PUBLIC_PATHS: [&str; 20] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 16] = [
+const ADMIN_PATHS: [&str; 17] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
     "/admin/v1/accounts/{account}/keys",
+    "/admin/v1/accounts/{account}/statements/{month}",
     "/admin/v1/accounts/{account}/topups",
     "/admin/v1/audit",
     "/admin/v1/export",

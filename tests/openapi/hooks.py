@@ -13,6 +13,7 @@ KNOWN = {
     "file": "page.js",
     "key": "demo-key",
     "model": "demo-chat",
+    "month": "2026-11",
     "number": os.environ["RECEIPT_NUMBER"],
     "vendor": "scripted-chat",
 }

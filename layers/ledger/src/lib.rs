@@ -68,7 +68,7 @@
 //!
 //! | feature | what it brings |
 //! |---|---|
-//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, the [`audit`], [`settle`]: how holds end |
+//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, the [`audit`], [`statement`]s, [`settle`]: how holds end |
 //! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels, Cluster |
 //! | `outbox` | [`outbox`]: a record here of what a ledger elsewhere has still to be told |
@@ -111,6 +111,8 @@ pub mod redis;
 pub mod settle;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "settle")]
+pub mod statement;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "settle")]

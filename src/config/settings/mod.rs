@@ -59,6 +59,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ),
     ("admin.connections_max", Taken),
     ("traces", Restart(|one, other| one.traces != other.traces)),
+    ("seller", Taken),
     (
         "ledger.url",
         Restart(|one, other| one.ledger.url != other.ledger.url),

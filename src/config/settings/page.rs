@@ -123,6 +123,7 @@ pub(super) fn base() -> Value {
     json!({
         "admin": { "key": "${ADMIN_KEY}" },
         "traces": { "url": "http://127.0.0.1:4318/v1/traces" },
+        "seller": { "name": "Acme" },
         "rate": { "source": [{ "url": "https://rates.example/now", "select": "/rate" }] },
         "vendor": [{
             "name": "v", "format": "chat", "url": "http://127.0.0.1:9/v1", "key": "${VENDOR_KEY}",

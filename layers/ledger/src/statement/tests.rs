@@ -1,0 +1,281 @@
+use futures_util::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    contract::{Entry, Item},
+    memory::MemoryLedger,
+    number::RequestNumber,
+    usage::End,
+};
+
+const MONTH: u64 = 1000;
+
+fn account() -> AccountId {
+    "acme".parse().unwrap()
+}
+
+fn entry(at_ms: u64, amount: i64, reason: Option<&str>) -> JournalLine {
+    JournalLine::Entry {
+        id: format!("{at_ms}-{amount}"),
+        at_ms,
+        account: account(),
+        amount_rub: MicroRub::new(amount),
+        reason: reason.map(str::to_owned),
+    }
+}
+
+fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
+    JournalLine::Call(Receipt {
+        number: RequestNumber::now_v7(),
+        at_ms,
+        account: account(),
+        key: "k1".parse().unwrap(),
+        held_rub: MicroRub::new(charged),
+        cost_rub: MicroRub::new(charged),
+        charged_rub: MicroRub::new(charged),
+        loss_rub: MicroRub::ZERO,
+        booked,
+        item: Item {
+            usage: Usage {
+                input: 3,
+                output: 4,
+                ..Usage::default()
+            },
+            ..Item::new(model, "v", End::Finished)
+        },
+    })
+}
+
+/// The statement of a time, by what the account has behind all of these lines.
+fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement {
+    let mut reader = Reader::new(MicroRub::new(balance), time);
+    for line in lines {
+        reader.line(line.clone()).unwrap();
+    }
+    reader.finish()
+}
+
+/// What they come to from nothing.
+fn balance(lines: &[JournalLine]) -> i64 {
+    i64::try_from(lines.iter().map(moved_by).sum::<i128>()).unwrap()
+}
+
+#[test]
+fn a_statement_has_what_moved_money_in_its_time_and_nothing_else() {
+    let lines = [
+        entry(999, 50_000_000, None),
+        entry(1000, 10_000_000, None),
+        call(1001, "b", 1_000_004, Booked::Held),
+        call(1002, "a", 2_000_000, Booked::Late),
+        call(1002, "a", 7, Booked::Forced),
+        // A dispute, which moved nothing whatever it says.
+        call(1003, "a", 9_000_000, Booked::Stale),
+        entry(1999, -1_500_000, Some("paid twice")),
+        call(2000, "a", 5, Booked::Held),
+        entry(2001, 3, None),
+    ];
+    let statement = statement(&lines, balance(&lines), 1000..2000);
+    assert_eq!(statement.opening_micro, 50_000_000);
+    assert_eq!(statement.closing_micro, 55_499_989);
+    let [payment] = statement.payments.as_slice() else {
+        panic!("{statement:?}");
+    };
+    assert_eq!(
+        (payment.at_ms, payment.amount_rub.micro()),
+        (1000, 10_000_000)
+    );
+    let [correction] = statement.corrections.as_slice() else {
+        panic!("{statement:?}");
+    };
+    assert_eq!(correction.reason.as_deref(), Some("paid twice"));
+    let models: Vec<_> = statement
+        .models
+        .iter()
+        .map(|(model, spent)| {
+            (
+                model.as_str(),
+                spent.calls,
+                spent.usage.input,
+                spent.charged_micro,
+            )
+        })
+        .collect();
+    assert_eq!(models, [("a", 2, 6, 2_000_007), ("b", 1, 3, 1_000_004)]);
+    assert_eq!(
+        statement.kopecks(),
+        Kopecks {
+            opening: 5000,
+            payments: 1000,
+            corrections: -150,
+            spent: 300,
+            models: vec![200, 100],
+            models_rounding: 0,
+            closing: 5550,
+        }
+    );
+}
+
+#[test]
+fn the_rounding_of_many_models_is_a_sum_of_its_own() {
+    // Three models at a third of a kopeck each: none comes to one, all of them do.
+    let lines: Vec<_> = [entry(0, 1_000_000, None)]
+        .into_iter()
+        .chain(["a", "b", "c"].map(|model| call(1, model, 3_334, Booked::Held)))
+        .collect();
+    let kopecks = statement(&lines, balance(&lines), 0..10).kopecks();
+    assert_eq!(kopecks.models, [0, 0, 0]);
+    assert_eq!((kopecks.spent, kopecks.models_rounding), (1, 1));
+}
+
+#[test]
+fn a_kopeck_is_the_nearest_one_and_half_of_one_goes_away_from_zero() {
+    for (micro, kopecks) in [
+        (0, 0),
+        (4_999, 0),
+        (5_000, 1),
+        (-4_999, 0),
+        (-5_000, -1),
+        (14_999, 1),
+        (i128::from(MicroRub::MAX.micro()), 900_719_925_474),
+    ] {
+        assert_eq!(to_kopecks(micro), kopecks, "{micro}");
+    }
+}
+
+#[test]
+fn a_statement_has_no_more_lines_than_it_may() {
+    let mut reader = Reader::new(MicroRub::ZERO, 0..10);
+    for _ in 0..LINES_MAX {
+        reader.line(entry(1, 1, None)).unwrap();
+    }
+    let refused = reader.line(entry(1, 1, Some("one too many")));
+    assert!(matches!(refused, Err(StatementError::TooLong)));
+}
+
+/// Unknown is not nothing: an account that is not there has no statement, one without lines has an empty one.
+#[test]
+fn an_account_without_a_line_has_a_statement_of_nothing() {
+    let ledger = MemoryLedger::new();
+    let acme = account();
+    let read = |time| {
+        Statement::read(&ledger, &acme, time)
+            .now_or_never()
+            .unwrap()
+    };
+    assert!(matches!(
+        read(0..10),
+        Err(StatementError::Ledger(BookError::NotFound))
+    ));
+    let made = ledger.create_account(&acme, "Acme");
+    made.now_or_never().unwrap().unwrap();
+    assert_eq!(read(0..10).unwrap(), Statement::default());
+    // Of now, and of a time long before.
+    let topup = Entry {
+        id: "p1".into(),
+        amount: MicroRub::new(7),
+        reason: None,
+    };
+    let entered = ledger.enter(&acme, &topup);
+    entered.now_or_never().unwrap().unwrap();
+    let now = read(10..u64::MAX).unwrap();
+    assert_eq!((now.opening_micro, now.closing_micro), (0, 7));
+    assert_eq!(now.payments.len(), 1);
+    assert_eq!(read(0..10).unwrap(), Statement::default());
+}
+
+/// What an account goes through, oldest first; what it has is never below nothing.
+fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
+    let line = (0u64..6 * MONTH, 0u8..8, 0i64..3_000_000, 0usize..5);
+    prop::collection::vec(line, 0..120).prop_map(|mut wishes| {
+        wishes.sort_by_key(|wish| wish.0);
+        let mut left = 0;
+        let mut lines = Vec::new();
+        for (at_ms, kind, amount, model) in wishes {
+            let line = match kind {
+                0 => entry(at_ms, amount * 10, None),
+                1 => entry(at_ms, amount, Some("more")),
+                2 => entry(at_ms, -amount.min(left), Some("less")),
+                3 => call(at_ms, "a", amount, Booked::Stale),
+                _ => {
+                    let model = ["a", "b", "модель", "c/d", "e"][model];
+                    call(at_ms, model, amount.min(left), Booked::Held)
+                }
+            };
+            left += i64::try_from(moved_by(&line)).unwrap();
+            lines.push(line);
+        }
+        lines
+    })
+}
+
+proptest! {
+    /// Month for month, by random journals: the sums of each are exact to the micro-ruble and to the kopeck, the months
+    /// hang together, and all of them come to what the ledger has.
+    #[test]
+    fn opening_and_what_came_less_what_was_spent_is_closing(lines in journal()) {
+        let has = balance(&lines);
+        let (mut closed, mut closed_kopecks) = (0, 0);
+        let (mut charged, mut spent_kopecks, mut entered_kopecks) = (0, 0, 0);
+        for month in 0..6 {
+            let time = month * MONTH..(month + 1) * MONTH;
+            let of_it = statement(&lines, has, time.clone());
+            prop_assert_eq!(of_it.opening_micro, closed);
+            let came = of_it.payments_micro() + of_it.corrections_micro();
+            prop_assert_eq!(of_it.opening_micro + came - of_it.spent_micro(), of_it.closing_micro);
+
+            // The charges of the receipts, however they are added up.
+            let receipts = lines.iter().filter_map(|line| match line {
+                JournalLine::Call(receipt) if time.contains(&receipt.at_ms) && is_charge(receipt) => Some(receipt),
+                _ => None,
+            });
+            let told: i128 = receipts.clone().map(|receipt| i128::from(receipt.charged_rub.micro())).sum();
+            prop_assert_eq!(of_it.spent_micro(), told);
+            let calls: u64 = of_it.models.values().map(|spent| spent.calls).sum();
+            prop_assert_eq!(calls, receipts.count() as u64);
+
+            let kopecks = of_it.kopecks();
+            prop_assert_eq!(kopecks.opening, closed_kopecks);
+            prop_assert_eq!(
+                kopecks.opening + kopecks.payments + kopecks.corrections - kopecks.spent,
+                kopecks.closing
+            );
+            prop_assert_eq!(kopecks.models.iter().sum::<i128>() + kopecks.models_rounding, kopecks.spent);
+            // Four sums are rounded, each by half a kopeck at most.
+            prop_assert!((kopecks.spent * KOPECK - of_it.spent_micro()).abs() <= 2 * KOPECK);
+
+            (closed, closed_kopecks) = (of_it.closing_micro, kopecks.closing);
+            charged += of_it.spent_micro();
+            spent_kopecks += kopecks.spent;
+            entered_kopecks += kopecks.payments + kopecks.corrections;
+        }
+        prop_assert_eq!(closed, i128::from(has));
+        prop_assert_eq!(entered_kopecks - spent_kopecks, to_kopecks(has.into()));
+        let all = statement(&lines, has, 0..u64::MAX);
+        prop_assert_eq!(all.spent_micro(), charged);
+        prop_assert_eq!((all.opening_micro, all.closing_micro), (0, has.into()));
+    }
+
+    /// Where payments and corrections are of whole kopecks, nobody is told of less than nothing, and what was spent in
+    /// all months together is what was charged, to the kopeck.
+    #[test]
+    fn whole_kopecks_in_give_no_rounding_that_adds_up(lines in journal()) {
+        let whole = |line: JournalLine| match line {
+            JournalLine::Entry { at_ms, amount_rub, reason, .. } => {
+                let amount = amount_rub.micro() / 10_000 * 10_000;
+                entry(at_ms, amount.abs(), reason.as_deref())
+            }
+            line => line,
+        };
+        let lines: Vec<_> = lines.into_iter().map(whole).collect();
+        let has = balance(&lines);
+        let (mut spent, mut charged) = (0, 0);
+        for month in 0..6 {
+            let of_it = statement(&lines, has, month * MONTH..(month + 1) * MONTH);
+            prop_assert!(of_it.kopecks().spent >= 0);
+            spent += of_it.kopecks().spent;
+            charged += of_it.spent_micro();
+        }
+        prop_assert!((spent * KOPECK - charged).abs() <= KOPECK / 2);
+    }
+}

@@ -1,0 +1,314 @@
+//! Statements for accountants: what an account had, paid, spent and was left with in a month, as JSON, CSV and HTML.
+//!
+//! The sums are the ledger's (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT, and a hash.
+//! Nothing is kept: the same books, the same names and the same version give the same bytes.
+
+mod csv;
+mod html;
+mod money;
+mod sheet;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, ops::Range, str::FromStr};
+
+use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tollgate_layers::{
+    calendar::month_begins_ms, key::AccountId, money::MicroRub, respond::Language, usage::Usage,
+};
+use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
+
+use self::money::{Kopecks, Micro};
+use crate::{config::SellerConfig, text::time::rfc3339};
+
+/// So long after its end a month is closed: nothing can be dated back into it any more, also where this machine's clock
+/// is ahead of the ledger's.
+const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
+/// What the hash is made of. A later form of it has another number, and says what it was before.
+const VERSION: u32 = 1;
+
+/// A month of a calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Month {
+    /// From January 1970.
+    index: u64,
+}
+
+/// It is no month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotAMonth;
+
+impl fmt::Display for NotAMonth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must be a month like 2026-11")
+    }
+}
+
+impl FromStr for Month {
+    type Err = NotAMonth;
+
+    fn from_str(text: &str) -> Result<Self, NotAMonth> {
+        let (year, month) = text.split_once('-').ok_or(NotAMonth)?;
+        let number = |digits: &str, count: usize| -> Option<u64> {
+            let plain = digits.len() == count && digits.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| digits.parse().ok()).flatten()
+        };
+        let year = number(year, 4).and_then(|year| year.checked_sub(1970));
+        let month = number(month, 2).filter(|month| (1..=12).contains(month));
+        let (year, month) = year.zip(month).ok_or(NotAMonth)?;
+        Ok(Self {
+            index: year * 12 + month - 1,
+        })
+    }
+}
+
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}", self.year(), self.of_year() + 1)
+    }
+}
+
+impl Month {
+    const fn year(self) -> u64 {
+        1970 + self.index / 12
+    }
+
+    /// From 0.
+    const fn of_year(self) -> u64 {
+        self.index % 12
+    }
+
+    /// From its first moment to that of the next month, in a calendar that is so far ahead of UTC.
+    pub(crate) fn time(self, utc_offset_minutes: i32) -> Range<u64> {
+        let begins = |index: u64| {
+            let ahead_ms = i64::from(utc_offset_minutes) * 60_000;
+            month_begins_ms(index).saturating_add_signed(-ahead_ms)
+        };
+        begins(self.index)..begins(self.index + 1)
+    }
+}
+
+/// Whose statement it is, of which month, by whom and when.
+#[derive(Debug)]
+pub(crate) struct About<'a> {
+    pub(crate) account: &'a AccountId,
+    /// The account's name.
+    pub(crate) name: &'a str,
+    pub(crate) month: Month,
+    pub(crate) seller: Option<&'a SellerConfig>,
+    pub(crate) now_ms: u64,
+}
+
+/// A statement with all that stands on it, whatever its form.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    version: u32,
+    number: String,
+    account: AccountId,
+    name: String,
+    month: String,
+    since: String,
+    until: String,
+    utc_offset: String,
+    /// It will not change any more.
+    closed: bool,
+    /// When it was made, if it may change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    as_of: Option<String>,
+    seller: Option<SellerConfig>,
+    opening: Amount,
+    payments: Entries,
+    corrections: Entries,
+    spending: Spending,
+    vat: Vat,
+    closing: Amount,
+    #[serde(skip)]
+    month_of: Month,
+    #[serde(skip)]
+    utc_offset_minutes: i32,
+}
+
+/// To the kopeck, and as the ledger has it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Amount {
+    rub: Kopecks,
+    exact_rub: Micro,
+}
+
+#[derive(Debug, Serialize)]
+struct Entries {
+    #[serde(flatten)]
+    amount: Amount,
+    entries: Vec<EntryLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct EntryLine {
+    id: String,
+    at: String,
+    amount_rub: MicroRub,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip)]
+    at_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Spending {
+    #[serde(flatten)]
+    amount: Amount,
+    models: Vec<ModelLine>,
+    /// What the sum is beside those of the models, all in kopecks.
+    models_rounding_rub: Kopecks,
+}
+
+#[derive(Debug, Serialize)]
+struct ModelLine {
+    model: String,
+    calls: u64,
+    usage: Usage,
+    #[serde(flatten)]
+    amount: Amount,
+}
+
+/// What of the spending is VAT.
+#[derive(Debug, Serialize)]
+struct Vat {
+    percent: Option<String>,
+    rub: Kopecks,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+impl Document {
+    pub(crate) fn new(about: &About<'_>, statement: Statement) -> Self {
+        let utc_offset_minutes = about.seller.map_or(0, |seller| seller.utc_offset_minutes);
+        let time = about.month.time(utc_offset_minutes);
+        let closed = about.now_ms >= time.end.saturating_add(CLOSED_AFTER_MS);
+        let kopecks = statement.kopecks();
+        let amount = |kopecks: i128, micro: i128| Amount {
+            rub: Kopecks(kopecks),
+            exact_rub: Micro(micro),
+        };
+        let opening = amount(kopecks.opening, statement.opening_micro);
+        let paid = amount(kopecks.payments, statement.payments_micro());
+        let corrected = amount(kopecks.corrections, statement.corrections_micro());
+        let spent = amount(kopecks.spent, statement.spent_micro());
+        let closing = amount(kopecks.closing, statement.closing_micro);
+        let models = statement.models.into_iter().zip(kopecks.models);
+        let models = models.map(|((model, spent), kopecks)| ModelLine {
+            model,
+            calls: spent.calls,
+            usage: spent.usage,
+            amount: amount(kopecks, spent.charged_micro),
+        });
+        Self {
+            version: VERSION,
+            number: format!("{}-{}", about.account, about.month),
+            account: about.account.clone(),
+            name: about.name.to_owned(),
+            month: about.month.to_string(),
+            since: rfc3339(time.start),
+            until: rfc3339(time.end),
+            utc_offset: offset(utc_offset_minutes),
+            closed,
+            as_of: (!closed).then(|| rfc3339(about.now_ms)),
+            seller: about.seller.cloned(),
+            opening,
+            payments: Entries::new(paid, statement.payments),
+            corrections: Entries::new(corrected, statement.corrections),
+            spending: Spending {
+                amount: spent,
+                models: models.collect(),
+                models_rounding_rub: Kopecks(kopecks.models_rounding),
+            },
+            vat: Vat::of(about.seller, kopecks.spent),
+            closing,
+            month_of: about.month,
+            utc_offset_minutes,
+        }
+    }
+
+    /// The name of a file with it, without what its form adds.
+    pub(crate) fn number(&self) -> &str {
+        &self.number
+    }
+
+    /// The API's answer: all of it, and its hash, which is of the same without the hash.
+    pub(crate) fn json(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Sealed<'a> {
+            #[serde(flatten)]
+            document: &'a Document,
+            sha256: String,
+        }
+        json(&Sealed {
+            document: self,
+            sha256: self.sha256(),
+        })
+    }
+
+    /// For spreadsheets and programs.
+    pub(crate) fn csv(&self) -> String {
+        csv::written(self)
+    }
+
+    /// For people.
+    pub(crate) fn html(&self, language: Language) -> String {
+        html::written(&sheet::Sheet::new(self, language))
+    }
+
+    /// Of all that it says, in whatever form.
+    fn sha256(&self) -> String {
+        let digest = Sha256::digest(json(self));
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn json(of: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(of).expect("it has string keys and no failing parts")
+}
+
+impl Entries {
+    fn new(amount: Amount, moved: Vec<Moved>) -> Self {
+        let entries = moved.into_iter().map(|moved| EntryLine {
+            id: moved.id,
+            at: rfc3339(moved.at_ms),
+            amount_rub: moved.amount_rub,
+            reason: moved.reason,
+            at_ms: moved.at_ms,
+        });
+        Self {
+            amount,
+            entries: entries.collect(),
+        }
+    }
+}
+
+impl Vat {
+    /// It is within what was spent: of 120 kopecks at 20 percent, 20.
+    fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
+        let percent = seller.and_then(|seller| seller.vat_percent);
+        let kopecks = percent.and_then(|percent| {
+            let whole = Decimal::ONE_HUNDRED + percent;
+            let within = Decimal::try_from_i128_with_scale(spent, 0).ok()? * percent / whole;
+            within
+                .round_dp_with_strategy(0, RoundingStrategy::MidpointAwayFromZero)
+                .to_i128()
+        });
+        Self {
+            percent: percent.map(|percent| percent.normalize().to_string()),
+            rub: Kopecks(kopecks.unwrap_or_default()),
+            note: seller.and_then(|seller| seller.vat_note.clone()),
+        }
+    }
+}
+
+/// Like `+03:00`.
+fn offset(minutes: i32) -> String {
+    let sign = if minutes < 0 { '-' } else { '+' };
+    let minutes = minutes.unsigned_abs();
+    format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+}

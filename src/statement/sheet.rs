@@ -1,0 +1,379 @@
+//! What people read of a statement, in their language, before it has a form: texts in tables.
+
+use tollgate_layers::{
+    calendar::{DAY_MS, date_of_day},
+    respond::Language,
+};
+
+use super::{
+    Amount, Document, Entries, Spending,
+    money::{Micro, count},
+};
+use crate::config::SellerConfig;
+
+/// Texts, and where they stand.
+#[derive(Debug)]
+pub(super) struct Sheet {
+    language: Language,
+    pub(super) title: String,
+    /// What must be known before anything is read.
+    pub(super) warning: Option<String>,
+    /// Who, to whom, when: labels and texts.
+    pub(super) facts: Vec<(&'static str, String)>,
+    pub(super) tables: Vec<Table>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A table. Its last column is a sum.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) title: &'static str,
+    pub(super) columns: Vec<Column>,
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub(super) heading: &'static str,
+    /// Of numbers.
+    pub(super) right: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) cells: Vec<String>,
+    /// A sum of others.
+    pub(super) strong: bool,
+}
+
+const fn text(heading: &'static str) -> Column {
+    Column {
+        heading,
+        right: false,
+    }
+}
+
+const fn number(heading: &'static str) -> Column {
+    Column {
+        heading,
+        right: true,
+    }
+}
+
+impl Sheet {
+    /// The language's code.
+    pub(super) const fn lang(&self) -> &'static str {
+        match self.language {
+            Language::En => "en",
+            _ => "ru",
+        }
+    }
+
+    pub(super) fn new(document: &Document, language: Language) -> Self {
+        let words = Words { language };
+        Self {
+            language,
+            title: words.title(document),
+            warning: document.as_of.as_deref().map(|at| words.open(at)),
+            facts: words.facts(document),
+            tables: vec![
+                words.summary(document),
+                words.payments(&document.payments, document.utc_offset_minutes),
+                words.corrections(&document.corrections, document.utc_offset_minutes),
+                words.spending(document),
+            ],
+            notes: words.notes(document),
+        }
+    }
+}
+
+/// What a language has for it.
+struct Words {
+    language: Language,
+}
+
+const MONTHS: [(&str, &str); 12] = [
+    ("январь", "January"),
+    ("февраль", "February"),
+    ("март", "March"),
+    ("апрель", "April"),
+    ("май", "May"),
+    ("июнь", "June"),
+    ("июль", "July"),
+    ("август", "August"),
+    ("сентябрь", "September"),
+    ("октябрь", "October"),
+    ("ноябрь", "November"),
+    ("декабрь", "December"),
+];
+
+impl Words {
+    const fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
+        match self.language {
+            Language::En => en,
+            _ => ru,
+        }
+    }
+
+    fn title(&self, document: &Document) -> String {
+        let month = document.month_of;
+        let name = MONTHS
+            .iter()
+            .nth(usize::try_from(month.of_year()).unwrap_or_default());
+        let (ru, en) = name.copied().unwrap_or_default();
+        let (number, year) = (&document.number, month.year());
+        match self.language {
+            Language::En => format!("Statement {number} for {en} {year}"),
+            _ => format!("Выписка №\u{a0}{number} за {ru} {year} года"),
+        }
+    }
+
+    fn open(&self, at: &str) -> String {
+        match self.language {
+            Language::En => format!("Preliminary: the month is not closed. As of {at}."),
+            _ => format!("Предварительно: месяц не закрыт. По состоянию на {at}."),
+        }
+    }
+
+    fn facts(&self, document: &Document) -> Vec<(&'static str, String)> {
+        let mut facts = Vec::new();
+        if let Some(seller) = &document.seller {
+            self.seller(seller, &mut facts);
+        }
+        let customer = format!("{} ({})", document.name, document.account);
+        facts.push((self.say("Заказчик", "Customer"), customer));
+        let offset = document.utc_offset_minutes;
+        let time = document.month_of.time(offset);
+        let period = format!(
+            "{} – {} (UTC{})",
+            day(time.start, offset),
+            day(time.end - 1, offset),
+            document.utc_offset
+        );
+        facts.push((self.say("Период", "Period"), period));
+        facts
+    }
+
+    fn seller(&self, seller: &SellerConfig, facts: &mut Vec<(&'static str, String)>) {
+        facts.push((self.say("Исполнитель", "Seller"), seller.name.clone()));
+        let mut add = |label, text: &Option<String>| {
+            facts.extend(text.clone().map(|text| (label, text)));
+        };
+        add(self.say("ИНН", "Taxpayer number"), &seller.inn);
+        add(self.say("КПП", "Registration code"), &seller.kpp);
+        add(self.say("ОГРН", "State register number"), &seller.ogrn);
+        add(self.say("Адрес", "Address"), &seller.address);
+        add(self.say("Банк", "Bank"), &seller.bank);
+        add(self.say("БИК", "Bank number"), &seller.bik);
+        add(self.say("Расчётный счёт", "Account"), &seller.bank_account);
+        let correspondent = self.say("Корреспондентский счёт", "Correspondent account");
+        add(correspondent, &seller.correspondent_account);
+        add(self.say("Контакты", "Contact"), &seller.contact);
+    }
+
+    fn summary(&self, document: &Document) -> Table {
+        let row = |name: String, amount: &Amount, strong| Row {
+            cells: vec![
+                name,
+                amount.exact_rub.for_people(self.language),
+                amount.rub.for_people(self.language),
+            ],
+            strong,
+        };
+        let named = |ru, en, amount, strong| row(self.say(ru, en).to_owned(), amount, strong);
+        Table {
+            title: self.say("Итоги", "Summary"),
+            columns: vec![
+                text(""),
+                number(self.say("Точно,\u{a0}₽", "Exact,\u{a0}₽")),
+                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
+            ],
+            rows: vec![
+                named(
+                    "Остаток на начало",
+                    "Opening balance",
+                    &document.opening,
+                    true,
+                ),
+                named("Оплаты", "Payments", &document.payments.amount, false),
+                named(
+                    "Корректировки",
+                    "Corrections",
+                    &document.corrections.amount,
+                    false,
+                ),
+                named(
+                    "Списано за услуги",
+                    "Spending",
+                    &document.spending.amount,
+                    false,
+                ),
+                self.vat(document),
+                named(
+                    "Остаток на конец",
+                    "Closing balance",
+                    &document.closing,
+                    true,
+                ),
+            ],
+        }
+    }
+
+    fn vat(&self, document: &Document) -> Row {
+        let vat = &document.vat;
+        let (name, rub) = match &vat.percent {
+            Some(percent) => (
+                match self.language {
+                    Language::En => format!("of it VAT at {percent} %"),
+                    _ => format!("в том числе НДС {percent}\u{a0}%").replace('.', ","),
+                },
+                vat.rub.for_people(self.language),
+            ),
+            None => {
+                let none = self.say("Без НДС", "Without VAT");
+                let note = vat.note.clone().unwrap_or_else(|| none.to_owned());
+                (note, String::new())
+            }
+        };
+        Row {
+            cells: vec![name, String::new(), rub],
+            strong: false,
+        }
+    }
+
+    fn payments(&self, entries: &Entries, offset: i32) -> Table {
+        let mut rows: Vec<Row> = entries
+            .entries
+            .iter()
+            .map(|line| Row {
+                cells: vec![
+                    day(line.at_ms, offset),
+                    line.id.clone(),
+                    Micro(line.amount_rub.micro().into()).for_people(self.language),
+                ],
+                strong: false,
+            })
+            .collect();
+        rows.push(self.total(2, &entries.amount));
+        Table {
+            title: self.say("Оплаты", "Payments"),
+            columns: vec![
+                text(self.say("Дата", "Date")),
+                text(self.say("Номер", "Number")),
+                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
+            ],
+            rows,
+        }
+    }
+
+    fn corrections(&self, entries: &Entries, offset: i32) -> Table {
+        let mut rows: Vec<Row> = entries
+            .entries
+            .iter()
+            .map(|line| Row {
+                cells: vec![
+                    day(line.at_ms, offset),
+                    line.id.clone(),
+                    line.reason.clone().unwrap_or_default(),
+                    Micro(line.amount_rub.micro().into()).for_people(self.language),
+                ],
+                strong: false,
+            })
+            .collect();
+        rows.push(self.total(3, &entries.amount));
+        Table {
+            title: self.say("Корректировки", "Corrections"),
+            columns: vec![
+                text(self.say("Дата", "Date")),
+                text(self.say("Номер", "Number")),
+                text(self.say("Основание", "Reason")),
+                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
+            ],
+            rows,
+        }
+    }
+
+    /// A table's last row: the sum in its last column.
+    fn total(&self, before: usize, amount: &Amount) -> Row {
+        let mut cells = vec![String::new(); before];
+        cells[0] = self.say("Итого", "Total").to_owned();
+        cells.push(amount.rub.for_people(self.language));
+        Row {
+            cells,
+            strong: true,
+        }
+    }
+
+    fn spending(&self, document: &Document) -> Table {
+        Table {
+            title: self.say("Списания по моделям", "Spending by model"),
+            columns: vec![
+                text(self.say("Модель", "Model")),
+                number(self.say("Вызовы", "Calls")),
+                number(self.say("Токены, вход", "Tokens in")),
+                number(self.say("Токены, выход", "Tokens out")),
+                number(self.say("Точно,\u{a0}₽", "Exact,\u{a0}₽")),
+                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
+            ],
+            rows: self.models(&document.spending),
+        }
+    }
+
+    /// A row for each, one for what their rounding leaves, and their sum.
+    fn models(&self, spending: &Spending) -> Vec<Row> {
+        let language = self.language;
+        let lines = spending.models.iter();
+        let mut rows: Vec<Row> = lines
+            .map(|line| Row {
+                cells: vec![
+                    line.model.clone(),
+                    count(line.calls, language),
+                    count(line.usage.input_total(), language),
+                    count(line.usage.output_total(), language),
+                    line.amount.exact_rub.for_people(language),
+                    line.amount.rub.for_people(language),
+                ],
+                strong: false,
+            })
+            .collect();
+        let mut rounding = vec![String::new(); 6];
+        self.say("Округление", "Rounding")
+            .clone_into(&mut rounding[0]);
+        rounding[5] = spending.models_rounding_rub.for_people(language);
+        rows.push(Row {
+            cells: rounding,
+            strong: false,
+        });
+        let calls = spending.models.iter().map(|line| line.calls).sum();
+        let mut total = vec![String::new(); 6];
+        self.say("Итого", "Total").clone_into(&mut total[0]);
+        total[1] = count(calls, language);
+        total[4] = spending.amount.exact_rub.for_people(language);
+        total[5] = spending.amount.rub.for_people(language);
+        rows.push(Row {
+            cells: total,
+            strong: true,
+        });
+        rows
+    }
+
+    fn notes(&self, document: &Document) -> Vec<String> {
+        vec![
+            self.say(
+                "Остатки, оплаты и корректировки округлены до копейки, списанное — разница между ними: остаток на начало + \
+                 оплаты + корректировки − списано = остаток на конец. «Точно» — суммы учёта без округления.",
+                "Balances, payments and corrections are rounded to the kopeck, and spending is what lies between them: \
+                 opening balance + payments + corrections − spending = closing balance. Exact sums are those of the ledger.",
+            )
+            .to_owned(),
+            format!("SHA-256: {}", document.sha256()),
+        ]
+    }
+}
+
+/// As it stands in papers, in a calendar that is so far ahead of UTC.
+fn day(ms: u64, utc_offset_minutes: i32) -> String {
+    let ms = ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000);
+    let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());
+    format!("{day:02}.{month:02}.{year:04}")
+}

@@ -1,0 +1,415 @@
+//! Statements: an account's month for its accountant, by the admin API and by the command.
+
+use std::{collections::BTreeMap, path::Path};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    checks::micro,
+    harness::{Answer, Key, RedisServer, Setup, World},
+    ledger::folder,
+    ops::{BOTH, top},
+    usage_report::{complained, said, tollgate},
+};
+
+const SELLER: &str =
+    "[seller]\nname = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nvat_percent = \"20\"\n[tariff]";
+
+/// The month of a moment, in UTC.
+fn month_of(at: &str) -> String {
+    at[..7].to_owned()
+}
+
+async fn ask(world: &World, month: &str, format: &str) -> Answer {
+    let path = format!("/admin/v1/accounts/acme/statements/{month}?format={format}");
+    world.admin(Method::GET, &path, None).await
+}
+
+async fn statement(world: &World, month: &str) -> Value {
+    let answer = ask(world, month, "json").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+async fn correct(world: &World, id: &str, rubles: &str) {
+    let path = "/admin/v1/accounts/acme/adjustments";
+    let body = json!({ "id": id, "amount_rub": rubles, "reason": "возврат, по письму" });
+    let answer = world.admin(Method::POST, path, Some(body)).await;
+    assert!(answer.status.is_success(), "{answer:?}");
+}
+
+/// Calls of both models, and one correction. The month in which it was, unless it ended meanwhile.
+async fn busy(world: &World, key: &Key) -> Option<String> {
+    let mut months = Vec::new();
+    for op in BOTH {
+        for _ in 0..3 {
+            let answer = op.call(world, key, &op.body("Привет")).await;
+            let receipt = world.receipt(&answer.number()).await;
+            months.push(month_of(receipt["at"].as_str().unwrap()));
+        }
+    }
+    correct(world, "c-1", "-12.5").await;
+    months.dedup();
+    world.settled(key).await;
+    (months.len() == 1).then(|| months.remove(0))
+}
+
+/// The kopecks of `12.50`.
+fn kopecks(value: &Value) -> i64 {
+    micro(value) / 10_000
+}
+
+/// What every statement must be true to.
+fn adds_up(statement: &Value) {
+    let of = |name: &str| {
+        (
+            kopecks(&statement[name]["rub"]),
+            micro(&statement[name]["exact_rub"]),
+        )
+    };
+    let (opening, payments, corrections, spending, closing) = (
+        of("opening"),
+        of("payments"),
+        of("corrections"),
+        of("spending"),
+        of("closing"),
+    );
+    assert_eq!(
+        (
+            opening.0 + payments.0 + corrections.0 - spending.0,
+            opening.1 + payments.1 + corrections.1 - spending.1
+        ),
+        closing,
+        "{statement}"
+    );
+    let models = statement["spending"]["models"].as_array().unwrap();
+    let rounding = kopecks(&statement["spending"]["models_rounding_rub"]);
+    let sum: i64 = models.iter().map(|line| kopecks(&line["rub"])).sum();
+    assert_eq!(sum + rounding, spending.0, "{statement}");
+    let exact: i64 = models.iter().map(|line| micro(&line["exact_rub"])).sum();
+    assert_eq!(exact, spending.1, "{statement}");
+}
+
+/// In each ledger: the sums are those of the usage report, of the account and of the audit.
+#[tokio::test]
+async fn a_statement_is_what_the_books_say() {
+    let (server, folder) = (RedisServer::start().await, folder());
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &file, &server.url()] {
+        let setup = Setup::default().ledger(ledger).edit("[tariff]", SELLER);
+        let world = setup.start().await;
+        let key = world.key().await;
+        let Some(month) = busy(&world, &key).await else {
+            return;
+        };
+        let told = statement(&world, &month).await;
+        adds_up(&told);
+        assert_eq!(
+            (&told["closed"], &told["number"]),
+            (&json!(false), &json!(format!("acme-{month}"))),
+            "{ledger}"
+        );
+        assert_eq!(told["opening"]["exact_rub"], "0.000000");
+        assert_eq!(told["payments"]["rub"], "1000.00");
+        assert_eq!(told["payments"]["entries"][0]["id"], "first");
+        assert_eq!(told["corrections"]["rub"], "-12.50");
+        assert_eq!(
+            told["corrections"]["entries"][0]["reason"],
+            "возврат, по письму"
+        );
+        let account = world.account(&key).await;
+        assert_eq!(
+            micro(&told["closing"]["exact_rub"]),
+            micro(&account["balance_rub"]),
+            "{ledger}"
+        );
+        let (since, until) = (&told["since"], &told["until"]);
+        let (since, until) = (since.as_str().unwrap(), until.as_str().unwrap());
+        let path = format!("/admin/v1/usage?group=model&account=acme&since={since}&until={until}");
+        let usage = world.admin(Method::GET, &path, None).await.json();
+        let of_usage: Vec<_> = usage["rows"].as_array().unwrap().iter().collect();
+        let of_statement = told["spending"]["models"].as_array().unwrap();
+        assert_eq!(
+            (of_usage.len(), of_statement.len()),
+            (2, 2),
+            "{ledger}: {usage}"
+        );
+        for (row, line) in of_usage.iter().zip(of_statement) {
+            assert_eq!(row["model"], line["model"]);
+            assert_eq!(
+                (&row["calls"], &row["usage"]),
+                (&line["calls"], &line["usage"])
+            );
+            assert_eq!(micro(&row["charged_rub"]), micro(&line["exact_rub"]));
+        }
+        assert_eq!(
+            micro(&usage["total"]["charged_rub"]),
+            micro(&told["spending"]["exact_rub"])
+        );
+        let vat = kopecks(&told["spending"]["rub"]) as f64 / 6.0;
+        assert_eq!(kopecks(&told["vat"]["rub"]), vat.round() as i64);
+        said(&tollgate(&world, &["audit"], "").await, 0);
+
+        // Before the account was there, there was nothing; and nothing is said of what has not come yet.
+        let before = statement(&world, "2020-01").await;
+        adds_up(&before);
+        assert_eq!(before["closing"]["exact_rub"], "0.000000");
+        assert_eq!(before["closed"], true);
+
+        let args = ["statement", "acme", "--month", &month];
+        let summary = said(&tollgate(&world, &args, "").await, 0);
+        let shown = |label: &str, value: &str| {
+            let line = summary.lines().find(|line| line.starts_with(label));
+            assert!(line.unwrap().ends_with(value), "{label}: {summary}");
+        };
+        shown("payments", " 1000.00 ₽");
+        shown("corrections", " -12.50 ₽");
+        shown(
+            "closing balance",
+            &format!(" {} ₽", told["closing"]["rub"].as_str().unwrap()),
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_statement_comes_as_a_page_as_csv_and_as_json() {
+    let world = Setup::default().edit("[tariff]", SELLER).start().await;
+    let key = world.key().await;
+    busy(&world, &key).await;
+    for (format, kind, begins) in [
+        (
+            "json",
+            "application/json",
+            "{\"version\":1,\"number\":\"acme-2020-01\"",
+        ),
+        ("csv", "text/csv; charset=utf-8", "section,item,at,calls,"),
+        (
+            "html",
+            "text/html; charset=utf-8",
+            "<!doctype html>\n<html lang=\"ru\">",
+        ),
+    ] {
+        let answer = ask(&world, "2020-01", format).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.headers["content-type"], kind);
+        let file = format!("attachment; filename=\"acme-2020-01.{format}\"");
+        assert_eq!(answer.headers["content-disposition"], file.as_str());
+        assert!(answer.text().starts_with(begins), "{answer:?}");
+        assert!(answer.text().contains("ООО «Ромашка»"));
+        // The command writes the same bytes, to a file and to standard output.
+        let path = world.dir.path().join(format!("made.{format}"));
+        let path = path.to_str().unwrap();
+        let command = ["statement", "acme", "--month", "2020-01"];
+        let to_file = [&command[..], &["--output", path]].concat();
+        said(&tollgate(&world, &to_file, "").await, 0);
+        assert_eq!(std::fs::read(path).unwrap(), answer.body);
+        let to_stdout = [&command[..], &["--format", format]].concat();
+        assert_eq!(
+            said(&tollgate(&world, &to_stdout, "").await, 0),
+            answer.text()
+        );
+    }
+    let english = top("language = \"en\"").start().await;
+    english.key().await;
+    let page = ask(&english, "2020-01", "html").await.text();
+    assert!(
+        page.contains("Statement acme-2020-01 for January 2020"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn what_has_no_statement_is_refused_and_said() {
+    let world = World::start().await;
+    world.key().await;
+    for (path, status, says) in [
+        (
+            "acme/statements/2026-13",
+            400,
+            "month: must be a month like 2026-11",
+        ),
+        ("acme/statements/9999-12", 400, "month: has not begun yet"),
+        (
+            "acme/statements/2020-01?format=doc",
+            400,
+            "format: must be json, csv",
+        ),
+        (
+            "acme/statements/2020-01?form=csv",
+            400,
+            "form: unknown parameter",
+        ),
+        ("nobody/statements/2020-01", 404, "no account nobody"),
+        ("acme/statements", 404, "no such path"),
+    ] {
+        let path = format!("/admin/v1/accounts/{path}");
+        let answer = world.admin(Method::GET, &path, None).await;
+        let text = answer.json()["error"]["message"].to_string();
+        assert_eq!(answer.status, status, "{path}: {text}");
+        assert!(text.contains(says), "{path}: {text}");
+    }
+    let args = [
+        "statement",
+        "acme",
+        "--month",
+        "2020-01",
+        "--output",
+        "x.txt",
+    ];
+    let errors = complained(&tollgate(&world, &args, "").await, 64);
+    assert!(errors.contains("ends in none of"), "{errors}");
+}
+
+/// Moves all that an account's journal has to this earlier time, as if it had been booked then.
+async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
+    let journal = format!("tg:{{{account}}}:j");
+    let lines: Vec<(String, BTreeMap<String, String>)> =
+        redis.ask(&["XRANGE", &journal, "-", "+"]).await.unwrap();
+    let _: i64 = redis.ask(&["DEL", &journal]).await.unwrap();
+    for (number, (_, mut fields)) in lines.into_iter().enumerate() {
+        let at: u64 = fields["at"].parse().unwrap();
+        fields.insert("at".into(), (at - by_ms).to_string());
+        let id = format!("{}-{number}", at - by_ms);
+        let mut command = vec!["XADD", &journal, &id];
+        command.extend(
+            fields
+                .iter()
+                .flat_map(|(name, value)| [name.as_str(), value]),
+        );
+        let _: String = redis.ask(&command).await.unwrap();
+        if let Some(call) = fields.get("number") {
+            let receipt = format!("tg:{{{account}}}:r:{call}");
+            let _: String = redis.ask(&["SET", &receipt, &id]).await.unwrap();
+        }
+    }
+}
+
+async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
+    let file = file.to_str().unwrap();
+    let args = ["statement", "acme", "--month", month, "--verify", file];
+    said(&tollgate(world, &args, "").await, code)
+}
+
+/// Whatever comes later; and where names or the books have changed, it is said which.
+#[tokio::test]
+async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
+    const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
+    let redis = RedisServer::start().await;
+    let world = Setup::default()
+        .ledger(&redis.url())
+        .edit("[tariff]", SELLER)
+        .start()
+        .await;
+    let key = world.key().await;
+    busy(&world, &key).await;
+    date_back(&redis, "acme", FORTY_DAYS_MS).await;
+    let lines: Vec<(String, BTreeMap<String, String>)> = redis
+        .ask(&["XRANGE", "tg:{acme}:j", "-", "+"])
+        .await
+        .unwrap();
+    let months: Vec<String> = lines
+        .iter()
+        .map(|(_, fields)| {
+            let days = fields["at"].parse::<i64>().unwrap() / 86_400_000;
+            let (year, month, _) = tollgate_layers::calendar::date_of_day(days);
+            format!("{year:04}-{month:02}")
+        })
+        .collect();
+    let month = months.last().unwrap();
+    if months.iter().any(|other| other != month) {
+        return; // A month ended between two of them.
+    }
+
+    let told = statement(&world, month).await;
+    adds_up(&told);
+    assert_eq!(told["closed"], true, "{told}");
+    assert_eq!(told["payments"]["rub"], "1000.00");
+    let mut kept = Vec::new();
+    for format in ["json", "csv", "html"] {
+        let file = world.dir.path().join(format!("kept.{format}"));
+        let made = ask(&world, month, format).await.body;
+        std::fs::write(&file, &made).unwrap();
+        kept.push((format, file, made));
+    }
+    // Later calls, payments and corrections are other months'.
+    busy_again(&world, &key).await;
+    for (format, file, made) in &kept {
+        assert_eq!(ask(&world, month, format).await.body, *made);
+        let told = verify(&world, month, file, 0).await;
+        assert!(told.starts_with("ok: acme-"), "{told}");
+    }
+    said(&tollgate(&world, &["audit"], "").await, 0);
+
+    // A file that somebody has written in.
+    let (_, csv, made) = &kept[1];
+    let text = String::from_utf8(made.to_vec()).unwrap();
+    std::fs::write(
+        csv,
+        text.replace(
+            "payments,,,,,,1000.000000,1000.00,",
+            "payments,,,,,,1000.000000,9.00,",
+        ),
+    )
+    .unwrap();
+    let told = verify(&world, month, csv, 1).await;
+    assert!(
+        told.contains("names the sha256 that the books have")
+            && told.contains(
+                "- payments,,,,,,1000.000000,9.00,\n+ payments,,,,,,1000.000000,1000.00,\n"
+            ),
+        "{told}"
+    );
+    std::fs::write(csv, made).unwrap();
+
+    // Another name of the customer.
+    let renamed = json!({ "name": "ООО «Акме»" });
+    let answer = world
+        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(renamed))
+        .await;
+    assert!(answer.status.is_success(), "{answer:?}");
+    let (_, json, _) = &kept[0];
+    let told = verify(&world, month, json, 1).await;
+    assert!(
+        told.contains("- /name: \"acme\"\n") && told.contains("+ /name: \"ООО «Акме»\"\n"),
+        "{told}"
+    );
+    let told = verify(&world, month, csv, 1).await;
+    assert!(told.contains("+ about,name,,,,,,,ООО «Акме»"), "{told}");
+
+    // And a line that somebody took out of the journal.
+    let (line, _) = lines
+        .iter()
+        .find(|(_, fields)| fields["kind"] == "call")
+        .unwrap();
+    let _: i64 = redis.ask(&["XDEL", "tg:{acme}:j", line]).await.unwrap();
+    let answer = ask(&world, month, "json").await;
+    assert_eq!(
+        answer.status, 409,
+        "a journal that is not whole: {answer:?}"
+    );
+
+    // What still changes is not verified.
+    let open = said(
+        &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
+        0,
+    );
+    let today = month_of(open.lines().last().unwrap());
+    let args = [
+        "statement",
+        "acme",
+        "--month",
+        &today,
+        "--verify",
+        csv.to_str().unwrap(),
+    ];
+    complained(&tollgate(&world, &args, "").await, 64);
+}
+
+async fn busy_again(world: &World, key: &Key) {
+    for op in BOTH {
+        op.call(world, key, &op.body("Привет")).await;
+    }
+    correct(world, "c-2", "7").await;
+    world.settled(key).await;
+}
