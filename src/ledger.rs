@@ -1,6 +1,12 @@
 //! The ledger that the config names, behind one type.
 
-use std::{error::Error, fmt, future::ready, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tollgate_ledger::{
@@ -19,7 +25,7 @@ use tollgate_ledger::{
         Backlog, Outbox, OutboxSettings,
         sqlite::{LogError, SqliteLog},
     },
-    redis::{RedisLedger, RedisSettings, Watch},
+    redis::{LeaseSettings, RedisLedger, RedisSettings, Watch},
     settle::Event,
     sqlite::{OpenError, SqliteLedger},
 };
@@ -67,7 +73,11 @@ impl AnyLedger {
                 let opened = patiently(LOADING_WAIT, "ledger.url", || {
                     RedisLedger::connect(url, RedisSettings::default())
                 });
-                let ledger = opened.await.map_err(OpenLedgerError::Redis)?;
+                let mut ledger = opened.await.map_err(OpenLedgerError::Redis)?;
+                if !config.lease_max.is_zero() {
+                    let owner = path.display().to_string();
+                    ledger = ledger.with_leases(LeaseSettings::new(config.lease_max, owner));
+                }
                 for warning in ledger
                     .check_server()
                     .await
@@ -128,6 +138,23 @@ impl AnyLedger {
         match self {
             Self::Memory(_) | Self::Sqlite(_) => None,
             Self::Redis(outbox) => Some(outbox.backlog()),
+        }
+    }
+
+    /// Looks after what this gateway holds by itself. Does not end.
+    pub async fn tend_leases(&self) {
+        match self {
+            Self::Memory(_) | Self::Sqlite(_) => pending().await,
+            Self::Redis(outbox) => outbox.ledger().tend_leases().await,
+        }
+    }
+
+    /// Gives back what no call holds; nothing is held by this gateway itself from here on.
+    pub async fn give_back(&self) {
+        if let Self::Redis(outbox) = self
+            && !outbox.ledger().give_back().await
+        {
+            tracing::warn!("some leases could not be given back: they end when their time is over");
         }
     }
 
@@ -483,6 +510,7 @@ mod tests {
                 calls_max: 1,
                 age_max: Duration::from_secs(1),
             },
+            lease_max: Duration::ZERO,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What `[ledger]` means.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use tollgate_layers::{redis_conn::RedisUrl, reserve::HoldMode};
 
@@ -10,6 +10,9 @@ use super::{
     raw::RawLedger,
     secret::{Env, referred},
 };
+
+/// The longest time that an operator's command may wait for leases.
+const LEASE_MS_MAX: u64 = 10_000;
 
 impl Check<'_> {
     pub(super) fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
@@ -51,6 +54,7 @@ impl Check<'_> {
             3600,
             1,
         );
+        let lease_ms_max = self.whole(raw.lease_ms_max, "ledger.lease_ms_max", 0, 0..=LEASE_MS_MAX);
         Some(LedgerConfig {
             url: url?,
             hold: hold?,
@@ -63,6 +67,7 @@ impl Check<'_> {
                 calls_max: outbox_calls_max?,
                 age_max: outbox_age_max?,
             },
+            lease_max: Duration::from_millis(lease_ms_max?),
         })
     }
 }

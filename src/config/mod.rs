@@ -201,6 +201,8 @@ pub struct LedgerConfig {
     pub open_wait: Duration,
     /// Where a gateway keeps what it has still to tell a ledger on another machine.
     pub outbox: OutboxConfig,
+    /// For how long a gateway may hold money by itself after it told the ledger last; zero: never.
+    pub lease_max: Duration,
 }
 
 /// What begins with `outbox` in `[ledger]`. A ledger on this machine needs none.

@@ -151,6 +151,8 @@ pub(super) struct RawLedger {
     pub(super) outbox_calls_max: Option<u64>,
     /// When one has waited for longer, the node is not ready; 3600.
     pub(super) outbox_age_max_seconds: Option<u64>,
+    /// With Redis: for how long a gateway may hold money by itself after it told Redis last, in ms; 0: never; 0.
+    pub(super) lease_ms_max: Option<u64>,
 }
 
 /// `[limits]`

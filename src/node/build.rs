@@ -162,6 +162,15 @@ impl Gateway {
         }
         settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
         loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
+        let leases = store.clone();
+        loops.spawn(async move {
+            while catch_round("the look after leases", leases.tend_leases())
+                .await
+                .is_none()
+            {
+                tokio::time::sleep(RECOVER_AGAIN).await;
+            }
+        });
         let earlier = store.clone();
         loops.spawn(async move {
             // What it has ended by then is not left any more.

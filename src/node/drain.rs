@@ -51,6 +51,7 @@ impl Gateway {
             self.settler.shutdown().await;
         }
         self.feed.shutdown().await;
+        self.store.give_back().await;
         self.loops.shutdown().await;
         let kept = self.store.close().await;
         if let Some(exporter) = self.exporter {

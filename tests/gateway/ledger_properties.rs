@@ -403,6 +403,7 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
                 held: micro(100),
                 cost: *cost,
                 fresh: *fresh,
+                lease: None,
                 item: item(cost.micro()),
             };
             Outcome::Settled(ledger.settle(&settlement).await.map_err(failed)?)

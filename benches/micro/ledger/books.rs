@@ -326,6 +326,7 @@ impl Books {
             held: HELD,
             cost: COST,
             fresh: true,
+            lease: None,
             item: Item {
                 usage: Usage {
                     input: 31,

@@ -108,6 +108,7 @@ fn settlement(hold: &Hold, cost: MicroRub) -> Settlement {
         held: hold.want,
         cost,
         fresh: true,
+        lease: None,
         item: Item::new("a call", "us", End::Finished),
     }
 }

@@ -46,6 +46,7 @@
 //!     held: reserved.held,
 //!     cost: "1.25".parse()?,
 //!     fresh: true,
+//!     lease: None,
 //!     item: Item::new("a call", "us", End::Finished),
 //! };
 //! let settled = ledger.settle(&settlement).await?;

@@ -90,6 +90,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
         "ledger.outbox_age_max_seconds",
         Restart(|one, other| one.ledger.outbox.age_max != other.ledger.outbox.age_max),
     ),
+    (
+        "ledger.lease_ms_max",
+        Restart(|one, other| one.ledger.lease_max != other.ledger.lease_max),
+    ),
     ("limits", Taken),
     ("rate", Taken),
     ("tariff", Taken),

@@ -87,6 +87,47 @@ impl Book {
         settled
     }
 
+    /// Charges a call and ends its hold, and remembers nothing of it: for a book whose repeats another ledger answers.
+    /// Says what could be charged; `None` where the key has no such hold.
+    pub(crate) fn settle_and_forget(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+        cost: MicroRub,
+        now: Millis,
+    ) -> Option<MicroRub> {
+        let account = self.accounts.get_mut(account)?;
+        if account
+            .open
+            .get(&number)
+            .is_some_and(|open| open.key == *key)
+        {
+            let held = account.close(number)?.held;
+            let settled = account.charge(number, key, cost, held, Booked::Held, now);
+            // The other ledger tells it.
+            account.happened.clear();
+            return Some(settled.charged);
+        }
+        // What it held was given back when its time was over.
+        account
+            .forget_expired(number, key)
+            .then_some(MicroRub::ZERO)
+    }
+
+    /// Ends a hold without a charge, and remembers nothing of it. Says whether there was one.
+    pub(crate) fn release_and_forget(
+        &mut self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> bool {
+        let Some(account) = self.accounts.get_mut(account) else {
+            return false;
+        };
+        account.close(number).is_some() || account.forget_expired(number, key)
+    }
+
     /// Ends a hold without a charge; a RESERVE that comes later finds it gone.
     pub fn release(&mut self, number: RequestNumber, account: &AccountId, now: Millis) {
         let Some(account) = self.accounts.get_mut(account) else {
@@ -131,6 +172,11 @@ impl Account {
             key.held = key.held.minus_or_zero(open.held);
         }
         Some(open)
+    }
+
+    fn forget_expired(&mut self, number: RequestNumber, key: &KeyId) -> bool {
+        let known = self.expired.get(&number);
+        known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()
     }
 
     /// Charges what the hold and the free money allow; the rest is loss. The hold itself was

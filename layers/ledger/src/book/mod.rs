@@ -382,6 +382,11 @@ impl Account {
         self.open.contains_key(&number)
     }
 
+    /// Whether the number holds money, or did until its time was over.
+    pub(crate) fn knows(&self, number: RequestNumber) -> bool {
+        self.is_open(number) || self.expired.contains_key(&number)
+    }
+
     /// Whether an entry of this id has been booked.
     #[must_use]
     pub fn has_entry(&self, id: &str) -> bool {

@@ -46,6 +46,17 @@ pub struct Hold {
     pub ttl: Duration,
 }
 
+impl Hold {
+    /// All or nothing of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn whole(&self) -> Self {
+        Self {
+            least: self.want,
+            ..self.clone()
+        }
+    }
+}
+
 /// A hold that stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
@@ -128,6 +139,10 @@ pub struct Settlement {
     /// The first attempt to settle was made so recently that its tombstone would still be there:
     /// a hold that the ledger has never heard of was lost by it, not settled before.
     pub fresh: bool,
+    /// The lease that held the money for it, if one did: where it is settled by another process than the one that
+    /// held it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<RequestNumber>,
     /// What stands on the receipt beside the money.
     pub item: Item,
 }
@@ -321,6 +336,13 @@ pub trait Ledger: Send + Sync + 'static {
     /// # Errors
     /// The ledger is out of reach.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
+
+    /// The lease from which this process holds money for a call, where it does: another process that settles the call
+    /// has to name it. A ledger without leases has none.
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        let _ = (number, key);
+        None
+    }
 
     /// Keeps, on this machine, what running calls would cost should this process die now: the next
     /// process settles them so. A later checkpoint of a number replaces the earlier one; its settling

@@ -51,6 +51,7 @@ fn settlement(number: u128, cost: i64, fresh: bool) -> Settlement {
         held: MicroRub::new(100),
         cost: MicroRub::new(cost),
         fresh,
+        lease: None,
         item: Item {
             usage: Usage {
                 input: 1,

@@ -153,9 +153,18 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     pub(super) fn note(&self, settlement: &Settlement) {
         let state = self.lock();
         if matches!(state.calls.get(&settlement.number), Some(Call::Running)) {
-            let settlement = Arc::new(settlement.clone());
+            let settlement = self.with_lease(settlement);
             self.log.append(CallStep::Checkpoint(settlement));
         }
+    }
+
+    /// With the lease that holds money for the call: the next process would not know.
+    pub(super) fn with_lease(&self, settlement: &Settlement) -> Arc<Settlement> {
+        let lease = || self.ledger.lease_of(settlement.number, &settlement.key);
+        Arc::new(Settlement {
+            lease: settlement.lease.or_else(lease),
+            ..settlement.clone()
+        })
     }
 
     pub(super) fn knows(&self, number: RequestNumber) -> bool {

@@ -328,7 +328,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let inner = &*self.inner;
-        inner.ends(Ending::Settle(Arc::new(settlement.clone())));
+        let settlement = &inner.with_lease(settlement);
+        inner.ends(Ending::Settle(Arc::clone(settlement)));
         let answer = inner.ledger.settle(settlement).await;
         if answer.is_ok() {
             inner.acknowledged(settlement.number);

@@ -59,6 +59,9 @@ impl LedgerAdmin for RedisLedger {
             .ask_durably(&self.0.scripts.change_account, &keys, &args)
             .await?;
         done(&word)?;
+        if suspended == Some(true) {
+            self.leases_have_heard(id).await?;
+        }
         self.account(id).await
     }
 
@@ -109,9 +112,14 @@ impl LedgerAdmin for RedisLedger {
             reason,
             retention_ms(),
         ];
-        let word: String = self
+        let mut word: String = self
             .ask_durably(&self.0.scripts.enter, &keys, &args)
             .await?;
+        if word == "below_held" && self.recall_for_entry(account).await? {
+            word = self
+                .ask_durably(&self.0.scripts.enter, &keys, &args)
+                .await?;
+        }
         done(&word)?;
         self.0.told.note(account);
         self.account(account).await
@@ -151,6 +159,9 @@ impl LedgerAdmin for RedisLedger {
             let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
             if let Some(version) = self.write_key(&known.json, &record, set).await? {
                 self.publish(&record, version).await?;
+                if change.status.is_some() || set.iter().any(Option::is_some) {
+                    self.leases_have_heard(&record.account).await?;
+                }
                 return self.key(id).await;
             }
         }

@@ -356,20 +356,25 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         contract::{Ledger, LedgerAdmin},
-        redis::scripts::usual::Server,
+        redis::{
+            test_server::Server,
+            turn::{Step, Turn, TurnEnd, Word},
+        },
         testing::{
             check_feed,
-            given::{acme, hold, micro, settlement, topup},
+            given::{acme, hold, key, micro, number, settlement, topup},
             open,
         },
     };
 
     #[tokio::test]
     async fn the_ledger_in_redis_tells_what_happens() {
-        let server = Server::start_here().await;
+        let server = Server::start().await;
         check_feed(async || {
             let _: String = server.ask(&["FLUSHALL"]).await;
             server.ledger().await
@@ -380,7 +385,7 @@ mod tests {
     /// The gateway that was answered is gone before the event has its number.
     #[tokio::test]
     async fn what_nobody_gathered_is_found() {
-        let server = Server::start_here().await;
+        let server = Server::start().await;
         let killed = server.ledger().await;
         open(&killed, 100).await;
         killed
@@ -397,9 +402,54 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
+    /// Once, though the turn that charged it is told twice.
+    #[tokio::test]
+    async fn what_a_lease_is_charged_tells_as_much() {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        open(&ledger, 100).await;
+        let levels = Levels::new(&[micro(50)]).unwrap();
+        ledger.set_levels(&acme(), None, levels).await.unwrap();
+        let opens = Turn {
+            lease: number(50),
+            account: acme(),
+            key: key("k1"),
+            step: Step::Open,
+            before: String::new(),
+            this: "first".into(),
+            give: micro(0),
+            more: micro(60),
+            short_of: micro(0),
+            ttl_ms: 60_000,
+            grants_ms: 1_000,
+            ends: Vec::new(),
+        };
+        assert_eq!(ledger.turn(&opens).await.unwrap().word, Word::Done);
+        let settlement = Arc::new(settlement(1, "k1", 60));
+        let charges = Turn {
+            step: Step::GoOn,
+            before: "first".into(),
+            this: "second".into(),
+            more: micro(0),
+            ends: vec![TurnEnd {
+                settlement,
+                cover: micro(50),
+            }],
+            ..opens
+        };
+        for _ in 0..2 {
+            let answer = ledger.turn(&charges).await.unwrap();
+            assert_eq!(answer.ends[0].charged, micro(60));
+        }
+        assert_eq!(ledger.gather().await.unwrap(), 2);
+        let events = ledger.events(0, 10).await.unwrap();
+        let kinds: Vec<_> = events.iter().map(|event| event.what.kind()).collect();
+        assert_eq!(kinds, ["top_up", "balance_low"]);
+    }
+
     #[tokio::test]
     async fn gateways_that_gather_at_once_number_each_event_once() {
-        let server = Server::start_here().await;
+        let server = Server::start().await;
         let ledgers = [
             server.ledger().await,
             server.ledger().await,
@@ -438,7 +488,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_right_is_one_gateways_until_its_time_is_over() {
-        let server = Server::start_here().await;
+        let server = Server::start().await;
         let ledger = server.ledger().await;
         let minute = Duration::from_secs(60);
         assert!(ledger.lease("w", "a", minute).await.unwrap());

@@ -14,6 +14,7 @@
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
 //! tg:{A}:r:<number> STRING  the receipt's place in the journal
 //! tg:{A}:ev         STREAM  what the account tells, written in the step that moves the money
+//! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; what it has is a hold
 //! tg:id:<key>       STRING  the key's account
 //! tg:k:<digest>     HASH    a copy of the key's record, found by digest; what it may hold is decided by tg:{A}
 //! tg:accounts       SET     all accounts
@@ -42,28 +43,44 @@ mod feed;
 mod identity;
 mod journal;
 mod keys;
+mod leases;
 mod names;
 mod scripts;
 mod standing;
+#[cfg(test)]
+mod test_server;
+mod turn;
 mod watch;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-pub use self::{copy::RedisCopy, watch::Watch};
+pub use self::{
+    copy::RedisCopy,
+    leases::{LeaseCounts, LeaseSettings},
+    turn::LeaseView,
+    watch::Watch,
+};
 use self::{
     days::Days,
     identity::KeyCache,
+    leases::Leases,
     names::{account_key, call_keys, hold_keys, receipt_key, text_of},
     scripts::Scripts,
+    turn::{Step, Turn, TurnEnd},
     watch::DataSet,
 };
 use super::contract::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
 };
 use crate::{
+    BoxError,
     account::{AccountId, KeyId},
     ceiling::Ceiling,
     conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
@@ -106,6 +123,7 @@ struct Inner {
     told: feed::Told,
     /// Where the next sweep goes on in `tg:accounts`.
     sweep: tokio::sync::Mutex<u64>,
+    leases: OnceLock<Leases>,
 }
 
 impl RedisLedger {
@@ -151,6 +169,7 @@ impl RedisLedger {
             days: Days::new(),
             told: feed::Told::default(),
             sweep: tokio::sync::Mutex::new(0),
+            leases: OnceLock::new(),
         })))
     }
 
@@ -208,17 +227,9 @@ impl RedisLedger {
     }
 }
 
-impl fmt::Debug for RedisLedger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLedger")
-            .field("conn", &self.0.conn)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Ledger for RedisLedger {
-    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        self.0.data.present()?;
+impl RedisLedger {
+    /// RESERVE, by the ledger itself.
+    async fn reserve_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let keys = call_keys(&hold.account, hold.number);
         let mut buffer = Uuid::encode_buffer();
         let args = (
@@ -254,8 +265,8 @@ impl Ledger for RedisLedger {
         }
     }
 
-    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        self.0.data.present()?;
+    /// SETTLE, by the ledger itself.
+    async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
             number,
             account,
@@ -263,6 +274,7 @@ impl Ledger for RedisLedger {
             held,
             cost,
             fresh,
+            lease: _,
             item,
         } = settlement;
         let mut keys = call_keys(account, *number);
@@ -312,13 +324,94 @@ impl Ledger for RedisLedger {
         })
     }
 
+    /// Settles a call that another process held from its lease, or this one before it was told.
+    async fn settle_from(
+        &self,
+        lease: RequestNumber,
+        settlement: &Settlement,
+    ) -> Result<Settled, LedgerError> {
+        let turn = Turn {
+            lease,
+            account: settlement.account.clone(),
+            key: settlement.key.clone(),
+            step: Step::Tell,
+            before: String::new(),
+            this: String::new(),
+            give: MicroRub::ZERO,
+            more: MicroRub::ZERO,
+            short_of: MicroRub::ZERO,
+            ttl_ms: 0,
+            grants_ms: 0,
+            ends: vec![TurnEnd {
+                settlement: Arc::new(settlement.clone()),
+                cover: settlement.held.min(settlement.cost),
+            }],
+        };
+        let answer = self.turn(&turn).await?;
+        let settled = answer.ends.first().copied();
+        settled.ok_or_else(|| RedisFault::Unexpected("no answer to an end".into()).into())
+    }
+}
+
+impl fmt::Debug for RedisLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLedger")
+            .field("conn", &self.0.conn)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ledger for RedisLedger {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        self.0.data.present()?;
+        let Some(leases) = self.leases() else {
+            return self.reserve_in_ledger(hold).await;
+        };
+        if let Some(answer) = leases.reserve(hold) {
+            return answer.map_err(LedgerError::Refused);
+        }
+        // All or nothing at first: nobody gets less because the rest is leased.
+        let whole = hold.whole();
+        match self.reserve_in_ledger(&whole).await {
+            Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
+                // Boxed: seldom, and each call would have room for it.
+                Box::pin(self.reserve_after_recall(leases, hold)).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        self.0.data.present()?;
+        if let Some(told) = self.leases().and_then(|leases| leases.settle(settlement)) {
+            return match told.await {
+                Ok(Ok(settled)) => Ok(settled),
+                Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
+                // The task is gone: another process settles it.
+                Err(_) => Err(LedgerError::Unavailable(
+                    "leases are looked after no more".into(),
+                )),
+            };
+        }
+        match settlement.lease {
+            Some(lease) => Box::pin(self.settle_from(lease, settlement)).await,
+            None => self.settle_in_ledger(settlement).await,
+        }
+    }
+
     async fn release(
         &self,
         number: RequestNumber,
         account: &AccountId,
-        _key: &KeyId,
+        key: &KeyId,
     ) -> Result<(), LedgerError> {
         self.0.data.present()?;
+        if self
+            .leases()
+            .is_some_and(|leases| leases.release(number, key))
+        {
+            return Ok(());
+        }
         let keys = call_keys(account, number);
         let _: i64 = self
             .ask(&self.0.scripts.release, &keys, number.to_string())
@@ -333,6 +426,12 @@ impl Ledger for RedisLedger {
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
         self.0.data.present()?;
+        if self
+            .leases()
+            .is_some_and(|leases| leases.extend(number, account, ttl))
+        {
+            return Ok(true);
+        }
         let keys = [account_key(account, ""), account_key(account, ":x")];
         Ok(self
             .ask(
@@ -341,6 +440,10 @@ impl Ledger for RedisLedger {
                 (number.to_string(), ttl_ms(ttl)),
             )
             .await?)
+    }
+
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        self.leases()?.lease_of(number, key)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
@@ -400,6 +503,22 @@ impl Ledger for RedisLedger {
             Some(fault) if !somebody_answered => Err(fault.into()),
             _ => Ok(count),
         }
+    }
+}
+
+/// The turn that should have told of an end was not answered; its other ends have the same cause.
+#[derive(Debug)]
+struct NotTold(Arc<BoxError>);
+
+impl fmt::Display for NotTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for NotTold {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
     }
 }
 

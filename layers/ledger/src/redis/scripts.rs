@@ -37,6 +37,8 @@ macro_rules! scripts {
 scripts! {
     // What a call needs.
     reserve, settle, release, extend, probe, expire, note_day,
+    // What leases need.
+    turn, recall, leases,
     // What an operator needs.
     create_account, change_account, account, enter, set_key, publish_key, keys, receipt, tariff,
     // What an audit and an export need.
@@ -66,6 +68,12 @@ fn prelude_of(script: &str) -> String {
     let others = others.filter(|part| !there.contains(part));
     prelude.extend(others.map(|part| text_of(PARTS, part)));
     prelude
+}
+
+/// A script with all that it comes with.
+#[cfg(test)]
+pub(super) fn whole(conn: &RedisConn, text: &str) -> RedisScript {
+    conn.script(&prelude_of(text), text)
 }
 
 /// The script for its usual case.

@@ -6,8 +6,10 @@ mod running;
 mod settler;
 mod task;
 
+#[cfg(any(feature = "outbox", feature = "redis"))]
+pub(crate) use self::ending::cause_of;
 #[cfg(feature = "outbox")]
-pub(crate) use self::ending::{FRESH, cause_of, jittered};
+pub(crate) use self::ending::{FRESH, jittered};
 pub use self::{
     ending::Ending,
     running::{Cut, Granted, RunningEntry},

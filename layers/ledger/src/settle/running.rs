@@ -86,6 +86,7 @@ impl<T: Bill> Granted<T> {
             held,
             cost,
             fresh: true,
+            lease: None,
             item,
         })
     }

@@ -338,6 +338,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         (
             Settlement {
                 fresh: false,
+                lease: None,
                 item: plain,
                 ..settlement(4, "k1", 5)
             },

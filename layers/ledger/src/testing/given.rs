@@ -125,6 +125,7 @@ pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
         held: micro(100),
         cost: micro(cost),
         fresh: true,
+        lease: None,
         item: item(cost),
     }
 }

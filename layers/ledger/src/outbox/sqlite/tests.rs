@@ -40,6 +40,7 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
         held: MicroRub::new(1_000_000),
         cost: MicroRub::new(cost),
         fresh: true,
+        lease: None,
         item: Item {
             model: "модель".into(),
             vendor: "v".into(),

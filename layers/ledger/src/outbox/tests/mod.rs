@@ -54,6 +54,7 @@ fn settlement(index: u128, cost: i64) -> Settlement {
         held: MicroRub::new(100),
         cost: MicroRub::new(cost),
         fresh: true,
+        lease: None,
         item: Item {
             session: Some("s-1".parse().unwrap()),
             ..Item::new("m", "v", End::Finished)

@@ -4,24 +4,18 @@
 //! Both run on a server, which is why `redis-server` has to be installed. Their clock is the test's: a prelude stands
 //! between them and the server.
 
-use std::{
-    cell::Cell,
-    net::TcpListener,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{cell::Cell, time::Duration};
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    conn::{RedisFault, RedisSettings, Value},
+    conn::{RedisFault, Value},
     money::MicroRub,
-    redis::RedisLedger,
+    redis::test_server::Server,
 };
 
 /// Few, so that steps meet.
@@ -227,7 +221,7 @@ fn whenever_a_usual_case_answers_the_whole_script_would_have_done_the_same() {
         .enable_all()
         .build()
         .unwrap();
-    let server = Server::start(&runtime);
+    let server = runtime.block_on(Server::start());
     let both = Both::new(&server.conn);
     let (calls, answered) = (Cell::new([0u32; 2]), Cell::new([0u32; 2]));
     let config = Config {
@@ -570,67 +564,4 @@ fn key_of(account: &str, part: &str) -> String {
 
 fn text(number: u8) -> String {
     format!("00000000-0000-7000-8000-0000000000{number:02x}")
-}
-
-/// A server of the test's own, with nothing on the disk.
-pub(in crate::redis) struct Server {
-    child: Child,
-    conn: RedisConn,
-    url: String,
-    _folder: TempDir,
-}
-
-impl Server {
-    fn start(runtime: &tokio::runtime::Runtime) -> Self {
-        runtime.block_on(Self::start_here())
-    }
-
-    pub(in crate::redis) async fn start_here() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        // Somebody else may take the port before the server has it.
-        for _ in 0..10 {
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
-            let mut child = Command::new("redis-server")
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-                .args(["--save", "", "--appendonly", "no", "--dir"])
-                .arg(folder.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("redis-server is installed");
-            let url = format!("redis://127.0.0.1:{port}");
-            while child.try_wait().unwrap().is_none() {
-                if let Ok(conn) = RedisConn::connect(&url, RedisSettings::default()).await {
-                    return Self {
-                        child,
-                        conn,
-                        url,
-                        _folder: folder,
-                    };
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-        panic!("redis-server does not stay");
-    }
-
-    /// A ledger on a connection of its own.
-    pub(in crate::redis) async fn ledger(&self) -> RedisLedger {
-        let connected = RedisLedger::connect(&self.url, RedisSettings::default()).await;
-        connected.unwrap()
-    }
-
-    pub(in crate::redis) async fn ask<T: crate::conn::Reply>(&self, words: &[&str]) -> T {
-        self.conn.command(words, LIMIT).await.unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

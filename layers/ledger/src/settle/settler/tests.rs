@@ -114,6 +114,7 @@ fn settle(number: RequestNumber) -> Ending {
         held: MicroRub::ZERO,
         cost: MicroRub::ZERO,
         fresh: true,
+        lease: None,
         item,
     }))
 }

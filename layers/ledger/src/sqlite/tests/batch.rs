@@ -74,6 +74,7 @@ fn call(number: u8, on: u8, cost: i64, price: Option<&Arc<Price>>) -> Settlement
         held: MicroRub::new(100),
         cost: MicroRub::new(cost),
         fresh: true,
+        lease: None,
         item: Item {
             price: price.cloned(),
             session: number.is_multiple_of(2).then(|| "s-1".parse().unwrap()),

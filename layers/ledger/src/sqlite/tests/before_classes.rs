@@ -100,6 +100,7 @@ async fn old_receipts_read_as_they_were_and_new_ones_carry_classes() {
         held: MicroRub::new(100),
         cost: MicroRub::new(70),
         fresh: true,
+        lease: None,
         item: item(),
     };
     ledger.settle(&settlement).await.unwrap();

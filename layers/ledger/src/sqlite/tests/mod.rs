@@ -95,6 +95,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
         held: MicroRub::new(100),
         cost: MicroRub::new(cost),
         fresh,
+        lease: None,
         item: Item {
             model: "m".into(),
             vendor: "v".into(),

@@ -1,0 +1,453 @@
+//! Gateways with leases on one server, with their tasks and clocks: what callers and operators see of them.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicBool, AtomicUsize},
+};
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{
+    account::KeyStatus,
+    ceiling::Ceilings,
+    conn::RedisSettings,
+    contract::{Booked, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin},
+    money::MicroRub,
+    redis::test_server::Server,
+    testing::given::{HOUR, acme, correction, hold, key, micro, record, settlement, topup},
+};
+
+const PRICE: i64 = 10;
+
+/// Gateways on one server, each with a connection and a task of its own.
+struct Fleet {
+    server: Server,
+    gateways: Vec<RedisLedger>,
+    tasks: JoinSet<()>,
+}
+
+impl Fleet {
+    /// On an account with so much money and the key k1; a lease is taken with the first call.
+    async fn new(count: usize, money: i64) -> Self {
+        let server = Server::start().await;
+        let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
+        for n in 0..count {
+            let ledger = RedisLedger::connect(&server.url, RedisSettings::default());
+            let settings = LeaseSettings {
+                calls_per_second_min: 0,
+                ..LeaseSettings::new(Duration::from_millis(500), format!("gateway {n}"))
+            };
+            let ledger = ledger.await.unwrap().with_leases(settings);
+            let tended = ledger.clone();
+            tasks.spawn(async move { tended.tend_leases().await });
+            gateways.push(ledger);
+        }
+        let first = &gateways[0];
+        first.create_account(&acme(), "").await.unwrap();
+        first.enter(&acme(), &topup("first", money)).await.unwrap();
+        let record = record(&acme(), "k1", 1);
+        first.create_key(&record, Ceilings::NONE).await.unwrap();
+        Self {
+            server,
+            gateways,
+            tasks,
+        }
+    }
+
+    /// Callers at each gateway, one call after the other each, until each was refused in a row so often. Says how
+    /// many calls were served.
+    async fn serve_all(&self, callers: usize, refusals: usize) -> usize {
+        let mut calling = JoinSet::new();
+        for gateway in &self.gateways {
+            for _ in 0..callers {
+                let gateway = gateway.clone();
+                calling.spawn(async move {
+                    let (mut served, mut refused) = (0, 0);
+                    while refused < refusals {
+                        if call(&gateway).await {
+                            (served, refused) = (served + 1, 0);
+                        } else {
+                            refused += 1;
+                        }
+                    }
+                    served
+                });
+            }
+        }
+        calling.join_all().await.into_iter().sum()
+    }
+
+    fn granted_from_leases(&self) -> u64 {
+        let counts = self.gateways.iter().filter_map(RedisLedger::lease_counts);
+        counts.map(|counts| counts.granted).sum()
+    }
+
+    /// All is given back and adds up; each call that was served has its receipt.
+    async fn is_sound(mut self, served: usize, money: i64) {
+        for gateway in &self.gateways {
+            assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
+        }
+        let first = &self.gateways[0];
+        assert_eq!(first.leases_of(&acme()).await.unwrap(), []);
+        let view = first.account(&acme()).await.unwrap();
+        let charged = i64::try_from(served).unwrap() * PRICE;
+        assert_eq!(view.held_rub, MicroRub::ZERO);
+        assert_eq!(view.balance_rub, micro(money - charged));
+        assert_eq!(view.loss_rub, MicroRub::ZERO);
+        assert_eq!(first.audit().await.unwrap().breaches, Vec::<String>::new());
+        let mut receipts = HashSet::new();
+        let books = first.books(&acme()).await.unwrap();
+        let mut pages = JournalPages::up_to(&books);
+        while let Some(lines) = pages.next(first).await.unwrap() {
+            for line in lines {
+                if let JournalLine::Call(receipt) = line {
+                    assert_eq!(receipt.booked, Booked::Held);
+                    assert!(receipts.insert(receipt.number), "charged twice");
+                }
+            }
+        }
+        assert_eq!(receipts.len(), served);
+        self.tasks.shutdown().await;
+    }
+}
+
+/// A call that costs what is held for it. Whether it was served.
+async fn call(gateway: &RedisLedger) -> bool {
+    let wish = Hold {
+        number: RequestNumber::now_v7(),
+        ttl: HOUR,
+        ..hold(0, "k1", PRICE)
+    };
+    match gateway.reserve(&wish).await {
+        Ok(reserved) => {
+            assert_eq!(reserved.held, micro(PRICE));
+            let end = Settlement {
+                number: wish.number,
+                held: reserved.held,
+                ..settlement(0, "k1", PRICE)
+            };
+            let settled = gateway.settle(&end).await.unwrap();
+            assert_eq!(
+                (settled.charged, settled.loss),
+                (micro(PRICE), MicroRub::ZERO)
+            );
+            true
+        }
+        Err(LedgerError::Refused(_)) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_money_pays_for_is_served_and_nothing_beyond() {
+    for (gateways, calls) in [(1, 10), (3, 10), (2, 3_000), (3, 3_000), (8, 3_000)] {
+        let money = calls * PRICE;
+        let fleet = Fleet::new(gateways, money).await;
+        let served = fleet.serve_all(40, 2).await;
+        assert_eq!(served as i64, calls, "{gateways} gateways");
+        if calls > 1_000 {
+            let granted = fleet.granted_from_leases();
+            assert!(granted > 500, "{granted} of {calls} holds came from leases");
+        }
+        fleet.is_sound(served, money).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parallel_calls_on_money_for_ten_are_ten() {
+    let fleet = Fleet::new(3, 10 * PRICE).await;
+    let mut calling = JoinSet::new();
+    for n in 0..500 {
+        let gateway = fleet.gateways[n % 3].clone();
+        calling.spawn(async move { call(&gateway).await });
+    }
+    let served = calling
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|served| *served)
+        .count();
+    assert_eq!(served, 10);
+    fleet.is_sound(served, 10 * PRICE).await;
+}
+
+/// I12: what an operator has forbidden is forbidden at all gateways once the command is acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_operator_forbade_is_granted_nowhere_once_that_is_acknowledged() {
+    for what in ["suspend", "disable", "ceiling"] {
+        let money = 10_000_000;
+        let fleet = Fleet::new(3, money).await;
+        let (acknowledged, served) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let mut calling = JoinSet::new();
+        for gateway in &fleet.gateways {
+            for _ in 0..8 {
+                let (gateway, acknowledged) = (gateway.clone(), Arc::clone(&acknowledged));
+                let served = Arc::clone(&served);
+                calling.spawn(async move {
+                    loop {
+                        let late = acknowledged.load(Ordering::SeqCst);
+                        if call(&gateway).await {
+                            assert!(!late, "{what}: granted after the acknowledgement");
+                            served.fetch_add(1, Ordering::SeqCst);
+                        } else if late {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
+        while fleet.granted_from_leases() < 500 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let operator = &fleet.gateways[0];
+        let (account, key) = (acme(), key("k1"));
+        match what {
+            "suspend" => {
+                let changed = operator.change_account(&account, None, Some(true));
+                changed.await.unwrap();
+            }
+            "disable" => {
+                let change = KeyChange {
+                    status: Some(KeyStatus::Disabled),
+                    ..KeyChange::default()
+                };
+                operator.change_key(&key, &change).await.unwrap();
+            }
+            _ => {
+                let change = KeyChange {
+                    ceiling: Some(Some(micro(PRICE))),
+                    ..KeyChange::default()
+                };
+                operator.change_key(&key, &change).await.unwrap();
+            }
+        }
+        acknowledged.store(true, Ordering::SeqCst);
+        calling.join_all().await;
+        let served = served.load(Ordering::SeqCst);
+        fleet.is_sound(served, money).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_correction_takes_what_leases_have_and_no_call_holds() {
+    let money = 100_000;
+    let fleet = Fleet::new(2, money).await;
+    for gateway in &fleet.gateways {
+        for _ in 0..200 {
+            assert!(call(gateway).await);
+        }
+    }
+    let left = money - 400 * PRICE;
+    let first = &fleet.gateways[0];
+    assert!(!first.leases_of(&acme()).await.unwrap().is_empty());
+    first
+        .enter(&acme(), &correction("all", -left))
+        .await
+        .unwrap();
+    assert!(!call(first).await);
+    fleet.is_sound(400, money - left).await;
+}
+
+/// A hold that may be less than it wants is not less because the rest is leased.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_less_because_the_rest_is_leased() {
+    let money = 100_000;
+    let fleet = Fleet::new(2, money).await;
+    for gateway in &fleet.gateways {
+        for _ in 0..100 {
+            assert!(call(gateway).await);
+        }
+    }
+    let first = &fleet.gateways[0];
+    assert!(!first.leases_of(&acme()).await.unwrap().is_empty());
+    let left = money - 200 * PRICE;
+    let all = Hold {
+        least: micro(1),
+        ..hold(7, "k1", 2 * money)
+    };
+    let reserved = first.reserve(&all).await.unwrap();
+    assert_eq!(reserved.held, micro(left));
+    first.release(all.number, &acme(), &all.key).await.unwrap();
+    fleet.is_sound(200, money).await;
+}
+
+/// What a dead gateway had leased pays for the calls that it left, and for nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_gateways_calls_are_paid_from_its_lease() {
+    let money = 100_000;
+    let mut fleet = Fleet::new(2, money).await;
+    let dead = fleet.gateways.pop().unwrap();
+    let mut left = Vec::new();
+    while left.len() < 5 {
+        let wish = Hold {
+            number: RequestNumber::now_v7(),
+            ..hold(0, "k1", PRICE)
+        };
+        dead.reserve(&wish).await.unwrap();
+        let end = Settlement {
+            number: wish.number,
+            held: micro(PRICE),
+            lease: dead.lease_of(wish.number, &wish.key),
+            // The next process comes late.
+            fresh: false,
+            ..settlement(0, "k1", PRICE)
+        };
+        if end.lease.is_some() {
+            left.push(end);
+        } else {
+            dead.settle(&end).await.unwrap();
+        }
+    }
+    fleet.tasks.abort_all();
+    drop(dead);
+    let other = RedisLedger::connect(&fleet.server.url, RedisSettings::default());
+    let other = other.await.unwrap();
+    // All else is held by somebody.
+    let rest = Hold {
+        least: MicroRub::ZERO,
+        ..hold(7, "k1", money)
+    };
+    other.reserve(&rest).await.unwrap();
+    for end in &left {
+        let settled = other.settle(end).await.unwrap();
+        assert_eq!(
+            (settled.booked, settled.charged),
+            (Booked::Held, micro(PRICE))
+        );
+        let again = other.settle(end).await.unwrap();
+        assert!(again.repeated);
+    }
+    assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+/// A machine that was copied while it ran: the one that is heard first goes on, the other one grants nothing more.
+#[tokio::test]
+async fn a_second_owner_of_a_lease_is_fenced() {
+    use super::lease::{Lease, Size};
+    let fleet = Fleet::new(1, 100_000).await;
+    let ledger = &fleet.gateways[0];
+    let size = |free| Size {
+        free: micro(free),
+        short_of: MicroRub::ZERO,
+    };
+    let mut lease = Lease::new(&acme(), &key("k1"), 500);
+    let open = lease.turn(size(100), Now::default());
+    lease.answered(&open, &ledger.turn(&open).await.unwrap());
+    // The copy tells its next turn, which the lease's first owner has never heard of.
+    let copied = super::super::turn::Turn {
+        step: super::super::turn::Step::GoOn,
+        before: open.this.clone(),
+        this: "copy".into(),
+        more: MicroRub::ZERO,
+        ..open
+    };
+    ledger.turn(&copied).await.unwrap();
+    let wish = hold(1, "k1", 60);
+    lease.reserve(&wish, Now::default()).unwrap().unwrap();
+    let turn = lease.turn(size(100), Now::default());
+    lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
+    assert!(lease.is_lost());
+    assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
+    // What it had granted is paid from the lease.
+    let mut told = lease
+        .settle(&settlement(1, "k1", 60), Now::default())
+        .unwrap();
+    let turn = lease.turn(size(100), Now::default());
+    lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
+    let settled = told.try_recv().unwrap().unwrap();
+    assert_eq!((settled.booked, settled.charged), (Booked::Held, micro(60)));
+    lease.close_if_done();
+    assert!(lease.is_closed());
+    let stored = ledger.leases_of(&acme()).await.unwrap();
+    assert_eq!(stored[0].held_rub, micro(40));
+}
+
+/// Nothing is granted when either of the gateway's clocks says that it is too late.
+#[tokio::test]
+async fn a_lease_grants_nothing_after_its_time() {
+    use super::lease::{Lease, Size};
+    let fleet = Fleet::new(1, 100_000).await;
+    let size = Size {
+        free: micro(100),
+        short_of: MicroRub::ZERO,
+    };
+    let at = |steady, wall| Now { steady, wall };
+    let mut lease = Lease::new(&acme(), &key("k1"), 500);
+    let open = lease.turn(size, at(1_000, 77_000));
+    lease.answered(&open, &fleet.gateways[0].turn(&open).await.unwrap());
+    for (n, (now, granted)) in (1..).zip([
+        (at(1_499, 77_499), true),
+        (at(1_500, 77_100), false),
+        // The machine slept.
+        (at(1_100, 77_500), false),
+        // The clock was set back.
+        (at(1_400, 7), true),
+    ]) {
+        assert_eq!(
+            lease.reserve(&hold(n, "k1", 1), now).is_some(),
+            granted,
+            "{now:?}"
+        );
+    }
+}
+
+/// How much work of the server a call is, beside one without a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_keys_calls_cost_the_server_less() {
+    const CALLERS: u64 = 64;
+    const CALLS_EACH: u64 = 200;
+    let calls = CALLERS * CALLS_EACH;
+    let money = 100_000_000;
+    let fleet = Fleet::new(1, money).await;
+    let without = RedisLedger::connect(&fleet.server.url, RedisSettings::default());
+    let mut costs = Vec::new();
+    for gateway in [without.await.unwrap(), fleet.gateways[0].clone()] {
+        let _: String = fleet.server.ask(&["CONFIG", "RESETSTAT"]).await;
+        let began = Instant::now();
+        let mut calling = JoinSet::new();
+        for _ in 0..CALLERS {
+            let gateway = gateway.clone();
+            calling.spawn(async move {
+                for _ in 0..CALLS_EACH {
+                    assert!(call(&gateway).await);
+                }
+            });
+        }
+        calling.join_all().await;
+        let stats: String = fleet.server.ask(&["INFO", "commandstats"]).await;
+        let (commands, script_us) = cost(&stats);
+        println!(
+            "{commands} commands, {script_us} µs of scripts, {:?} for {calls} calls: {:?}",
+            began.elapsed(),
+            gateway.lease_counts()
+        );
+        costs.push((commands, script_us));
+    }
+    let [(commands_without, us_without), (commands, us)] = costs[..] else {
+        panic!("{costs:?}")
+    };
+    assert!(4 * commands < commands_without, "{costs:?}");
+    assert!(us < us_without, "{costs:?}");
+    let served = usize::try_from(2 * calls).unwrap();
+    fleet.is_sound(served, money).await;
+}
+
+/// Commands that the server executed, those of scripts among them, and the time that scripts took, in µs.
+fn cost(stats: &str) -> (u64, u64) {
+    let (mut commands, mut script_us) = (0, 0);
+    for line in stats.lines() {
+        let Some((name, fields)) = line.split_once(":calls=") else {
+            continue;
+        };
+        let (calls, rest) = fields.split_once(",usec=").unwrap();
+        commands += calls.parse::<u64>().unwrap();
+        if name.contains("eval") {
+            script_us += rest.split(',').next().unwrap().parse::<u64>().unwrap();
+        }
+    }
+    (commands, script_us)
+}

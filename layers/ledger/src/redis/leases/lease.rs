@@ -1,0 +1,420 @@
+//! A lease as its gateway has it: pure, times in, turns out.
+//!
+//! What it grants is decided by a [`Book`] of one account and one key, whose balance is what the lease has and nobody
+//! was charged for. So that the ledger never has less in the lease than this book grants from: what is given back leaves
+//! the book before the ledger is told, what is got more comes into it when the ledger has answered.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::super::turn::{Step, Turn, TurnAnswer, TurnEnd, Word};
+use crate::{
+    BoxError,
+    account::{AccountId, KeyId},
+    book::{Account, Book, KeyBook, Millis},
+    ceiling::Ceilings,
+    contract::{Hold, Refusal, Reserved, Settled, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// Ends that are told in one turn.
+pub(super) const ENDS_MAX: usize = 256;
+
+/// What a gateway's clocks say, in ms: one that never goes back, and the one of the calendar, which goes on while a
+/// machine sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Now {
+    pub(super) steady: Millis,
+    pub(super) wall: Millis,
+}
+
+/// What the ledger said of an end, or why it was not heard.
+pub(super) type Told = Result<Settled, Arc<BoxError>>;
+
+/// How large a lease is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Beside what running calls hold.
+    pub(super) free: MicroRub,
+    /// With less than this free in the ledger nobody gets more.
+    pub(super) short_of: MicroRub,
+}
+
+/// One that is to be given back as its calls end.
+pub(super) const NOTHING: Size = Size {
+    free: MicroRub::ZERO,
+    short_of: MicroRub::ZERO,
+};
+
+pub(super) struct Lease {
+    number: RequestNumber,
+    account: AccountId,
+    key: KeyId,
+    book: Book,
+    /// What the ledger has in it, as far as it has answered.
+    ledger_has: MicroRub,
+    word: String,
+    state: State,
+    /// Ends that the ledger has not acknowledged, and those of them that are in no turn yet.
+    ends: HashMap<RequestNumber, End>,
+    queue: VecDeque<RequestNumber>,
+    /// A turn whose answer has not been heard, and when it was made.
+    under_way: Option<(Turn, Now)>,
+    /// The longest time that any of its holds has asked for.
+    ttl: Duration,
+    /// How long after a turn something may be granted.
+    grants_ms: u64,
+    grants_until: Option<Now>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The ledger has not said yes.
+    Opening,
+    Open,
+    /// It is another's, or none's: nothing is granted, and its ends are told.
+    Lost,
+    /// Given back, or never got.
+    Closed,
+}
+
+struct End {
+    settlement: Arc<Settlement>,
+    cover: MicroRub,
+    heard: Vec<oneshot::Sender<Told>>,
+}
+
+impl Lease {
+    /// One that has nothing until the ledger has answered its first turn.
+    pub(super) fn new(account: &AccountId, key: &KeyId, grants_ms: u64) -> Self {
+        let mut book = Book::default();
+        let nothing = (MicroRub::ZERO, MicroRub::ZERO);
+        let mut of_account = Account::restored(false, nothing.0, nothing.1, HashMap::new());
+        of_account.restore_key(key.clone(), KeyBook::default());
+        of_account.set_key(key, Ceilings::NONE, true);
+        book.restore(account, of_account);
+        Self {
+            number: RequestNumber::now_v7(),
+            account: account.clone(),
+            key: key.clone(),
+            book,
+            ledger_has: MicroRub::ZERO,
+            word: String::new(),
+            state: State::Opening,
+            ends: HashMap::new(),
+            queue: VecDeque::new(),
+            under_way: None,
+            ttl: Duration::ZERO,
+            grants_ms,
+            grants_until: None,
+        }
+    }
+
+    pub(super) const fn number(&self) -> RequestNumber {
+        self.number
+    }
+
+    /// Holds money for a call, where the lease has all that it wants. `None`: the ledger is to be asked.
+    pub(super) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
+        if self.ends.contains_key(&hold.number) {
+            return Some(Err(Refusal::Gone));
+        }
+        let has = self.may_grant(now) && hold.least <= hold.want && hold.want <= self.free();
+        if !has && !self.of_account().knows(hold.number) {
+            return None;
+        }
+        self.ttl = self.ttl.max(hold.ttl);
+        Some(self.book.reserve(hold, now.steady))
+    }
+
+    /// Ends a call with a charge. Says what the ledger says, once it does; `None` where the call is not the lease's.
+    pub(super) fn settle(
+        &mut self,
+        settlement: &Settlement,
+        now: Now,
+    ) -> Option<oneshot::Receiver<Told>> {
+        let number = settlement.number;
+        let (heard, hears) = oneshot::channel();
+        if let Some(end) = self.ends.get_mut(&number) {
+            // Told before, and not answered.
+            Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
+            end.heard.retain(|heard| !heard.is_closed());
+            end.heard.push(heard);
+            return Some(hears);
+        }
+        let cover = self.book.settle_and_forget(
+            number,
+            &self.account,
+            &settlement.key,
+            settlement.cost,
+            now.steady,
+        )?;
+        let end = End {
+            settlement: Arc::new(settlement.clone()),
+            cover,
+            heard: vec![heard],
+        };
+        self.ends.insert(number, end);
+        self.queue.push_back(number);
+        Some(hears)
+    }
+
+    /// Ends a call without a charge: the ledger never heard of it. Says whether it was the lease's.
+    pub(super) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
+        // One that was charged stays charged.
+        self.ends.contains_key(&number) || self.book.release_and_forget(number, &self.account, key)
+    }
+
+    pub(super) fn extend(&mut self, number: RequestNumber, ttl: Duration, now: Now) -> bool {
+        self.ttl = self.ttl.max(ttl);
+        self.book.extend(number, &self.account, ttl, now.steady)
+    }
+
+    /// Whether a call that has not ended, or whose end has not been acknowledged, is the lease's.
+    pub(super) fn knows(&self, number: RequestNumber) -> bool {
+        self.ends.contains_key(&number) || self.of_account().knows(number)
+    }
+
+    /// What may be granted from it if anything may.
+    pub(super) fn free(&self) -> MicroRub {
+        let account = self.of_account();
+        account.balance.minus_or_zero(account.held)
+    }
+
+    pub(super) fn ends_waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) const fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    pub(super) const fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost)
+    }
+
+    /// Whether no call holds anything of it, and none has ended that the ledger has not heard of.
+    pub(super) fn is_idle(&self) -> bool {
+        self.of_account().holds_open() == 0 && self.ends.is_empty()
+    }
+
+    /// Whether a turn was made whose answer has not been heard.
+    pub(super) const fn has_turn_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// For how long the ledger keeps it without a turn.
+    pub(super) const fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    fn may_grant(&self, now: Now) -> bool {
+        self.state == State::Open
+            && self
+                .grants_until
+                .is_some_and(|until| now.steady < until.steady && now.wall < until.wall)
+    }
+
+    /// What the ledger is to be told next; the same again as long as it has not answered.
+    pub(super) fn turn(&mut self, size: Size, now: Now) -> Turn {
+        if let Some((turn, _)) = &mut self.under_way {
+            // What a turn tells first it tells again, save how old its ends are.
+            for end in &mut turn.ends {
+                if let Some(known) = self.ends.get(&end.settlement.number) {
+                    end.settlement = Arc::clone(&known.settlement);
+                }
+            }
+            return turn.clone();
+        }
+        // Holds whose owners forgot them.
+        self.book.expire(usize::MAX, now.steady);
+        let count = self.queue.len().min(ENDS_MAX);
+        let ends = self.queue.drain(..count).filter_map(|number| {
+            let end = self.ends.get(&number)?;
+            Some(TurnEnd {
+                settlement: Arc::clone(&end.settlement),
+                cover: end.cover,
+            })
+        });
+        let ends: Vec<TurnEnd> = ends.collect();
+        let mut turn = Turn {
+            lease: self.number,
+            account: self.account.clone(),
+            key: self.key.clone(),
+            step: Step::Tell,
+            before: self.word.clone(),
+            this: Uuid::now_v7().simple().to_string(),
+            give: MicroRub::ZERO,
+            more: MicroRub::ZERO,
+            short_of: size.short_of,
+            ttl_ms: super::super::ttl_ms(self.ttl).max(self.grants_ms),
+            grants_ms: 0,
+            ends,
+        };
+        match self.state {
+            State::Opening => {
+                turn.step = Step::Open;
+                turn.more = size.free;
+                turn.grants_ms = self.grants_ms;
+            }
+            State::Open => self.resize(&mut turn, size),
+            State::Lost | State::Closed => {}
+        }
+        self.under_way = Some((turn.clone(), now));
+        turn
+    }
+
+    fn resize(&mut self, turn: &mut Turn, size: Size) {
+        let free = self.free();
+        if size == NOTHING {
+            self.grants_until = None;
+        }
+        if size == NOTHING && self.of_account().holds_open() == 0 && self.queue.is_empty() {
+            turn.step = Step::Close;
+            self.take_out(free);
+            return;
+        }
+        turn.step = Step::GoOn;
+        if size.free < free {
+            turn.give = free.minus_or_zero(size.free);
+            self.take_out(turn.give);
+        } else {
+            turn.more = size.free.minus_or_zero(free);
+        }
+        if size != NOTHING {
+            turn.grants_ms = self.grants_ms;
+        }
+    }
+
+    /// What is given back is granted to nobody from here on, whether the ledger has heard of it or not.
+    fn take_out(&mut self, amount: MicroRub) {
+        let account = self.of_account_mut();
+        account.balance = account.balance.minus_or_zero(amount);
+    }
+
+    /// The ledger has answered a turn. Of one that was answered before nothing is learnt.
+    pub(super) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) {
+        let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
+        let Some((turn, made)) = self.under_way.take_if(same) else {
+            return;
+        };
+        let mut covers = MicroRub::ZERO;
+        for (end, settled) in turn.ends.iter().zip(&answer.ends) {
+            covers = covers.plus_or_max(end.cover);
+            let known = self.ends.remove(&end.settlement.number);
+            for heard in known.into_iter().flat_map(|known| known.heard) {
+                // Whoever asked may have gone.
+                let _ = heard.send(Ok(*settled));
+            }
+        }
+        if turn.step == Step::Tell {
+            return self.close_if_done();
+        }
+        match answer.word {
+            Word::Fenced | Word::Gone => self.lose(),
+            Word::Short | Word::Refused
+                if turn.step == Step::Open && answer.left == MicroRub::ZERO =>
+            {
+                self.state = State::Closed;
+            }
+            Word::Done | Word::Refused | Word::Short => self.resized(&turn, made, answer, covers),
+        }
+    }
+
+    fn resized(&mut self, turn: &Turn, made: Now, answer: &TurnAnswer, covers: MicroRub) {
+        self.word.clone_from(&turn.this);
+        let after_ends = self.ledger_has.minus_or_zero(covers);
+        let expected = if turn.step == Step::Close {
+            MicroRub::ZERO
+        } else {
+            after_ends.minus_or_zero(turn.give)
+        };
+        let gained = answer.left.minus_or_zero(expected);
+        self.ledger_has = answer.left;
+        if answer.left < expected || gained > turn.more {
+            // It has lost what it had acknowledged.
+            return self.lose();
+        }
+        let account = self.of_account_mut();
+        account.balance = account.balance.plus_or_max(gained);
+        self.state = if turn.step == Step::Close {
+            State::Closed
+        } else {
+            State::Open
+        };
+        self.grants_until = match answer.word {
+            Word::Done if turn.grants_ms > 0 => Some(Now {
+                steady: made.steady.saturating_add(turn.grants_ms),
+                wall: made.wall.saturating_add(turn.grants_ms),
+            }),
+            _ => None,
+        };
+    }
+
+    /// Nobody knows whether the turn under way was done: it is told again.
+    pub(super) fn unanswered(&mut self, cause: BoxError) {
+        let cause = Arc::new(cause);
+        let Some((turn, _)) = &self.under_way else {
+            return;
+        };
+        for end in &turn.ends {
+            if let Some(known) = self.ends.get_mut(&end.settlement.number) {
+                for heard in known.heard.drain(..) {
+                    let _ = heard.send(Err(Arc::clone(&cause)));
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self) {
+        self.state = State::Lost;
+        self.grants_until = None;
+        let account = self.of_account_mut();
+        account.balance = account.held;
+        self.close_if_done();
+    }
+
+    /// One that is lost ends with its last call.
+    pub(super) fn close_if_done(&mut self) {
+        let lost = self.state == State::Lost && self.under_way.is_none();
+        if lost && self.of_account().holds_open() == 0 && self.ends.is_empty() {
+            self.state = State::Closed;
+        }
+    }
+
+    /// What the ledger must have in the lease at least; and exactly, where its last turn was answered.
+    #[cfg(test)]
+    pub(super) fn must_be_there(&self) -> (i64, Option<i64>) {
+        let ends = self.ends.values();
+        let covers: i64 = ends.map(|end| end.cover.micro()).sum();
+        let told: i64 = self.under_way.as_ref().map_or(0, |(turn, _)| {
+            turn.ends.iter().map(|end| end.cover.micro()).sum()
+        });
+        let has = self.of_account().balance.micro() + covers;
+        let exact = self.under_way.is_none() && self.state == State::Open;
+        (has - told, exact.then_some(has))
+    }
+
+    fn of_account(&self) -> &Account {
+        self.book
+            .account(&self.account)
+            .expect("the book was made with its account")
+    }
+
+    fn of_account_mut(&mut self) -> &mut Account {
+        self.book
+            .account_mut(&self.account)
+            .expect("the book was made with its account")
+    }
+}

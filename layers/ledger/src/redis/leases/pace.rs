@@ -1,0 +1,104 @@
+//! How fast a key spends: what a lease is sized by.
+
+use super::lease::Size;
+use crate::{book::Millis, money::MicroRub};
+
+/// What is counted together. A lease covers what comes in about so long.
+const WINDOW_MS: Millis = 200;
+/// Of the largest holds, a lease has room for so many at least.
+const HOLDS_MIN: i64 = 8;
+/// Of the largest holds, the ledger has so many free beside a lease.
+const HOLDS_BESIDE: i64 = 32;
+
+/// The calls of a key in this window and in the one before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    window: u64,
+    now: Window,
+    before: Window,
+    last_call: Millis,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    calls: u64,
+    wanted: MicroRub,
+    largest: MicroRub,
+}
+
+impl Pace {
+    pub(super) fn note(&mut self, want: MicroRub, now: Millis) {
+        self.roll(now);
+        self.now.calls += 1;
+        self.now.wanted = self.now.wanted.plus_or_max(want);
+        self.now.largest = self.now.largest.max(want);
+        self.last_call = now;
+    }
+
+    /// Calls a second, by the fuller window.
+    pub(super) fn calls_per_second(&mut self, now: Millis) -> u64 {
+        self.roll(now);
+        self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
+    }
+
+    /// How long there was no call.
+    pub(super) const fn silent_ms(&self, now: Millis) -> Millis {
+        now.saturating_sub(self.last_call)
+    }
+
+    /// What a lease should have for calls to come.
+    pub(super) fn size(&mut self, now: Millis) -> Size {
+        self.roll(now);
+        let largest = self.now.largest.max(self.before.largest);
+        let wanted = self.now.wanted.max(self.before.wanted);
+        // Something, even where calls cost nothing: a lease without money is none.
+        let floor = times(largest, HOLDS_MIN).max(MicroRub::new(1));
+        Size {
+            free: wanted.max(floor),
+            short_of: times(largest, HOLDS_BESIDE),
+        }
+    }
+
+    fn roll(&mut self, now: Millis) {
+        let window = now / WINDOW_MS;
+        if window == self.window {
+            return;
+        }
+        self.before = if window == self.window + 1 {
+            self.now
+        } else {
+            Window::default()
+        };
+        (self.window, self.now) = (window, Window::default());
+    }
+}
+
+fn times(amount: MicroRub, count: i64) -> MicroRub {
+    MicroRub::new(amount.micro().saturating_mul(count)).min(MicroRub::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_covers_a_window_of_calls_and_some_holds_at_least() {
+        let mut pace = Pace::default();
+        for n in 0..100 {
+            pace.note(MicroRub::new(10), 1_000 + n);
+        }
+        let size = |free, short_of| Size {
+            free: MicroRub::new(free),
+            short_of: MicroRub::new(short_of),
+        };
+        assert_eq!(pace.size(1_100), size(1_000, 320));
+        assert_eq!(pace.calls_per_second(1_199), 500);
+        // The window before counts until it is two windows old.
+        pace.note(MicroRub::new(7), 1_250);
+        assert_eq!(pace.size(1_250), size(1_000, 320));
+        assert_eq!(pace.size(1_400), size(56, 224));
+        assert_eq!(pace.calls_per_second(1_650), 0);
+        assert_eq!(pace.size(1_650), size(1, 0));
+        assert_eq!(pace.silent_ms(1_650), 400);
+    }
+}

@@ -1,0 +1,700 @@
+//! Leases and the scripts by random steps: gateways that grant from leases, turns whose answers are lost, gateways that
+//! die, recalls, operators, a server that falls back. `redis-server` has to be installed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+
+use super::{
+    lease::{Lease, NOTHING, Now, Size, Told},
+    *,
+};
+use crate::{
+    ceiling::Ceilings,
+    conn::RedisSettings,
+    contract::{Booked, Item, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin, Settled},
+    money::MicroRub,
+    number::RequestNumber,
+    redis::{scripts, test_server::Server, turn::Turn},
+    testing::given::{HOUR, acme, correction, hold, key, micro, record, settlement, topup},
+    usage::End,
+};
+
+const GATEWAYS: usize = 3;
+const KEYS: usize = 2;
+const MONEY: i64 = 5_000;
+/// Longer than any case: time is tested elsewhere.
+const GRANTS_MS: u64 = 3_600_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Call {
+        gateway: usize,
+        key: usize,
+        want: i64,
+    },
+    End {
+        gateway: usize,
+        nth: usize,
+        cost_percent: i64,
+    },
+    Release {
+        gateway: usize,
+        nth: usize,
+    },
+    Turn {
+        gateway: usize,
+        key: usize,
+        free: i64,
+        fate: Fate,
+    },
+    Crash {
+        gateway: usize,
+    },
+    /// A settlement that a dead process left is told, or told again.
+    Tell {
+        nth: usize,
+    },
+    Recall,
+    Recalled,
+    Expire {
+        gateway: usize,
+        key: usize,
+    },
+    Enter(i64),
+    SetKey {
+        key: usize,
+        enabled: bool,
+        ceiling: Option<i64>,
+    },
+    Suspend(bool),
+    Remember,
+    FallBack,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It never came to the server.
+    LostBefore,
+    /// It was done.
+    LostAfter,
+}
+
+fn step(faults: bool) -> impl Strategy<Value = Step> {
+    let gateway = || 0..GATEWAYS;
+    let fate = prop_oneof![
+        6 => Just(Fate::Answered),
+        1 => Just(Fate::LostBefore),
+        1 => Just(Fate::LostAfter),
+    ];
+    prop_oneof![
+        24 => (gateway(), 0..KEYS, 0..120i64).prop_map(|(gateway, key, want)| Step::Call { gateway, key, want }),
+        20 => (gateway(), 0..8usize, 0..130i64).prop_map(|(gateway, nth, cost_percent)| Step::End {
+            gateway, nth, cost_percent,
+        }),
+        2 => (gateway(), 0..8usize).prop_map(|(gateway, nth)| Step::Release { gateway, nth }),
+        12 => (gateway(), 0..KEYS, prop_oneof![1 => Just(0i64), 3 => 1..800i64], fate).prop_map(
+            |(gateway, key, free, fate)| Step::Turn { gateway, key, free, fate }),
+        1 => gateway().prop_map(|gateway| Step::Crash { gateway }),
+        3 => (0..8usize).prop_map(|nth| Step::Tell { nth }),
+        1 => Just(Step::Recall),
+        2 => Just(Step::Recalled),
+        2 => (-900..900i64).prop_map(Step::Enter),
+        1 => (0..KEYS, prop_oneof![4 => Just(true), 1 => Just(false)], proptest::option::of(0..3_000i64))
+            .prop_map(|(key, enabled, ceiling)| Step::SetKey { key, enabled, ceiling }),
+        1 => prop_oneof![5 => Just(false), 1 => Just(true)].prop_map(Step::Suspend),
+        1 => (gateway(), 0..KEYS).prop_map(|(gateway, key)| Step::Expire { gateway, key }),
+        1 => Just(Step::Remember),
+        1 => Just(Step::FallBack),
+    ]
+    .prop_map(move |step| match step {
+        Step::Expire { .. } | Step::Remember | Step::FallBack if !faults => Step::Recalled,
+        step => step,
+    })
+}
+
+type Checked = Result<(), TestCaseError>;
+
+/// A call that runs.
+#[derive(Clone, Debug)]
+struct Call {
+    number: RequestNumber,
+    key: usize,
+    held: i64,
+}
+
+#[derive(Default)]
+struct Gateway {
+    leases: [Option<Lease>; KEYS],
+    running: Vec<Call>,
+    hears: Vec<(RequestNumber, oneshot::Receiver<Told>)>,
+}
+
+/// What one run has, and what was promised in it.
+struct World<'a> {
+    server: &'a Server,
+    ledger: RedisLedger,
+    gateways: Vec<Gateway>,
+    /// Settled by nobody yet: their processes are dead.
+    left: Vec<Settlement>,
+    /// Told and acknowledged, to be told again after a fall back.
+    acknowledged: Vec<Settlement>,
+    settled: HashMap<RequestNumber, Settled>,
+    /// Costs of calls that cost no more than what was held for them.
+    covered: BTreeSet<RequestNumber>,
+    entries: u32,
+    clock: u64,
+    /// Something was lost that had been acknowledged, or had expired: a call may find its money gone.
+    fell: bool,
+    remembered: bool,
+}
+
+#[test]
+fn money_is_where_the_leases_say_whatever_happens() {
+    let granted = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
+    assert!(granted > 500, "only {granted} holds came from leases");
+}
+
+#[test]
+fn books_add_up_where_the_server_falls_back_and_leases_expire() {
+    let granted = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
+    assert!(granted > 300, "only {granted} holds came from leases");
+}
+
+/// Each rule of a turn, left out, is missed.
+#[test]
+fn a_rule_that_is_left_out_of_the_script_is_missed() {
+    let rules = [
+        // What a lease paid is no longer in it.
+        (
+            "left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)",
+            "",
+        ),
+        // An end that is told twice is charged once.
+        (
+            "  known = call('MGET', unpack(KEYS, 7, 6 + 2 * count))\n",
+            "",
+        ),
+        // A turn that is told twice is done once.
+        ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
+        // A lease gets what is free.
+        ("math.min(more, math.floor(free / (2 * leases)))", "more"),
+        // What is given back is no longer held.
+        (
+            "left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)",
+            "left = left + change",
+        ),
+        // A lease pays for its own calls.
+        (
+            "booked == 'held' and math.min(call_end.cover, call_end.cost, left) or 0",
+            "0",
+        ),
+    ];
+    for rule in rules {
+        let found = run(150, false, Some(rule));
+        assert!(found.is_err(), "{rule:?} is not missed");
+    }
+}
+
+/// How many holds leases granted; or what was found. A sabotage takes one text of the script for another.
+fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = runtime.block_on(Server::start());
+    let granted = std::cell::Cell::new(0);
+    let mut config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(cases)
+    };
+    if sabotage.is_some() {
+        config.max_shrink_iters = 0;
+    }
+    let steps = proptest::collection::vec(step(faults), 20..160);
+    let found = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async {
+            let mut world = World::begin(&server).await;
+            if let Some((rule, other)) = sabotage {
+                world.sabotage(rule, other);
+            }
+            for step in &steps {
+                world.step(step).await.map_err(|error| note(error, step))?;
+                world.check().await.map_err(|error| note(error, step))?;
+            }
+            granted.set(granted.get() + world.end().await?);
+            Ok(())
+        })
+    });
+    found.map_err(|error| error.to_string())?;
+    Ok(granted.get())
+}
+
+fn note(error: TestCaseError, step: &Step) -> TestCaseError {
+    TestCaseError::fail(format!("{step:?}: {error}"))
+}
+
+fn key_of(index: usize) -> KeyId {
+    key(["k1", "k2"][index])
+}
+
+impl<'a> World<'a> {
+    async fn begin(server: &'a Server) -> Self {
+        let _: String = server.ask(&["FLUSHALL"]).await;
+        let ledger = RedisLedger::connect(&server.url, RedisSettings::default())
+            .await
+            .unwrap();
+        ledger.create_account(&acme(), "").await.unwrap();
+        ledger.enter(&acme(), &topup("first", MONEY)).await.unwrap();
+        for index in 0..KEYS {
+            let ceilings = Ceilings {
+                day: (index == 1).then(|| micro(3_000)),
+                ..Ceilings::NONE
+            };
+            let digest = u8::try_from(index).unwrap() + 1;
+            let record = record(&acme(), &key_of(index), digest);
+            ledger.create_key(&record, ceilings).await.unwrap();
+        }
+        Self {
+            server,
+            ledger,
+            gateways: (0..GATEWAYS).map(|_| Gateway::default()).collect(),
+            left: Vec::new(),
+            acknowledged: Vec::new(),
+            settled: HashMap::new(),
+            covered: BTreeSet::new(),
+            entries: 0,
+            clock: 0,
+            fell: false,
+            remembered: false,
+        }
+    }
+
+    fn sabotage(&mut self, rule: &str, other: &str) {
+        let text = include_str!("../scripts/turn.lua");
+        assert!(text.contains(rule), "{rule}");
+        let script = scripts::whole(self.ledger.conn(), &text.replacen(rule, other, 1));
+        let inner = Arc::get_mut(&mut self.ledger.0).expect("nobody else has it yet");
+        inner.scripts.turn = script;
+    }
+
+    fn now(&mut self) -> Now {
+        self.clock += 1;
+        Now {
+            steady: self.clock,
+            wall: self.clock,
+        }
+    }
+
+    async fn step(&mut self, step: &Step) -> Checked {
+        let now = self.now();
+        match *step {
+            Step::Call { gateway, key, want } => self.call(gateway, key, want, now).await,
+            Step::End {
+                gateway,
+                nth,
+                cost_percent,
+            } => self.end_call(gateway, nth, cost_percent, now).await,
+            Step::Release { gateway, nth } => self.release(gateway, nth).await,
+            Step::Turn {
+                gateway,
+                key,
+                free,
+                fate,
+            } => self.turn(gateway, key, free, fate, now).await,
+            Step::Crash { gateway } => self.crash(gateway),
+            Step::Tell { nth } => self.tell(nth).await,
+            Step::Recall => {
+                self.ledger.recall(&acme()).await.unwrap();
+                Ok(())
+            }
+            Step::Recalled => {
+                let _: i64 = self.server.ask(&["HDEL", "tg:{acme}", "rc"]).await;
+                Ok(())
+            }
+            Step::Expire { gateway, key } => self.expire(gateway, key).await,
+            Step::Enter(amount) => {
+                self.entries += 1;
+                let entry = correction(&format!("c{}", self.entries), amount);
+                match self.ledger.enter(&acme(), &entry).await {
+                    Ok(_) | Err(crate::contract::BookError::BelowHeld) => Ok(()),
+                    Err(error) => Err(TestCaseError::fail(error.to_string())),
+                }
+            }
+            Step::SetKey {
+                key,
+                enabled,
+                ceiling,
+            } => {
+                let change = KeyChange {
+                    status: Some(if enabled {
+                        crate::account::KeyStatus::Active
+                    } else {
+                        crate::account::KeyStatus::Disabled
+                    }),
+                    ceiling: Some(ceiling.map(micro)),
+                    ..KeyChange::default()
+                };
+                self.ledger.change_key(&key_of(key), &change).await.unwrap();
+                Ok(())
+            }
+            Step::Suspend(suspended) => {
+                self.ledger
+                    .change_account(&acme(), None, Some(suspended))
+                    .await
+                    .unwrap();
+                Ok(())
+            }
+            Step::Remember => {
+                self.copy("acme", "kept").await;
+                self.remembered = true;
+                let settled = &self.settled;
+                // What is not in the copy, or may not be.
+                self.acknowledged
+                    .retain(|ended| !settled.contains_key(&ended.number));
+                Ok(())
+            }
+            Step::FallBack => self.fall_back().await,
+        }
+    }
+
+    async fn call(&mut self, gateway: usize, key: usize, want: i64, now: Now) -> Checked {
+        let number = RequestNumber::now_v7();
+        let hold = Hold {
+            number,
+            ttl: HOUR,
+            ..hold(0, &key_of(key), want)
+        };
+        let from_lease = self.gateways[gateway].leases[key]
+            .as_mut()
+            .and_then(|lease| lease.reserve(&hold, now));
+        let answer = match from_lease {
+            Some(answer) => answer.map_err(LedgerError::Refused),
+            None => self.ledger.reserve_in_ledger(&hold).await,
+        };
+        match answer {
+            Ok(reserved) => {
+                let held = reserved.held.micro();
+                self.gateways[gateway]
+                    .running
+                    .push(Call { number, key, held });
+                Ok(())
+            }
+            Err(LedgerError::Refused(_)) => Ok(()),
+            Err(error) => Err(TestCaseError::fail(error.to_string())),
+        }
+    }
+
+    fn settlement_of(&self, gateway: usize, call: &Call, cost: i64) -> Settlement {
+        let lease = self.gateways[gateway].leases[call.key].as_ref();
+        Settlement {
+            number: call.number,
+            key: key_of(call.key),
+            held: micro(call.held),
+            lease: lease.and_then(|lease| lease.knows(call.number).then(|| lease.number())),
+            item: Item::new("m", "v", End::Finished),
+            ..settlement(0, "k1", cost)
+        }
+    }
+
+    async fn end_call(&mut self, gateway: usize, nth: usize, percent: i64, now: Now) -> Checked {
+        let running = &mut self.gateways[gateway].running;
+        if running.is_empty() {
+            return Ok(());
+        }
+        let call = running.remove(nth % running.len());
+        let cost = call.held * percent / 100;
+        let settlement = self.settlement_of(gateway, &call, cost);
+        if cost <= call.held {
+            self.covered.insert(call.number);
+        }
+        let lease = self.gateways[gateway].leases[call.key].as_mut();
+        match lease.and_then(|lease| lease.settle(&settlement, now)) {
+            Some(hears) => {
+                self.gateways[gateway].hears.push((call.number, hears));
+                self.acknowledged.push(settlement);
+                Ok(())
+            }
+            None => {
+                let settled = self.ledger.settle_in_ledger(&settlement).await.unwrap();
+                self.acknowledged.push(settlement);
+                self.heard(call.number, settled)
+            }
+        }
+    }
+
+    async fn release(&mut self, gateway: usize, nth: usize) -> Checked {
+        let running = &mut self.gateways[gateway].running;
+        if running.is_empty() {
+            return Ok(());
+        }
+        let call = running.remove(nth % running.len());
+        let lease = self.gateways[gateway].leases[call.key].as_mut();
+        if !lease.is_some_and(|lease| lease.release(call.number, &key_of(call.key))) {
+            let key = key_of(call.key);
+            self.ledger
+                .release(call.number, &acme(), &key)
+                .await
+                .unwrap();
+        }
+        Ok(())
+    }
+
+    async fn turn(
+        &mut self,
+        gateway: usize,
+        key: usize,
+        free: i64,
+        fate: Fate,
+        now: Now,
+    ) -> Checked {
+        let place = &mut self.gateways[gateway].leases[key];
+        if free == 0 && place.is_none() {
+            return Ok(());
+        }
+        let lease = place.get_or_insert_with(|| Lease::new(&acme(), &key_of(key), GRANTS_MS));
+        let size = match free {
+            0 => NOTHING,
+            free => Size {
+                free: micro(free),
+                short_of: micro(50),
+            },
+        };
+        let turn: Turn = lease.turn(size, now);
+        if fate != Fate::LostBefore {
+            let answer = self.ledger.turn(&turn).await.unwrap();
+            if fate == Fate::Answered {
+                lease.answered(&turn, &answer);
+            }
+        }
+        if fate != Fate::Answered {
+            lease.unanswered("lost".into());
+        }
+        lease.close_if_done();
+        if lease.is_closed() {
+            *place = None;
+        }
+        self.hear(gateway)
+    }
+
+    /// What was answered to ends. One that was not heard is asked for again.
+    fn hear(&mut self, gateway: usize) -> Checked {
+        let mut waiting = Vec::new();
+        for (number, mut hears) in std::mem::take(&mut self.gateways[gateway].hears) {
+            match hears.try_recv() {
+                Ok(Ok(settled)) => self.heard(number, settled)?,
+                Err(oneshot::error::TryRecvError::Empty) => waiting.push((number, hears)),
+                Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
+                    let mut ended = self.acknowledged.iter();
+                    let settlement = ended.find(|ended| ended.number == number).cloned();
+                    let settlement = settlement.expect("it was told");
+                    let now = self.now();
+                    let mut leases = self.gateways[gateway].leases.iter_mut().flatten();
+                    let again = leases.find_map(|lease| lease.settle(&settlement, now));
+                    match again {
+                        Some(hears) => waiting.push((number, hears)),
+                        None => self.left.push(settlement),
+                    }
+                }
+            }
+        }
+        self.gateways[gateway].hears = waiting;
+        Ok(())
+    }
+
+    /// What holds of every settlement: it moves money once, and a call that cost no more than its hold is paid whole.
+    fn heard(&mut self, number: RequestNumber, settled: Settled) -> Checked {
+        if let Some(first) = self.settled.get(&number)
+            && !self.fell
+        {
+            prop_assert_eq!(first.charged, settled.charged, "{}", number);
+            prop_assert!(settled.repeated, "{} moved money twice", number);
+        }
+        if self.covered.contains(&number) && !self.fell {
+            prop_assert_eq!(settled.booked, Booked::Held, "{}", number);
+            prop_assert_eq!(settled.loss, MicroRub::ZERO, "{}", number);
+        }
+        self.settled.entry(number).or_insert(settled);
+        Ok(())
+    }
+
+    /// Its outbox has what has ended, and of what was running how it is settled now.
+    fn crash(&mut self, gateway: usize) -> Checked {
+        self.hear(gateway)?;
+        let unheard: BTreeSet<RequestNumber> = {
+            let hears = &self.gateways[gateway].hears;
+            hears.iter().map(|(number, _)| *number).collect()
+        };
+        let ended = self.acknowledged.iter();
+        let mut left: Vec<Settlement> = ended
+            .filter(|ended| unheard.contains(&ended.number))
+            .cloned()
+            .collect();
+        for call in self.gateways[gateway].running.clone() {
+            let half = self.settlement_of(gateway, &call, call.held / 2);
+            self.covered.insert(call.number);
+            left.push(Settlement {
+                // It may take the next process long to come.
+                fresh: half.lease.is_none(),
+                ..half
+            });
+        }
+        self.left.extend(left);
+        self.gateways[gateway] = Gateway::default();
+        Ok(())
+    }
+
+    async fn tell(&mut self, nth: usize) -> Checked {
+        if self.left.is_empty() {
+            return Ok(());
+        }
+        let settlement = self.left[nth % self.left.len()].clone();
+        let settled = self.ledger.settle(&settlement).await.unwrap();
+        if !self.acknowledged.contains(&settlement) {
+            self.acknowledged.push(settlement.clone());
+        }
+        self.heard(settlement.number, settled)
+    }
+
+    async fn expire(&mut self, gateway: usize, key: usize) -> Checked {
+        let Some(lease) = &self.gateways[gateway].leases[key] else {
+            return Ok(());
+        };
+        let number = lease.number().to_string();
+        let words = ["ZADD", "tg:{acme}:x", "XX", "1", &number];
+        let _: i64 = self.server.ask(&words).await;
+        let ended = self.ledger.expire_in(&acme()).await.unwrap();
+        self.fell |= ended > 0;
+        Ok(())
+    }
+
+    async fn fall_back(&mut self) -> Checked {
+        if !self.remembered {
+            return Ok(());
+        }
+        self.copy("kept", "acme").await;
+        self.fell = true;
+        for settlement in self.acknowledged.clone() {
+            // As the outbox replays: not what its lease has yet to tell.
+            let known = |gateway: &Gateway| {
+                let mut leases = gateway.leases.iter().flatten();
+                leases.any(|lease| lease.knows(settlement.number))
+            };
+            if !self.gateways.iter().any(known) {
+                self.ledger.settle(&settlement).await.unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an account's keys a copy of another's.
+    async fn copy(&self, from: &str, to: &str) {
+        let script = r"
+local function keys_of(account)
+  return redis.call('KEYS', 'tg:{' .. account .. '}*')
+end
+for _, key in ipairs(keys_of(ARGV[2])) do
+  redis.call('DEL', key)
+end
+for _, key in ipairs(keys_of(ARGV[1])) do
+  redis.call('COPY', key, (string.gsub(key, '{' .. ARGV[1] .. '}', '{' .. ARGV[2] .. '}')))
+end
+return 1";
+        let _: i64 = self.server.ask(&["EVAL", script, "0", from, to]).await;
+    }
+
+    /// What always holds.
+    async fn check(&mut self) -> Checked {
+        let audit = self.ledger.audit().await.unwrap();
+        prop_assert_eq!(audit.breaches, Vec::<String>::new());
+        if self.fell {
+            return Ok(());
+        }
+        let leases = self.ledger.leases_of(&acme()).await.unwrap();
+        let stored: BTreeMap<RequestNumber, i64> = leases
+            .iter()
+            .map(|lease| (lease.number, lease.held_rub.micro()))
+            .collect();
+        for gateway in &self.gateways {
+            for lease in gateway.leases.iter().flatten() {
+                prop_assert!(!lease.is_lost(), "a lease was lost");
+                let has = stored.get(&lease.number()).copied().unwrap_or_default();
+                let (least, exact) = lease.must_be_there();
+                prop_assert!(has >= least, "{} there, {} needed", has, least);
+                if let Some(exact) = exact {
+                    prop_assert_eq!(has, exact);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All ends, all is given back, and the books add up. Says how many holds leases granted.
+    async fn end(&mut self) -> Result<u64, TestCaseError> {
+        for gateway in 0..GATEWAYS {
+            while !self.gateways[gateway].running.is_empty() {
+                let now = self.now();
+                self.end_call(gateway, 0, 100, now).await?;
+            }
+            for key in 0..KEYS {
+                for _ in 0..4 {
+                    let now = self.now();
+                    self.turn(gateway, key, 0, Fate::Answered, now).await?;
+                }
+                prop_assert!(self.gateways[gateway].leases[key].is_none());
+            }
+        }
+        for nth in 0..self.left.len() {
+            self.tell(nth).await?;
+        }
+        self.check().await?;
+        // What dead processes had ends by itself.
+        for lease in self.ledger.leases_of(&acme()).await.unwrap() {
+            let number = lease.number.to_string();
+            let _: i64 = self
+                .server
+                .ask(&["ZADD", "tg:{acme}:x", "XX", "1", &number])
+                .await;
+        }
+        self.ledger.expire_in(&acme()).await.unwrap();
+        let view = self.ledger.account(&acme()).await.unwrap();
+        if !self.fell {
+            prop_assert_eq!(view.held_rub, MicroRub::ZERO);
+            prop_assert_eq!(view.loss_rub, self.loss());
+        }
+        self.receipts_are_found().await
+    }
+
+    fn loss(&self) -> MicroRub {
+        let losses = self.settled.values().map(|settled| settled.loss);
+        losses.fold(MicroRub::ZERO, MicroRub::plus_or_max)
+    }
+
+    /// Each call that moved money has one line, and is found by its number.
+    async fn receipts_are_found(&self) -> Result<u64, TestCaseError> {
+        let page = self
+            .ledger
+            .journal(&acme(), &JournalPart::whole())
+            .await
+            .unwrap();
+        let mut lines: BTreeMap<RequestNumber, u64> = BTreeMap::new();
+        for line in &page.lines {
+            if let JournalLine::Call(receipt) = line {
+                *lines.entry(receipt.number).or_default() += 1;
+            }
+        }
+        for (number, settled) in &self.settled {
+            if settled.booked != Booked::Released && !self.fell {
+                prop_assert_eq!(lines.get(number), Some(&1), "{}", number);
+                let receipt = self.ledger.receipt(*number).await.unwrap();
+                prop_assert_eq!(receipt.charged_rub, settled.charged);
+            }
+        }
+        let from_lease = self.acknowledged.iter().filter(|call| call.lease.is_some());
+        Ok(from_lease.count() as u64)
+    }
+}

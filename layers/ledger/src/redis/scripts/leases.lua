@@ -1,0 +1,10 @@
+#!lua flags=no-writes
+-- with: amounts, clock
+-- The leases of an account. KEYS[2] = the account's leases, KEYS[3] = holds by due time. Answers the time in ms, and for
+-- each lease: its number, what the account has of it (its hold, or nothing), when that is due, its record.
+local rows, fields = {}, call('HGETALL', KEYS[2])
+for i = 1, #fields, 2 do
+  rows[#rows + 1] = {fields[i], call('HGET', KEYS[1], 'o:' .. fields[i]) or '',
+    stored(call('ZSCORE', KEYS[3], fields[i])), fields[i + 1]}
+end
+return {now_ms(), rows}

@@ -1,0 +1,74 @@
+//! A Redis of a test's own: `redis-server` has to be installed.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use super::RedisLedger;
+use crate::conn::{RedisConn, RedisSettings, Reply};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A server of the test's own, with nothing on the disk.
+pub(super) struct Server {
+    child: Child,
+    pub(super) url: String,
+    pub(super) conn: RedisConn,
+    _folder: TempDir,
+}
+
+impl Server {
+    pub(super) async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Somebody else may take the port before the server has it.
+        for _ in 0..10 {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let mut child = Command::new("redis-server")
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--appendonly", "no", "--dir"])
+                .arg(folder.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("redis-server is installed");
+            let url = format!("redis://127.0.0.1:{port}");
+            while child.try_wait().unwrap().is_none() {
+                let connected = RedisConn::connect(&url, RedisSettings::default());
+                if let Ok(conn) = connected.await {
+                    return Self {
+                        child,
+                        url,
+                        conn,
+                        _folder: folder,
+                    };
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        panic!("redis-server does not stay");
+    }
+
+    /// A ledger on a connection of its own.
+    pub(super) async fn ledger(&self) -> RedisLedger {
+        let connected = RedisLedger::connect(&self.url, RedisSettings::default()).await;
+        connected.unwrap()
+    }
+
+    pub(super) async fn ask<T: Reply>(&self, words: &[&str]) -> T {
+        self.conn.command(words, LIMIT).await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
