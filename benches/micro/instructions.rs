@@ -56,6 +56,16 @@ enum Kind {
     StreamToMessages,
     /// 100 chunks of a messages vendor, to a chat caller.
     StreamToChat,
+    /// 100 events of a responses vendor, passed through.
+    ResponsesStream,
+    /// 100 chunks of a chat vendor, to a responses caller.
+    StreamToResponses,
+    /// 100 events of a responses vendor, to a chat caller.
+    ResponsesToChat,
+    /// The same to a messages caller.
+    ResponsesToMessages,
+    /// 100 events of a messages vendor, to a responses caller.
+    MessagesToResponses,
     /// A request of 76 KB.
     BigBody,
 }
@@ -68,6 +78,11 @@ impl Kind {
             Self::Stream => (Canned::Stream, Format::Chat),
             Self::StreamToMessages => (Canned::Stream, Format::Messages),
             Self::StreamToChat => (Canned::MessagesStream, Format::Chat),
+            Self::ResponsesStream => (Canned::ResponsesStream, Format::Responses),
+            Self::StreamToResponses => (Canned::Stream, Format::Responses),
+            Self::ResponsesToChat => (Canned::ResponsesStream, Format::Chat),
+            Self::ResponsesToMessages => (Canned::ResponsesStream, Format::Messages),
+            Self::MessagesToResponses => (Canned::MessagesStream, Format::Responses),
             Self::BigBody => (Canned::Messages, Format::Messages),
         }
     }

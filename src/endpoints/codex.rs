@@ -20,7 +20,7 @@ pub(super) fn asks(uri: &Uri) -> bool {
 }
 
 /// A model for chats, at its place in the list.
-pub(super) fn model(model: &Listed<'_>, description: Option<String>, place: usize) -> Value {
+pub(super) fn model(model: &Listed<'_>, description: Option<&str>, place: usize) -> Value {
     let context = context_window(model.input_tokens_max, model.output_tokens_max);
     json!({
         "slug": model.id,

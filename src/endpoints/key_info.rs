@@ -60,7 +60,9 @@ impl KeyInfo {
                 let chats = listed().filter(|model| model.kind == ModelKind::Chat);
                 let models: Vec<_> = chats
                     .enumerate()
-                    .map(|(place, model)| codex::model(&model, description(&model), place))
+                    .map(|(place, model)| {
+                        codex::model(&model, description(&model).as_deref(), place)
+                    })
                     .collect();
                 json!({ "object": "list", "data": data, "models": models })
             }
