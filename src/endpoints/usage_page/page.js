@@ -132,7 +132,10 @@
   }
 
   function plot(days, total) {
-    const [wide, high, left, below] = [720, 200, 8, 26];
+    // As wide as it is shown, so that its letters are as large as others.
+    const around = getComputedStyle(at('main'));
+    const wide = Math.max(260, at('main').clientWidth - parseFloat(around.paddingLeft) - parseFloat(around.paddingRight));
+    const [high, left, below] = [200, 8, 26];
     const most = Math.max(...days.map((row) => size(row.charged_rub)));
     const step = (wide - 2 * left) / days.length;
     const bars = days.map((row, index) => {
@@ -141,7 +144,7 @@
       bar.append(drawn('title', {}, `${dayName(row.day)}: ${rubles(row.charged_rub)}`));
       return bar;
     });
-    const every = Math.ceil(days.length / 5);
+    const every = Math.ceil(days.length / (wide < 500 ? 4 : 8));
     const ticks = days.flatMap((row, index) => (index % every === 0
       ? [drawn('text', { class: 'tick', x: left + (index + 0.5) * step, y: high - 8, 'text-anchor': index === 0 ? 'start' : 'middle', dx: index === 0 ? -step / 2 : 0 }, dayName(row.day))]
       : []));
