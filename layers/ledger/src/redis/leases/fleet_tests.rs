@@ -84,7 +84,7 @@ impl Fleet {
     }
 
     /// All is given back and adds up; each call that was served has its receipt.
-    async fn is_sound(mut self, served: usize, money: i64) {
+    async fn ends_sound(mut self, served: usize, money: i64) {
         for gateway in &self.gateways {
             assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
         }
@@ -145,12 +145,12 @@ async fn what_the_money_pays_for_is_served_and_nothing_beyond() {
         let money = calls * PRICE;
         let fleet = Fleet::new(gateways, money).await;
         let served = fleet.serve_all(40, 2).await;
-        assert_eq!(served as i64, calls, "{gateways} gateways");
+        assert_eq!(i64::try_from(served), Ok(calls), "{gateways} gateways");
         if calls > 1_000 {
             let granted = fleet.granted_from_leases();
             assert!(granted > 500, "{granted} of {calls} holds came from leases");
         }
-        fleet.is_sound(served, money).await;
+        fleet.ends_sound(served, money).await;
     }
 }
 
@@ -169,7 +169,7 @@ async fn parallel_calls_on_money_for_ten_are_ten() {
         .filter(|served| *served)
         .count();
     assert_eq!(served, 10);
-    fleet.is_sound(served, 10 * PRICE).await;
+    fleet.ends_sound(served, 10 * PRICE).await;
 }
 
 /// I12: what an operator has forbidden is forbidden at all gateways once the command is acknowledged.
@@ -228,7 +228,7 @@ async fn what_an_operator_forbade_is_granted_nowhere_once_that_is_acknowledged()
         acknowledged.store(true, Ordering::SeqCst);
         calling.join_all().await;
         let served = served.load(Ordering::SeqCst);
-        fleet.is_sound(served, money).await;
+        fleet.ends_sound(served, money).await;
     }
 }
 
@@ -249,7 +249,7 @@ async fn a_correction_takes_what_leases_have_and_no_call_holds() {
         .await
         .unwrap();
     assert!(!call(first).await);
-    fleet.is_sound(400, money - left).await;
+    fleet.ends_sound(400, money - left).await;
 }
 
 /// A hold that may be less than it wants is not less because the rest is leased.
@@ -272,7 +272,7 @@ async fn nobody_holds_less_because_the_rest_is_leased() {
     let reserved = first.reserve(&all).await.unwrap();
     assert_eq!(reserved.held, micro(left));
     first.release(all.number, &acme(), &all.key).await.unwrap();
-    fleet.is_sound(200, money).await;
+    fleet.ends_sound(200, money).await;
 }
 
 /// What a dead gateway had leased pays for the calls that it left, and for nobody else's.
@@ -433,7 +433,7 @@ async fn a_busy_keys_calls_cost_the_server_less() {
     assert!(4 * commands < commands_without, "{costs:?}");
     assert!(us < us_without, "{costs:?}");
     let served = usize::try_from(2 * calls).unwrap();
-    fleet.is_sound(served, money).await;
+    fleet.ends_sound(served, money).await;
 }
 
 /// Commands that the server executed, those of scripts among them, and the time that scripts took, in µs.

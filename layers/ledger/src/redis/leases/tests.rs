@@ -223,8 +223,8 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
                 world.sabotage(rule, other);
             }
             for step in &steps {
-                world.step(step).await.map_err(|error| note(error, step))?;
-                world.check().await.map_err(|error| note(error, step))?;
+                world.step(step).await.map_err(|error| note(&error, step))?;
+                world.check().await.map_err(|error| note(&error, step))?;
             }
             granted.set(granted.get() + world.end().await?);
             Ok(())
@@ -234,7 +234,7 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<u64, 
     Ok(granted.get())
 }
 
-fn note(error: TestCaseError, step: &Step) -> TestCaseError {
+fn note(error: &TestCaseError, step: &Step) -> TestCaseError {
     TestCaseError::fail(format!("{step:?}: {error}"))
 }
 
