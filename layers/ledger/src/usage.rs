@@ -93,10 +93,12 @@ fn hold_within<const N: usize>(
     // Counts of 64 bits may overflow their sum, and a sum that saturates hides what is above it.
     let of_kind = |class: &Class| class.kind() == kind;
     let apart = Class::ALL.into_iter().filter(of_kind);
-    let total = counts.iter().map(|count| u128::from(**count)).sum::<u128>()
-        + apart
+    let mut total = counts.iter().map(|count| u128::from(**count)).sum::<u128>();
+    if !classes.is_empty() {
+        total += apart
             .map(|class| u128::from(classes.get(class)))
             .sum::<u128>();
+    }
     let mut surplus = total.saturating_sub(max.into());
     if surplus == 0 {
         return false;

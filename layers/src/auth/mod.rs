@@ -136,6 +136,19 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
     /// # Errors
     /// [`Error::KeyMissing`], [`Error::KeyMalformed`] or [`Error::KeyConflict`].
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
+
+    /// The same, where `is_known` says whether a digest is that of a key at hand: such a key needs no other proof of
+    /// its form, if that takes long to look at.
+    ///
+    /// # Errors
+    /// Those of [`TakeKey::take_key`].
+    fn take_key_unless_known(
+        &self,
+        headers: &mut HeaderMap,
+        _: impl FnOnce(&KeyDigest) -> bool,
+    ) -> Result<KeyDigest, Error> {
+        self.take_key(headers)
+    }
 }
 
 impl<F> TakeKey for F
@@ -156,7 +169,18 @@ pub struct KeyHeaders;
 
 impl TakeKey for KeyHeaders {
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
-        take_key(headers)
+        self.take_key_unless_known(headers, |_| false)
+    }
+
+    fn take_key_unless_known(
+        &self,
+        headers: &mut HeaderMap,
+        is_known: impl FnOnce(&KeyDigest) -> bool,
+    ) -> Result<KeyDigest, Error> {
+        let digest = external_keys::digest_of(shown(headers)?, is_known)?;
+        headers.remove(AUTHORIZATION);
+        headers.remove(X_API_KEY);
+        Ok(digest)
     }
 }
 
@@ -206,11 +230,17 @@ where
     }
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
-        let shown = match self.layer.take.take_key(req.headers_mut()) {
+        let AuthLayer { keys, take } = &*self.layer;
+        let mut found = None;
+        let is_known = |shown: &KeyDigest| {
+            found = keys.find_key_now(shown);
+            matches!(found, Some(Ok(Some(_))))
+        };
+        let shown = match take.take_key_unless_known(req.headers_mut(), is_known) {
             Ok(shown) => shown,
             Err(error) => return ResponseFuture::refused(error),
         };
-        if let Some(found) = self.layer.keys.find_key_now(&shown) {
+        if let Some(found) = found.or_else(|| keys.find_key_now(&shown)) {
             return match let_in(&mut req, found) {
                 Ok(()) => ResponseFuture::forwarded(self.inner.call(req)),
                 Err(error) => ResponseFuture::refused(error),
@@ -238,13 +268,6 @@ fn let_in<B>(
     check(&record, address.map(|address| address.0))?;
     req.extensions_mut().insert(Caller(record));
     Ok(())
-}
-
-fn take_key(headers: &mut HeaderMap) -> Result<KeyDigest, Error> {
-    let digest = external_keys::digest_of(shown(headers)?)?;
-    headers.remove(AUTHORIZATION);
-    headers.remove(X_API_KEY);
-    Ok(digest)
 }
 
 /// The key that the headers show.
@@ -359,6 +382,28 @@ mod tests {
         }
     }
 
+    /// Looks for no key.
+    #[derive(Clone)]
+    struct NeverAsked;
+
+    impl KeyStore for NeverAsked {
+        async fn find_key(&self, _: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
+            panic!("a key was looked for")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_typo_is_seen_before_a_key_is_waited_for() {
+        let mut typo = SecretKey::generate().expose().to_owned();
+        let last = typo.pop();
+        typo.push(if last == Some('x') { 'y' } else { 'x' });
+        let service = AuthLayer::new(NeverAsked)
+            .layer(service_fn(|_: Request<()>| async { Ok::<_, Error>(()) }));
+        let req = Request::builder().header(X_API_KEY, typo);
+        let refused = service.oneshot(req.body(()).unwrap()).await;
+        assert!(matches!(refused, Err(Error::KeyMalformed)), "{refused:?}");
+    }
+
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
         lines
             .iter()
@@ -383,7 +428,11 @@ mod tests {
             ],
         ] {
             let mut headers = headers(&lines);
-            assert_eq!(take_key(&mut headers).unwrap(), key.digest(), "{lines:?}");
+            assert_eq!(
+                KeyHeaders.take_key(&mut headers).unwrap(),
+                key.digest(),
+                "{lines:?}"
+            );
             assert!(headers.is_empty());
         }
     }
@@ -392,7 +441,8 @@ mod tests {
     fn what_is_no_key_is_refused_by_what_is_wrong_with_it() {
         let (a, b) = (SecretKey::generate(), SecretKey::generate());
         let bearer = format!("Bearer {}", a.expose());
-        let refusal = |lines: &[(&'static str, &str)]| take_key(&mut headers(lines)).unwrap_err();
+        let refusal =
+            |lines: &[(&'static str, &str)]| KeyHeaders.take_key(&mut headers(lines)).unwrap_err();
         assert!(matches!(refusal(&[]), Error::KeyMissing));
         assert!(matches!(
             refusal(&[("authorization", "Basic eDp5")]),

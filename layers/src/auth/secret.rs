@@ -93,14 +93,20 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Whether this is a key of ours, by its form and its checksum.
-pub(super) fn check(text: &str) -> Result<(), Error> {
+/// Whether this looks like a key of ours.
+pub(super) fn check_form(text: &str) -> Result<(), Error> {
     let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
     if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
         || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric())
     {
         return Err(Error::KeyMalformed);
     }
+    Ok(())
+}
+
+/// Whether this is a key of ours, by its form and its checksum.
+pub(super) fn check(text: &str) -> Result<(), Error> {
+    check_form(text)?;
     let (signed, given) = text.split_at(text.len() - CHECK_DIGITS);
     if *given.as_bytes() == check_digits(signed) {
         Ok(())
