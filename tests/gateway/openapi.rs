@@ -35,7 +35,7 @@ const PUBLIC_PATHS: [&str; 20] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 16] = [
+const ADMIN_PATHS: [&str; 17] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
@@ -44,6 +44,7 @@ const ADMIN_PATHS: [&str; 16] = [
     "/admin/v1/audit",
     "/admin/v1/export",
     "/admin/v1/keys/{key}",
+    "/admin/v1/receipts",
     "/admin/v1/receipts/{number}",
     "/admin/v1/usage",
     "/admin/v1/vendors",
