@@ -16,6 +16,7 @@ pub mod observe;
 
 pub mod admin;
 pub mod cli;
+pub mod console;
 pub mod demo;
 
 mod statement;

@@ -35,6 +35,7 @@ use crate::{
     admin::{self, Admin, AdminAuthLayer, BodyLimitLayer, OperatorsShape, Routes, WhichCall},
     catalog::snapshot::Live,
     config::Config,
+    console::ConsoleLayer,
     edge::{
         head::{HeadLayer, HeadLimits},
         limiter::{AddressLimiter, Counted},
@@ -237,6 +238,7 @@ pub fn callers(
 pub fn operators<B>(
     key: &SecretString,
     admin: Admin,
+    console: ConsoleLayer,
 ) -> impl Service<Request<B>, Response = OperatorsAnswer, Error = Infallible, Future: Send>
 + Clone
 + Send
@@ -260,6 +262,7 @@ where
         .layer(head) //           400      one length, one host; no limits but the server's
         .layer(admin_auth) //     401      where a route needs the key; what is no route is let through to its 404
         .layer(body_limit) //     408 413  Request<B> → Request<UnreadBody>: read where a route asks for it
+        .layer(console) //        303 401 403 429  pages, for whoever has signed in: they ask what stands below
         .service(Routes::new(admin)); // 404 405, and what the ledger says
     // They get the request when its answer is polled for, not when it comes: were a body that is refused unread dropped
     // before that, the answer would say that the connection closes.

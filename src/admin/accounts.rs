@@ -10,7 +10,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    Admin, Answer,
+    Admin, Answer, Operator, Right,
     answer::AccountAnswer,
     change::changes,
     fields::{self, Fields},
@@ -25,20 +25,24 @@ pub(super) const ROUTES: &[Route] = &[
     }),
     Route::post("/admin/v1/accounts", |admin, asked| {
         Box::pin(admin.create_account(asked))
-    }),
+    })
+    .needs(Right::Support),
     Route::get("/admin/v1/accounts/{account}", |admin, asked| {
         Box::pin(admin.show_account(asked))
     }),
     Route::patch("/admin/v1/accounts/{account}", |admin, asked| {
         Box::pin(admin.change_account(asked))
-    }),
+    })
+    .needs(Right::Support),
     Route::post("/admin/v1/accounts/{account}/topups", |admin, asked| {
         Box::pin(admin.top_up(asked))
-    }),
+    })
+    .needs(Right::Money),
     Route::post(
         "/admin/v1/accounts/{account}/adjustments",
         |admin, asked| Box::pin(admin.adjust(asked)),
-    ),
+    )
+    .needs(Right::Money),
 ];
 
 const CHANGE_FIELDS: &[&str] = &["name", "status"];
@@ -54,6 +58,7 @@ impl Admin {
     }
 
     async fn create_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let who = asked.who();
         let mut fields = Fields::parse(&asked.body().await?, &["id", "name"])?;
         let id: AccountId = fields.required("id", fields::id)?;
         let name = fields.optional("name", fields::line)?.unwrap_or_default();
@@ -68,7 +73,7 @@ impl Admin {
                 )),
                 error => Refusal::of_change(&error, &format!("account {id}")),
             })?;
-        tracing::info!(target: "audit", who = "admin", what = "account.create", account = %id, name);
+        tracing::info!(target: "audit", who = who.name(), what = "account.create", account = %id, name);
         ok(&view)
     }
 
@@ -82,6 +87,7 @@ impl Admin {
 
     async fn change_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let id = account_id(asked.named())?;
+        let who = asked.who();
         let mut fields = Fields::parse(&asked.body().await?, CHANGE_FIELDS)?;
         let name = fields.optional("name", fields::line)?;
         let suspended = fields.optional("status", suspended)?;
@@ -99,12 +105,13 @@ impl Admin {
             .await;
         let view = view.map_err(|error| Refusal::of_change(&error, &format!("account {id}")))?;
         let change = changes(CHANGE_FIELDS, &before, &view);
-        tracing::info!(target: "audit", who = "admin", what = "account.change", account = %id, change);
+        tracing::info!(target: "audit", who = who.name(), what = "account.change", account = %id, change);
         ok(&view)
     }
 
     async fn top_up(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let account = account_id(asked.named())?;
+        let who = asked.who();
         let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub"])?;
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
@@ -113,11 +120,13 @@ impl Admin {
             return Err(Refusal::invalid("amount_rub", problem));
         }
         let reason = None;
-        self.enter(&account, Entry { id, amount, reason }).await
+        self.enter(&who, &account, Entry { id, amount, reason })
+            .await
     }
 
     async fn adjust(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let account = account_id(asked.named())?;
+        let who = asked.who();
         let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub", "reason"])?;
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
@@ -125,10 +134,16 @@ impl Admin {
         if amount == MicroRub::ZERO {
             return Err(Refusal::invalid("amount_rub", "must not be 0"));
         }
-        self.enter(&account, Entry { id, amount, reason }).await
+        self.enter(&who, &account, Entry { id, amount, reason })
+            .await
     }
 
-    async fn enter(&self, account: &AccountId, entry: Entry) -> Result<Answer, Refusal> {
+    async fn enter(
+        &self,
+        who: &Operator,
+        account: &AccountId,
+        entry: Entry,
+    ) -> Result<Answer, Refusal> {
         let of_ledger =
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
@@ -152,7 +167,7 @@ impl Admin {
         let Entry { id, amount, reason } = entry;
         // The ledger does not say whether the id was new: a repeat leaves a line too.
         tracing::info!(
-            target: "audit", who = "admin", what, account = %account, id, amount_rub = %amount, reason,
+            target: "audit", who = who.name(), what, account = %account, id, amount_rub = %amount, reason,
             balance_before_rub = %before.balance_rub, balance_rub = %view.balance_rub
         );
         ok(&view)

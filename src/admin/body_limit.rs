@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::ready,
     task::{Context, Poll},
     time::Duration,
 };
@@ -103,8 +104,18 @@ impl UnreadBody {
         }))
     }
 
+    /// A body that is there already.
+    pub(crate) fn read(body: Bytes) -> Self {
+        Self(Box::pin(ready(Ok(body))))
+    }
+
     pub(super) async fn whole(self) -> Result<Bytes, Refusal> {
         self.0.await
+    }
+
+    /// All of it, for who else stands below.
+    pub(crate) async fn bytes(self) -> Result<Bytes, Error> {
+        Ok(self.whole().await?)
     }
 }
 

@@ -64,7 +64,8 @@ impl Admin {
             }
         };
         let account = account.as_ref().map(tracing::field::display);
-        tracing::info!(target: "audit", who = "admin", what = "export", account, accounts = accounts.len());
+        let who = asked.who();
+        tracing::info!(target: "audit", who = who.name(), what = "export", account, accounts = accounts.len());
         let export = Export::new(self.store.clone(), accounts, now_ms());
         let body = AnswerBody::stream(export.pieces());
         Ok(response(body, "application/x-ndjson"))

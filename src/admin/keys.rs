@@ -11,7 +11,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    Admin, Answer,
+    Admin, Answer, Operator, Right,
     accounts::account_id,
     answer::KeyAnswer,
     change::changes,
@@ -28,16 +28,19 @@ pub(super) const ROUTES: &[Route] = &[
     }),
     Route::post("/admin/v1/accounts/{account}/keys", |admin, asked| {
         Box::pin(admin.create_key(asked))
-    }),
+    })
+    .needs(Right::Support),
     Route::get("/admin/v1/keys/{key}", |admin, asked| {
         Box::pin(admin.show_key(asked))
     }),
     Route::patch("/admin/v1/keys/{key}", |admin, asked| {
         Box::pin(admin.change_key(asked))
-    }),
+    })
+    .needs(Right::Support),
     Route::delete("/admin/v1/keys/{key}", |admin, asked| {
         Box::pin(admin.delete_key(asked))
-    }),
+    })
+    .needs(Right::Support),
 ];
 
 const KEY_FIELDS: &[&str] = &[
@@ -82,6 +85,7 @@ impl Admin {
 
     async fn create_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let account = account_id(asked.named())?;
+        let who = asked.who();
         let body = asked.body().await?;
         let now_ms = now_ms();
         let mut fields = Fields::parse(&body, KEY_FIELDS)?;
@@ -141,7 +145,7 @@ impl Admin {
             &KeyAnswer::from(&view),
         );
         tracing::info!(
-            target: "audit", who = "admin", what = "key.create", account = %account, key = %record.id,
+            target: "audit", who = who.name(), what = "key.create", account = %account, key = %record.id,
             prefix = record.prefix, limits
         );
         match &shown {
@@ -176,6 +180,7 @@ impl Admin {
 
     async fn change_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let id = &key_id(asked.named())?;
+        let who = asked.who();
         let mut fields = Fields::parse(&asked.body().await?, KEY_CHANGE_FIELDS)?;
         let status = fields.optional("status", key_status)?;
         let now_ms = now_ms();
@@ -206,7 +211,7 @@ impl Admin {
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
-        log_key("key.change", &before, &view);
+        log_key(&who, "key.change", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
 
@@ -222,7 +227,7 @@ impl Admin {
         };
         let view = self.store.change_key(id, &change).await;
         let view = view.map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        log_key("key.delete", &before, &view);
+        log_key(&asked.who(), "key.delete", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
 
@@ -259,11 +264,11 @@ fn deleted(id: &KeyId) -> Refusal {
     Refusal::Conflict(format!("key {id} was deleted and stays so; create another"))
 }
 
-fn log_key(what: &str, before: &KeyView, after: &KeyView) {
+fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
     let KeyRecord { id, account, .. } = &after.record;
     let [before, after] = [before, after].map(KeyAnswer::from);
     let change = changes(KEY_CHANGE_FIELDS, &before, &after);
-    tracing::info!(target: "audit", who = "admin", what, account = %account, key = %id, change);
+    tracing::info!(target: "audit", who = who.name(), what, account = %account, key = %id, change);
 }
 
 /// The same key as it would have been made without a name and without limits.

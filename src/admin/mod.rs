@@ -1,8 +1,8 @@
 //! The operators' API: accounts, payments, keys, receipts, usage, vendors, export and the audit, on a
 //! listener of its own. `stack` lists the layers above it.
 //!
-//! Every call needs the admin key; every change leaves a line under the log target `audit`: who, what, and
-//! from what to what. An unknown field, parameter or model is refused, never ignored: a misspelt ceiling
+//! Every call needs the admin key, or comes from the console in the name of somebody who has signed in there; every
+//! change leaves a line under the log target `audit`: who, what, and from what to what. An unknown field, parameter or model is refused, never ignored: a misspelt ceiling
 //! must not become no ceiling.
 
 mod accounts;
@@ -26,6 +26,7 @@ mod statements;
 mod tests;
 mod usage;
 mod vendors;
+mod who;
 
 use std::{
     fmt,
@@ -47,13 +48,16 @@ pub use self::{
     body_limit::{BodyLimit, BodyLimitLayer, UnreadBody},
     routes::Routes,
     shape::{OperatorsShape, WhichCall},
+    who::{Operator, Role},
 };
 pub(crate) use self::{
     fields::{
         address, amount, ceiling, line, parse_address, prefix, requests, sha256, time_after,
         tokens, words,
     },
+    refusal::refusal_of,
     vendors::path_segment,
+    who::Right,
 };
 
 /// What a call's number looks like, for those who wrote something else.

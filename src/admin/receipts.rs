@@ -1,25 +1,134 @@
-//! Receipts: what a call cost.
+//! Receipts: what a call cost, and the latest of an account.
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use tollgate_layers::{
     facts::RequestNumber,
-    reserve::ledger::{BookError, LedgerAdmin},
+    key::{AccountId, KeyId},
+    reserve::ledger::{BookError, LedgerAdmin, Receipt},
+    session::SessionId,
+    usage::End,
 };
 
 use super::{
     Admin, Answer, NOT_A_NUMBER,
     answer::ReceiptAnswer,
     ok,
+    query::{self, Query},
     refusal::Refusal,
     routes::{Asked, Route},
 };
+use crate::latest::{ReceiptsPage, ReceiptsPart};
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/receipts/{number}", |admin, asked| {
-    Box::pin(admin.show_receipt(asked))
-})];
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/receipts", |admin, asked| {
+        Box::pin(admin.list_receipts(asked))
+    })
+    .with_query(),
+    Route::get("/admin/v1/receipts/{number}", |admin, asked| {
+        Box::pin(admin.show_receipt(asked))
+    }),
+];
+
+/// How many receipts an answer has, and at most.
+const RECEIPTS: usize = 50;
+const RECEIPTS_MAX: usize = 500;
+
+/// What stands in a list, latest first.
+#[derive(Serialize)]
+struct ReceiptsAnswer<'a> {
+    receipts: Vec<ReceiptAnswer<'a>>,
+    /// For `after`; null behind the last.
+    next: Option<String>,
+}
+
+/// Which of an account's or of a key's.
+#[derive(Debug)]
+struct ReceiptsQuery {
+    account: Option<AccountId>,
+    key: Option<KeyId>,
+    model: Option<String>,
+    vendor: Option<String>,
+    session: Option<SessionId>,
+    end: Option<End>,
+    part: ReceiptsPart,
+}
+
+impl ReceiptsQuery {
+    fn parse(query: Option<&str>) -> Result<Self, Refusal> {
+        const KNOWN: &[&str] = &[
+            "account", "key", "model", "vendor", "session", "end", "since", "until", "after",
+            "limit",
+        ];
+        let text = |text: &str| Ok(text.to_owned());
+        let mut query = Query::parse(query, KNOWN)?;
+        Ok(Self {
+            account: query.optional("account", query::id)?,
+            key: query.optional("key", query::id)?,
+            model: query.optional("model", text)?,
+            vendor: query.optional("vendor", text)?,
+            session: query.optional("session", query::id)?,
+            end: query.optional("end", end)?,
+            part: ReceiptsPart {
+                since_ms: query.optional("since", query::time)?.unwrap_or(0),
+                until_ms: query.optional("until", query::time)?.unwrap_or(u64::MAX),
+                after: query.optional("after", query::id)?,
+                limit: query.optional("limit", limit)?.unwrap_or(RECEIPTS),
+            },
+        })
+    }
+
+    fn asks_for(&self, receipt: &Receipt) -> bool {
+        let item = &receipt.item;
+        self.key.as_ref().is_none_or(|key| *key == receipt.key)
+            && self.model.as_ref().is_none_or(|model| *model == item.model)
+            && (self.vendor.as_ref()).is_none_or(|vendor| *vendor == item.vendor)
+            && (self.session.is_none() || self.session == item.session)
+            && self.end.is_none_or(|end| end == item.end)
+    }
+}
+
+fn end(text: &str) -> Result<End, String> {
+    serde_json::from_value(text.into()).map_err(|_| {
+        "must be finished, client_left, vendor_cut, vendor_error or gateway_stopped".into()
+    })
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| (1..=RECEIPTS_MAX).contains(number));
+    number.ok_or_else(|| format!("must be a whole number from 1 to {RECEIPTS_MAX}"))
+}
 
 impl Admin {
+    /// The latest of one account: the books of another are never looked at.
+    async fn list_receipts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let wish = ReceiptsQuery::parse(asked.query())?;
+        let account = match (&wish.account, &wish.key) {
+            (None, None) => return Err(Refusal::invalid("account", "required, or key")),
+            (Some(account), None) => account.clone(),
+            (account, Some(key)) => {
+                let view = self.store.key(key).await;
+                let of_ledger =
+                    |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
+                let owner = view.map_err(of_ledger)?.record.account;
+                if account.as_ref().is_some_and(|account| *account != owner) {
+                    return Err(Refusal::invalid("key", "is a key of another account"));
+                }
+                owner
+            }
+        };
+        let asks_for = |receipt: &Receipt| wish.asks_for(receipt);
+        let page = ReceiptsPage::read(&self.store, &account, &wish.part, asks_for).await;
+        let page =
+            page.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        ok(&ReceiptsAnswer {
+            receipts: page.receipts.iter().map(ReceiptAnswer::from).collect(),
+            next: page.next.map(|next| next.to_string()),
+        })
+    }
+
     async fn show_receipt(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let number: RequestNumber = asked
             .named()

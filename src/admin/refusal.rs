@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use tollgate_layers::{Error, facts::RequestNumber, reserve::ledger::BookError};
 
+use super::Role;
 use crate::text::{causes::chain, similar::hint};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -20,6 +21,8 @@ pub(super) enum Refusal {
     MethodNotAllowed { allow: String },
     /// 401: not the admin key.
     KeyRefused,
+    /// 403: somebody of this role may not.
+    RoleRefused(Role),
     /// 413: the body is too large.
     BodyTooLarge { bytes_max: usize },
     /// 408: the body came too slowly.
@@ -104,6 +107,7 @@ impl Refusal {
             Self::PathUnknown | Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::KeyRefused => StatusCode::UNAUTHORIZED,
+            Self::RoleRefused(_) => StatusCode::FORBIDDEN,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::BodyBroken | Self::Invalid { .. } => StatusCode::BAD_REQUEST,
@@ -120,6 +124,9 @@ impl Refusal {
             Self::KeyRefused => {
                 "the admin key is missing or wrong; send it as \"Authorization: Bearer <key>\""
                     .into()
+            }
+            Self::RoleRefused(role) => {
+                format!("the role {role} may not do this; ask somebody who may")
             }
             Self::BodyTooLarge { bytes_max } => {
                 format!("the body is larger than {bytes_max} bytes")
@@ -142,6 +149,7 @@ impl Refusal {
         match self {
             Self::PathUnknown | Self::NotFound(_) => "not_found_error",
             Self::KeyRefused => "authentication_error",
+            Self::RoleRefused(_) => "permission_error",
             Self::MethodNotAllowed { .. }
             | Self::BodyTooLarge { .. }
             | Self::BodyTooSlow
@@ -200,6 +208,20 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         Self::Internal(refusal.into())
     }
+}
+
+/// The status and the words of what the API said no with, for pages.
+///
+/// # Errors
+/// It was another error: our own fault.
+pub(crate) fn refusal_of(error: Error) -> Result<(StatusCode, String), Error> {
+    let said = match &error {
+        Error::Internal(cause) => cause
+            .downcast_ref::<Refusal>()
+            .map(|refusal| (refusal.status(), refusal.message())),
+        _ => None,
+    };
+    said.ok_or(error)
 }
 
 /// An answer in JSON that nothing on the way keeps.

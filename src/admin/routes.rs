@@ -12,8 +12,8 @@ use tollgate_layers::Error;
 use tower::Service;
 
 use super::{
-    Admin, Answer, accounts, audit, body_limit::UnreadBody, export, keys, probes, query::Query,
-    receipts, refusal::Refusal, statements, usage, vendors,
+    Admin, Answer, Operator, Right, accounts, audit, body_limit::UnreadBody, export, keys, probes,
+    query::Query, receipts, refusal::Refusal, statements, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
@@ -34,6 +34,7 @@ pub(super) struct Route {
     /// A segment in braces stands for any one; there are two at most.
     path: &'static str,
     access: Access,
+    right: Right,
     answer: fn(Arc<Admin>, Asked) -> Answering,
 }
 
@@ -55,7 +56,7 @@ impl Route {
         path: &'static str,
         answer: fn(Arc<Admin>, Asked) -> Answering,
     ) -> Self {
-        Self::new("GET", path, answer)
+        Self::new("GET", path, answer).needs(Right::Read)
     }
 
     pub(super) const fn post(
@@ -77,6 +78,11 @@ impl Route {
         answer: fn(Arc<Admin>, Asked) -> Answering,
     ) -> Self {
         Self::new("DELETE", path, answer)
+    }
+
+    /// Whoever calls it needs this right. Until it is said, what changes something needs all of them.
+    pub(super) const fn needs(self, right: Right) -> Self {
+        Self { right, ..self }
     }
 
     /// Needs no key.
@@ -104,6 +110,7 @@ impl Route {
             method,
             path,
             access: Access::WithKey,
+            right: Right::Everything,
             answer,
         }
     }
@@ -131,10 +138,16 @@ pub(super) struct Asked {
     named: [String; 2],
     query: Option<String>,
     headers: HeaderMap,
+    operator: Operator,
     body: UnreadBody,
 }
 
 impl Asked {
+    /// Who asks, for the audit.
+    pub(super) fn who(&self) -> Operator {
+        self.operator.clone()
+    }
+
     /// What the path names, unchecked.
     pub(super) fn named(&self) -> &str {
         &self.named[0]
@@ -223,10 +236,20 @@ impl Service<Request<UnreadBody>> for Routes {
             if route.access == Access::WithKey {
                 Query::parse(head.uri.query(), &[])?;
             }
+            let operator = head.extensions.get::<Operator>().cloned();
+            let operator = operator.unwrap_or_default();
+            if !operator.role().may(route.right) {
+                tracing::warn!(
+                    target: "audit", who = operator.name(), what = "admin.refused",
+                    method = %head.method, path = head.uri.path()
+                );
+                return Err(Refusal::RoleRefused(operator.role()).into());
+            }
             let asked = Asked {
                 named: named.map(str::to_owned),
                 query: head.uri.query().map(str::to_owned),
                 headers: head.headers,
+                operator,
                 body,
             };
             Ok((route.answer)(admin, asked).await?)
@@ -286,6 +309,7 @@ mod tests {
             ("HEAD", "keys/k1", "keys/{key}", "k1", KEY),
             ("PATCH", "keys/k1", "keys/{key}", "k1", KEY),
             ("DELETE", "keys/k1", "keys/{key}", "k1", KEY),
+            ("GET", "receipts", "receipts", "", QUERY),
             ("GET", "receipts/n", "receipts/{number}", "n", KEY),
             ("GET", "usage", "usage", "", QUERY),
             ("GET", "export", "export", "", QUERY),
@@ -332,6 +356,34 @@ mod tests {
             .map(|route| route.path)
             .collect();
         assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
+    }
+
+    /// A new route that nobody thought of needs all rights.
+    #[test]
+    fn what_changes_something_needs_a_right_of_its_own() {
+        let changing = ROOMS.iter().copied().flatten();
+        let changing = changing.filter(|route| route.method != "GET");
+        let rights: Vec<_> = changing
+            .map(|route| (route.method, route.path, route.right))
+            .collect();
+        let account = "/admin/v1/accounts/{account}";
+        assert_eq!(
+            rights,
+            [
+                ("POST", "/admin/v1/accounts", Right::Support),
+                ("PATCH", account, Right::Support),
+                ("POST", &*format!("{account}/topups"), Right::Money),
+                ("POST", &*format!("{account}/adjustments"), Right::Money),
+                ("POST", &*format!("{account}/keys"), Right::Support),
+                ("PATCH", "/admin/v1/keys/{key}", Right::Support),
+                ("DELETE", "/admin/v1/keys/{key}", Right::Support),
+                ("PATCH", "/admin/v1/vendors/{vendor}", Right::Everything),
+                ("POST", "/admin/v1/audit", Right::Money),
+            ]
+        );
+        let reading = ROOMS.iter().copied().flatten();
+        let mut reading = reading.filter(|route| route.method == "GET");
+        assert!(reading.all(|route| route.right == Right::Read));
     }
 
     #[test]

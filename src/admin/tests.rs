@@ -23,6 +23,7 @@ use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use super::*;
 use crate::{
     catalog::snapshot::tests::live,
+    console::ConsoleLayer,
     edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
     observe::{Sources, metrics::Metrics, record::Calls},
     stack,
@@ -93,8 +94,9 @@ fn admin() -> Api {
         connections: OpenConnections::default(),
     };
     let scrape = Scrape::new(metrics, sources);
+    let console = ConsoleLayer::new(&key, None, Arc::clone(&live));
     let admin = Admin::new(store, live, health, readiness, scrape);
-    BoxCloneService::new(stack::operators(&key, admin))
+    BoxCloneService::new(stack::operators(&key, admin, console))
 }
 
 async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {

@@ -1,6 +1,6 @@
 //! What was used and charged in a time: receipts added up by account, key, model, session, endpoint or day.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::{
@@ -19,7 +19,10 @@ use super::{
 };
 use crate::{
     ledger::AnyLedger,
-    text::time::{day, rfc3339},
+    text::{
+        rubles::Rubles,
+        time::{day, rfc3339},
+    },
 };
 
 pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/usage", |admin, asked| {
@@ -236,10 +239,6 @@ struct Sums {
     margin_rub: Option<Rubles>,
 }
 
-/// Micro-rubles of many accounts: their sum may exceed the largest amount of one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Rubles(i128);
-
 impl Report {
     fn of(wish: &UsageQuery) -> Self {
         Self {
@@ -342,23 +341,6 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
     }))
 }
 
-/// As amounts are written: two to six digits behind the point.
-impl fmt::Display for Rubles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sign, micro) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());
-        let fraction = format!("{:06}", micro % 1_000_000);
-        let coarse = fraction.trim_end_matches('0');
-        let fraction = &fraction[..coarse.len().max(2)];
-        write!(f, "{sign}{}.{fraction}", micro / 1_000_000)
-    }
-}
-
-impl Serialize for Rubles {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -401,26 +383,6 @@ mod tests {
             let message = UsageQuery::parse(Some(query)).unwrap_err().message();
             assert!(message.starts_with(begins), "{query}: {message}");
         }
-    }
-
-    #[test]
-    fn sums_are_written_as_amounts_are() {
-        for micro in [
-            0,
-            1,
-            10,
-            100_000,
-            1_230_000,
-            -1_500_000,
-            MicroRub::MAX.micro(),
-        ] {
-            assert_eq!(
-                Rubles(i128::from(micro)).to_string(),
-                MicroRub::new(micro).to_string()
-            );
-        }
-        let max = i128::from(MicroRub::MAX.micro());
-        assert_eq!(Rubles(3 * max).to_string(), "27021597764.222973");
     }
 
     #[test]

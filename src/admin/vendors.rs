@@ -47,6 +47,7 @@ impl Admin {
             )
         };
         let name = name_of(asked.named());
+        let who = asked.who();
         let body = asked.body().await?;
         let name = name.ok_or_else(none)?;
         let mut fields = Fields::parse(&body, CHANGE_FIELDS)?;
@@ -63,7 +64,7 @@ impl Admin {
         let now_ms = now_ms();
         let [before, after] = [&before, &vendor].map(|state| VendorAnswer::new(state, now_ms));
         let change = changes(CHANGE_FIELDS, &before, &after);
-        tracing::info!(target: "audit", who = "admin", what = "vendor.change", vendor = name, change);
+        tracing::info!(target: "audit", who = who.name(), what = "vendor.change", vendor = name, change);
         ok(&after)
     }
 }

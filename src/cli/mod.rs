@@ -13,6 +13,7 @@ mod health;
 mod import;
 mod key;
 mod ledger_copy;
+mod operator;
 mod progress;
 mod receipt;
 mod reconcile;
@@ -31,6 +32,7 @@ use self::{
     account::AccountCommand,
     failure::{Failure, USAGE},
     key::KeyCommand,
+    operator::OperatorCommand,
     vendor::VendorCommand,
 };
 use crate::{
@@ -206,6 +208,19 @@ enum Command {
         reach: AdminArgs,
         #[command(subcommand)]
         command: KeyCommand,
+    },
+
+    /// Who may sign in to the console by a name: create, list, delete
+    ///
+    /// Works on the file that admin.operators_file of the configuration names. A running gateway reads it whenever
+    /// somebody signs in or asks for a page.
+    #[command(
+        after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
+                            tollgate operator list --file /etc/tollgate/operators.toml"
+    )]
+    Operator {
+        #[command(subcommand)]
+        command: OperatorCommand,
     },
 
     /// Show what a call cost, and why
@@ -466,6 +481,7 @@ impl Command {
                 reason,
                 reach,
             } => account::adjust(&reach, &account, rubles, &id, &reason).await,
+            Self::Operator { command } => command.run(),
             Self::Key { reach, command } => key::key(&reach, command).await,
             Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
             Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,

@@ -1,6 +1,9 @@
 //! Where the gateway listens, and what it is called there: `listen`, `service`, `base_url`, `trusted_proxies`, `[admin]`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use http::HeaderValue;
 use ipnet::IpNet;
@@ -11,7 +14,7 @@ use super::{
     check::{Check, web_address, without_query},
     raw::RawAdmin,
 };
-use crate::node::files::Shares;
+use crate::{console::operators::Operators, node::files::Shares};
 
 impl Check<'_> {
     pub(super) fn service(&mut self, given: Option<String>) -> Option<String> {
@@ -116,9 +119,17 @@ impl Check<'_> {
             Shares::of_process(0).operators as u64,
             1..=1_000_000,
         );
+        let operators_file = raw.operators_file.map(PathBuf::from);
+        if let Some(path) = &operators_file
+            && let Err(error) = Operators::read(path)
+        {
+            let problem = format!("{}: {error}", path.display());
+            self.errors.add("admin.operators_file", problem);
+        }
         Some(AdminConfig {
             listen: listen?,
             key,
+            operators_file,
             connections_max: connections_max?,
         })
     }

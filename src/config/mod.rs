@@ -169,6 +169,8 @@ pub struct AdminConfig {
     pub listen: SocketAddr,
     /// What operators show.
     pub key: SecretString,
+    /// Who may sign in to the console by a name; read whenever somebody does.
+    pub operators_file: Option<PathBuf>,
     /// Connections to it.
     pub connections_max: usize,
 }

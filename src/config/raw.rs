@@ -81,6 +81,8 @@ pub(super) struct RawAdmin {
     pub(super) listen: Option<String>,
     /// What they show, 16 characters or more; a secret.
     pub(super) key: Option<String>,
+    /// The file of those who may sign in to the console by a name; without it the admin key alone opens it.
+    pub(super) operators_file: Option<String>,
     /// Operators' connections at a time; 1/32 of the files that the process may open, 8 to 256.
     pub(super) connections_max: Option<u64>,
 }

@@ -25,6 +25,7 @@ use crate::{
     admin::Admin,
     catalog::{rate_feed::RateFeed, snapshot::Live},
     config::Config,
+    console::ConsoleLayer,
     edge::{
         panics::catch_round,
         server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings},
@@ -148,7 +149,9 @@ impl Gateway {
                 readiness.clone(),
                 Scrape::new(Arc::clone(&metrics), sources),
             );
-            let service = stack::operators(&admin.key, api);
+            let console =
+                ConsoleLayer::new(&admin.key, admin.operators_file.clone(), Arc::clone(&live));
+            let service = stack::operators(&admin.key, api, console);
             let settings = ServerSettings {
                 connections: limits.admin_connections.clone(),
                 open: OpenConnections::default(),

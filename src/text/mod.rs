@@ -3,5 +3,6 @@
 pub(crate) mod causes;
 pub(crate) mod csv;
 pub(crate) mod percent;
+pub(crate) mod rubles;
 pub(crate) mod similar;
 pub(crate) mod time;

@@ -45,6 +45,7 @@ const ADMIN_PATHS: [&str; 17] = [
     "/admin/v1/audit",
     "/admin/v1/export",
     "/admin/v1/keys/{key}",
+    "/admin/v1/receipts",
     "/admin/v1/receipts/{number}",
     "/admin/v1/usage",
     "/admin/v1/vendors",

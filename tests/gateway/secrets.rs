@@ -38,8 +38,10 @@ pub fn watch_the_log() {
 /// Whether an answer has a secret in it. A key that was just made is shown to its operator, once.
 pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
     let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
-    let made = made["key"].as_str();
     let body = String::from_utf8_lossy(body);
+    let page = body.split_once("<code id=\"secret\">");
+    let on_page = page.and_then(|(_, behind)| behind.split('<').next());
+    let made = made["key"].as_str().or(on_page);
     has_secret(&format!("{headers:?}")) || secrets_in(&body).any(|secret| Some(secret) != made)
 }
 

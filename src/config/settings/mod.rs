@@ -1,7 +1,7 @@
 //! What a reload does with each setting. Its name, type, default and sentence stand in `raw`, its range where it is
 //! checked; `docs/settings.md` shows all of it, and tests hold the page, this table and the checks together.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::Path};
 
 use secrecy::ExposeSecret;
 
@@ -56,6 +56,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
     (
         "admin.key",
         Restart(|one, other| shown(&one.admin) != shown(&other.admin)),
+    ),
+    (
+        "admin.operators_file",
+        Restart(|one, other| operators(&one.admin) != operators(&other.admin)),
     ),
     ("admin.connections_max", Taken),
     ("traces", Restart(|one, other| one.traces != other.traces)),
@@ -116,6 +120,12 @@ pub fn need_restart(started: &Config, next: &Config) -> Vec<&'static str> {
 
 fn listens(admin: &Option<AdminConfig>) -> Option<SocketAddr> {
     admin.as_ref().map(|admin| admin.listen)
+}
+
+fn operators(admin: &Option<AdminConfig>) -> Option<&Path> {
+    admin
+        .as_ref()
+        .and_then(|admin| admin.operators_file.as_deref())
 }
 
 fn shown(admin: &Option<AdminConfig>) -> Option<&str> {

@@ -21,6 +21,7 @@ const OTHERS: &str = r#"{
     "tls.key_file": null,
     "admin.listen": "127.0.0.1:7071",
     "admin.key": "${VENDOR_KEY}",
+    "admin.operators_file": "operators.toml",
     "traces.url": "http://127.0.0.1:4319/v1/traces",
     "traces.sample": "0.5",
     "traces.headers": { "headers": { "x-tenant": "${VENDOR_KEY}" } },

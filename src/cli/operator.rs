@@ -1,0 +1,175 @@
+//! `tollgate operator`: who may sign in to the console by a name. The file is edited where it is; no gateway is asked.
+
+use std::{
+    io::{self, BufRead as _},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{failure::Failure, show};
+use crate::{
+    admin::Role,
+    console::operators::{Named, Operators},
+};
+
+/// A password that somebody types is at least so long.
+const PASSWORD_CHARS_MIN: usize = 12;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum OperatorCommand {
+    /// Name an operator, and print the password, once
+    ///
+    /// The same name again gets a new password and role, and every session of theirs ends.
+    #[command(
+        after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
+                            tollgate operator create anna --role finance --file operators.toml --password-stdin <password"
+    )]
+    Create {
+        /// Letters, digits, '.', '-', '_' and '@'
+        name: String,
+        /// read, finance, support or admin
+        #[arg(long)]
+        role: Role,
+        /// Take the first line of standard input for the password, 12 characters or more, instead of making one
+        #[arg(long)]
+        password_stdin: bool,
+        #[command(flatten)]
+        place: FileArgs,
+    },
+    /// List operators and their roles
+    #[command(
+        after_help = "Example:\n  tollgate operator list --file /etc/tollgate/operators.toml"
+    )]
+    List {
+        #[command(flatten)]
+        place: FileArgs,
+    },
+    /// Take an operator out; their sessions end with their next request
+    #[command(
+        after_help = "Example:\n  tollgate operator delete anna --file /etc/tollgate/operators.toml"
+    )]
+    Delete {
+        /// Who
+        name: String,
+        #[command(flatten)]
+        place: FileArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    /// The file that admin.operators_file of the configuration names
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl OperatorCommand {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Create {
+                name,
+                role,
+                password_stdin,
+                place,
+            } => create(&name, role, password_stdin, &place),
+            Self::List { place } => list(&place),
+            Self::Delete { name, place } => delete(&name, &place),
+        }
+    }
+}
+
+fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<(), Failure> {
+    let operators = read(&place.file)?;
+    let (password, shown) = if from_stdin {
+        (typed()?, None)
+    } else {
+        let made = made()?;
+        (made.clone(), Some(made))
+    };
+    let one = Named::new(name, role, &password)
+        .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+    write(&operators.with(one), &place.file)?;
+    if place.json {
+        let mut said = json!({ "name": name, "role": role.as_str() });
+        if let Some(password) = shown {
+            said["password"] = password.into();
+        }
+        return show::write(&format!("{said:#}\n"));
+    }
+    match shown {
+        Some(password) => show::write(&format!(
+            "{name} may sign in as {role}\npassword: {password}\nIt is shown here and never again.\n"
+        )),
+        None => show::write(&format!("{name} may sign in as {role}\n")),
+    }
+}
+
+fn list(place: &FileArgs) -> Result<(), Failure> {
+    let operators = read(&place.file)?;
+    if place.json {
+        let rows: Vec<_> = operators
+            .iter()
+            .map(|one| json!({ "name": one.name, "role": one.role.as_str() }))
+            .collect();
+        return show::write(&format!("{:#}\n", json!({ "operators": rows })));
+    }
+    let rows = operators.iter();
+    let lines: String = rows
+        .map(|one| format!("{}  {}\n", one.name, one.role))
+        .collect();
+    show::write(&lines)
+}
+
+fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
+    let operators = read(&place.file)?;
+    let left = operators.without(name).ok_or_else(|| {
+        Failure::Refused(format!(
+            "no operator {name} in {}: `tollgate operator list` shows them",
+            place.file.display()
+        ))
+    })?;
+    write(&left, &place.file)?;
+    show::write(&format!("{name} may not sign in any more\n"))
+}
+
+fn read(path: &Path) -> Result<Operators, Failure> {
+    Operators::read(path).map_err(|error| Failure::Data(format!("{}: {error}", path.display())))
+}
+
+fn write(operators: &Operators, path: &Path) -> Result<(), Failure> {
+    let written = operators.write(path);
+    written.map_err(|error| Failure::Io(format!("{}: {error}", path.display())))
+}
+
+fn typed() -> Result<String, Failure> {
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::Io(format!("standard input: {error}")))?;
+    let password = line.trim_end_matches(['\r', '\n']).to_owned();
+    if password.chars().count() < PASSWORD_CHARS_MIN {
+        return Err(Failure::Usage(format!(
+            "the password on standard input has fewer than {PASSWORD_CHARS_MIN} characters"
+        )));
+    }
+    Ok(password)
+}
+
+/// 120 random bits, in groups that can be typed.
+fn made() -> Result<String, Failure> {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::Internal(format!("no random bytes: {error}")))?;
+    let letters = bytes.map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
+    let groups: Vec<String> = letters
+        .chunks(6)
+        .map(|group| group.iter().collect())
+        .collect();
+    Ok(groups.join("-"))
+}

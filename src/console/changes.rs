@@ -1,0 +1,226 @@
+//! What forms ask for, as calls of the admin API; and what is said once it is done.
+
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::form::Form;
+use crate::text::percent::encoded;
+
+/// A call of the API.
+pub(super) struct Change {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) body: Option<Value>,
+    /// The word for what it came to.
+    pub(super) done: &'static str,
+}
+
+impl Change {
+    fn post(path: String, body: Value, done: &'static str) -> Option<Self> {
+        Some(Self {
+            method: Method::POST,
+            path,
+            body: Some(body),
+            done,
+        })
+    }
+
+    fn patch(path: String, body: Value, done: &'static str) -> Option<Self> {
+        Some(Self {
+            method: Method::PATCH,
+            path,
+            body: Some(body),
+            done,
+        })
+    }
+}
+
+/// What a form on the page of this path asks for; `None`: nothing that there is.
+pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
+    let text = |name: &str| Value::from(form.get(name));
+    match (segments, form.get("do")) {
+        (["console", "accounts"], _) => {
+            let body = json!({ "id": text("id"), "name": text("name") });
+            Change::post("/admin/v1/accounts".into(), body, "account")
+        }
+        (["console", "accounts", id], action) => {
+            let path = format!("/admin/v1/accounts/{id}");
+            let entry = json!({ "id": text("id"), "amount_rub": text("amount_rub") });
+            match action {
+                "topup" => Change::post(format!("{path}/topups"), entry, "topup"),
+                "adjust" => {
+                    let mut entry = entry;
+                    entry["reason"] = text("reason");
+                    Change::post(format!("{path}/adjustments"), entry, "adjust")
+                }
+                "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
+                "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
+                "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
+                "create-key" => {
+                    let mut body = Map::new();
+                    body.insert("name".into(), text("name"));
+                    for ceiling in ["ceiling_rub", "ceiling_month_rub", "ceiling_day_rub"] {
+                        body.insert(ceiling.into(), or_null(form.get(ceiling)));
+                    }
+                    Change::post(format!("{path}/keys"), body.into(), "key")
+                }
+                _ => None,
+            }
+        }
+        (["console", "keys", id], action) => {
+            let path = format!("/admin/v1/keys/{id}");
+            match action {
+                "limits" => Change::patch(path, limits(form), "saved"),
+                "disable" => Change::patch(path, json!({ "status": "disabled" }), "disabled"),
+                "enable" => Change::patch(path, json!({ "status": "active" }), "enabled"),
+                "delete" => Some(Change {
+                    method: Method::DELETE,
+                    path,
+                    body: None,
+                    done: "deleted",
+                }),
+                _ => None,
+            }
+        }
+        (["console", "vendors"], action @ ("disable" | "enable")) => {
+            let path = format!("/admin/v1/vendors/{}", encoded(form.get("vendor")));
+            let (status, done) = match action {
+                "disable" => ("disabled", "out"),
+                _ => ("active", "back"),
+            };
+            Change::patch(path, json!({ "status": status }), done)
+        }
+        (["console", "audit"], _) => Some(Change {
+            method: Method::POST,
+            path: "/admin/v1/audit".into(),
+            body: None,
+            done: "audit",
+        }),
+        _ => None,
+    }
+}
+
+/// All limits of a key; what is empty is none.
+fn limits(form: &Form) -> Value {
+    let mut body = Map::new();
+    body.insert("name".into(), form.get("name").into());
+    for name in [
+        "ceiling_rub",
+        "ceiling_month_rub",
+        "ceiling_day_rub",
+        "expires_at",
+    ] {
+        body.insert(name.into(), or_null(form.get(name)));
+    }
+    for name in ["models", "addresses"] {
+        let words = form.get(name).split([' ', ',', '\t']);
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        body.insert(name.into(), words.into());
+    }
+    for name in [
+        "requests_per_second",
+        "requests_per_minute",
+        "tokens_per_minute",
+    ] {
+        let text = form.get(name);
+        // What is no number goes down as it was typed, and the API says so by its name.
+        let value = text
+            .parse::<u64>()
+            .map_or_else(|_| or_null(text), Value::from);
+        body.insert(name.into(), value);
+    }
+    body.into()
+}
+
+fn or_null(text: &str) -> Value {
+    if text.is_empty() {
+        Value::Null
+    } else {
+        text.into()
+    }
+}
+
+/// The page to go to, which is read: loaded again, it changes nothing.
+pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
+    let page = match segments {
+        ["console", "accounts"] => format!("/console/accounts/{}", encoded(form.get("id"))),
+        segments => {
+            let named: Vec<String> = segments
+                .iter()
+                .map(|segment| (*segment).to_owned())
+                .collect();
+            format!("/{}", named.join("/"))
+        }
+    };
+    format!("{page}?done={done}")
+}
+
+/// What is said of it there.
+pub(super) fn said(done: &str) -> Option<&'static str> {
+    Some(match done {
+        "account" => "The account was created.",
+        "topup" => "The payment is booked.",
+        "adjust" => "The correction is booked.",
+        "saved" => "Saved.",
+        "suspended" => "The account is suspended.",
+        "resumed" => "The account is active again.",
+        "disabled" => "The key is disabled.",
+        "enabled" => "The key is active again.",
+        "deleted" => "The key is deleted.",
+        "out" => "The vendor is taken out.",
+        "back" => "The vendor is back.",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_becomes_the_call_of_the_api_that_the_commands_make() {
+        let form = |text: &str| Form::parse(text);
+        let asked = |path: &[&str], text: &str| {
+            let Change {
+                method, path, body, ..
+            } = wanted(path, &form(text)).unwrap();
+            (method.to_string(), path, body.unwrap_or_default())
+        };
+        assert_eq!(
+            asked(
+                &["console", "accounts", "acme"],
+                "do=topup&id=p-1&amount_rub=10"
+            ),
+            (
+                "POST".into(),
+                "/admin/v1/accounts/acme/topups".into(),
+                json!({"id": "p-1", "amount_rub": "10"})
+            )
+        );
+        let (_, path, body) = asked(
+            &["console", "keys", "k1"],
+            "do=limits&name=ci&ceiling_rub=5&models=a,b+c&requests_per_second=3&tokens_per_minute=many",
+        );
+        assert_eq!(path, "/admin/v1/keys/k1");
+        assert_eq!(
+            body,
+            json!({
+                "name": "ci", "ceiling_rub": "5", "ceiling_month_rub": null, "ceiling_day_rub": null,
+                "expires_at": null, "models": ["a", "b", "c"], "addresses": [], "requests_per_second": 3,
+                "requests_per_minute": null, "tokens_per_minute": "many",
+            })
+        );
+        assert_eq!(
+            asked(&["console", "vendors"], "do=disable&vendor=a%2Fb").1,
+            "/admin/v1/vendors/a%2Fb"
+        );
+        for (path, text) in [
+            (&["console", "accounts", "acme"][..], "do=drop"),
+            (&["console", "keys", "k1"], ""),
+            (&["console", "prices"], "do=limits"),
+            (&[""], "do=topup"),
+        ] {
+            assert!(wanted(path, &form(text)).is_none(), "{path:?} {text}");
+        }
+    }
+}

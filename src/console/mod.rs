@@ -1,0 +1,236 @@
+//! Pages for operators, on their listener: `/` and what is under `/console/`.
+//!
+//! They show what the admin API answers, and change what it changes: each page asks the API below, in this process,
+//! in the name of whoever has signed in. What that person's role does not allow is refused there. Pages are made on
+//! the server and have no script.
+
+mod api;
+mod changes;
+mod form;
+pub(crate) mod operators;
+mod pages;
+mod sessions;
+mod sign_in;
+mod views;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use secrecy::{ExposeSecret, SecretString};
+use tollgate_layers::Error;
+use tower::{Layer, Service};
+
+use self::{
+    api::{Api, ApiService},
+    form::Form,
+    sessions::{Session, digest},
+    sign_in::SignIn,
+};
+use crate::{
+    admin::{AnswerBody, Operator, UnreadBody},
+    catalog::snapshot::Live,
+    endpoints::router::from_boxed,
+};
+
+/// Its own styles and forms, its own empty icon, and nothing else: no script at all.
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
+    frame-ancestors 'none'";
+const STYLE: &str = include_str!("style.css");
+
+type Answer = Response<AnswerBody>;
+
+/// Answers the paths of the console, and hands all others down.
+#[derive(Clone)]
+pub struct ConsoleLayer {
+    sign_in: Arc<SignIn>,
+    live: Arc<Live>,
+}
+
+impl ConsoleLayer {
+    /// Lets the holder of `key` in, and those whom the file names. Prices are read from `live`.
+    #[must_use]
+    pub fn new(key: &SecretString, operators: Option<PathBuf>, live: Arc<Live>) -> Self {
+        let key = digest(key.expose_secret().as_bytes());
+        Self {
+            sign_in: Arc::new(SignIn::new(key, operators)),
+            live,
+        }
+    }
+}
+
+impl fmt::Debug for ConsoleLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsoleLayer").finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for ConsoleLayer
+where
+    S: Service<
+            Request<UnreadBody>,
+            Response = Answer,
+            Error = Error,
+            Future = BoxFuture<'static, Result<Answer, Error>>,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type Service = Console;
+
+    fn layer(&self, inner: S) -> Console {
+        Console {
+            inner: from_boxed(inner),
+            layer: self.clone(),
+        }
+    }
+}
+
+/// The service of [`ConsoleLayer`].
+#[derive(Clone, Debug)]
+pub struct Console {
+    inner: ApiService,
+    layer: ConsoleLayer,
+}
+
+impl Service<Request<UnreadBody>> for Console {
+    type Response = Answer;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Answer, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let path = req.uri().path();
+        if path != "/" && !path.starts_with("/console/") {
+            return self.inner.call(req);
+        }
+        let this = self.clone();
+        Box::pin(async move {
+            let (head, body) = req.into_parts();
+            let is_head = head.method == Method::HEAD;
+            let mut answer = this.answer(head, body).await?;
+            if is_head {
+                *answer.body_mut() = AnswerBody::from(Bytes::new());
+            }
+            Ok(kept_to_itself(answer))
+        })
+    }
+}
+
+impl Console {
+    async fn answer(self, head: Parts, body: UnreadBody) -> Result<Answer, Error> {
+        let posted = match head.method {
+            Method::GET | Method::HEAD => false,
+            Method::POST => true,
+            _ => {
+                let mut res = pages::told(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "This page is read (GET) or posted to.",
+                );
+                let allow = HeaderValue::from_static("GET, HEAD, POST");
+                res.headers_mut().insert(header::ALLOW, allow);
+                return Ok(res);
+            }
+        };
+        let path = head.uri.path();
+        if path == "/console/style.css" && !posted {
+            return Ok(page(StatusCode::OK, "text/css; charset=utf-8", STYLE));
+        }
+        if posted && !sign_in::is_from_here(&head.headers) {
+            tracing::warn!(target: "audit", what = "console.foreign", path);
+            return Ok(pages::told(
+                StatusCode::FORBIDDEN,
+                "This form was sent from another page than the console's, and nothing was done.",
+            ));
+        }
+        let form = if posted {
+            Form::parse(&String::from_utf8_lossy(&body.bytes().await?))
+        } else {
+            Form::parse(head.uri.query().unwrap_or_default())
+        };
+        let sign_in = &self.layer.sign_in;
+        if path == "/console/sign-in" {
+            return Ok(if posted {
+                sign_in.enter(&head, &form).await
+            } else {
+                pages::sign_in(StatusCode::OK, None)
+            });
+        }
+        let Some((token, session, operator)) = sign_in.who(&head.headers).await else {
+            return Ok(see("/console/sign-in"));
+        };
+        if posted && !session.is_csrf(form.get("csrf")) {
+            tracing::warn!(target: "audit", who = operator.name(), what = "console.forged", path);
+            return Ok(pages::told(
+                StatusCode::FORBIDDEN,
+                "This form is not of your session, and nothing was done. Load the page again.",
+            ));
+        }
+        if path == "/console/sign-out" && posted {
+            return Ok(sign_in.leave(&head, &token, &session, !form.get("everywhere").is_empty()));
+        }
+        let asked = Visit {
+            api: Api::new(self.inner, operator.clone()),
+            operator,
+            session,
+            live: self.layer.live,
+            form,
+            posted,
+        };
+        let segments: Vec<&str> = path.split('/').skip(1).collect();
+        asked.answer(&segments).await
+    }
+}
+
+/// Somebody who has signed in asks for a page, or posts to one.
+struct Visit {
+    api: Api,
+    operator: Operator,
+    session: Session,
+    live: Arc<Live>,
+    /// What was posted, or stands in the query.
+    form: Form,
+    posted: bool,
+}
+
+/// What keeps the pages to themselves, and out of everybody's stores.
+fn kept_to_itself(mut res: Answer) -> Answer {
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        res.headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    res
+}
+
+fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+    let mut res = Response::new(AnswerBody::from(text.into()));
+    *res.status_mut() = status;
+    res.headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    res
+}
+
+/// Sends the browser to another page, which it gets.
+fn see(path: &str) -> Answer {
+    let mut res = Response::new(AnswerBody::from(Bytes::new()));
+    *res.status_mut() = StatusCode::SEE_OTHER;
+    let to = HeaderValue::from_str(path).expect("paths of the console are plain");
+    res.headers_mut().insert(header::LOCATION, to);
+    res
+}

@@ -1,0 +1,581 @@
+//! The pages: what each asks the API, and what it is written with.
+
+use askama::Template;
+use http::StatusCode;
+use serde_json::Value;
+use tollgate_layers::{Error, money::MicroRub, reserve::ledger::AccountView};
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    changes::{self, Change},
+    form::Form,
+    page, see,
+    sessions::random,
+    views::{
+        Account, Accounts, Bar, Calls, Chapter, Counters, Key, Sums, UsageRow, Usages, Vendor,
+        Vendors, bars, story,
+    },
+};
+use crate::{
+    admin::{Right, now_ms},
+    endpoints::page::HTML,
+    text::{
+        percent::encoded,
+        time::{day, rfc3339},
+    },
+};
+
+/// How many accounts a page lists.
+const ACCOUNTS_SHOWN_MAX: usize = 200;
+const DAYS_SUMMED_MS: u64 = 30 * 86_400_000;
+const ENDS: [&str; 5] = [
+    "finished",
+    "client_left",
+    "vendor_cut",
+    "vendor_error",
+    "gateway_stopped",
+];
+
+/// What stands around each page.
+struct Frame<'a> {
+    title: String,
+    /// Its place in the navigation.
+    section: &'static str,
+    who: Option<&'a str>,
+    role: &'static str,
+    csrf: &'a str,
+    problem: Option<&'a str>,
+    done: Option<&'static str>,
+    rights: [bool; 3],
+}
+
+impl Frame<'_> {
+    /// For whoever has not signed in.
+    fn bare(title: &str, problem: Option<&'static str>) -> Self {
+        Self {
+            title: title.to_owned(),
+            section: "",
+            who: None,
+            role: "",
+            csrf: "",
+            problem,
+            done: None,
+            rights: [false; 3],
+        }
+    }
+
+    /// Path, name, and whether that is where this page is.
+    fn nav(&self) -> [(&'static str, &'static str, bool); 7] {
+        [
+            ("/", "Overview"),
+            ("/console/accounts", "Accounts"),
+            ("/console/calls", "Calls"),
+            ("/console/usage", "Usage"),
+            ("/console/vendors", "Vendors"),
+            ("/console/prices", "Prices"),
+            ("/console/audit", "Audit"),
+        ]
+        .map(|(path, name)| (path, name, name == self.section))
+    }
+
+    const fn may_money(&self) -> bool {
+        self.rights[0]
+    }
+
+    const fn may_support(&self) -> bool {
+        self.rights[1]
+    }
+
+    const fn may_all(&self) -> bool {
+        self.rights[2]
+    }
+}
+
+fn written(status: StatusCode, template: &impl Template) -> Answer {
+    let text = template.render().expect("text is all that is written");
+    page(status, HTML, text)
+}
+
+/// The page to sign in on.
+pub(super) fn sign_in(status: StatusCode, problem: Option<&str>) -> Answer {
+    let frame = Frame {
+        problem,
+        ..Frame::bare("Sign in", None)
+    };
+    written(status, &SignInHtml { page: frame })
+}
+
+/// A page that says one thing.
+pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
+    let page = Frame::bare("Not done", Some(problem));
+    written(status, &ToldHtml { page })
+}
+
+impl Visit {
+    /// The page of a path, after what was posted to it.
+    pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Error> {
+        let change = if self.posted {
+            match changes::wanted(segments, &self.form) {
+                Some(change) => Some(change),
+                None => return Ok(self.refused("Not done", &unknown())),
+            }
+        } else {
+            None
+        };
+        let mut problem = None;
+        if let Some(change) = change {
+            let Change {
+                method,
+                path,
+                body,
+                done,
+            } = change;
+            let answer = self
+                .api
+                .change::<Value>(method, &path, body.as_ref())
+                .await?;
+            match answer {
+                Ok(answer) if done == "key" => return self.key_made(answer),
+                Ok(answer) if done == "audit" => return Ok(self.audited(&answer)),
+                Ok(_) => return Ok(see(&changes::after(segments, &self.form, done))),
+                Err(refused) => problem = Some(refused),
+            }
+        }
+        let problem = problem.as_ref();
+        let shown = match segments {
+            [""] => self.overview(problem).await?,
+            ["console", "accounts"] => self.accounts(problem).await?,
+            ["console", "accounts", id] => self.account(id, problem).await?,
+            ["console", "keys", id] => self.key(id, problem).await?,
+            ["console", "calls"] => self.calls().await?,
+            ["console", "calls", number] => self.call(number).await?,
+            ["console", "usage"] => self.usage().await?,
+            ["console", "vendors"] => self.vendors(problem).await?,
+            ["console", "prices"] => Ok(self.prices()),
+            ["console", "audit"] => Ok(self.audit(problem, None)),
+            _ => Err(unknown()),
+        };
+        Ok(shown.unwrap_or_else(|refused| self.refused("Not found", &refused)))
+    }
+
+    fn frame<'a>(
+        &'a self,
+        title: impl Into<String>,
+        section: &'static str,
+        problem: Option<&'a Refused>,
+    ) -> Frame<'a> {
+        let role = self.operator.role();
+        let done = if self.posted {
+            ""
+        } else {
+            self.form.get("done")
+        };
+        Frame {
+            title: title.into(),
+            section,
+            who: Some(self.operator.name()),
+            role: role.as_str(),
+            csrf: self.session.csrf(),
+            problem: problem.map(|refused| &*refused.text),
+            done: changes::said(done),
+            rights: [Right::Money, Right::Support, Right::Everything].map(|right| role.may(right)),
+        }
+    }
+
+    /// A page that says why there is none.
+    fn refused(&self, title: &str, refused: &Refused) -> Answer {
+        let page = self.frame(title, "", Some(refused));
+        written(refused.status, &ToldHtml { page })
+    }
+
+    async fn overview(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
+        let accounts = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
+            Ok(Accounts { accounts }) => accounts,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let vendors = match self.api.get::<Vendors>("/admin/v1/vendors").await? {
+            Ok(Vendors { vendors }) => vendors,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let metrics = self.api.text("/metrics").await?.unwrap_or_default();
+        let readiness = self.api.get::<Value>("/readyz").await?.unwrap_or_default();
+        let ready = match readiness["reason"].as_str() {
+            Some(reason) => format!("not ready: {reason}"),
+            None => "ready".to_owned(),
+        };
+        let mut quiet = Vec::new();
+        for vendor in &vendors {
+            for route in vendor
+                .routes
+                .iter()
+                .filter(|route| route.state != "answering")
+            {
+                quiet.push((&*vendor.name, &*route.model, &*route.state));
+            }
+        }
+        let sum = |of: fn(&AccountView) -> MicroRub| {
+            let micro = accounts
+                .iter()
+                .map(|account| i128::from(of(account).micro()));
+            crate::text::rubles::Rubles(micro.sum()).to_string()
+        };
+        Ok(Ok(written(
+            status_of(problem),
+            &OverviewHtml {
+                page: self.frame("Overview", "Overview", problem),
+                ready,
+                accounts: accounts.len(),
+                balance: sum(|account| account.balance_rub),
+                held: sum(|account| account.held_rub),
+                spent: sum(|account| account.spent_rub),
+                loss: sum(|account| account.loss_rub),
+                node: Counters::of(&metrics),
+                quiet,
+            },
+        )))
+    }
+
+    async fn accounts(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
+        let mut rows = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
+            Ok(Accounts { accounts }) => accounts,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let q = if self.posted { "" } else { self.form.get("q") };
+        let wanted = q.to_lowercase();
+        rows.retain(|row| {
+            row.id.to_lowercase().contains(&wanted) || row.name.to_lowercase().contains(&wanted)
+        });
+        let found = rows.len();
+        rows.truncate(ACCOUNTS_SHOWN_MAX);
+        let page = self.frame("Accounts", "Accounts", problem);
+        Ok(Ok(written(
+            status_of(problem),
+            &AccountsHtml {
+                page,
+                q,
+                rows,
+                found,
+            },
+        )))
+    }
+
+    async fn account(
+        &self,
+        id: &str,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let path = format!("/admin/v1/accounts/{id}");
+        let account = match self.api.get::<Account>(&path).await? {
+            Ok(account) => account,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        // Made before the form is: sent twice, it is booked once.
+        let entry = random().map_err(Error::Internal)?;
+        let title = format!("Account {}", account.view.id);
+        Ok(Ok(written(
+            status_of(problem),
+            &AccountHtml {
+                page: self.frame(title, "Accounts", problem),
+                account,
+                entry: format!("console-{}", &entry[..16]),
+            },
+        )))
+    }
+
+    async fn key(
+        &self,
+        id: &str,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let path = format!("/admin/v1/keys/{id}");
+        let key = match self.api.get::<Key>(&path).await? {
+            Ok(key) => key,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let text = |value: Option<MicroRub>| value.map_or_else(String::new, |it| it.to_string());
+        let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
+        Ok(Ok(written(
+            status_of(problem),
+            &KeyHtml {
+                page: self.frame(format!("Key {}", key.id), "Accounts", problem),
+                ceiling: text(key.ceiling_rub),
+                ceiling_month: text(key.ceiling_month_rub),
+                ceiling_day: text(key.ceiling_day_rub),
+                models: key.models.join(" "),
+                addresses: key.addresses.join(" "),
+                per_second: count(key.requests_per_second),
+                per_minute: count(key.requests_per_minute),
+                tokens: count(key.tokens_per_minute),
+                expires: key.expires_at.clone().unwrap_or_default(),
+                key,
+            },
+        )))
+    }
+
+    /// The one page that shows a key.
+    fn key_made(&self, answer: Value) -> Result<Answer, Error> {
+        let key: Key =
+            serde_json::from_value(answer).map_err(|error| Error::Internal(error.into()))?;
+        let page = self.frame(format!("Key {}", key.id), "Accounts", None);
+        let secret = key.key.clone().unwrap_or_default();
+        Ok(written(StatusCode::OK, &KeyMadeHtml { page, key, secret }))
+    }
+
+    async fn calls(&self) -> Result<Result<Answer, Refused>, Error> {
+        const FILTERS: [&str; 8] = [
+            "account", "key", "model", "vendor", "session", "end", "since", "until",
+        ];
+        let form = &self.form;
+        let number = form.get("number");
+        if !number.is_empty() {
+            return Ok(Ok(see(&format!("/console/calls/{}", encoded(number)))));
+        }
+        let asks = !form.get("account").is_empty() || !form.get("key").is_empty();
+        let (mut calls, mut problem) = (None, None);
+        if asks {
+            let query = form.query(&[&FILTERS[..], &["after"]].concat());
+            let path = format!("/admin/v1/receipts?{query}");
+            match self.api.get::<Calls>(&path).await? {
+                Ok(found) => calls = Some(found),
+                Err(refused) => problem = Some(refused),
+            }
+        }
+        let next = match calls.as_ref().and_then(|calls| calls.next.as_ref()) {
+            Some(next) => format!("{}&after={}", form.query(&FILTERS), encoded(next)),
+            None => String::new(),
+        };
+        Ok(Ok(written(
+            status_of(problem.as_ref()),
+            &CallsHtml {
+                page: self.frame("Calls", "Calls", problem.as_ref()),
+                form,
+                ends: &ENDS,
+                calls,
+                next,
+            },
+        )))
+    }
+
+    async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Error> {
+        let path = format!("/admin/v1/receipts/{number}");
+        let receipt = match self.api.get::<Value>(&path).await? {
+            Ok(receipt) => receipt,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let text = |field: &str| receipt[field].as_str().unwrap_or_default();
+        Ok(Ok(written(
+            StatusCode::OK,
+            &CallHtml {
+                page: self.frame(format!("Call {}", text("number")), "Calls", None),
+                chapters: story(&receipt),
+                account: text("account"),
+                key: text("key"),
+            },
+        )))
+    }
+
+    async fn usage(&self) -> Result<Result<Answer, Refused>, Error> {
+        let form = &self.form;
+        let (mut total, mut days, mut tables) = (None, Vec::new(), Vec::new());
+        let mut problem = None;
+        let mut query = form.query(&["account", "since", "until"]);
+        if form.get("since").is_empty() {
+            let since = day(now_ms().saturating_sub(DAYS_SUMMED_MS));
+            query = format!("{query}&since={since}");
+        }
+        let groups = [("day", "By day"), ("model", "By model")];
+        let asks = !form.get("account").is_empty();
+        for (group, title) in groups.into_iter().filter(|_| asks) {
+            let path = format!("/admin/v1/usage?{query}&group={group}");
+            let report = match self.api.get::<Usages>(&path).await? {
+                Ok(report) => report,
+                Err(refused) => {
+                    problem = Some(refused);
+                    break;
+                }
+            };
+            let name = |row: UsageRow| (row.day.or(row.model).unwrap_or_default(), row.sums);
+            let rows: Vec<(String, Sums)> = report.rows.into_iter().map(name).collect();
+            if group == "day" {
+                let charged = rows.iter();
+                days = charged
+                    .map(|(day, sums)| (day.clone(), sums.charged_rub.clone()))
+                    .collect();
+            }
+            tables.push((title, rows));
+            total = Some(report.total);
+        }
+        let problem = problem.as_ref();
+        Ok(Ok(written(
+            status_of(problem),
+            &UsageHtml {
+                page: self.frame("Usage", "Usage", problem),
+                form,
+                total,
+                bars: bars(&days),
+                tables,
+            },
+        )))
+    }
+
+    async fn vendors(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
+        let vendors = match self.api.get::<Vendors>("/admin/v1/vendors").await? {
+            Ok(Vendors { vendors }) => vendors,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let page = self.frame("Vendors", "Vendors", problem);
+        Ok(Ok(written(
+            status_of(problem),
+            &VendorsHtml { page, vendors },
+        )))
+    }
+
+    fn prices(&self) -> Answer {
+        let snapshot = self.live.snapshot();
+        let version = snapshot.version();
+        let rows = snapshot.models().map(|(model, prices)| {
+            let price = prices.map(|prices| &prices.usual);
+            let rates = [
+                ("Input", price.map(|price| price.input)),
+                ("Cached input", price.map(|price| price.cached_input)),
+                ("Output", price.map(|price| price.output)),
+                ("Cache write", price.map(|price| price.cache_write)),
+            ];
+            let vendors: Vec<&str> = model
+                .routes
+                .iter()
+                .map(|route| &*route.vendor.name)
+                .collect();
+            PriceRow {
+                model: model.id.clone(),
+                rates: rates.map(|(name, rate)| {
+                    (
+                        name,
+                        rate.map_or_else(|| "—".to_owned(), |rate| rate.to_string()),
+                    )
+                }),
+                vendors: vendors.join(", "),
+            }
+        });
+        written(
+            StatusCode::OK,
+            &PricesHtml {
+                page: self.frame("Prices", "Prices", None),
+                version: version.id,
+                since: rfc3339(version.effective_from_ms),
+                rate: snapshot.rate().map(|reading| reading.rate.to_string()),
+                rows: rows.collect(),
+            },
+        )
+    }
+
+    fn audited(&self, answer: &Value) -> Answer {
+        self.audit(None, Some(answer))
+    }
+
+    fn audit(&self, problem: Option<&Refused>, answer: Option<&Value>) -> Answer {
+        let breaches = answer.map(|answer| &answer["breaches"]);
+        let breaches = breaches.and_then(Value::as_array).into_iter().flatten();
+        let facts = answer.and_then(Value::as_object).map(|fields| {
+            let plain = fields.iter().filter(|(name, _)| *name != "breaches");
+            plain
+                .map(|(name, value)| {
+                    let value = value
+                        .as_str()
+                        .map_or_else(|| value.to_string(), str::to_owned);
+                    (&**name, value)
+                })
+                .collect()
+        });
+        written(
+            status_of(problem),
+            &AuditHtml {
+                page: self.frame("Audit", "Audit", problem),
+                breaches: breaches.filter_map(Value::as_str).collect(),
+                facts,
+            },
+        )
+    }
+}
+
+fn unknown() -> Refused {
+    Refused {
+        status: StatusCode::NOT_FOUND,
+        text: "There is no such page.".into(),
+    }
+}
+
+fn status_of(problem: Option<&Refused>) -> StatusCode {
+    problem.map_or(StatusCode::OK, |refused| refused.status)
+}
+
+struct PriceRow {
+    model: String,
+    rates: [(&'static str, String); 4],
+    vendors: String,
+}
+
+macro_rules! pages {
+    ($($name:ident $path:tt { $($field:ident: $kind:ty),* $(,)? })*) => {
+        $(
+            #[derive(Template)]
+            #[template(path = $path, config = "src/console/templates/askama.toml")]
+            struct $name<'a> {
+                page: Frame<'a>,
+                $($field: $kind,)*
+            }
+        )*
+    };
+}
+
+pages! {
+    SignInHtml "sign_in.html" {}
+    ToldHtml "told.html" {}
+    OverviewHtml "overview.html" {
+        ready: String,
+        accounts: usize,
+        balance: String,
+        held: String,
+        spent: String,
+        loss: String,
+        node: Counters,
+        quiet: Vec<(&'a str, &'a str, &'a str)>,
+    }
+    AccountsHtml "accounts.html" { q: &'a str, rows: Vec<AccountView>, found: usize }
+    AccountHtml "account.html" { account: Account, entry: String }
+    KeyHtml "key.html" {
+        key: Key,
+        ceiling: String,
+        ceiling_month: String,
+        ceiling_day: String,
+        models: String,
+        addresses: String,
+        per_second: String,
+        per_minute: String,
+        tokens: String,
+        expires: String,
+    }
+    KeyMadeHtml "key_made.html" { key: Key, secret: String }
+    CallsHtml "calls.html" {
+        form: &'a Form,
+        ends: &'static [&'static str],
+        calls: Option<Calls>,
+        next: String,
+    }
+    CallHtml "call.html" { chapters: Vec<Chapter>, account: &'a str, key: &'a str }
+    UsageHtml "usage.html" {
+        form: &'a Form,
+        total: Option<Sums>,
+        bars: Vec<Bar>,
+        tables: Vec<(&'static str, Vec<(String, Sums)>)>,
+    }
+    VendorsHtml "vendors.html" { vendors: Vec<Vendor> }
+    PricesHtml "prices.html" {
+        version: u64,
+        since: String,
+        rate: Option<String>,
+        rows: Vec<PriceRow>,
+    }
+    AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(&'a str, String)>> }
+}

@@ -1,0 +1,161 @@
+//! Who is signed in: in this process alone, until they leave, are idle, or the process ends.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+use tollgate_layers::error::BoxError;
+
+/// How many sessions there are at a time; whoever was away longest makes room.
+const SESSIONS_MAX: usize = 1000;
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
+pub(crate) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Sessions by the digest of their token: what is kept opens nothing.
+#[derive(Clone, Default)]
+pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
+
+/// Somebody who has signed in.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) name: Arc<str>,
+    /// Of the password or key that was shown: when it changes, its sessions end.
+    pub(crate) proof: [u8; 32],
+    csrf: Arc<str>,
+    begun: Instant,
+    seen: Instant,
+}
+
+impl Session {
+    /// What forms of this session's pages have to bring back.
+    pub(crate) fn csrf(&self) -> &str {
+        &self.csrf
+    }
+
+    pub(crate) fn is_csrf(&self, given: &str) -> bool {
+        bool::from(self.csrf.as_bytes().ct_eq(given.as_bytes()))
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.seen) > IDLE_MAX || now.duration_since(self.begun) > AGE_MAX
+    }
+}
+
+impl Sessions {
+    /// A new session, and its token. Whatever token a browser had is not asked for.
+    ///
+    /// # Errors
+    /// There are no random bytes.
+    pub(crate) fn begin(&self, name: &str, proof: [u8; 32]) -> Result<String, BoxError> {
+        let (token, csrf) = (random()?, random()?);
+        let now = Instant::now();
+        let mut sessions = self.lock();
+        sessions.retain(|_, session| !session.is_over(now));
+        if sessions.len() >= SESSIONS_MAX {
+            let longest = sessions.iter().min_by_key(|(_, session)| session.seen);
+            if let Some(digest) = longest.map(|(digest, _)| *digest) {
+                sessions.remove(&digest);
+            }
+        }
+        let session = Session {
+            name: name.into(),
+            proof,
+            csrf: csrf.into(),
+            begun: now,
+            seen: now,
+        };
+        sessions.insert(digest(token.as_bytes()), session);
+        Ok(token)
+    }
+
+    /// The session of a token, which is seen by that.
+    pub(crate) fn find(&self, token: &str) -> Option<Session> {
+        let now = Instant::now();
+        let digest = digest(token.as_bytes());
+        let mut sessions = self.lock();
+        let session = sessions.get_mut(&digest)?;
+        if session.is_over(now) {
+            sessions.remove(&digest);
+            return None;
+        }
+        session.seen = now;
+        Some(session.clone())
+    }
+
+    pub(crate) fn end(&self, token: &str) {
+        self.lock().remove(&digest(token.as_bytes()));
+    }
+
+    /// Ends all sessions of somebody; says how many there were.
+    pub(crate) fn end_all(&self, name: &str) -> usize {
+        let mut sessions = self.lock();
+        let before = sessions.len();
+        sessions.retain(|_, session| &*session.name != name);
+        before - sessions.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Session>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// 256 random bits in hexadecimal digits.
+pub(crate) fn random() -> Result<String, BoxError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_when_it_is_idle_or_old_and_not_before() {
+        let sessions = Sessions::default();
+        let token = sessions.begin("anna", [0; 32]).unwrap();
+        for _ in 0..(AGE_MAX.as_secs() / IDLE_MAX.as_secs()) {
+            assert!(sessions.find(&token).is_some());
+            tokio::time::advance(IDLE_MAX).await;
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(sessions.find(&token).is_none(), "too old");
+        let token = sessions.begin("anna", [0; 32]).unwrap();
+        tokio::time::advance(IDLE_MAX + Duration::from_secs(1)).await;
+        assert!(sessions.find(&token).is_none(), "idle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_of_somebodys_sessions_end_together_and_others_stay() {
+        let sessions = Sessions::default();
+        let [one, two, other] =
+            ["anna", "anna", "boris"].map(|name| sessions.begin(name, [0; 32]).unwrap());
+        assert_ne!(one, two);
+        assert_eq!(sessions.end_all("anna"), 2);
+        assert!(sessions.find(&one).is_none() && sessions.find(&two).is_none());
+        assert!(sessions.find(&other).is_some());
+        sessions.end(&other);
+        assert!(sessions.find(&other).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_sign_in_the_latest_are_kept() {
+        let sessions = Sessions::default();
+        let first = sessions.begin("anna", [0; 32]).unwrap();
+        for _ in 0..SESSIONS_MAX {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            sessions.begin("boris", [0; 32]).unwrap();
+        }
+        assert_eq!(sessions.lock().len(), SESSIONS_MAX);
+        assert!(sessions.find(&first).is_none());
+    }
+}

@@ -1,0 +1,300 @@
+//! What the pages show of the admin API's answers.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
+
+#[derive(Deserialize)]
+pub(super) struct Accounts {
+    pub(super) accounts: Vec<AccountView>,
+}
+
+/// An account with its keys.
+#[derive(Deserialize)]
+pub(super) struct Account {
+    #[serde(flatten)]
+    pub(super) view: AccountView,
+    pub(super) spent_month_rub: MicroRub,
+    pub(super) spent_day_rub: MicroRub,
+    pub(super) keys: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Key {
+    /// The secret: in the answer that made it.
+    #[serde(default)]
+    pub(super) key: Option<String>,
+    pub(super) id: String,
+    pub(super) account: String,
+    pub(super) prefix: String,
+    pub(super) name: String,
+    pub(super) status: String,
+    pub(super) ceiling_rub: Option<MicroRub>,
+    pub(super) spent_rub: MicroRub,
+    pub(super) ceiling_month_rub: Option<MicroRub>,
+    pub(super) spent_month_rub: MicroRub,
+    pub(super) ceiling_day_rub: Option<MicroRub>,
+    pub(super) spent_day_rub: MicroRub,
+    pub(super) held_rub: MicroRub,
+    pub(super) free_rub: MicroRub,
+    pub(super) models: Vec<String>,
+    pub(super) addresses: Vec<String>,
+    pub(super) requests_per_second: Option<u32>,
+    pub(super) requests_per_minute: Option<u32>,
+    pub(super) tokens_per_minute: Option<u32>,
+    pub(super) expires_at: Option<String>,
+    pub(super) created_at: String,
+    pub(super) changed_at: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Calls {
+    pub(super) receipts: Vec<Call>,
+    pub(super) next: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Call {
+    pub(super) number: String,
+    pub(super) at: String,
+    pub(super) key: String,
+    pub(super) model: String,
+    pub(super) vendor: String,
+    pub(super) end: String,
+    pub(super) charged_rub: MicroRub,
+    pub(super) margin_rub: Option<MicroRub>,
+    pub(super) session: Option<String>,
+    pub(super) usage: Usage,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Vendors {
+    pub(super) vendors: Vec<Vendor>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Vendor {
+    pub(super) name: String,
+    pub(super) status: String,
+    pub(super) in_flight: u64,
+    pub(super) connections_max: u64,
+    pub(super) keys: u64,
+    pub(super) keys_parked: u64,
+    pub(super) routes: Vec<Route>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Route {
+    pub(super) model: String,
+    pub(super) state: String,
+    pub(super) failures: u64,
+    pub(super) in_flight: u64,
+    pub(super) ewma_ms: Option<u64>,
+    pub(super) last_error: Option<LastError>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct LastError {
+    pub(super) at: String,
+    pub(super) text: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Usages {
+    pub(super) rows: Vec<UsageRow>,
+    pub(super) total: Sums,
+}
+
+#[derive(Deserialize)]
+pub(super) struct UsageRow {
+    pub(super) day: Option<String>,
+    pub(super) model: Option<String>,
+    #[serde(flatten)]
+    pub(super) sums: Sums,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Sums {
+    pub(super) calls: u64,
+    pub(super) usage: Usage,
+    /// Sums of many accounts may be beyond what one can have: they stay text.
+    pub(super) charged_rub: String,
+    pub(super) margin_rub: Option<String>,
+}
+
+/// Names and values of a receipt that belong together.
+pub(super) struct Chapter {
+    pub(super) title: &'static str,
+    pub(super) facts: Vec<(String, String)>,
+}
+
+/// All that a receipt says, chapter by chapter: what is in none of those that have a name comes first.
+pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
+    const MONEY: [&str; 6] = [
+        "held_rub",
+        "cost_rub",
+        "charged_rub",
+        "loss_rub",
+        "vendor_cost_rub",
+        "margin_rub",
+    ];
+    let mut chapters = ["The call", "Money", "Tokens", "Price"].map(|title| Chapter {
+        title,
+        facts: Vec::new(),
+    });
+    for (name, value) in receipt.as_object().into_iter().flatten() {
+        let at = match name.as_str() {
+            name if MONEY.contains(&name) => 1,
+            "usage" => 2,
+            "price" | "price_rule" => 3,
+            _ => 0,
+        };
+        let is_part = matches!(name.as_str(), "usage" | "price");
+        facts(
+            if is_part { "" } else { name },
+            value,
+            &mut chapters[at].facts,
+        );
+    }
+    Vec::from(chapters)
+}
+
+fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let name = match name {
+                    "" => field.clone(),
+                    name => format!("{name}.{field}"),
+                };
+                facts(&name, value, into);
+            }
+        }
+        Value::Null => {}
+        Value::String(text) => into.push((name.to_owned(), text.clone())),
+        other => into.push((name.to_owned(), other.to_string())),
+    }
+}
+
+/// What this node counts since it was started, out of the text of `/metrics`.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) calls: u64,
+    pub(super) failed: u64,
+    pub(super) released: u64,
+    pub(super) in_flight: u64,
+    pub(super) refusals: u64,
+}
+
+impl Counters {
+    pub(super) fn of(text: &str) -> Self {
+        let mut counters = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').unwrap_or((line, ""));
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let value: u64 = value.parse().unwrap_or(0);
+            match name {
+                "tollgate_calls_total" if labels.contains("end=\"released\"") => {
+                    counters.released += value;
+                }
+                "tollgate_calls_total" => {
+                    counters.calls += value;
+                    if labels.contains("end=\"vendor_") {
+                        counters.failed += value;
+                    }
+                }
+                "tollgate_in_flight" => counters.in_flight = value,
+                "tollgate_refusals_total" => counters.refusals += value,
+                _ => {}
+            }
+        }
+        counters
+    }
+}
+
+/// A bar for each day, as parts of the highest, which is 100; for a drawing alone.
+pub(super) struct Bar {
+    pub(super) day: String,
+    pub(super) shown: String,
+    pub(super) x: usize,
+    pub(super) height: u64,
+}
+
+pub(super) fn bars(rows: &[(String, String)]) -> Vec<Bar> {
+    let micro = |text: &str| text.parse::<MicroRub>().map_or(0, MicroRub::micro).max(0);
+    let most = rows
+        .iter()
+        .map(|(_, rubles)| micro(rubles))
+        .max()
+        .unwrap_or(0);
+    let bar = |(index, (day, rubles)): (usize, &(String, String))| Bar {
+        day: day.clone(),
+        shown: rubles.clone(),
+        x: index * 10,
+        height: u64::try_from(i128::from(micro(rubles)) * 100 / i128::from(most.max(1)))
+            .unwrap_or(0),
+    };
+    rows.iter().enumerate().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_story_of_a_receipt_leaves_nothing_out() {
+        let receipt = json!({
+            "number": "n", "charged_rub": "1.00", "usage": {"input": 3, "classes": {"input_image": 4}},
+            "price": {"input": "2", "condition": {"speed": "fast"}}, "session": null, "estimated": true,
+        });
+        let told: Vec<(&str, Vec<String>)> = story(&receipt)
+            .into_iter()
+            .map(|chapter| {
+                let fact = |(name, value): (String, String)| format!("{name}={value}");
+                (chapter.title, chapter.facts.into_iter().map(fact).collect())
+            })
+            .collect();
+        assert_eq!(
+            told[0],
+            ("The call", vec!["estimated=true".into(), "number=n".into()])
+        );
+        assert_eq!(told[1].1, ["charged_rub=1.00"]);
+        assert_eq!(told[2].1, ["classes.input_image=4", "input=3"]);
+        assert_eq!(told[3].1, ["condition.speed=fast", "input=2"]);
+    }
+
+    #[test]
+    fn counters_are_read_off_the_metrics() {
+        let counters = Counters::of(
+            "# HELP tollgate_calls x\ntollgate_calls_total{model=\"a\",vendor=\"v\",end=\"finished\"} 7\n\
+             tollgate_calls_total{model=\"a\",vendor=\"v\",end=\"vendor_cut\"} 2\n\
+             tollgate_calls_total{model=\"a\",vendor=\"v\",end=\"released\"} 3\ntollgate_in_flight 4\n\
+             tollgate_refusals_total{code=\"x\"} 5\n",
+        );
+        let Counters {
+            calls,
+            failed,
+            released,
+            in_flight,
+            refusals,
+        } = counters;
+        assert_eq!(
+            [calls, failed, released, in_flight, refusals],
+            [9, 2, 3, 4, 5]
+        );
+    }
+
+    #[test]
+    fn bars_are_parts_of_the_highest() {
+        let rows = [
+            ("1".into(), "5.00".into()),
+            ("2".into(), "20.00".into()),
+            ("3".into(), "0.00".into()),
+        ];
+        let heights: Vec<u64> = bars(&rows).iter().map(|bar| bar.height).collect();
+        assert_eq!(heights, [25, 100, 0]);
+        assert!(bars(&[]).is_empty());
+    }
+}

@@ -1,0 +1,177 @@
+// An operator's first day in the console, click by click. TOLLGATE_ADMIN_URL and TOLLGATE_ADMIN_KEY name it.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { SCHEMES, SCREENS, launch, sound, visitor } from './browser.mjs';
+
+const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
+const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Prices', 'Audit', 'Overview'];
+
+async function signedIn(browser, options) {
+  const visit = await visitor(browser, { locale: 'en-GB', ...options });
+  await visit.page.goto(`${admin}/`);
+  await visit.page.getByLabel('Password or admin key').fill(adminKey);
+  await visit.page.getByRole('button', { name: 'Sign in' }).click();
+  await visit.page.getByRole('heading', { name: 'Overview' }).waitFor();
+  return visit;
+}
+
+async function to(page, place) {
+  await page.getByRole('navigation').getByRole('link', { name: place, exact: true }).click();
+  await page.getByRole('heading', { name: place, exact: true, level: 1 }).waitFor();
+}
+
+/// Opens a form that is folded, fills it in and sends it.
+async function send(page, summary, fields, button) {
+  const form = page.locator('details', { has: page.locator('summary', { hasText: summary }) });
+  await form.locator('summary').click();
+  for (const [label, value] of Object.entries(fields)) await form.getByLabel(label).fill(value);
+  await form.getByRole('button', { name: button }).click();
+}
+
+async function call(key, text) {
+  const answer = await fetch(`${url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json', 'x-session-id': 'first-day' },
+    body: JSON.stringify({ model: 'demo-chat', messages: [{ role: 'user', content: text }] }),
+  });
+  assert.equal(answer.status, 200, await answer.clone().text());
+  await answer.text();
+  const number = answer.headers.get('x-request-id');
+  for (let turn = 0; turn < 200; turn += 1) {
+    const found = await fetch(`${admin}/admin/v1/receipts/${number}`, { headers: { authorization: `Bearer ${adminKey}` } });
+    if (found.ok) return number;
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+  throw new Error(`${number} is not booked`);
+}
+
+describe("an operator's first day", () => {
+  let browser;
+  before(async () => {
+    browser = await launch();
+  });
+  after(() => browser.close());
+
+  for (const screen of Object.keys(SCREENS)) {
+    for (const scheme of SCHEMES) {
+      it(`from signing in to the audit: ${screen}, ${scheme}`, async () => {
+        const account = `acme-${screen}-${scheme}`;
+        const outside = await visitor(browser, { screen, scheme, locale: 'en-GB' });
+        await outside.page.goto(`${admin}/`);
+        await sound(outside, 'console-sign-in');
+        await outside.context.close();
+
+        const visit = await signedIn(browser, { screen, scheme });
+        const { page } = visit;
+        await to(page, 'Accounts');
+        await send(page, 'New account', { Id: account, Name: 'Acme & Co <LLC>' }, 'Create');
+        await page.getByText('The account was created.').waitFor();
+        await send(page, 'Top up', { 'Amount, ₽': '1000', "Payment's id": `payment-${account}` }, 'Book the payment');
+        await page.getByText('The payment is booked.').waitFor();
+        await send(page, 'Correct', { 'Amount, ₽; negative takes money off': '-1.50', Why: 'a fee' }, 'Book the correction');
+        await page.getByText('The correction is booked.').waitFor();
+        await page.locator('summary', { hasText: 'New key' }).click();
+        const form = page.locator('details', { has: page.locator('summary', { hasText: 'New key' }) });
+        await form.getByLabel('Name').fill('ci');
+        await form.getByLabel('Ceiling of a day, ₽').fill('25');
+        await sound(visit, 'console-account');
+        await form.getByRole('button', { name: 'Create' }).click();
+        const secret = await page.locator('#secret').innerText();
+        assert.match(secret, /^tg-/);
+        await sound({ ...visit, complaints: [] }, 'console-key-made');
+        await page.getByRole('link', { name: 'To the key' }).click();
+        assert.ok(!(await page.content()).includes(secret), 'it is shown once');
+
+        const numbers = [];
+        for (const text of ['One', 'Two, which is longer', 'Three']) numbers.push(await call(secret, text));
+        await page.getByLabel('Requests a minute').fill('600');
+        await page.getByRole('button', { name: 'Save' }).click();
+        await page.getByText('Saved.').waitFor();
+        assert.equal(await page.getByLabel('Requests a minute').inputValue(), '600');
+        await sound(visit, 'console-key');
+
+        await to(page, 'Calls');
+        await page.getByLabel('Account').fill(account);
+        await page.getByRole('button', { name: 'Show' }).click();
+        await page.getByRole('link', { name: numbers[2] }).waitFor();
+        const shown = await page.locator('tbody th').allInnerTexts();
+        assert.deepEqual(shown, numbers.toReversed());
+        await sound(visit, 'console-calls-found');
+        await page.getByRole('link', { name: numbers[1] }).click();
+        await page.getByRole('heading', { name: `Call ${numbers[1]}` }).waitFor();
+        await page.getByText('charged_rub', { exact: true }).waitFor();
+        await sound(visit, 'console-call');
+
+        await to(page, 'Usage');
+        await page.getByLabel('Account').fill(account);
+        await page.getByRole('button', { name: 'Add up' }).click();
+        await page.getByText('3 calls').waitFor();
+        await sound(visit, 'console-usage-summed');
+        for (const place of PLACES) {
+          await to(page, place);
+          if (place === 'Audit') {
+            await page.getByRole('button', { name: 'Run the audit' }).click();
+            await page.getByText('Everything adds up.').waitFor();
+          }
+          await sound(visit, `console-${place.toLowerCase()}`);
+        }
+        for (const request of visit.requests) assert.ok(request.startsWith(`${admin}/`), request);
+        await page.getByRole('button', { name: 'Sign out', exact: true }).click();
+        await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+        await page.goto(`${admin}/console/accounts`);
+        await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+        await visit.context.close();
+      });
+    }
+  }
+
+  it('takes a vendor out and puts it back, suspends an account and sees the refusal of what is wrong', async () => {
+    const visit = await signedIn(browser);
+    const { page } = visit;
+    await to(page, 'Vendors');
+    await page.getByRole('button', { name: 'Take scripted-messages out' }).click();
+    await page.getByText('The vendor is taken out.').waitFor();
+    await to(page, 'Overview');
+    await page.getByText('demo-messages, disabled').waitFor();
+    await to(page, 'Vendors');
+    await page.getByRole('button', { name: 'Put scripted-messages back' }).click();
+    await page.getByText('The vendor is back.').waitFor();
+    await to(page, 'Accounts');
+    await send(page, 'New account', { Id: 'no such id' }, 'Create');
+    await page.getByRole('alert').waitFor();
+    const [complaint, ...others] = visit.complaints.splice(0);
+    assert.match(complaint, /400/);
+    assert.deepEqual(others, []);
+    await sound(visit, 'console-refused');
+    await to(page, 'Accounts');
+    await send(page, 'New account', { Id: 'late-payer' }, 'Create');
+    await page.getByText('The account was created.').waitFor();
+    await send(page, 'Suspend', {}, 'Suspend');
+    await page.getByText('The account is suspended.').waitFor();
+    await visit.context.close();
+  });
+
+  it('works without a script and by the keyboard', async () => {
+    const visit = await visitor(browser, { screen: 'phone', javaScriptEnabled: false, locale: 'en-GB' });
+    const { page } = visit;
+    await page.goto(`${admin}/`);
+    await page.getByLabel('Password or admin key').focus();
+    await page.keyboard.type(adminKey);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+    assert.equal(await page.locator('script').count(), 0);
+    await visit.context.close();
+  });
+
+  it('tells who may not come in', async () => {
+    const visit = await visitor(browser, { locale: 'en-GB' });
+    await visit.page.goto(`${admin}/console/accounts`);
+    await visit.page.getByLabel('Name').fill('anna');
+    await visit.page.getByLabel('Password or admin key').fill('a guess');
+    await visit.page.getByRole('button', { name: 'Sign in' }).click();
+    await visit.page.getByRole('alert').waitFor();
+    assert.deepEqual(await visit.context.cookies(), []);
+    await visit.context.close();
+  });
+});

@@ -1,0 +1,808 @@
+//! The operators' console: who gets in, what each page shows and changes, and what attackers get.
+
+use std::{path::Path, process::Command};
+
+use http::{Method, header::SET_COOKIE};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{ADMIN_KEY, Answer, Key, RedisServer, Setup, World, request},
+    ledger::folder,
+    ops::{BOTH, Op},
+    support::process::TOLLGATE,
+};
+
+/// Somebody's browser: its cookie, and the token of its forms.
+#[derive(Clone, Default)]
+struct Browser {
+    cookie: String,
+    csrf: String,
+}
+
+fn url(world: &World, path: &str) -> String {
+    format!("http://{}{path}", world.gateway.admin_address().unwrap())
+}
+
+fn encoded(pairs: &[(&str, &str)]) -> String {
+    let encode = |text: &str| {
+        let byte = |byte: u8| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        };
+        text.bytes().map(byte).collect::<String>()
+    };
+    let pairs = pairs
+        .iter()
+        .map(|(name, value)| format!("{}={}", encode(name), encode(value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// What an answer sets the cookie to.
+fn set_cookie(answer: &Answer) -> Option<String> {
+    let header = answer.headers.get(SET_COOKIE)?.to_str().unwrap();
+    Some(header.split(';').next().unwrap().to_owned())
+}
+
+impl Browser {
+    async fn get(&self, world: &World, path: &str) -> Answer {
+        let headers = [("cookie", self.cookie.as_str())];
+        let headers = if self.cookie.is_empty() {
+            &[][..]
+        } else {
+            &headers[..]
+        };
+        world
+            .ask(request(Method::GET, &url(world, path), headers, "".into()))
+            .await
+    }
+
+    /// A page that is there.
+    async fn page(&self, world: &World, path: &str) -> String {
+        let answer = self.get(world, path).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        answer.text()
+    }
+
+    async fn post_with(
+        &self,
+        world: &World,
+        path: &str,
+        headers: &[(&str, &str)],
+        pairs: &[(&str, &str)],
+    ) -> Answer {
+        let mut all = vec![("content-type", "application/x-www-form-urlencoded")];
+        if !self.cookie.is_empty() {
+            all.push(("cookie", &self.cookie));
+        }
+        all.extend_from_slice(headers);
+        let body = encoded(pairs);
+        world
+            .ask(request(Method::POST, &url(world, path), &all, body.into()))
+            .await
+    }
+
+    /// A form of this session's.
+    async fn post(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
+        let mut all = vec![("csrf", self.csrf.as_str())];
+        all.extend_from_slice(pairs);
+        self.post_with(world, path, &[], &all).await
+    }
+
+    /// A form that is taken, and the page after it.
+    async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
+        let answer = self.post(world, path, pairs).await;
+        assert_eq!(answer.status, 303, "{path}: {answer:?}");
+        let to = answer.headers["location"].to_str().unwrap();
+        self.page(world, to).await
+    }
+
+    async fn try_in(world: &World, name: &str, password: &str) -> Answer {
+        let pairs = [("name", name), ("password", password)];
+        Self::default()
+            .post_with(world, "/console/sign-in", &[], &pairs)
+            .await
+    }
+
+    async fn signed_in(world: &World, name: &str, password: &str) -> Self {
+        let answer = Self::try_in(world, name, password).await;
+        assert_eq!(answer.status, 303, "{name}: {answer:?}");
+        let mut browser = Self {
+            cookie: set_cookie(&answer).unwrap(),
+            csrf: String::new(),
+        };
+        let html = browser.page(world, "/").await;
+        let (_, behind) = html.split_once("name=\"csrf\" value=\"").unwrap();
+        browser.csrf = behind.split('"').next().unwrap().to_owned();
+        browser
+    }
+
+    async fn admin(world: &World) -> Self {
+        Self::signed_in(world, "", ADMIN_KEY).await
+    }
+}
+
+fn operator(file: &Path, args: &[&str], password: &str) {
+    use std::{io::Write as _, process::Stdio};
+    let mut child = Command::new(TOLLGATE)
+        .arg("operator")
+        .args(args)
+        .arg("--file")
+        .arg(file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(password.as_bytes());
+    assert!(
+        child.wait_with_output().unwrap().status.success(),
+        "{args:?}"
+    );
+}
+
+fn named(file: &Path, name: &str, role: &str) {
+    operator(
+        file,
+        &["create", name, "--role", role, "--password-stdin"],
+        "correct horse battery\n",
+    );
+}
+
+const PASSWORD: &str = "correct horse battery";
+
+fn with_operators(file: &Path) -> Setup {
+    Setup::default().edit(
+        "[admin]\n",
+        &format!(
+            "[admin]\noperators_file = {:?}\n",
+            file.display().to_string()
+        ),
+    )
+}
+
+async fn a_call(world: &World, key: &Key, op: Op) -> String {
+    let number = op.call(world, key, &op.body("x")).await.number();
+    world.receipt(&number).await;
+    number
+}
+
+/// Every page, with what must stand on it.
+async fn first_day(world: &World) {
+    let me = Browser::admin(world).await;
+    let made = me
+        .done(
+            world,
+            "/console/accounts",
+            &[("id", "acme"), ("name", "Acme & Co")],
+        )
+        .await;
+    assert!(
+        made.contains("The account was created.") && made.contains("Acme &#38; Co"),
+        "{made}"
+    );
+    let page = "/console/accounts/acme";
+    let topup = [("do", "topup"), ("id", "p-1"), ("amount_rub", "100")];
+    for _ in 0..2 {
+        let paid = me.done(world, page, &topup).await;
+        assert!(paid.contains("100.00 ₽"), "once: {paid}");
+    }
+    let correction = [
+        ("do", "adjust"),
+        ("id", "c-1"),
+        ("amount_rub", "-1"),
+        ("reason", "x"),
+    ];
+    assert!(me.done(world, page, &correction).await.contains("99.00 ₽"));
+    let created = me
+        .post(
+            world,
+            page,
+            &[("do", "create-key"), ("name", "ci"), ("ceiling_rub", "50")],
+        )
+        .await;
+    assert_eq!(created.status, 200, "{created:?}");
+    let text = created.text();
+    let (_, secret) = text.split_once("<code id=\"secret\">").unwrap();
+    let secret = secret.split('<').next().unwrap().to_owned();
+    let keys = world
+        .admin(Method::GET, "/admin/v1/accounts/acme/keys", None)
+        .await
+        .json();
+    let id = keys["keys"][0]["id"].as_str().unwrap().to_owned();
+    let key = Key {
+        secret: secret.clone(),
+        id: id.clone(),
+        account: "acme".into(),
+    };
+
+    let mut numbers = Vec::new();
+    for op in BOTH {
+        numbers.push(a_call(world, &key, op).await);
+    }
+    let calls = me.page(world, "/console/calls?account=acme").await;
+    let found: Vec<_> = numbers
+        .iter()
+        .filter_map(|number| calls.find(number.as_str()))
+        .collect();
+    assert!(
+        found.len() == 2 && found[0] > found[1],
+        "latest first: {calls}"
+    );
+    let by_model = me
+        .page(
+            world,
+            &format!("/console/calls?key={id}&model=chat&end=finished"),
+        )
+        .await;
+    assert!(
+        by_model.contains(&numbers[0]) && !by_model.contains(&numbers[1]),
+        "{by_model}"
+    );
+    let receipt = world.receipt(&numbers[0]).await;
+    let story = me
+        .page(world, &format!("/console/calls/{}", numbers[0]))
+        .await;
+    for field in ["held_rub", "charged_rub", "vendor", "model", "end"] {
+        let fact = format!(
+            "<dt>{field}</dt><dd>{}</dd>",
+            receipt[field].as_str().unwrap()
+        );
+        assert!(story.contains(&fact), "{fact}: {story}");
+    }
+    let direct = me
+        .get(world, &format!("/console/calls?number={}", numbers[0]))
+        .await;
+    assert_eq!(
+        direct.headers["location"],
+        format!("/console/calls/{}", numbers[0]).as_str()
+    );
+
+    // One sum: the page's, the API's.
+    let usage = me.page(world, "/console/usage?account=acme").await;
+    let api = world
+        .admin(Method::GET, "/admin/v1/usage?account=acme", None)
+        .await
+        .json();
+    let charged = api["total"]["charged_rub"].as_str().unwrap();
+    assert!(usage.contains(&format!("{charged} ₽ · 2 calls")), "{usage}");
+    let overview = me.page(world, "/").await;
+    assert!(overview.contains(&format!("{charged} ₽")), "{overview}");
+
+    let limits = [
+        ("do", "limits"),
+        ("name", "ci"),
+        ("ceiling_day_rub", "5"),
+        ("models", "chat"),
+        ("requests_per_minute", "7"),
+    ];
+    me.done(world, &format!("/console/keys/{id}"), &limits)
+        .await;
+    let changed = world
+        .admin(Method::GET, &format!("/admin/v1/keys/{id}"), None)
+        .await
+        .json();
+    assert_eq!(changed["ceiling_day_rub"], "5.00");
+    assert_eq!(
+        (&changed["ceiling_rub"], &changed["models"]),
+        (&Value::Null, &json!(["chat"]))
+    );
+    for (path, action, says) in [
+        (format!("/console/keys/{id}"), "disable", "disabled"),
+        (format!("/console/keys/{id}"), "enable", "active"),
+        (format!("/console/keys/{id}"), "delete", "deleted"),
+        (page.to_owned(), "suspend", "suspended"),
+        (page.to_owned(), "resume", "active again"),
+    ] {
+        let shown = me.done(world, &path, &[("do", action)]).await;
+        assert!(shown.contains(says), "{action}: {shown}");
+        assert!(!shown.contains(&secret));
+    }
+    let audited = me.post(world, "/console/audit", &[]).await;
+    assert!(
+        audited.text().contains("Everything adds up."),
+        "{audited:?}"
+    );
+    let found = me.page(world, "/console/accounts?q=CO").await;
+    assert!(found.contains("/console/accounts/acme"), "{found}");
+    assert!(
+        me.page(world, "/console/accounts?q=nobody")
+            .await
+            .contains("No account")
+    );
+}
+
+#[tokio::test]
+async fn in_memory_an_operators_first_day() {
+    first_day(&World::start().await).await;
+}
+
+#[tokio::test]
+async fn in_sqlite_an_operators_first_day() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    first_day(&Setup::default().ledger(&url).start().await).await;
+}
+
+#[tokio::test]
+async fn in_redis_an_operators_first_day() {
+    let server = RedisServer::start().await;
+    first_day(&Setup::default().ledger(&server.url()).start().await).await;
+}
+
+#[tokio::test]
+async fn vendors_are_taken_out_and_put_back_and_prices_shown() {
+    let world = World::start().await;
+    let me = Browser::admin(&world).await;
+    let vendors = world
+        .admin(Method::GET, "/admin/v1/vendors", None)
+        .await
+        .json();
+    let name = vendors["vendors"][0]["name"].as_str().unwrap();
+    let out = me
+        .done(
+            &world,
+            "/console/vendors",
+            &[("do", "disable"), ("vendor", name)],
+        )
+        .await;
+    assert!(out.contains(&format!("Put {name} back")), "{out}");
+    assert!(me.page(&world, "/").await.contains("disabled"));
+    let back = me
+        .done(
+            &world,
+            "/console/vendors",
+            &[("do", "enable"), ("vendor", name)],
+        )
+        .await;
+    assert!(back.contains(&format!("Take {name} out")), "{back}");
+    let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+    let prices = me.page(&world, "/console/prices").await;
+    for model in catalog["models"].as_array().unwrap() {
+        for field in ["id", "input_rub_mtok", "output_rub_mtok"] {
+            assert!(
+                prices.contains(model[field].as_str().unwrap()),
+                "{field}: {prices}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_api_refuses_is_said_on_the_page_and_nothing_changes() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    for (path, pairs, status, says) in [
+        ("/console/accounts", vec![("id", "a b")], 400, "id: "),
+        (
+            "/console/accounts",
+            vec![("id", "acme"), ("name", "other")],
+            409,
+            "exists already",
+        ),
+        (
+            "/console/accounts/acme",
+            vec![("do", "topup"), ("id", "x"), ("amount_rub", "ten")],
+            400,
+            "amount_rub: ",
+        ),
+        (
+            "/console/accounts/acme",
+            vec![
+                ("do", "adjust"),
+                ("id", "x"),
+                ("amount_rub", "-5000"),
+                ("reason", "x"),
+            ],
+            409,
+            "below zero",
+        ),
+        (
+            "/console/accounts/nobody",
+            vec![("do", "topup"), ("id", "x"), ("amount_rub", "1")],
+            404,
+            "no account nobody",
+        ),
+        (
+            "/console/accounts/acme",
+            vec![("do", "drop")],
+            404,
+            "no such page",
+        ),
+    ] {
+        let answer = me.post(&world, path, &pairs).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(answer.text().contains(says), "{says}: {}", answer.text());
+    }
+    let page = format!("/console/keys/{}", key.id);
+    let answer = me
+        .post(
+            &world,
+            &page,
+            &[("do", "limits"), ("tokens_per_minute", "many")],
+        )
+        .await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text().contains("tokens_per_minute: "),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
+    for path in [
+        "/console/accounts/nobody",
+        "/console/keys/k0",
+        "/console/calls/1",
+        "/console/other",
+        "/console/",
+    ] {
+        assert_eq!(me.get(&world, path).await.status, 404, "{path}");
+    }
+    let calls = me
+        .get(&world, "/console/calls?account=acme&end=other")
+        .await;
+    assert_eq!(calls.status, 400);
+}
+
+#[tokio::test]
+async fn nothing_is_shown_or_done_without_signing_in() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let account = format!("/console/accounts/{}", key.account);
+    for path in [
+        "/",
+        "/console/accounts",
+        &account,
+        "/console/calls",
+        "/console/usage",
+        "/console/vendors",
+        "/console/prices",
+        "/console/audit",
+        "/console/other",
+    ] {
+        for browser in [
+            Browser::default(),
+            Browser {
+                cookie: "tollgate_console=0".into(),
+                csrf: String::new(),
+            },
+        ] {
+            let answer = browser.get(&world, path).await;
+            assert_eq!(
+                (answer.status.as_u16(), answer.body.len()),
+                (303, 0),
+                "{path}"
+            );
+            assert_eq!(answer.headers["location"], "/console/sign-in");
+            let answer = browser
+                .post(
+                    &world,
+                    path,
+                    &[("do", "topup"), ("id", "x"), ("amount_rub", "1")],
+                )
+                .await;
+            assert_eq!(answer.status, 303, "{path}");
+        }
+    }
+    assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
+    // The API wants the key: a session is none of it.
+    let me = Browser::admin(&world).await;
+    assert_eq!(me.get(&world, "/admin/v1/accounts").await.status, 401);
+}
+
+#[tokio::test]
+async fn guesses_are_few_and_counted_by_address() {
+    let world = World::start().await;
+    let mut statuses = Vec::new();
+    for guess in 0..9 {
+        let answer = Browser::try_in(&world, "", &format!("guess-{guess}-0123456789")).await;
+        assert!(answer.headers.get(SET_COOKIE).is_none());
+        statuses.push(answer.status.as_u16());
+    }
+    assert_eq!(statuses[..5], [401; 5]);
+    assert_eq!(statuses[7..], [429; 2], "{statuses:?}");
+    let right = Browser::try_in(&world, "", ADMIN_KEY).await;
+    assert_eq!(right.status, 429, "the right one waits as well");
+    assert!(right.headers.contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn a_session_is_never_one_that_the_browser_brought() {
+    let world = World::start().await;
+    let fixed = format!("tollgate_console={}", "0".repeat(64));
+    let pairs = [("name", ""), ("password", ADMIN_KEY)];
+    let victim = Browser {
+        cookie: fixed.clone(),
+        csrf: String::new(),
+    };
+    let answer = victim
+        .post_with(&world, "/console/sign-in", &[], &pairs)
+        .await;
+    assert_eq!(answer.status, 303);
+    let given = set_cookie(&answer).unwrap();
+    assert_ne!(given, fixed);
+    let attacker = Browser {
+        cookie: fixed,
+        csrf: String::new(),
+    };
+    assert_eq!(
+        attacker.get(&world, "/").await.status,
+        303,
+        "what was set before opens nothing"
+    );
+    // Nor is one kept over a second signing in.
+    let again = Browser {
+        cookie: given.clone(),
+        csrf: String::new(),
+    };
+    let answer = again
+        .post_with(&world, "/console/sign-in", &[], &pairs)
+        .await;
+    assert_ne!(set_cookie(&answer).unwrap(), given);
+    assert_eq!(again.get(&world, "/").await.status, 303);
+    // Of two cookies one was set by somebody else.
+    let mine = Browser::admin(&world).await;
+    let two = Browser {
+        cookie: format!("{}; tollgate_console=0", mine.cookie),
+        csrf: String::new(),
+    };
+    assert_eq!(two.get(&world, "/").await.status, 303);
+    assert_eq!(mine.get(&world, "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_cookie_is_for_this_origin_alone_and_no_script_reads_it() {
+    let world = World::start().await;
+    let pairs = [("name", ""), ("password", ADMIN_KEY)];
+    for (headers, secure) in [(&[][..], false), (&[("x-forwarded-proto", "https")], true)] {
+        let answer = Browser::default()
+            .post_with(&world, "/console/sign-in", headers, &pairs)
+            .await;
+        let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
+        let parts: Vec<_> = cookie.split("; ").collect();
+        for part in ["Path=/", "HttpOnly", "SameSite=Strict"] {
+            assert!(parts.contains(&part), "{cookie}");
+        }
+        assert_eq!(parts.contains(&"Secure"), secure, "{cookie}");
+        assert!(!cookie.contains(ADMIN_KEY) && !cookie.contains("Domain"));
+    }
+}
+
+#[tokio::test]
+async fn forms_of_other_pages_change_nothing() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let page = format!("/console/accounts/{}", key.account);
+    let pairs = [("do", "topup"), ("id", "evil"), ("amount_rub", "1")];
+    let other = Browser::admin(&world).await;
+    for csrf in ["", "0", &other.csrf, &me.csrf[1..]] {
+        let mut forged = vec![("csrf", csrf)];
+        forged.extend_from_slice(&pairs);
+        let answer = me.post_with(&world, &page, &[], &forged).await;
+        assert_eq!(answer.status, 403, "{csrf}");
+    }
+    let mut good = vec![("csrf", me.csrf.as_str())];
+    good.extend_from_slice(&pairs);
+    for foreign in [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ] {
+        let answer = me.post_with(&world, &page, &[foreign], &good).await;
+        assert_eq!(answer.status, 403, "{foreign:?}");
+        let pairs = [("name", ""), ("password", ADMIN_KEY)];
+        let answer = Browser::default()
+            .post_with(&world, "/console/sign-in", &[foreign], &pairs)
+            .await;
+        assert_eq!(answer.status, 403, "nor is anybody signed in by one");
+    }
+    // What is only asked for changes nothing either.
+    let asked = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
+    assert_eq!(asked.status, 200);
+    assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
+    let origin = format!("http://{}", world.gateway.admin_address().unwrap());
+    let answer = me
+        .post_with(
+            &world,
+            &page,
+            &[("origin", &origin), ("sec-fetch-site", "same-origin")],
+            &good,
+        )
+        .await;
+    assert_eq!(answer.status, 303);
+    assert_eq!(world.account(&key).await["balance_rub"], "1001.00");
+}
+
+#[tokio::test]
+async fn no_page_is_framed_kept_or_runs_a_script() {
+    let world = World::start().await;
+    world.key().await;
+    let me = Browser::admin(&world).await;
+    for path in [
+        "/",
+        "/console/accounts/acme",
+        "/console/calls",
+        "/console/sign-in",
+        "/console/style.css",
+        "/console/other",
+    ] {
+        let answer = me.get(&world, path).await;
+        let policy = answer.headers["content-security-policy"].to_str().unwrap();
+        for rule in [
+            "default-src 'none'",
+            "style-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        ] {
+            assert!(
+                policy.split("; ").any(|given| given == rule),
+                "{path}: {policy}"
+            );
+        }
+        assert!(
+            !policy.contains("script") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        for (name, value) in [
+            ("x-frame-options", "DENY"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "same-origin"),
+            ("cache-control", "no-store"),
+        ] {
+            assert_eq!(answer.headers[name], value, "{path}");
+        }
+        let html = answer.text();
+        for outside in [
+            "<script", "<style", " style=", "http://", "https://", "<iframe", "<img",
+        ] {
+            assert!(!html.contains(outside), "{path}: {outside}");
+        }
+    }
+}
+
+/// Whatever may be named by somebody else is text: accounts, keys, models, vendors and what was typed.
+#[tokio::test]
+async fn names_are_text_on_every_page() {
+    const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
+    let quoted = "<img src=x onerror=alert(1)>\\\"'&";
+    let world = Setup::default()
+        .edit("id = \"chat\"\n", &format!("id = \"{quoted}\"\n"))
+        .start()
+        .await;
+    let key = world.key_with("acme", "10", json!({ "name": EVIL })).await;
+    let rename = json!({ "name": EVIL });
+    world
+        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(rename))
+        .await;
+    let mut body = Op::Chat.body("x");
+    body["model"] = EVIL.into();
+    let number = world.chat(&key, &body).await.number();
+    world.receipt(&number).await;
+    let me = Browser::admin(&world).await;
+    let evil = encoded(&[("q", EVIL)]);
+    let filter = encoded(&[("account", "acme"), ("model", EVIL)]);
+    let mut seen = 0;
+    for path in [
+        "/".to_owned(),
+        "/console/accounts".into(),
+        format!("/console/accounts?{evil}"),
+        "/console/accounts/acme".into(),
+        format!("/console/keys/{}", key.id),
+        format!("/console/calls?{filter}"),
+        format!("/console/calls/{number}"),
+        "/console/usage?account=acme".into(),
+        "/console/vendors".into(),
+        "/console/prices".into(),
+        format!("/console/calls?account={}", &evil[2..]),
+    ] {
+        let html = me.get(&world, &path).await.text();
+        assert!(!html.contains("<img"), "{path}: {html}");
+        seen += usize::from(html.contains("img src=x"));
+    }
+    assert!(seen >= 8, "it is shown: {seen}");
+    let answer = Browser::try_in(&world, EVIL, "x").await;
+    assert!(!answer.text().contains("<img"));
+    let answer = me.post(&world, "/console/accounts", &[("id", EVIL)]).await;
+    assert!(!answer.text().contains("<img"), "{}", answer.text());
+}
+
+#[tokio::test]
+async fn a_role_does_what_it_is_there_for_and_is_told_so_otherwise() {
+    let folder = folder();
+    let file = folder.path().join("operators.toml");
+    for role in ["read", "finance", "support", "admin"] {
+        named(&file, &format!("{role}-1"), role);
+    }
+    let world = with_operators(&file).start().await;
+    let key = world.key().await;
+    let vendors = world
+        .admin(Method::GET, "/admin/v1/vendors", None)
+        .await
+        .json();
+    let vendor = vendors["vendors"][0]["name"].as_str().unwrap();
+    let (account, key_page) = (
+        format!("/console/accounts/{}", key.account),
+        format!("/console/keys/{}", key.id),
+    );
+    for (role, may) in [
+        ("read", [false, false, false, false]),
+        ("finance", [true, false, false, true]),
+        ("support", [false, true, false, false]),
+        ("admin", [true, true, true, true]),
+    ] {
+        let me = Browser::signed_in(&world, &format!("{role}-1"), PASSWORD).await;
+        let topup = [("do", "topup"), ("id", role), ("amount_rub", "1")];
+        let limits = [("do", "limits"), ("name", role)];
+        let switch = [("do", "enable"), ("vendor", vendor)];
+        let answers = [
+            me.post(&world, &account, &topup).await,
+            me.post(&world, &key_page, &limits).await,
+            me.post(&world, "/console/vendors", &switch).await,
+            me.post(&world, "/console/audit", &[]).await,
+        ];
+        for (at, (answer, may)) in answers.iter().zip(may).enumerate() {
+            let forbidden = answer.status == 403;
+            assert_eq!(forbidden, !may, "{role} {at}: {answer:?}");
+            assert!(may || answer.text().contains(&format!("the role {role} may not")));
+        }
+        let html = me.page(&world, &account).await;
+        assert_eq!(html.contains("Book the payment"), may[0], "{role}");
+        assert!(
+            html.contains(&format!("{role}-1 <small>{role}</small>")),
+            "{role}: {html}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn whoever_leaves_is_out_and_so_is_everybody_whose_password_changed() {
+    let folder = folder();
+    let file = folder.path().join("operators.toml");
+    named(&file, "anna", "finance");
+    named(&file, "boris", "read");
+    let world = with_operators(&file).start().await;
+    let is_in =
+        async |browser: &Browser| browser.get(&world, "/console/prices").await.status == 200;
+    let [one, two, three] = [
+        Browser::signed_in(&world, "anna", PASSWORD).await,
+        Browser::signed_in(&world, "anna", PASSWORD).await,
+        Browser::signed_in(&world, "anna", PASSWORD).await,
+    ];
+    let boris = Browser::signed_in(&world, "boris", PASSWORD).await;
+    let left = one.post(&world, "/console/sign-out", &[]).await;
+    assert!(
+        left.headers[SET_COOKIE]
+            .to_str()
+            .unwrap()
+            .contains("Max-Age=0")
+    );
+    assert!(!is_in(&one).await && is_in(&two).await);
+    two.post(&world, "/console/sign-out", &[("everywhere", "1")])
+        .await;
+    assert!(!is_in(&two).await && !is_in(&three).await && is_in(&boris).await);
+
+    let anna = Browser::signed_in(&world, "anna", PASSWORD).await;
+    named(&file, "anna", "finance");
+    assert!(
+        !is_in(&anna).await,
+        "the same password with another digest is another one"
+    );
+    operator(&file, &["delete", "boris"], "");
+    assert!(!is_in(&boris).await);
+    for (name, password) in [
+        ("boris", PASSWORD),
+        ("anna", "wrong"),
+        ("nobody", PASSWORD),
+        ("admin", PASSWORD),
+    ] {
+        assert_eq!(
+            Browser::try_in(&world, name, password).await.status,
+            401,
+            "{name}"
+        );
+    }
+}
