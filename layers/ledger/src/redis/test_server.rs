@@ -55,10 +55,13 @@ impl Server {
         panic!("redis-server does not stay");
     }
 
-    /// A ledger on a connection of its own.
+    /// A ledger on a connection of its own, which waits for a machine that has other work.
     pub(super) async fn ledger(&self) -> RedisLedger {
-        let connected = RedisLedger::connect(&self.url, RedisSettings::default()).await;
-        connected.unwrap()
+        let settings = RedisSettings {
+            response_timeout: LIMIT,
+            ..RedisSettings::default()
+        };
+        RedisLedger::connect(&self.url, settings).await.unwrap()
     }
 
     pub(super) async fn ask<T: Reply>(&self, words: &[&str]) -> T {

@@ -11,7 +11,6 @@ use super::*;
 use crate::{
     account::KeyStatus,
     ceiling::Ceilings,
-    conn::RedisSettings,
     contract::{Booked, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin},
     money::MicroRub,
     redis::test_server::Server,
@@ -33,12 +32,11 @@ impl Fleet {
         let server = Server::start().await;
         let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
         for n in 0..count {
-            let ledger = RedisLedger::connect(&server.url, RedisSettings::default());
             let settings = LeaseSettings {
                 calls_per_second_min: 0,
                 ..LeaseSettings::new(Duration::from_millis(500), format!("gateway {n}"))
             };
-            let ledger = ledger.await.unwrap().with_leases(settings);
+            let ledger = server.ledger().await.with_leases(settings);
             let tended = ledger.clone();
             tasks.spawn(async move { tended.tend_leases().await });
             gateways.push(ledger);
@@ -304,8 +302,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     }
     fleet.tasks.abort_all();
     drop(dead);
-    let other = RedisLedger::connect(&fleet.server.url, RedisSettings::default());
-    let other = other.await.unwrap();
+    let other = fleet.server.ledger().await;
     // All else is held by somebody.
     let rest = Hold {
         least: MicroRub::ZERO,
@@ -403,9 +400,9 @@ async fn a_busy_keys_calls_cost_the_server_less() {
     let calls = CALLERS * CALLS_EACH;
     let money = 100_000_000;
     let fleet = Fleet::new(1, money).await;
-    let without = RedisLedger::connect(&fleet.server.url, RedisSettings::default());
+    let without = fleet.server.ledger().await;
     let mut costs = Vec::new();
-    for gateway in [without.await.unwrap(), fleet.gateways[0].clone()] {
+    for gateway in [without, fleet.gateways[0].clone()] {
         let _: String = fleet.server.ask(&["CONFIG", "RESETSTAT"]).await;
         let began = Instant::now();
         let mut calling = JoinSet::new();

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     ceiling::Ceilings,
-    conn::RedisSettings,
     contract::{Booked, Item, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin, Settled},
     money::MicroRub,
     number::RequestNumber,
@@ -245,9 +244,7 @@ fn key_of(index: usize) -> KeyId {
 impl<'a> World<'a> {
     async fn begin(server: &'a Server) -> Self {
         let _: String = server.ask(&["FLUSHALL"]).await;
-        let ledger = RedisLedger::connect(&server.url, RedisSettings::default())
-            .await
-            .unwrap();
+        let ledger = server.ledger().await;
         ledger.create_account(&acme(), "").await.unwrap();
         ledger.enter(&acme(), &topup("first", MONEY)).await.unwrap();
         for index in 0..KEYS {
