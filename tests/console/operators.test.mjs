@@ -24,7 +24,8 @@ async function to(page, place) {
 /// Opens a form that is folded, fills it in and sends it.
 async function send(page, summary, fields, button) {
   const form = page.locator('details', { has: page.locator('summary', { hasText: summary }) });
-  await form.locator('summary').click();
+  // After a refusal it is open already.
+  if (!(await form.evaluate((details) => details.open))) await form.locator('summary').click();
   for (const [label, value] of Object.entries(fields)) await form.getByLabel(label).fill(value);
   await form.getByRole('button', { name: button }).click();
 }
@@ -133,7 +134,7 @@ describe("an operator's first day", () => {
     await page.getByRole('button', { name: 'Take scripted-messages out' }).click();
     await page.getByText('The vendor is taken out.').waitFor();
     await to(page, 'Overview');
-    await page.getByText('demo-messages, disabled').waitFor();
+    await page.locator('main li', { hasText: 'disabled' }).waitFor();
     await to(page, 'Vendors');
     await page.getByRole('button', { name: 'Put scripted-messages back' }).click();
     await page.getByText('The vendor is back.').waitFor();
