@@ -61,7 +61,7 @@ impl Admin {
             now_ms,
         };
         let document = Document::new(&about, statement);
-        tracing::info!(target: "audit", who = "admin", what = "statement", number = document.number());
+        tracing::info!(target: "audit", who = asked.who().name(), what = "statement", number = document.number());
         let form = form.unwrap_or(Form::Json);
         let bytes = match form {
             Form::Json => document.json(),

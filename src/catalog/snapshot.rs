@@ -289,11 +289,6 @@ impl Snapshot {
         }
     }
 
-    /// The language of texts for people.
-    pub(crate) fn language(&self) -> Language {
-        self.urls.language
-    }
-
     /// What a key has spent, for people; no rate changes it.
     pub(crate) const fn usage_page(&self) -> &ByLanguage {
         &self.usage_page

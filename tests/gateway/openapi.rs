@@ -35,7 +35,7 @@ const PUBLIC_PATHS: [&str; 20] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 17] = [
+const ADMIN_PATHS: [&str; 18] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
