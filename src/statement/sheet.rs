@@ -117,9 +117,7 @@ impl Words {
 
     fn title(&self, document: &Document) -> String {
         let month = document.month_of;
-        let name = MONTHS
-            .iter()
-            .nth(usize::try_from(month.of_year()).unwrap_or_default());
+        let name = MONTHS.get(usize::try_from(month.of_year()).unwrap_or_default());
         let (ru, en) = name.copied().unwrap_or_default();
         let (number, year) = (&document.number, month.year());
         match self.language {

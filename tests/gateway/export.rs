@@ -153,7 +153,7 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
         "I3 key k1: call {} cost 71 µ₽, but its usage at its prices comes to 70",
         number(2)
     );
-    assert_eq!(breaches(ledger).await, [breach.clone()]);
+    assert_eq!(breaches(ledger).await, std::slice::from_ref(&breach));
     let books = ledger.books(&acme()).await.unwrap();
     let lines = lines(ledger, JournalPart::whole()).await;
     assert_eq!(audited(&books, &lines), [breach]);
