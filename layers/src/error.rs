@@ -128,6 +128,15 @@ pub enum Error {
         /// The catalog name.
         model: String,
     },
+    /// 403: an owner key calls no models.
+    #[error("an owner key calls no models")]
+    OwnerKey,
+    /// 403: only an owner key looks after keys.
+    #[error("only an owner key looks after keys")]
+    OwnerKeyNeeded,
+    /// 404: the account has no such key that its owner could change.
+    #[error("no such key of this account")]
+    OwnKeyUnknown,
     /// 403: the key may not be used from this address.
     #[error("address not allowed for this key")]
     AddressNotAllowed,

@@ -225,6 +225,9 @@ where
                 });
             }
         };
+        if caller.is_some_and(|Caller(key)| key.is_owner()) {
+            return ResponseFuture::refused(Error::OwnerKey);
+        }
         if caller.is_some_and(|Caller(key)| !key.allows_model(&model.id)) {
             return ResponseFuture::refused(Error::ModelNotAllowed { model: call.model });
         }

@@ -107,11 +107,24 @@ fn russian(error: &Error) -> String {
             };
             format!(
                 "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
-                 {held} ₽. {bound}Уменьшите max_tokens или {other_way}."
+                 {held} ₽. {bound}Уменьшите запрос или предел ответа в нём (max_tokens, max_output_tokens) либо \
+                 {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
             format!("Этому ключу API не разрешена модель «{}».", shown(model))
+        }
+        Error::OwnerKey => {
+            "Это ключ владельца: он управляет ключами счёта и не вызывает модели. Используйте обычный ключ API."
+                .into()
+        }
+        Error::OwnerKeyNeeded => {
+            "Ключами счёта управляет только ключ владельца, а это обычный ключ API. Попросите ключ владельца у того, кто \
+             открыл счёт."
+                .into()
+        }
+        Error::OwnKeyUnknown => {
+            "У этого счёта нет такого ключа, который может изменить владелец: проверьте id.".into()
         }
         Error::AddressNotAllowed => "Этот ключ API нельзя использовать с вашего адреса.".into(),
         Error::TooManyRequests { limit, retry_after } => {
@@ -343,11 +356,23 @@ fn english(error: &Error) -> String {
             };
             format!(
                 "The request does not fit into what is left: it needs {needs} RUB, {free} RUB are free, the key's \
-                 running calls hold {held} RUB. {bound}Lower max_tokens or {other_way}."
+                 running calls hold {held} RUB. {bound}Shorten the request, lower the limit of its answer (max_tokens, \
+                 max_output_tokens), or {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
             format!("This API key may not use the model '{}'.", shown(model))
+        }
+        Error::OwnerKey => {
+            "This is an owner key: it looks after the account's keys and calls no models. Use an ordinary API key.".into()
+        }
+        Error::OwnerKeyNeeded => {
+            "Only an owner key looks after the account's keys, and this is an ordinary API key. Ask whoever opened the \
+             account for the owner key."
+                .into()
+        }
+        Error::OwnKeyUnknown => {
+            "This account has no such key that its owner could change: check the id.".into()
         }
         Error::AddressNotAllowed => "This API key may not be used from your address.".into(),
         Error::TooManyRequests { limit, retry_after } => {

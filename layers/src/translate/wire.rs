@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     error::{BoxError, Error, Problem},
-    model::Dialect,
+    model::{Dialect, OutputField},
     path::Path,
 };
 
@@ -26,6 +26,40 @@ pub struct RequestCx<'a> {
     pub output_tokens: u64,
     /// What the model takes of its vendor's format.
     pub dialect: &'a Dialect,
+}
+
+impl RequestCx<'_> {
+    /// The ceiling on output tokens, if `field` is where a chat request to the vendor has it.
+    pub(super) fn ceiling(&self, field: OutputField) -> Option<u64> {
+        (self.dialect.output_field == field).then_some(self.output_tokens)
+    }
+
+    /// A number of the request that has the same name in each format, as it is written, where the model takes it.
+    pub(super) fn sampling<'a>(
+        &self,
+        fields: &Object<'a, '_>,
+        name: &str,
+    ) -> Result<Option<&'a RawValue>, Error> {
+        let Some(value) = fields.get(name)? else {
+            return Ok(None);
+        };
+        value.number()?;
+        Ok(self.dialect.sampling.then_some(value.raw))
+    }
+}
+
+/// What a stream is asked to tell beside its text, in a chat request: its usage, which it is charged by.
+#[derive(Debug, Serialize)]
+pub(super) struct StreamOptions {
+    include_usage: bool,
+}
+
+impl StreamOptions {
+    pub(super) fn of(stream: bool) -> Option<Self> {
+        stream.then_some(Self {
+            include_usage: true,
+        })
+    }
 }
 
 /// What an answer's translation needs beside the answer.

@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{MessagesUsage, chat_usage};
-use crate::{
-    format::Format,
-    price::{Class, Condition, Price, PriceList, Rate},
-};
+use super::{MessagesUsage, chat_usage, responses_usage};
+use crate::price::{Class, Condition, Price, PriceList, Rate};
 
 /// By class.
 type Numbers<T> = BTreeMap<String, T>;
@@ -117,22 +114,19 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
 
 fn said(row: &Row) -> super::VendorUsage {
     let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
-    let format = match &*row.format {
-        "chat" => Format::Chat,
-        _ => Format::Messages,
-    };
-    match format {
-        Format::Messages => {
+    // The last chunk has all of it, but for messages.
+    let last = row.usage.last().unwrap().get();
+    match &*row.format {
+        "messages" => {
             let mut all = MessagesUsage::default();
             for usage in &row.usage {
                 all.replace_by(MessagesUsage::of(usage.get()).unwrap());
             }
             all.counts().unwrap()
         }
-        // The last chunk has all of it.
-        _ => chat_usage(row.usage.last().unwrap().get())
-            .unwrap()
-            .served_as(tier.as_deref()),
+        "responses" => responses_usage(last).unwrap().served_as(tier.as_deref()),
+        "chat" => chat_usage(last).unwrap().served_as(tier.as_deref()),
+        other => panic!("no such format: {other}"),
     }
 }
 

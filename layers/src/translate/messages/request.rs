@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Problem},
     model::{Dialect, OutputField},
     path::Path,
-    translate::wire::{Object, RequestCx, Value, write_json},
+    translate::wire::{Object, RequestCx, StreamOptions, Value, write_json},
 };
 
 /// Fields that go over, or are read to say why they cannot.
@@ -79,15 +79,14 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         Some(flag) => flag.flag()?,
         None => false,
     };
-    let ceiling = |field: OutputField| (dialect.output_field == field).then_some(cx.output_tokens);
     let chat = Chat {
         model: cx.model,
-        max_completion_tokens: ceiling(OutputField::MaxCompletionTokens),
-        max_tokens: ceiling(OutputField::MaxTokens),
+        max_completion_tokens: cx.ceiling(OutputField::MaxCompletionTokens),
+        max_tokens: cx.ceiling(OutputField::MaxTokens),
         messages: turns::messages(&fields, dialect.system_role)?,
         stop: stop(&fields)?,
-        temperature: sampling(&fields, "temperature", dialect)?,
-        top_p: sampling(&fields, "top_p", dialect)?,
+        temperature: cx.sampling(&fields, "temperature")?,
+        top_p: cx.sampling(&fields, "top_p")?,
         tools,
         tool_choice,
         parallel_tool_calls,
@@ -95,10 +94,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         response_format: schema(&fields, dialect)?.map(response_format),
         user: user(&fields)?,
         stream: stream.then_some(true),
-        // A stream's usage is what it is charged by.
-        stream_options: stream.then_some(StreamOptions {
-            include_usage: true,
-        }),
+        stream_options: StreamOptions::of(stream),
     };
     let mut out = BytesMut::with_capacity(body.len() + body.len() / 8 + 256);
     write_json(&mut out, &chat);
@@ -154,11 +150,6 @@ struct Chat<'a> {
     stream: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
-}
-
-#[derive(Debug, Serialize)]
-struct StreamOptions {
-    include_usage: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -233,18 +224,6 @@ fn stop<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
         literal(&Value { path, raw })?;
     }
     Ok((!list.is_empty()).then_some(stops.raw))
-}
-
-pub(in crate::translate) fn sampling<'a>(
-    body: &Object<'a, '_>,
-    name: &str,
-    dialect: &Dialect,
-) -> Result<Option<&'a RawValue>, Error> {
-    let Some(value) = body.get(name)? else {
-        return Ok(None);
-    };
-    value.number()?;
-    Ok(dialect.sampling.then_some(value.raw))
 }
 
 fn tools<'a>(body: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {

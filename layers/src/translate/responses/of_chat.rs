@@ -80,8 +80,8 @@ pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         max_output_tokens: cx
             .output_tokens
             .max(crate::call::Format::Responses.output_tokens_min()),
-        temperature: wishes::sampling(&fields, "temperature", dialect)?,
-        top_p: wishes::sampling(&fields, "top_p", dialect)?,
+        temperature: cx.sampling(&fields, "temperature")?,
+        top_p: cx.sampling(&fields, "top_p")?,
         tools,
         tool_choice,
         parallel_tool_calls: parallel,

@@ -66,8 +66,8 @@ pub fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
         max_output_tokens: cx
             .output_tokens
             .max(crate::call::Format::Responses.output_tokens_min()),
-        temperature: messages::sampling(&fields, "temperature", dialect)?,
-        top_p: messages::sampling(&fields, "top_p", dialect)?,
+        temperature: cx.sampling(&fields, "temperature")?,
+        top_p: cx.sampling(&fields, "top_p")?,
         tools,
         tool_choice,
         parallel_tool_calls: parallel,

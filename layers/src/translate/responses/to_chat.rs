@@ -21,7 +21,7 @@ use crate::{
                 Address, Called as CalledFunction, Content, File, Message, Part, ToolCall, tool_id,
             },
         },
-        wire::{Object, RequestCx, Value, write_json},
+        wire::{Object, RequestCx, StreamOptions, Value, write_json},
     },
 };
 
@@ -45,14 +45,13 @@ pub fn to_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         return Err(fields.refuse("input", Problem::Empty));
     }
     let stream = wishes::stream(&fields)?;
-    let ceiling = |field: OutputField| (dialect.output_field == field).then_some(cx.output_tokens);
     let chat = Chat {
         model: cx.model,
-        max_completion_tokens: ceiling(OutputField::MaxCompletionTokens),
-        max_tokens: ceiling(OutputField::MaxTokens),
+        max_completion_tokens: cx.ceiling(OutputField::MaxCompletionTokens),
+        max_tokens: cx.ceiling(OutputField::MaxTokens),
         messages,
-        temperature: wishes::sampling(&fields, "temperature", dialect)?,
-        top_p: wishes::sampling(&fields, "top_p", dialect)?,
+        temperature: cx.sampling(&fields, "temperature")?,
+        top_p: cx.sampling(&fields, "top_p")?,
         tool_choice: tools.choice.as_ref().map(choice),
         parallel_tool_calls: tools.parallel,
         tools: tools.list.into_iter().map(Tool::of).collect(),
@@ -64,10 +63,7 @@ pub fn to_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
         prompt_cache_key: wishes::text(&fields, "prompt_cache_key")?,
         metadata: fields.get("metadata")?.map(|metadata| metadata.raw),
         stream: stream.then_some(true),
-        // A stream's usage is what it is charged by.
-        stream_options: stream.then_some(StreamOptions {
-            include_usage: true,
-        }),
+        stream_options: StreamOptions::of(stream),
     };
     let mut out = BytesMut::with_capacity(body.len() + body.len() / 8 + 256);
     write_json(&mut out, &chat);
@@ -111,11 +107,6 @@ struct Chat<'a> {
     stream: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
-}
-
-#[derive(Debug, Serialize)]
-struct StreamOptions {
-    include_usage: bool,
 }
 
 #[derive(Debug, Serialize)]

@@ -166,19 +166,6 @@ pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawVal
     }
 }
 
-/// A number, as it is written, where the model takes it.
-pub(super) fn sampling<'a>(
-    fields: &Object<'a, '_>,
-    name: &str,
-    dialect: &Dialect,
-) -> Result<Option<&'a RawValue>, Error> {
-    let Some(value) = fields.get(name)? else {
-        return Ok(None);
-    };
-    value.number()?;
-    Ok(dialect.sampling.then_some(value.raw))
-}
-
 /// A string, as it is written.
 pub(super) fn text<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<&'a RawValue>, Error> {
     let value = fields.get(name)?;
