@@ -177,7 +177,41 @@ pub struct KeyRecord {
     pub changed_at_ms: u64,
 }
 
+/// What stands among an owner key's models, in place of any: no model is called so. Gateways of versions that know no owner
+/// keys let it call nothing.
+pub const OWNER_MARK: &str = "=owner";
+
 impl KeyRecord {
+    /// Whether it looks after its account's keys, and calls nothing.
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.models.iter().any(|model| model == OWNER_MARK)
+    }
+
+    /// Whether it may hold money: an owner key never does, in no store and for no gateway.
+    #[must_use]
+    pub fn may_hold(&self) -> bool {
+        self.status == KeyStatus::Active && !self.is_owner()
+    }
+
+    /// The word for what it is there for.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self.is_owner() {
+            true => "owner",
+            false => "caller",
+        }
+    }
+
+    /// The models that it may call as people are told of them; an owner key has none to tell.
+    #[must_use]
+    pub fn models_named(&self) -> &[String] {
+        match self.is_owner() {
+            true => &[],
+            false => &self.models,
+        }
+    }
+
     /// Whether the key may call the model.
     #[must_use]
     pub fn allows_model(&self, model: &str) -> bool {
@@ -219,6 +253,24 @@ impl<S: KeyStore> KeyStore for Arc<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_key_holds_nothing_and_calls_nothing_in_versions_that_know_none_either() {
+        let json = format!(
+            r#"{{"id":"k1","account":"acme","digest":{:?},"prefix":"","name":"","status":"active","models":[{OWNER_MARK:?}]}}"#,
+            "00".repeat(32)
+        );
+        let owner: KeyRecord = serde_json::from_str(&json).unwrap();
+        assert!(owner.is_owner() && !owner.may_hold());
+        assert_eq!((owner.kind(), owner.models_named()), ("owner", &[][..]));
+        // What such a version asks.
+        assert!(!owner.allows_model("gpt") && !owner.models.is_empty());
+        let caller = KeyRecord {
+            models: Vec::new(),
+            ..owner
+        };
+        assert!(caller.may_hold() && caller.kind() == "caller");
+    }
 
     #[test]
     fn ids_take_plain_characters_only() {

@@ -17,11 +17,12 @@ use super::{
     },
 };
 use crate::{
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyDigest, KeyId, KeyRecord},
     ceiling::{Ceilings, Period},
     happening::{Event, Levels},
     money::MicroRub,
     number::RequestNumber,
+    rollup,
 };
 
 /// How many due holds of each account one EXPIRE ends, so that the lock is not kept for long.
@@ -119,6 +120,13 @@ pub(super) enum Record {
     },
     /// A note; without a text it is taken away.
     Note(Note),
+    /// Sums, and how far they go.
+    Summed {
+        change: rollup::Change,
+        version: u64,
+    },
+    /// There are no sums any more.
+    SumsCleared { version: u64 },
 }
 
 /// What a key has used, and what of it before its current month and day.
@@ -163,6 +171,9 @@ pub(super) struct State {
     /// The latest time that a line of any journal has.
     newest: Millis,
     feed: feed::FeedState,
+    /// Of the sums in the store.
+    #[cfg(feature = "sqlite")]
+    pub(super) sums_version: u64,
 }
 
 #[derive(Debug)]
@@ -239,6 +250,28 @@ impl State {
                 .events_of(&call.account, account.happened(), at_ms),
         };
         (settled, Some(record))
+    }
+
+    /// Writes sums, if nobody has since they were read.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn change_sums(&mut self, change: &rollup::Change) -> Journaled<bool> {
+        if change.version != self.sums_version {
+            return (false, None);
+        }
+        self.sums_version += 1;
+        let record = Record::Summed {
+            change: change.clone(),
+            version: self.sums_version,
+        };
+        (true, Some(record))
+    }
+
+    /// Forgets all sums.
+    #[cfg(feature = "sqlite")]
+    pub(super) const fn clear_sums(&mut self) -> Journaled<()> {
+        self.sums_version += 1;
+        let version = self.sums_version;
+        ((), Some(Record::SumsCleared { version }))
     }
 
     /// Remembers what running calls have cost.
@@ -493,7 +526,7 @@ impl State {
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
         let money = KeyBook {
-            enabled: record.status == KeyStatus::Active,
+            enabled: record.may_hold(),
             ..money
         };
         let record = Arc::new(record);
@@ -527,7 +560,7 @@ impl State {
     /// A deleted key stays in every table, so that whoever shows it is told so.
     fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
         if let Some(account) = self.book.account_mut(&record.account) {
-            account.set_key(&record.id, ceilings, record.status == KeyStatus::Active);
+            account.set_key(&record.id, ceilings, record.may_hold());
         }
         if let Some(company) = self.companies.get_mut(&record.account) {
             company.keys.insert(record.id.clone());

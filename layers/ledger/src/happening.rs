@@ -185,6 +185,11 @@ pub enum Happening {
         /// Which one.
         vendor: String,
     },
+    /// Calls are sent to a vendor again, by all gateways.
+    VendorBack {
+        /// Which one.
+        vendor: String,
+    },
     /// A call was sold below its cost.
     MarginNegative {
         /// Its model.
@@ -224,7 +229,7 @@ pub enum Happening {
 
 impl Happening {
     /// The words for all that are made now.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 12] = [
         "balance_low",
         "ceiling_low",
         "ceiling_reached",
@@ -232,6 +237,7 @@ impl Happening {
         "correction",
         "key_expiring",
         "vendor_out",
+        "vendor_back",
         "margin_negative",
         "audit_breach",
         "rate_stale",
@@ -249,6 +255,7 @@ impl Happening {
             Self::Correction { .. } => "correction",
             Self::KeyExpiring { .. } => "key_expiring",
             Self::VendorOut { .. } => "vendor_out",
+            Self::VendorBack { .. } => "vendor_back",
             Self::MarginNegative { .. } => "margin_negative",
             Self::AuditBreach { .. } => "audit_breach",
             Self::RateStale { .. } => "rate_stale",

@@ -69,7 +69,7 @@
 //!
 //! | feature | what it brings |
 //! |---|---|
-//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, the [`audit`], [`statement`]s, [`settle`]: how holds end |
+//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, the [`audit`], [`statement`]s, the [`rollup`], [`settle`]: how holds end |
 //! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels, Cluster |
 //! | `outbox` | [`outbox`]: a record here of what a ledger elsewhere has still to be told |
@@ -108,6 +108,8 @@ pub mod memory;
 pub mod outbox;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "settle")]
+pub mod rollup;
 #[cfg(feature = "settle")]
 pub mod settle;
 #[cfg(feature = "sqlite")]

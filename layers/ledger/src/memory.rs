@@ -5,6 +5,7 @@
 
 mod feed;
 mod journal;
+mod rollup;
 
 use std::{
     collections::VecDeque,

@@ -178,7 +178,10 @@ impl KeyChange {
             }
         }
         set(&mut record.name, self.name);
-        set(&mut record.models, self.models);
+        // It would not be an owner key any more.
+        if !record.is_owner() {
+            set(&mut record.models, self.models);
+        }
         set(&mut record.addresses, self.addresses);
         set(&mut record.requests_per_second, self.requests_per_second);
         set(&mut record.requests_per_minute, self.requests_per_minute);

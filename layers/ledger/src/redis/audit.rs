@@ -1,10 +1,12 @@
 //! What the ledger in Redis shows to an [audit](crate::audit): each account as it stands on the server, keys without
 //! a record among it, and its journal with the index of receipts beside it.
 
+use std::collections::HashSet;
+
 use super::{
     RedisLedger,
-    journal::{JournalRange, RawLine, line_of},
-    names::{account_key, receipt_key, tombstone_key},
+    journal::{JournalRange, Placed},
+    names::{account_key, place_field, places_key, receipt_key, tombstone_key},
 };
 use crate::{
     account::AccountId,
@@ -41,13 +43,9 @@ impl Source for RedisLedger {
         let Some(stretch) = JournalRange::of(part)? else {
             return Ok(Default::default());
         };
-        let raw = self.raw_lines(account, &stretch).await?;
-        let lines = raw
-            .iter()
-            .map(|(place, fields)| line_of(account, place, fields))
-            .collect::<Result<Vec<_>, _>>()?;
-        let twice = self.settled_twice(account, &raw, &lines).await?;
-        let next = stretch.next(&raw);
+        let (placed, next) = self.placed_lines(account, stretch).await?;
+        let twice = self.settled_twice(account, &placed).await?;
+        let lines = placed.into_iter().map(|placed| placed.line).collect();
         Ok((JournalPage { lines, next }, twice))
     }
 
@@ -65,34 +63,72 @@ impl RedisLedger {
     async fn settled_twice(
         &self,
         account: &AccountId,
-        raw: &[RawLine],
-        lines: &[JournalLine],
+        placed: &[Placed],
     ) -> Result<Vec<RequestNumber>, RedisFault> {
-        let settled: Vec<(&String, RequestNumber)> = raw
+        let settled = placed.iter().filter_map(|placed| match &placed.line {
+            JournalLine::Call(receipt) if receipt.booked != Booked::Stale => {
+                Some((placed, receipt.number))
+            }
+            _ => None,
+        });
+        let (of_turns, alone): (Vec<_>, Vec<_>) = settled.partition(|(placed, _)| placed.of_turn);
+        let mut twice = Vec::new();
+        let mut seen = HashSet::new();
+        for (number, last) in alone.iter().zip(self.places_alone(account, &alone).await?) {
+            twice.extend(elsewhere(number, last.as_deref()));
+        }
+        for (number, last) in of_turns
             .iter()
-            .zip(lines)
-            .filter_map(|((place, _), line)| match line {
-                JournalLine::Call(receipt) if receipt.booked != Booked::Stale => {
-                    Some((place, receipt.number))
-                }
-                _ => None,
-            })
-            .collect();
+            .zip(self.places_of_turns(account, &of_turns).await?)
+        {
+            // A turn that charged a call twice has both in one place.
+            let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
+            let last = Some(last).filter(|last| !last.is_empty());
+            twice.extend(again.or(elsewhere(number, last.as_deref())));
+        }
+        Ok(twice)
+    }
+
+    async fn places_alone(
+        &self,
+        account: &AccountId,
+        settled: &[(&Placed, RequestNumber)],
+    ) -> Result<Vec<Option<String>>, RedisFault> {
         if settled.is_empty() {
             return Ok(Vec::new());
         }
-        let keys: Vec<String> = settled
-            .iter()
-            .map(|(_, number)| receipt_key(account, *number))
-            .collect();
+        let numbers = settled.iter().map(|(_, number)| *number);
+        let keys: Vec<String> = numbers.map(|number| receipt_key(account, number)).collect();
         let mut words = vec!["MGET"];
         words.extend(keys.iter().map(String::as_str));
-        let places: Vec<Option<String>> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
-        let twice = settled.into_iter().zip(places);
-        Ok(twice
-            .filter(|((place, _), last)| last.as_ref().is_some_and(|last| last != *place))
-            .map(|((_, number), _)| number)
-            .collect())
+        self.0.conn.command(&words, OPERATOR_TIMEOUT).await
+    }
+
+    async fn places_of_turns(
+        &self,
+        account: &AccountId,
+        settled: &[(&Placed, RequestNumber)],
+    ) -> Result<Vec<String>, RedisFault> {
+        if settled.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut keys = vec![account_key(account, "")];
+        let mut args = Vec::with_capacity(2 * settled.len());
+        for (_, number) in settled {
+            let hash = places_key(account, *number);
+            let known = keys.iter().position(|key| *key == hash);
+            let nth = known.unwrap_or_else(|| {
+                keys.push(hash);
+                keys.len() - 1
+            });
+            args.push(nth.to_string().into_bytes());
+            args.push(place_field(*number));
+        }
+        let places = &self.0.scripts.places;
+        self.0
+            .conn
+            .eval(places, &keys, args, OPERATOR_TIMEOUT)
+            .await
     }
 
     /// The first hold that is both. Each is looked at anew: it may have ended since.
@@ -115,4 +151,13 @@ impl RedisLedger {
         }
         Ok(None)
     }
+}
+
+/// The number, if its last place is another one.
+fn elsewhere(
+    (placed, number): &(&Placed, RequestNumber),
+    last: Option<&str>,
+) -> Option<RequestNumber> {
+    last.is_some_and(|last| last != placed.place)
+        .then_some(*number)
 }

@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 
 use super::{
     ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
-    names::{account_key, receipt_key},
+    journal::receipt_in_entry,
+    names::{account_key, place_field, places_key, receipt_key},
     retention_ms,
 };
 use crate::{
@@ -262,13 +263,22 @@ impl RedisLedger {
             account_key(account, ""),
             receipt_key(account, number),
             account_key(account, ":j"),
+            places_key(account, number),
         ];
         let entry: Option<HashMap<String, String>> = self
-            .ask_patiently(&self.0.scripts.receipt, &keys, &[])
+            .0
+            .conn
+            .eval(
+                &self.0.scripts.receipt,
+                &keys,
+                place_field(number),
+                OPERATOR_TIMEOUT,
+            )
             .await?;
-        entry
-            .map(|entry| receipt_of(account, number, &entry))
-            .transpose()
+        match entry {
+            Some(entry) => receipt_in_entry(account, number, &entry),
+            None => Ok(None),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     new_enough, other_schema,
 };
 use crate::{
-    account::{AccountId, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyId, KeyRecord},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
         AccountBooks, BookError, JournalLine, KeyView, LedgerAdmin, LedgerError, Note, Receipt,
@@ -146,7 +146,7 @@ impl RedisCopy {
 /// What an account's hash has of a key's money. Nothing is held: who copies has stopped the gateways.
 fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     let record = &key.record;
-    let enabled = u8::from(record.status == KeyStatus::Active).to_string();
+    let enabled = u8::from(record.may_hold()).to_string();
     let (month, day) = key.periods();
     let mut fields = vec![
         ("s", enabled),

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-use super::{RedisLedger, books::receipt_of, names::account_key};
+use super::{RedisLedger, booked_of, books::receipt_of, names::account_key};
 use crate::{
-    account::AccountId,
+    account::{AccountId, KeyId},
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
+    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -15,25 +15,46 @@ use crate::{
 /// is so far behind, since ids never go back.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
+/// How many entries are asked for first: one may be a turn of a lease, with many calls.
+const ENTRIES_FIRST: usize = 64;
+const ENTRIES_MAX: usize = 500;
+
 /// Which lines of a stream, both ends among them; `after` alone is not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
     pub(super) newest_first: bool,
     pub(super) since_ms: u64,
-    pub(super) end: JournalCursor,
+    pub(super) end: StreamId,
     pub(super) limit: usize,
 }
 
-/// A line's place: the id that the server gave it.
+/// The id that the server gave an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct JournalCursor {
+pub(super) struct StreamId {
     ms: u64,
     sequence: u64,
 }
 
-/// A line as it stands in the stream.
-pub(super) type RawLine = (String, HashMap<String, String>);
+/// How far somebody has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JournalCursor {
+    place: StreamId,
+    /// So many lines of the entry, in the direction of the reader; `None`: all of it.
+    read: Option<usize>,
+}
+
+/// An entry as it stands in the stream.
+type RawEntry = (String, HashMap<String, String>);
+
+/// A line, and the entry that it is in.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) place: String,
+    /// It was charged with others, in a turn of a lease.
+    pub(super) of_turn: bool,
+    pub(super) line: JournalLine,
+}
 
 impl RedisLedger {
     /// A page of the journal. An account that has no line yet must at least be there.
@@ -45,35 +66,94 @@ impl RedisLedger {
         let Some(stretch) = JournalRange::of(part)? else {
             return Ok(JournalPage::default());
         };
-        let raw = self.raw_lines(account, &stretch).await?;
-        if raw.is_empty() {
+        let (placed, next) = self.placed_lines(account, stretch).await?;
+        if placed.is_empty() {
             self.must_exist(account).await?;
         }
-        let next = stretch.next(&raw);
         let times = part.since_ms..part.until_ms;
-        let mut lines = Vec::with_capacity(raw.len());
-        for (place, fields) in &raw {
-            let line = line_of(account, place, fields)?;
-            if times.contains(&line.at_ms()) {
-                lines.push(line);
-            }
-        }
-        Ok(JournalPage { lines, next })
+        let lines = placed.into_iter().map(|placed| placed.line);
+        let lines = lines.filter(|line| times.contains(&line.at_ms()));
+        Ok(JournalPage {
+            lines: lines.collect(),
+            next,
+        })
     }
 
-    pub(super) async fn raw_lines(
+    /// The lines of a stretch, as many as it may have, and where to go on; `None` at the end.
+    pub(super) async fn placed_lines(
+        &self,
+        account: &AccountId,
+        mut stretch: JournalRange,
+    ) -> Result<(Vec<Placed>, Option<String>), RedisFault> {
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut count = ENTRIES_FIRST;
+        loop {
+            let left = stretch.limit - placed.len();
+            let asked = count.min(left);
+            let entries = self.entries(account, &stretch, asked).await?;
+            let before = placed.len();
+            for (place, fields) in &entries {
+                let of_turn = fields.get("kind").is_some_and(|kind| kind == CALLS);
+                let mut lines = lines_of(account, place, fields)?;
+                if stretch.newest_first {
+                    lines.reverse();
+                }
+                let entry: StreamId = place.parse()?;
+                let read = stretch.read_of(entry);
+                for (n, line) in lines.into_iter().enumerate().skip(read) {
+                    if placed.len() == stretch.limit {
+                        let read = Some(n);
+                        return Ok((
+                            placed,
+                            Some(JournalCursor { place: entry, read }.to_string()),
+                        ));
+                    }
+                    let place = place.clone();
+                    placed.push(Placed {
+                        place,
+                        of_turn,
+                        line,
+                    });
+                }
+                stretch.after = Some(JournalCursor {
+                    place: entry,
+                    read: None,
+                });
+            }
+            if entries.len() < asked {
+                return Ok((placed, None));
+            }
+            if placed.len() >= stretch.limit {
+                return Ok((placed, stretch.after.map(|after| after.to_string())));
+            }
+            let many = placed.len() - before > entries.len();
+            count = if many {
+                ENTRIES_FIRST
+            } else {
+                (4 * count).min(ENTRIES_MAX)
+            };
+        }
+    }
+
+    async fn entries(
         &self,
         account: &AccountId,
         stretch: &JournalRange,
-    ) -> Result<Vec<RawLine>, RedisFault> {
+        count: usize,
+    ) -> Result<Vec<RawEntry>, RedisFault> {
         let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
-        let behind = stretch.after.map(|place| format!("({place}"));
+        let behind = stretch
+            .after
+            .map(|JournalCursor { place, read }| match read {
+                Some(_) => place.to_string(),
+                None => format!("({place}"),
+            });
         let (command, from, to) = if stretch.newest_first {
             ("XREVRANGE", behind.unwrap_or(end), since)
         } else {
             ("XRANGE", behind.unwrap_or(since), end)
         };
-        let (key, count) = (account_key(account, ":j"), stretch.limit.to_string());
+        let (key, count) = (account_key(account, ":j"), count.to_string());
         self.0
             .conn
             .command(
@@ -104,10 +184,7 @@ impl JournalRange {
         if part.since_ms >= part.until_ms {
             return Ok(None);
         }
-        let mut end = JournalCursor {
-            ms: part.until_ms.saturating_add(ID_LATER_MS_MAX),
-            sequence: u64::MAX,
-        };
+        let mut end = StreamId::last_of(part.until_ms.saturating_add(ID_LATER_MS_MAX));
         if let Some(books) = part.end {
             end = end.min(books.parse()?);
         }
@@ -115,31 +192,72 @@ impl JournalRange {
             None => None,
             Some(after) => Some(after.parse()?),
         };
-        // Backwards, the place of a page before lies within the books unless it was asked for without them.
-        let starts_behind = match after {
-            Some(after) if part.newest_first => after.ms < part.since_ms || after > end,
-            Some(after) => after >= end,
-            None => part.since_ms > end.ms,
-        };
-        Ok((!starts_behind).then(|| Self {
+        let stretch = Self {
             after,
             newest_first: part.newest_first,
             since_ms: part.since_ms,
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
-        }))
+        };
+        // Backwards, the place of a page before lies within the books unless it was asked for without them.
+        let starts_behind = match after {
+            Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
+            _ => stretch.is_behind(),
+        };
+        Ok((!starts_behind).then_some(stretch))
     }
 
-    /// Where to go on behind these lines; `None` at the end.
-    pub(super) fn next(&self, lines: &[RawLine]) -> Option<String> {
-        let (last, _) = lines.last()?;
-        (lines.len() == self.limit).then(|| last.clone())
+    /// Forwards: whether whoever read so far has read all of it.
+    pub(super) fn is_behind(&self) -> bool {
+        match self.after {
+            Some(after) if after.read.is_some() => after.place > self.end,
+            Some(after) => after.place >= self.end,
+            None => self.since_ms > self.end.ms,
+        }
+    }
+
+    /// How many lines of an entry the reader has had.
+    fn read_of(&self, entry: StreamId) -> usize {
+        let after = self.after.filter(|after| after.place == entry);
+        after.and_then(|after| after.read).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.sequence)
+    }
+}
+
+impl FromStr for StreamId {
+    type Err = RedisFault;
+
+    fn from_str(text: &str) -> Result<Self, RedisFault> {
+        let (ms, sequence) = text.split_once('-').ok_or_else(|| no_place(text))?;
+        Ok(Self {
+            ms: ms.parse().map_err(|_| no_place(text))?,
+            sequence: sequence.parse().map_err(|_| no_place(text))?,
+        })
+    }
+}
+
+impl StreamId {
+    /// Behind all entries of this millisecond.
+    pub(super) const fn last_of(ms: u64) -> Self {
+        Self {
+            ms,
+            sequence: u64::MAX,
+        }
     }
 }
 
 impl fmt::Display for JournalCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.ms, self.sequence)
+        fmt::Display::fmt(&self.place, f)?;
+        match self.read {
+            Some(read) => write!(f, "/{read}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -147,13 +265,90 @@ impl FromStr for JournalCursor {
     type Err = RedisFault;
 
     fn from_str(text: &str) -> Result<Self, RedisFault> {
-        let no_place = || RedisFault::Unexpected(format!("{text:?} is no place in a journal"));
-        let (ms, sequence) = text.split_once('-').ok_or_else(no_place)?;
+        let (place, read) = match text.split_once('/') {
+            Some((place, read)) => (place, Some(read)),
+            None => (text, None),
+        };
         Ok(Self {
-            ms: ms.parse().map_err(|_| no_place())?,
-            sequence: sequence.parse().map_err(|_| no_place())?,
+            place: place.parse().map_err(|_| no_place(text))?,
+            read: read
+                .map(str::parse)
+                .transpose()
+                .map_err(|_| no_place(text))?,
         })
     }
+}
+
+fn no_place(text: &str) -> RedisFault {
+    RedisFault::Unexpected(format!("{text:?} is no place in a journal"))
+}
+
+/// The kind of an entry that is a turn of a lease.
+const CALLS: &str = "calls";
+
+/// The lines of an entry: one, but for a turn of a lease.
+fn lines_of(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<Vec<JournalLine>, RedisFault> {
+    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+        return Ok(vec![line_of(account, place, fields)?]);
+    }
+    let receipts = receipts_of_turn(account, place, fields)?;
+    Ok(receipts.into_iter().map(JournalLine::Call).collect())
+}
+
+/// The receipt of a call in the entry that its number leads to.
+pub(super) fn receipt_in_entry(
+    account: &AccountId,
+    number: RequestNumber,
+    fields: &HashMap<String, String>,
+) -> Result<Option<Receipt>, RedisFault> {
+    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+        return receipt_of(account, number, fields).map(Some);
+    }
+    let place = number.to_string();
+    let mut receipts = receipts_of_turn(account, &place, fields)?.into_iter();
+    Ok(receipts.find(|receipt| receipt.number == number))
+}
+
+/// What `turn.lua` has written: a line for each call, and beside them what they share.
+fn receipts_of_turn(
+    account: &AccountId,
+    place: &str,
+    fields: &HashMap<String, String>,
+) -> Result<Vec<Receipt>, RedisFault> {
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+    };
+    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
+    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
+    let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
+    let receipts = field(CALLS)?.split('\n').map(|line| {
+        let mut words = line.splitn(7, ' ');
+        let mut word = || words.next();
+        let number = word()?.parse().ok()?;
+        let mut amounts = [MicroRub::ZERO; 4];
+        for amount in &mut amounts {
+            *amount = MicroRub::new(word()?.parse().ok()?);
+        }
+        let [held_rub, cost_rub, charged_rub, loss_rub] = amounts;
+        Some(Receipt {
+            number,
+            at_ms,
+            account: account.clone(),
+            key: key.clone(),
+            held_rub,
+            cost_rub,
+            charged_rub,
+            loss_rub,
+            booked: booked_of(word()?).ok()?,
+            item: serde_json::from_str(word()?).ok()?,
+        })
+    });
+    let receipts: Option<Vec<Receipt>> = receipts.collect();
+    receipts.ok_or_else(|| unexpected(CALLS))
 }
 
 pub(super) fn line_of(
@@ -255,7 +450,7 @@ mod tests {
                 "{part:?}"
             );
         }
-        for after in ["", "7", "7-", "x-1"] {
+        for after in ["", "7", "7-", "x-1", "7-1/", "7-1/x", "7/1"] {
             let part = JournalPart {
                 after: Some(after),
                 ..part

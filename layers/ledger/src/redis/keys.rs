@@ -9,7 +9,7 @@ use super::{
     names::{account_key, digest_key, id_key},
 };
 use crate::{
-    account::{AccountId, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, KeyId, KeyRecord},
     book::KeyBook,
     ceiling::Ceilings,
     conn::{OPERATOR_TIMEOUT, RedisFault},
@@ -84,7 +84,7 @@ impl RedisLedger {
             Some(None) => String::new(),
             Some(Some(ceiling)) => digits(ceiling),
         });
-        let enabled = u8::from(record.status == KeyStatus::Active).to_string();
+        let enabled = u8::from(record.may_hold()).to_string();
         let keys = [
             account_key(&record.account, ""),
             account_key(&record.account, ":k"),

@@ -13,6 +13,8 @@
 //! tg:{A}:t          HASH    entry id → amount, for ever
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money
 //! tg:{A}:r:<number> STRING  the receipt's place in the journal
+//! tg:{A}:n:<digits> HASH    of numbers that begin with these digits, the rest of the number → the place in the journal of
+//!                           the turn of a lease that charged it
 //! tg:{A}:ev         STREAM  what the account tells, written in the step that moves the money
 //! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; what it has is a hold
 //! tg:id:<key>       STRING  the key's account
@@ -21,6 +23,7 @@
 //! tg:day:<day>      SET     accounts that settled a call of that day, to look for its receipt there first
 //! tg:ev:{feed}      STREAM  all events by their numbers; :from HASH how far each account's are in it; :last the last
 //!                           number; :told:<once> what was told; :notes HASH name → "<version>:<text>"; :lease:<name>
+//! tg:sums:{sums}    HASH    the roll-up and how far it goes (see the file rollup.rs): no books, made anew when it is gone
 //! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
 //! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
 //! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
@@ -45,10 +48,11 @@ mod journal;
 mod keys;
 mod leases;
 mod names;
+mod rollup;
 mod scripts;
 mod standing;
 #[cfg(test)]
-mod test_server;
+pub(crate) mod test_server;
 mod turn;
 mod watch;
 
@@ -71,7 +75,7 @@ use self::{
     days::Days,
     identity::KeyCache,
     leases::Leases,
-    names::{account_key, call_keys, hold_keys, receipt_key, text_of},
+    names::{account_key, call_keys, hold_keys, place_field, places_key, receipt_key, text_of},
     scripts::Scripts,
     turn::{Step, Turn, TurnEnd},
     watch::DataSet,
@@ -265,6 +269,21 @@ impl RedisLedger {
         }
     }
 
+    /// The answer; but nobody is refused while money lies in leases that no call holds anything of.
+    async fn unless_leased(
+        &self,
+        hold: &Hold,
+        answer: Result<Reserved, LedgerError>,
+    ) -> Result<Reserved, LedgerError> {
+        match answer {
+            Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
+                // Boxed: seldom, and each call would have room for it.
+                Box::pin(self.reserve_after_recall(hold, answer)).await
+            }
+            answer => answer,
+        }
+    }
+
     /// SETTLE, by the ledger itself.
     async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
@@ -282,6 +301,7 @@ impl RedisLedger {
             account_key(account, ":j"),
             receipt_key(account, *number),
             account_key(account, ":ev"),
+            places_key(account, *number),
         ]);
         let mut json: Vec<u8> = Vec::with_capacity(ITEM_SIZE);
         serde_json::to_writer(&mut json, item)
@@ -295,6 +315,7 @@ impl RedisLedger {
             held.micro(),
             json.as_slice(),
             RECEIPT_MS,
+            place_field(*number),
         );
         let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
         let (booked, charged, loss, repeated) = match answer {
@@ -365,20 +386,16 @@ impl Ledger for RedisLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         self.0.data.present()?;
         let Some(leases) = self.leases() else {
-            return self.reserve_in_ledger(hold).await;
+            let answer = self.reserve_in_ledger(hold).await;
+            return self.unless_leased(hold, answer).await;
         };
         if let Some(answer) = leases.reserve(hold) {
             return answer.map_err(LedgerError::Refused);
         }
         // All or nothing at first: nobody gets less because the rest is leased.
         let whole = hold.whole();
-        match self.reserve_in_ledger(&whole).await {
-            Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
-                // Boxed: seldom, and each call would have room for it.
-                Box::pin(self.reserve_after_recall(leases, hold)).await
-            }
-            answer => answer,
-        }
+        let answer = self.reserve_in_ledger(&whole).await;
+        self.unless_leased(hold, answer).await
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {

@@ -31,7 +31,7 @@ pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
 
 /// The same and the number's tombstone.
 pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
-    let mut keys = Vec::with_capacity(8);
+    let mut keys = Vec::with_capacity(9);
     keys.extend(hold_keys(account));
     keys.push(tombstone_key(account, number));
     keys
@@ -43,6 +43,23 @@ pub(super) fn tombstone_key(account: &AccountId, number: RequestNumber) -> Strin
 
 pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String {
     number_key(account, "}:r:", number)
+}
+
+/// Where the places of receipts are that leases were charged for: of all numbers of the same 65 s.
+pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
+    let account: &str = account;
+    format!("tg:{{{account}}}:n:{:08x}", begins(number))
+}
+
+/// What all those have in common.
+pub(super) fn begins(number: RequestNumber) -> u32 {
+    let [a, b, c, d, ..] = *number.uuid().as_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// The number's field there: what it does not share with the others.
+pub(super) fn place_field(number: RequestNumber) -> Vec<u8> {
+    number.uuid().as_bytes()[4..].to_vec()
 }
 
 pub(super) fn digest_key(digest: &KeyDigest) -> String {
@@ -63,6 +80,7 @@ mod tests {
         let (account, number): (AccountId, _) = ("acme".parse().unwrap(), RequestNumber::now_v7());
         let mut keys = call_keys(&account, number);
         keys.push(receipt_key(&account, number));
+        keys.push(places_key(&account, number));
         for key in keys {
             assert!(key.starts_with("tg:{acme}"), "{key}");
         }
@@ -74,5 +92,9 @@ mod tests {
             receipt_key(&account, number),
             format!("tg:{{acme}}:r:{number}")
         );
+        let number: RequestNumber = "0190163d-8694-739b-aea5-966c26f8ad91".parse().unwrap();
+        assert_eq!(places_key(&account, number), "tg:{acme}:n:0190163d");
+        assert_eq!(place_field(number)[..3], [0x86, 0x94, 0x73]);
+        assert_eq!(place_field(number).len(), 12);
     }
 }

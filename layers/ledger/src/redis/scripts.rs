@@ -40,18 +40,22 @@ scripts! {
     // What leases need.
     turn, recall, leases,
     // What an operator needs.
-    create_account, change_account, account, enter, set_key, publish_key, keys, receipt, tariff,
+    create_account, change_account, account, enter, set_key, publish_key, keys, receipt, places, tariff,
     // What an audit and an export need.
     books, open_and_ended,
     // What a copy from another ledger needs.
     copy_lines,
     // What those need who pass events on.
     gather, tell, put_note, lease,
+    // What the roll-up needs.
+    read_sums, write_sums, clear_sums,
 }
 
 /// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine
 /// is book.rs: change both or neither.
-const PARTS: &[(&str, &str)] = &texts![amounts, calendar, clock, expiry, holds, money, telling];
+const PARTS: &[(&str, &str)] = &texts![
+    amounts, calendar, clock, expiry, holds, money, telling, turns
+];
 
 /// Scripts for usual cases, by name.
 const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];

@@ -14,15 +14,15 @@ use crate::conn::{RedisConn, RedisSettings, Reply};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server of the test's own, with nothing on the disk.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(super) url: String,
-    pub(super) conn: RedisConn,
+    pub(crate) url: String,
+    pub(crate) conn: RedisConn,
     _folder: TempDir,
 }
 
 impl Server {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Somebody else may take the port before the server has it.
         for _ in 0..10 {
@@ -56,7 +56,7 @@ impl Server {
     }
 
     /// A ledger on a connection of its own, which waits for a machine that has other work.
-    pub(super) async fn ledger(&self) -> RedisLedger {
+    pub(crate) async fn ledger(&self) -> RedisLedger {
         let settings = RedisSettings {
             response_timeout: LIMIT,
             ..RedisSettings::default()
@@ -64,7 +64,7 @@ impl Server {
         RedisLedger::connect(&self.url, settings).await.unwrap()
     }
 
-    pub(super) async fn ask<T: Reply>(&self, words: &[&str]) -> T {
+    pub(crate) async fn ask<T: Reply>(&self, words: &[&str]) -> T {
         self.conn.command(words, LIMIT).await.unwrap()
     }
 }

@@ -1,10 +1,10 @@
 //! Turns of leases, as the server is told of them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
-    RECEIPT_MS, RedisLedger, booked_of,
-    names::{account_key, hold_keys, receipt_key, tombstone_key},
+    RECEIPT_MS, RedisLedger, booked_of, digits,
+    names::{account_key, begins, hold_keys, place_field, places_key},
 };
 use crate::{
     account::{AccountId, KeyId},
@@ -45,6 +45,7 @@ pub(super) struct Turn {
     pub(super) ttl_ms: u64,
     /// For how long more may be granted from it; zero where nothing is.
     pub(super) grants_ms: u64,
+    /// Each once.
     pub(super) ends: Vec<TurnEnd>,
 }
 
@@ -79,6 +80,8 @@ pub(super) struct TurnAnswer {
     pub(super) free: MicroRub,
     /// Money is short: leases are to be given back.
     pub(super) short: bool,
+    /// That is since somebody asks for it.
+    pub(super) recalled: bool,
     /// Of each end, in their order.
     pub(super) ends: Vec<Settled>,
 }
@@ -96,6 +99,8 @@ pub struct LeaseView {
     pub owner: String,
     /// What it has, for running calls or for those to come.
     pub held_rub: MicroRub,
+    /// What running calls hold of it; known to the gateway that has it.
+    pub calls_rub: Option<MicroRub>,
     /// Since when, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
     /// Until when its owner may grant from it, unless there is another turn; 0 where it may not.
@@ -104,15 +109,21 @@ pub struct LeaseView {
     pub due_ms: u64,
 }
 
-type Reply = (String, i64, i64, bool, Vec<(String, i64, i64, bool)>, u64);
+/// How `turn.lua` says that money is short since somebody asks for it.
+const RECALLED: u8 = 2;
+
+type Reply = (String, i64, i64, u8, Vec<(String, i64, i64, bool)>, u64);
 
 impl RedisLedger {
     pub(super) async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
         self.0.data.present()?;
-        let mut keys = Vec::with_capacity(7 + 2 * turn.ends.len());
+        let ends = in_order(&turn.ends);
+        let (hashes, counts) = hashes_of(turn, &ends);
+        let mut keys = Vec::with_capacity(7 + hashes.len());
         keys.extend(hold_keys(&turn.account));
         keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
-        let mut args: Vec<String> = vec![
+        keys.extend(hashes);
+        let mut args: Vec<Vec<u8>> = [
             turn.lease.to_string(),
             turn.key.to_string(),
             turn.step.as_str().to_owned(),
@@ -125,29 +136,23 @@ impl RedisLedger {
             turn.grants_ms.to_string(),
             self.owner().to_owned(),
             RECEIPT_MS.to_string(),
-        ];
-        for TurnEnd { settlement, cover } in &turn.ends {
-            let number = settlement.number;
-            keys.extend([
-                tombstone_key(&turn.account, number),
-                receipt_key(&turn.account, number),
-            ]);
-            let item = serde_json::to_string(&settlement.item)
-                .map_err(|error| LedgerError::Unavailable(error.into()))?;
-            args.extend([
-                number.to_string(),
-                settlement.cost.micro().to_string(),
-                cover.micro().to_string(),
-                u8::from(settlement.fresh).to_string(),
-                settlement.held.micro().to_string(),
-                item,
-            ]);
-        }
+            paid_whole(&ends).map_or_else(String::new, digits),
+        ]
+        .map(String::into_bytes)
+        .into();
+        args.push(lines_of(&ends).map_err(|error| LedgerError::Unavailable(error.into()))?);
+        let covers = ends.iter().map(|TurnEnd { settlement, cover }| {
+            format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
+        });
+        args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
+        args.extend(counts.iter().map(|count| count.to_string().into_bytes()));
+        let fields = ends.iter().map(|end| place_field(end.settlement.number));
+        args.extend(fields);
         let reply: Reply = self.ask(&self.0.scripts.turn, &keys, &args).await?;
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }
-        let answer = TurnAnswer::of(reply, turn.ends.len())?;
+        let answer = TurnAnswer::of(reply, turn, &ends)?;
         if answer
             .ends
             .iter()
@@ -203,8 +208,59 @@ impl Step {
     }
 }
 
+/// The ends as the script takes them: those together whose numbers begin alike.
+fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
+    let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
+    ordered.sort_by_key(|end| begins(end.settlement.number));
+    ordered
+}
+
+/// The hashes that their numbers stand in, and how many in each.
+fn hashes_of(turn: &Turn, ends: &[&TurnEnd]) -> (Vec<String>, Vec<usize>) {
+    let (mut hashes, mut counts) = (Vec::<String>::new(), Vec::<usize>::new());
+    for end in ends {
+        let hash = places_key(&turn.account, end.settlement.number);
+        match counts.last_mut() {
+            Some(count) if hashes.last() == Some(&hash) => *count += 1,
+            _ => {
+                hashes.push(hash);
+                counts.push(1);
+            }
+        }
+    }
+    (hashes, counts)
+}
+
+/// What the ends cost together, where the lease has all of each.
+fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
+    let mut all = MicroRub::ZERO;
+    for TurnEnd { settlement, cover } in ends {
+        if settlement.cost > *cover {
+            return None;
+        }
+        all = all.plus_or_max(settlement.cost);
+    }
+    Some(all)
+}
+
+/// The lines of the journal's entry, as they are where each is charged its cost.
+fn lines_of(ends: &[&TurnEnd]) -> serde_json::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    for TurnEnd { settlement, .. } in ends {
+        if !lines.is_empty() {
+            lines.push(b'\n');
+        }
+        let (number, held) = (settlement.number, settlement.held.micro());
+        let cost = settlement.cost.micro();
+        lines.extend(format!("{number} {held} {cost} {cost} 0 held ").into_bytes());
+        serde_json::to_writer(&mut lines, &settlement.item)?;
+    }
+    Ok(lines)
+}
+
 impl TurnAnswer {
-    fn of((word, left, free, short, ends, _): Reply, told: usize) -> Result<Self, RedisFault> {
+    fn of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<Self, RedisFault> {
+        let (word, left, free, short, answers, _) = reply;
         let word = match word.as_str() {
             "ok" => Word::Done,
             "refused" => Word::Refused,
@@ -213,24 +269,42 @@ impl TurnAnswer {
             "gone" => Word::Gone,
             word => return Err(RedisFault::Unexpected(format!("answer {word:?}"))),
         };
-        if ends.len() != told {
-            let text = format!("{told} ends were told, and {} answered", ends.len());
+        let settled = if answers.is_empty() {
+            let paid = ends.iter().map(|end| Settled {
+                booked: Booked::Held,
+                charged: end.settlement.cost,
+                loss: MicroRub::ZERO,
+                repeated: false,
+            });
+            paid.collect()
+        } else {
+            let each = answers.iter().map(|(booked, charged, loss, repeated)| {
+                Ok(Settled {
+                    booked: booked_of(booked)?,
+                    charged: MicroRub::new(*charged),
+                    loss: MicroRub::new(*loss),
+                    repeated: *repeated,
+                })
+            });
+            each.collect::<Result<Vec<_>, RedisFault>>()?
+        };
+        if ends.len() != settled.len() {
+            let text = format!("{} ends were told, {} answered", ends.len(), settled.len());
             return Err(RedisFault::Unexpected(text));
         }
-        let ends = ends.into_iter().map(|(booked, charged, loss, repeated)| {
-            Ok(Settled {
-                booked: booked_of(&booked)?,
-                charged: MicroRub::new(charged),
-                loss: MicroRub::new(loss),
-                repeated,
-            })
-        });
+        let numbers = ends.iter().map(|end| end.settlement.number);
+        let by_number: HashMap<RequestNumber, Settled> = numbers.zip(settled).collect();
+        let in_turn = turn
+            .ends
+            .iter()
+            .map(|end| by_number[&end.settlement.number]);
         Ok(Self {
             word,
             left: MicroRub::new(left),
             free: MicroRub::new(free),
-            short,
-            ends: ends.collect::<Result<_, RedisFault>>()?,
+            short: short > 0,
+            recalled: short == RECALLED,
+            ends: in_turn.collect(),
         })
     }
 }
@@ -253,6 +327,7 @@ impl LeaseView {
             key: key.parse().ok()?,
             owner: owner.to_owned(),
             held_rub: MicroRub::new(held.parse().ok()?),
+            calls_rub: None,
             since_ms: since_ms.parse().ok()?,
             grants_until_ms: until_ms.parse().ok()?,
             due_ms,

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rusqlite::{CachedStatement, Connection, params};
 use uuid::fmt::Hyphenated;
 
-use super::feed;
+use super::{feed, rollup};
 use crate::{
     account::{AccountId, KeyId, KeyRecord},
     book::Millis,
@@ -140,6 +140,8 @@ impl<'a> Batch<'a, '_> {
                 levels,
             } => feed::write_levels(conn, account, key.as_ref(), *levels),
             Record::Note(note) => feed::write_note(conn, note),
+            Record::Summed { change, version } => rollup::write(conn, change, *version),
+            Record::SumsCleared { version } => rollup::clear(conn, *version),
         }
     }
 }

@@ -60,7 +60,7 @@ impl SqliteCopy {
         conn.execute_batch(
             "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
              DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; DELETE FROM events; DELETE FROM levels;
-             DELETE FROM notes; COMMIT;",
+             DELETE FROM notes; DELETE FROM sums; DELETE FROM sums_places; COMMIT;",
         )?;
         Ok(Self {
             path: path.to_owned(),

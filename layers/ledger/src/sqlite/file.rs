@@ -11,6 +11,8 @@
 //! events     number, at_ms, account, key, what (JSON), once      what is told, the newest
 //! levels     account, key, levels                                when it is told that money runs low
 //! notes      name, version, text                                 of those who pass events on
+//! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: no books, made anew when they are gone
+//! sums_places  account, place                                    how far each journal is in them; '' the version
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
 
@@ -26,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     audit::{self, Occasion},
-    batch, feed,
+    batch, feed, rollup,
 };
 use crate::{
     BoxError,
@@ -132,6 +134,17 @@ CREATE TABLE IF NOT EXISTS notes (
     name TEXT PRIMARY KEY NOT NULL,
     version INTEGER NOT NULL,
     text TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sums (
+    scope TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    words TEXT NOT NULL,
+    sums TEXT NOT NULL,
+    PRIMARY KEY (scope, at_ms, words)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sums_places (
+    account TEXT PRIMARY KEY NOT NULL,
+    place TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
@@ -358,6 +371,7 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
         state.restore_tariff(version, fingerprint);
     }
     feed::load(conn, &mut state)?;
+    state.sums_version = rollup::version(conn)?;
     Ok(state)
 }
 

@@ -16,6 +16,7 @@ use crate::{
         BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
     },
     number::RequestNumber,
+    rollup::StandingLines,
 };
 
 /// Part of a journal, checked.
@@ -58,13 +59,7 @@ impl JournalRange {
 
     /// One page, in one look at the file.
     pub(super) fn read(&self, conn: &Connection) -> rusqlite::Result<JournalPage> {
-        let mut lines = self.entries(conn)?;
-        lines.extend(self.calls(conn)?);
-        lines.sort_by(|(a, _), (b, _)| a.cmp(b));
-        if self.newest_first {
-            lines.reverse();
-        }
-        lines.truncate(self.limit);
+        let lines = self.placed(conn)?;
         let next = match lines.last() {
             Some((place, _)) if lines.len() == self.limit => Some(place.to_string()),
             _ => None,
@@ -73,6 +68,27 @@ impl JournalRange {
             lines: lines.into_iter().map(|(_, line)| line).collect(),
             next,
         })
+    }
+
+    /// The same, and how far it goes.
+    pub(super) fn standing(&self, conn: &Connection) -> rusqlite::Result<StandingLines> {
+        let lines = self.placed(conn)?;
+        Ok(StandingLines {
+            place: lines.last().map(|(place, _)| place.to_string()),
+            more: lines.len() == self.limit,
+            lines: lines.into_iter().map(|(_, line)| line).collect(),
+        })
+    }
+
+    fn placed(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+        let mut lines = self.entries(conn)?;
+        lines.extend(self.calls(conn)?);
+        lines.sort_by(|(a, _), (b, _)| a.cmp(b));
+        if self.newest_first {
+            lines.reverse();
+        }
+        lines.truncate(self.limit);
+        Ok(lines)
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {

@@ -25,6 +25,7 @@ mod copy;
 mod feed;
 mod file;
 mod journal;
+mod rollup;
 mod writer;
 
 use std::{

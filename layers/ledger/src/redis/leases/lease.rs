@@ -88,6 +88,7 @@ enum State {
 struct End {
     settlement: Arc<Settlement>,
     cover: MicroRub,
+    at: Millis,
     heard: Vec<oneshot::Sender<Told>>,
 }
 
@@ -159,6 +160,7 @@ impl Lease {
         let end = End {
             settlement: Arc::new(settlement.clone()),
             cover,
+            at: now.steady,
             heard: vec![heard],
         };
         self.ends.insert(number, end);
@@ -190,6 +192,16 @@ impl Lease {
 
     pub(super) fn ends_waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    /// What the ledger has in it, as far as it has answered.
+    pub(super) const fn leased(&self) -> MicroRub {
+        self.ledger_has
+    }
+
+    /// What its running calls hold.
+    pub(super) fn held_by_calls(&self) -> MicroRub {
+        self.of_account().held
     }
 
     pub(super) const fn is_closed(&self) -> bool {
@@ -303,23 +315,15 @@ impl Lease {
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// The ledger has answered a turn. Of one that was answered before nothing is learnt.
-    pub(super) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) {
+    /// The ledger has answered a turn. Of one that was answered before nothing is learnt. Says since when the oldest
+    /// of its ends had waited.
+    pub(super) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
-        let Some((turn, made)) = self.under_way.take_if(same) else {
-            return;
-        };
-        let mut covers = MicroRub::ZERO;
-        for (end, settled) in turn.ends.iter().zip(&answer.ends) {
-            covers = covers.plus_or_max(end.cover);
-            let known = self.ends.remove(&end.settlement.number);
-            for heard in known.into_iter().flat_map(|known| known.heard) {
-                // Whoever asked may have gone.
-                let _ = heard.send(Ok(*settled));
-            }
-        }
+        let (turn, made) = self.under_way.take_if(same)?;
+        let oldest = self.heard(&turn, answer);
         if turn.step == Step::Tell {
-            return self.close_if_done();
+            self.close_if_done();
+            return oldest;
         }
         match answer.word {
             Word::Fenced | Word::Gone => self.lose(),
@@ -328,12 +332,31 @@ impl Lease {
             {
                 self.state = State::Closed;
             }
-            Word::Done | Word::Refused | Word::Short => self.resized(&turn, made, answer, covers),
+            Word::Done | Word::Refused | Word::Short => self.resized(&turn, made, answer),
         }
+        oldest
     }
 
-    fn resized(&mut self, turn: &Turn, made: Now, answer: &TurnAnswer, covers: MicroRub) {
+    /// Tells those who wait what became of a turn's ends.
+    fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
+        let mut oldest: Option<Millis> = None;
+        for (end, settled) in turn.ends.iter().zip(&answer.ends) {
+            let Some(known) = self.ends.remove(&end.settlement.number) else {
+                continue;
+            };
+            oldest = Some(oldest.map_or(known.at, |oldest| oldest.min(known.at)));
+            for heard in known.heard {
+                // Whoever asked may have gone.
+                let _ = heard.send(Ok(*settled));
+            }
+        }
+        oldest
+    }
+
+    fn resized(&mut self, turn: &Turn, made: Now, answer: &TurnAnswer) {
         self.word.clone_from(&turn.this);
+        let covers = turn.ends.iter().map(|end| end.cover);
+        let covers = covers.fold(MicroRub::ZERO, MicroRub::plus_or_max);
         let after_ends = self.ledger_has.minus_or_zero(covers);
         let expected = if turn.step == Step::Close {
             MicroRub::ZERO

@@ -23,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep, timeout},
@@ -32,12 +33,13 @@ use self::{
     lease::{Now, Told},
     slot::Slot,
 };
-use super::{LeaseView, RedisLedger};
+use super::{ACCOUNTS_AT_ONCE, LeaseView, RedisLedger};
 use crate::{
     account::{AccountId, KeyId},
     conn::RedisFault,
-    contract::{Hold, LedgerError, Refusal, Reserved, Settlement},
+    contract::{BookError, Hold, LedgerError, Refusal, Reserved, Settlement},
     embedded::now_ms,
+    money::MicroRub,
     number::RequestNumber,
 };
 
@@ -82,16 +84,22 @@ impl LeaseSettings {
 pub struct LeaseCounts {
     /// Leases that stand.
     pub open: u64,
+    /// What they have, as far as the ledger has answered.
+    pub leased_rub: MicroRub,
     /// Holds that were granted from a lease.
     pub granted: u64,
     /// Turns that the ledger has answered.
     pub turns: u64,
     /// Ends that it was told in them.
     pub ends: u64,
+    /// How long the oldest end of each turn had waited for the turn's answer, together.
+    pub ends_waited: Duration,
     /// Leases that turned out to be another's, or none's.
     pub lost: u64,
     /// Recalls before a refusal.
     pub recalls: u64,
+    /// Recalls by others that a lease has heard of, and was given back for.
+    pub recalls_heard: u64,
     /// Calls that were refused after one.
     pub refused: u64,
 }
@@ -102,8 +110,10 @@ struct Counters {
     granted: AtomicU64,
     turns: AtomicU64,
     ends: AtomicU64,
+    ends_waited_ms: AtomicU64,
     lost: AtomicU64,
     recalls: AtomicU64,
+    recalls_heard: AtomicU64,
     refused: AtomicU64,
 }
 
@@ -227,13 +237,18 @@ impl Leases {
     fn counts(&self) -> LeaseCounts {
         let counters = &self.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let standing = self.slots_with_leases();
+        let leased = standing.iter().map(|slot| slot.leased());
         LeaseCounts {
-            open: self.slots_with_leases().len() as u64,
+            open: standing.len() as u64,
+            leased_rub: leased.fold(MicroRub::ZERO, MicroRub::plus_or_max),
             granted: count(&counters.granted),
             turns: count(&counters.turns),
             ends: count(&counters.ends),
+            ends_waited: Duration::from_millis(count(&counters.ends_waited_ms)),
             lost: count(&counters.lost),
             recalls: count(&counters.recalls),
+            recalls_heard: count(&counters.recalls_heard),
             refused: count(&counters.refused),
         }
     }
@@ -258,8 +273,29 @@ impl RedisLedger {
     ///
     /// # Errors
     /// The ledger is out of reach.
-    pub async fn leases_of(&self, account: &AccountId) -> Result<Vec<LeaseView>, LedgerError> {
-        Ok(self.leases_at(account).await?.1)
+    pub async fn leases_of(&self, account: &AccountId) -> Result<Vec<LeaseView>, BookError> {
+        let (_, mut views) = self.leases_at(account).await?;
+        if let Some(leases) = self.leases() {
+            for view in &mut views {
+                let slot = leases.slot(&view.key);
+                view.calls_rub = slot.and_then(|slot| slot.held_by_calls(view.number));
+            }
+        }
+        Ok(views)
+    }
+
+    /// The leases of all accounts, by account.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub async fn all_leases(&self) -> Result<Vec<LeaseView>, BookError> {
+        let mut all = Vec::new();
+        for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
+            for views in join_all(ids.iter().map(|id| self.leases_of(id))).await {
+                all.extend(views?);
+            }
+        }
+        Ok(all)
     }
 
     /// Gives back all that no call holds; no lease is taken from here on. Says whether all leases were ended.
@@ -289,18 +325,24 @@ impl RedisLedger {
         self.leases().map_or("", |leases| &leases.settings.owner)
     }
 
-    /// A hold that did not fit whole: what leases have and no call holds is asked for first, of this gateway and of
-    /// others.
+    /// A hold that did not fit: what leases have and no call holds is asked for first, of this gateway and of others.
     pub(super) async fn reserve_after_recall(
         &self,
-        leases: &Leases,
         hold: &Hold,
+        answer: Result<Reserved, LedgerError>,
     ) -> Result<Reserved, LedgerError> {
+        let leases = self.leases();
         if self.recall(&hold.account).await? == 0 {
-            return self.reserve_in_ledger(hold).await;
+            // One without leases has asked for no more than this.
+            return match leases {
+                None => answer,
+                Some(_) => self.reserve_in_ledger(hold).await,
+            };
         }
-        leases.counters.recalls.fetch_add(1, Ordering::Relaxed);
-        leases.recalled(&hold.account);
+        if let Some(leases) = leases {
+            leases.counters.recalls.fetch_add(1, Ordering::Relaxed);
+            leases.recalled(&hold.account);
+        }
         let (whole, until) = (hold.whole(), Instant::now() + RECALL_WAIT);
         while Instant::now() < until {
             sleep(RECALL_LOOK_EVERY).await;
@@ -313,7 +355,7 @@ impl RedisLedger {
             }
         }
         let answer = self.reserve_in_ledger(hold).await;
-        if let Err(LedgerError::Refused(_)) = answer {
+        if let (Some(leases), Err(LedgerError::Refused(_))) = (leases, &answer) {
             leases.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
         answer
@@ -322,14 +364,13 @@ impl RedisLedger {
     /// What a correction would take may lie in leases that no call holds anything of. Says whether some was asked for,
     /// and waited for.
     pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
-        let Some(leases) = self.leases() else {
-            return Ok(false);
-        };
         let until = Instant::now() + RECALL_WAIT;
         let mut asked = false;
         while self.recall(account).await? > 0 && Instant::now() < until {
             asked = true;
-            leases.recalled(account);
+            if let Some(leases) = self.leases() {
+                leases.recalled(account);
+            }
             sleep(RECALL_LOOK_EVERY).await;
         }
         Ok(asked)
@@ -338,9 +379,6 @@ impl RedisLedger {
     /// Waits until no gateway grants anything on the account that it was leased before now: what an operator has
     /// forbidden is forbidden everywhere then.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
-        if self.leases().is_none() {
-            return Ok(());
-        }
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();
         let wait = until.unwrap_or_default().saturating_sub(now);
@@ -352,6 +390,10 @@ impl RedisLedger {
 }
 
 #[cfg(test)]
+mod contract_tests;
+#[cfg(test)]
 mod fleet_tests;
+#[cfg(test)]
+mod journal_tests;
 #[cfg(test)]
 mod tests;

@@ -17,12 +17,16 @@ use crate::{
     account::{AccountId, KeyId},
     book::Millis,
     contract::{Hold, Refusal, Reserved, Settlement},
+    money::MicroRub,
     number::RequestNumber,
     redis::turn::{RECALLED_FOR, Turn, TurnAnswer},
 };
 
-/// Ends wait so long for others, so that one turn tells them all.
+/// There is no turn sooner after another.
 const GATHER_MS: Millis = 5;
+/// Ends wait for so many of others, so that one turn tells them all; but no longer than this.
+const GATHER_ENDS: u64 = 32;
+const GATHER_MS_MAX: Millis = 25;
 /// A lease that is granted from is told of so often: so soon it is given back when others ask for it.
 const TURN_MS: Millis = 40;
 /// One that nothing is granted from lives on with its calls, and is told of so often at least.
@@ -31,6 +35,17 @@ const QUIET_TURN_MS: Millis = 5_000;
 const SILENT_MS: Millis = 1_000;
 /// How long a turn that was not answered waits to be told again, at most.
 const RETRY_MAX_MS: Millis = 1_000;
+
+/// What a turn's answer has told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The lease is another's, or none's.
+    pub(super) lost: bool,
+    /// Somebody asks for its money, and nobody had said so.
+    pub(super) recalled: bool,
+    /// For how long the oldest of the turn's ends had waited.
+    pub(super) waited: Millis,
+}
 
 pub(super) struct Slot {
     account: AccountId,
@@ -47,7 +62,7 @@ struct State {
     /// Money was short: until then there is no lease.
     short_until: Millis,
     /// What was free in the ledger when it was told last.
-    free: crate::money::MicroRub,
+    free: MicroRub,
     last_turn: Millis,
     /// Turns in a row that were not answered.
     unanswered: u32,
@@ -167,6 +182,19 @@ impl Slot {
         lease.knows(number).then(|| lease.number())
     }
 
+    /// What the ledger has in its lease, as far as it has answered.
+    pub(super) fn leased(&self) -> MicroRub {
+        let state = self.lock();
+        state.lease.as_ref().map_or(MicroRub::ZERO, Lease::leased)
+    }
+
+    /// What running calls hold of a lease, if it is this one's.
+    pub(super) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
+        let state = self.lock();
+        let own = state.lease.as_ref().filter(|own| own.number() == lease)?;
+        Some(own.held_by_calls())
+    }
+
     /// A lease that nobody looks after is none: nothing was asked for it.
     pub(super) fn forget_lease(&self) {
         self.lock().lease = None;
@@ -193,7 +221,8 @@ impl Slot {
             return Due::Done;
         }
         let size = wished(&mut state.pace, state.short_until, leases, now);
-        let at = next_turn(lease, size, state.last_turn, state.unanswered);
+        let wait = next_turn(lease, size, gathers(&mut state.pace, now), state.unanswered);
+        let at = state.last_turn.saturating_add(wait);
         if at > now.steady {
             return Due::Wait(Duration::from_millis(at - now.steady));
         }
@@ -201,21 +230,24 @@ impl Slot {
         Due::Turn(Box::new(lease.turn(size, now)))
     }
 
-    /// Says whether the lease was lost.
-    pub(super) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> bool {
+    pub(super) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> Heard {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
-            return false;
+            return Heard::default();
         };
         let was_lost = lease.is_lost();
-        lease.answered(turn, answer);
-        let lost = !was_lost && lease.is_lost();
+        let oldest = lease.answered(turn, answer);
+        let heard = Heard {
+            lost: !was_lost && lease.is_lost(),
+            recalled: answer.recalled && state.short_until <= now.steady,
+            waited: oldest.map_or(0, |oldest| now.steady.saturating_sub(oldest)),
+        };
         state.free = answer.free;
         state.unanswered = 0;
         if answer.short {
             state.is_short(now);
         }
-        lost
+        heard
     }
 
     pub(super) fn unanswered(&self, cause: BoxError) {
@@ -250,27 +282,34 @@ fn wished(pace: &mut Pace, short_until: Millis, leases: &Leases, now: Now) -> Si
     }
 }
 
-/// When the ledger is to be told next.
-fn next_turn(lease: &Lease, size: Size, last_turn: Millis, unanswered: u32) -> Millis {
+/// How long ends wait for others.
+fn gathers(pace: &mut Pace, now: Now) -> Millis {
+    let a_second = pace.calls_per_second(now.steady).max(1);
+    (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
+}
+
+/// How long after the turn before it the ledger is to be told next.
+fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));
-        return last_turn.saturating_add(wait.min(RETRY_MAX_MS));
+        return wait.min(RETRY_MAX_MS);
     }
     if !lease.is_open() {
         // One that is opening has no time to lose; one that is lost has ends to tell, or waits for them.
         let idle = lease.is_lost() && lease.ends_waiting() == 0;
-        return last_turn.saturating_add(if idle { QUIET_TURN_MS } else { GATHER_MS });
+        return if idle { QUIET_TURN_MS } else { GATHER_MS };
     }
     let free = lease.free();
     let gives_back = size == NOTHING && (lease.is_idle() || free > size.free);
     let runs_low = size != NOTHING && free.plus_or_max(free) < size.free;
-    let wait = if gives_back || runs_low || lease.ends_waiting() > 0 {
+    if gives_back || runs_low {
         GATHER_MS
+    } else if lease.ends_waiting() > 0 {
+        gathers
     } else if size == NOTHING {
         let ttl = u64::try_from(lease.ttl().as_millis()).unwrap_or(u64::MAX);
         QUIET_TURN_MS.min(ttl / 4).max(GATHER_MS)
     } else {
         TURN_MS
-    };
-    last_turn.saturating_add(wait)
+    }
 }

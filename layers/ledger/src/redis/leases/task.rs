@@ -52,8 +52,13 @@ async fn tend(ledger: &RedisLedger, leases: &Leases, slot: Arc<Slot>) {
                     counters.turns.fetch_add(1, Ordering::Relaxed);
                     let ends = answer.ends.len() as u64;
                     counters.ends.fetch_add(ends, Ordering::Relaxed);
-                    if slot.answered(&turn, &answer, leases.now()) {
-                        counters.lost.fetch_add(1, Ordering::Relaxed);
+                    let heard = slot.answered(&turn, &answer, leases.now());
+                    for (counter, more) in [
+                        (&counters.lost, heard.lost.into()),
+                        (&counters.recalls_heard, heard.recalled.into()),
+                        (&counters.ends_waited_ms, heard.waited),
+                    ] {
+                        counter.fetch_add(more, Ordering::Relaxed);
                     }
                 }
                 Err(error) => slot.unanswered(cause_of(error)),

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- usual: settle_usual
--- with: amounts, calendar, clock, money, holds, telling
+-- with: amounts, calendar, clock, money, holds, telling, turns
 -- Charges a call and ends its hold, once: I3, I5.
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it,
--- KEYS[8] = what the account tells.
--- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms.
+-- KEYS[8] = what the account tells, KEYS[9] = where numbers stand that turns of leases have charged.
+-- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, the number's field
+-- in KEYS[9].
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves
 -- one entry to look into.
 -- Answers what was charged, in the usual case; or how it was booked, charged, loss, whether that is the first
@@ -21,6 +22,16 @@ local first, place = known[1], known[2]
 if first then
   local booked, charged, loss = string.match(first, '^([^:]+):(%d+):(%d+)$')
   return {booked, tonumber(charged), tonumber(loss), 1}
+end
+
+-- Told before in a turn of a lease, by whoever knows nothing more of the lease.
+local turn = call('HGET', KEYS[9], ARGV[8])
+local charged_before = turn and calls_at(KEYS[6], turn)[number]
+if charged_before and charged_before[1] ~= 'stale' then
+  if row[4] then
+    close(number, row[4])
+  end
+  return charged_before
 end
 
 local now = now_ms()

@@ -1,41 +1,51 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, money, holds, telling
+-- with: amounts, calendar, clock, money, holds, telling, turns
 -- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then for each end its
--- tombstone and its receipt's place.
+-- All that a turn charges is one entry of the journal: a line for each call. Where a call's entry is stands in a hash of
+-- all numbers that begin alike, so that nothing is written for each call alone.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes.
 -- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
 -- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
--- ms; whose it is; retention in ms; then for each end: number, cost, what the lease has for it, fresh (0 or 1), what the
--- caller held, the receipt's item.
--- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1), and for each end
--- how it was booked, charged, loss, whether that is the first result repeated (0 or 1); then how many events its charges
--- told.
+-- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
+-- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
+-- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; for each hash
+-- how many of them stand in it; and their fields there, in the order of the lines.
+-- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
+-- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
+-- where each was charged its cost; then how many events its charges told.
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
-local FIRST, WORDS = 13, 6
-local count = (#ARGV - FIRST + 1) / WORDS
-local ends, known = {}, {}
-for i = 1, count do
-  local at = FIRST + (i - 1) * WORDS
-  ends[i] = {number = ARGV[at], cost = amount(ARGV[at + 1]), cover = amount(ARGV[at + 2]), fresh = ARGV[at + 3],
-    held = text(amount(ARGV[at + 4])), item = ARGV[at + 5]}
-end
+local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
+local HASHES, COUNTS = 7, 15
+local FIELDS = COUNTS + #KEYS - HASHES
+local count = #ARGV - FIELDS
 
-local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'loss', 'rc', 'o:' .. lease, money_fields(key))
+local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'loss', 'rc', 'o:' .. lease, 'lo', key .. '.lo', money_fields(key))
 if not row[1] then
+  local answers = {}
   for i = 1, count do
-    known[i] = {'no_account', 0, 0, 0}
+    answers[i] = {'no_account', 0, 0, 0}
   end
-  return {'gone', 0, 0, 1, known, 0}
+  return {'gone', 0, 0, 1, answers, 0}
 end
-if count > 0 then
-  known = call('MGET', unpack(KEYS, 8, 7 + 2 * count))
+-- Where the entries of those are that were told before.
+local places, known = {}, false
+do
+  local at = FIELDS
+  for hash = 1, #KEYS - HASHES do
+    local stretch = amount(ARGV[COUNTS + hash])
+    for i, place in ipairs(call('HMGET', KEYS[HASHES + hash], unpack(ARGV, at + 1, at + stretch))) do
+      places[at - FIELDS + i] = place
+      known = known or place
+    end
+    at = at + stretch
+  end
 end
 local now = now_ms()
-local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 7, now)
+local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
 local refused = refusal(money, row[3], balance)
 
 -- What the lease has, and how its ends are booked: from it, late, or by force.
@@ -82,41 +92,21 @@ if step ~= 'tell' then
   end
 end
 
-local used, lost, moved, trimmed = money.used, stored(row[4]), false, false
-local levels, told = nil, 0
-local month, before_month, month_is_new = period_of(row[13], month_of(now), used)
-local day, before_day, day_is_new = period_of(row[14], day_of(now), used)
-local function journal(call_end, place, booked, charged, loss)
-  local words = {'kind', 'call', 'at', text(now), 'number', call_end.number, 'key', key, 'held', call_end.held,
-    'cost', text(call_end.cost), 'charged', charged, 'loss', loss, 'booked', booked, 'item', call_end.item}
-  local added
-  if trimmed then
-    added = call('XADD', KEYS[5], '*', unpack(words))
-  else
-    added = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(words))
-    trimmed = true
-  end
-  call('SET', place, added, 'PX', text(retention))
+local used, lost, moved, told = money.used, stored(row[4]), false, 0
+local month, before_month, month_is_new = period_of(row[15], month_of(now), used)
+local day, before_day, day_is_new = period_of(row[16], day_of(now), used)
+-- Of which ends there is a line; nothing: of all.
+local lined, answers = nil, {}
+-- What entries of earlier turns say of their calls.
+local entries = {}
+local function charged_before(place, number)
+  entries[place] = entries[place] or calls_at(KEYS[5], place)
+  return entries[place][number]
 end
--- A receipt outlives its tombstone and tells what was done.
-local function told_by(place)
-  local line = place and call('XRANGE', KEYS[5], place, place)[1]
-  local receipt = {}
-  for i = 1, line and #line[2] or 0, 2 do
-    receipt[line[2][i]] = line[2][i + 1]
-  end
-  if receipt.booked and receipt.booked ~= 'stale' then
-    return {receipt.booked, tonumber(receipt.charged), tonumber(receipt.loss), 1}
-  end
-end
-local function charge(call_end, tombstone, place, first, placed)
-  if first then
-    local booked, charged, loss = string.match(first, '^([^:]+):(%d+):(%d+)$')
-    return {booked, tonumber(charged), tonumber(loss), 1}
-  end
-  local before_now = told_by(placed)
-  if before_now then
-    return before_now
+local function charge_one(i, call_end)
+  local first = places[i] and charged_before(places[i], call_end.number)
+  if first and first[1] ~= 'stale' then
+    return first
   end
   local booked = booked_here
   if not booked and call_end.fresh == '1' and money.enabled then
@@ -124,40 +114,67 @@ local function charge(call_end, tombstone, place, first, placed)
   end
   -- A settlement on another key than its lease's is nobody's.
   if not booked or holder ~= key then
-    if not placed then
-      journal(call_end, place, 'stale', '0', '0')
+    if not places[i] then
+      lined[i] = call_end.number .. call_end.held_and_cost .. '0 0 stale ' .. call_end.item
     end
     return {'stale', 0, 0, 0}
   end
-  local cover = booked == 'held' and math.min(call_end.cover, call_end.cost, left) or 0
+  local cost = call_end.cost
+  local cover = booked == 'held' and math.min(call_end.cover, cost, left) or 0
   left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)
   local beside = 0
   if money.enabled then
     beside = room(minus(balance, plus(all_held, cover)), money, cover)
   end
-  local charged = math.min(call_end.cost, plus(cover, beside))
-  local loss = minus(call_end.cost, charged)
-  levels = levels or call('HMGET', KEYS[1], 'lo', key .. '.lo')
-  told = told + tell_charge(KEYS[7], now, retention, levels, key, money.enabled and money.bounds or {}, balance, charged,
-    call_end.number)
+  local charged = math.min(cost, plus(cover, beside))
+  local loss = minus(cost, charged)
+  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and money.bounds or {},
+    balance, charged, call_end.number)
   balance, used, lost, moved = minus(balance, charged), plus(used, charged), plus(lost, loss), true
-  for i = 1, #money.bounds do
-    money.bounds[i].spent = plus(money.bounds[i].spent, charged)
+  for b = 1, #money.bounds do
+    money.bounds[b].spent = plus(money.bounds[b].spent, charged)
   end
-  bury(tombstone, booked, text(charged), text(loss))
-  journal(call_end, place, booked, text(charged), text(loss))
+  lined[i] = call_end.number .. call_end.held_and_cost .. text(charged) .. ' ' .. text(loss) .. ' ' .. booked .. ' ' ..
+    call_end.item
   return {booked, charged, loss, 0}
 end
-local answers, seen = {}, {}
-for i = 1, count do
-  local number = ends[i].number
-  if seen[number] then
-    local first = answers[seen[number]]
-    answers[i] = {first[1], first[2], first[3], 1}
-  else
-    answers[i] = charge(ends[i], KEYS[6 + 2 * i], KEYS[7 + 2 * i], known[2 * i - 1], known[2 * i])
-    seen[number] = i
+local function charge_each()
+  lined = {}
+  local cover_of = string.gmatch(covers, '(%d+):(%d)')
+  local i = 0
+  for line in string.gmatch(lines, '[^\n]+') do
+    i = i + 1
+    local number, both, cost, item = string.match(line, '^(%S+)( %d+ (%d+) )%d+ %d+ %S+ (.*)$')
+    local cover, fresh = cover_of()
+    answers[i] = charge_one(i, {number = number, held_and_cost = both, cost = amount(cost), item = item,
+      cover = amount(cover), fresh = fresh})
   end
+end
+-- What tells nothing as a whole tells nothing in parts.
+local function tells_nothing()
+  if not row[7] and not row[8] and #money.bounds == 0 then
+    return true
+  end
+  for i = 1, #money.bounds do
+    local bound = money.bounds[i]
+    local reached = floor(bound.limit / 100)
+    local was, stays = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, total))
+    if passed(row[8], was, stays) or (stays <= reached and reached < was) then
+      return false
+    end
+  end
+  return not passed(row[7], balance, minus(balance, total))
+end
+if count > 0 and total and not known and booked_here == 'held' and holder == key and money.enabled and total <= left
+  and tells_nothing()
+then
+  left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)
+  balance, used, moved = minus(balance, total), plus(used, total), true
+  for i = 1, #money.bounds do
+    money.bounds[i].spent = plus(money.bounds[i].spent, total)
+  end
+elseif count > 0 then
+  charge_each()
 end
 
 -- Over a ceiling that was lowered, nothing more is granted from what is leased.
@@ -167,7 +184,8 @@ for i = 1, #money.bounds do
 end
 local may = not refused and not over
 local free = room(minus(balance, all_held), money, 0)
-local short = not may or free < short_of or math.abs(now - stored(row[5])) < 1000
+local recalled = math.abs(now - stored(row[5])) < 1000
+local short = not may or free < short_of or recalled
 local resized = false
 if word == 'ok' and step ~= 'tell' and not again then
   resized = true
@@ -188,37 +206,70 @@ if word == 'ok' and step ~= 'tell' and not again then
 end
 
 -- The removals come first: they are allowed when the server is out of memory.
-if resized and step == 'close' then
+local closes = resized and step == 'close'
+if closes then
   call('ZREM', KEYS[2], lease)
   call('HDEL', KEYS[1], 'o:' .. lease)
   call('HDEL', KEYS[6], lease)
-elseif resized or (row[6] and moved) then
-  call('HSET', KEYS[1], 'o:' .. lease, text(left) .. ':' .. key .. ':0:0')
-  if resized then
-    call('ZADD', KEYS[2], text(now + ttl), lease)
-    local until_ms = may and grants > 0 and now + grants or 0
-    call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
+end
+local entry = count > 0 and lines
+if lined then
+  local some = {}
+  for i = 1, count do
+    some[#some + 1] = lined[i]
   end
+  entry = #some > 0 and table.concat(some, '\n')
+end
+if entry then
+  local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*',
+    'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry)
+  local at = FIELDS
+  for hash = 1, #KEYS - HASHES do
+    local found, stretch = {}, tonumber(ARGV[COUNTS + hash])
+    for i = at + 1, at + stretch do
+      if not lined or lined[i - FIELDS] then
+        found[#found + 1] = ARGV[i]
+        found[#found + 1] = place
+      end
+    end
+    if #found > 0 then
+      call('HSET', KEYS[HASHES + hash], unpack(found))
+      call('PEXPIRE', KEYS[HASHES + hash], text(retention))
+    end
+    at = at + stretch
+  end
+end
+local changed = {}
+local function change(field, value)
+  changed[#changed + 1] = field
+  changed[#changed + 1] = value
 end
 if resized or moved then
-  local changed = {'HSET', KEYS[1], 'h', text(all_held), key .. '.h', text(money.held)}
-  if moved then
-    local more_fields = {'b', text(balance), 'loss', text(lost)}
-    if money.enabled then
-      more_fields[5], more_fields[6] = key .. '.u', text(used)
-      if month_is_new then
-        more_fields[#more_fields + 1] = key .. '.m'
-        more_fields[#more_fields + 1] = text(month) .. ':' .. text(before_month)
-      end
-      if day_is_new then
-        more_fields[#more_fields + 1] = key .. '.d'
-        more_fields[#more_fields + 1] = text(day) .. ':' .. text(before_day)
-      end
+  change('h', text(all_held))
+  change(key .. '.h', text(money.held))
+end
+if moved then
+  change('b', text(balance))
+  change('loss', text(lost))
+  if money.enabled then
+    change(key .. '.u', text(used))
+    if month_is_new then
+      change(key .. '.m', text(month) .. ':' .. text(before_month))
     end
-    for i = 1, #more_fields do
-      changed[#changed + 1] = more_fields[i]
+    if day_is_new then
+      change(key .. '.d', text(day) .. ':' .. text(before_day))
     end
   end
-  call(unpack(changed))
 end
-return {word, left, free, short and 1 or 0, answers, told}
+if not closes and (resized or (row[6] and moved)) then
+  change('o:' .. lease, text(left) .. ':' .. key .. ':0:0')
+end
+if #changed > 0 then
+  call('HSET', KEYS[1], unpack(changed))
+end
+if resized and not closes then
+  call('ZADD', KEYS[2], text(now + ttl), lease)
+  local until_ms = may and grants > 0 and now + grants or 0
+  call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
+end
+return {word, left, free, recalled and 2 or short and 1 or 0, answers, told}

@@ -436,12 +436,15 @@ impl<'a> Run<'a> {
             said.to_string(),
             r#"{"model":"m"}"#.to_owned(),
             RETENTION_MS.to_string(),
+            text(number),
         ];
         let (tombstone, place) = (
             format!(":d:{}", text(number)),
             format!(":r:{}", text(number)),
         );
-        let parts = ["", ":x", ":e", ":ex", &tombstone, ":j", &place, ":ev"];
+        let parts = [
+            "", ":x", ":e", ":ex", &tombstone, ":j", &place, ":ev", ":n:0",
+        ];
         self.compare(1, &parts, &args).await.map(drop)
     }
 

@@ -1,0 +1,271 @@
+//! What a turn of a lease writes down, beside what calls write that are settled one by one.
+
+use super::*;
+use crate::{
+    contract::{
+        Booked, JournalLine, JournalPages, JournalPart, Ledger, LedgerAdmin, Receipt, Settled,
+    },
+    redis::{
+        test_server::Server,
+        turn::{Step, Turn, TurnEnd, Word},
+    },
+    testing::given::{acme, hold, key, micro, settlement, topup},
+    testing::open,
+};
+
+const MONEY: i64 = 100_000;
+
+/// A turn that opens a lease of k1, or goes on with it, with ends of calls that cost as much as they may.
+fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
+    let [before, this] = words.map(str::to_owned);
+    Turn {
+        lease,
+        account: acme(),
+        key: key("k1"),
+        step: if before.is_empty() {
+            Step::Open
+        } else {
+            Step::GoOn
+        },
+        before,
+        this,
+        give: micro(0),
+        more: micro(1_000),
+        short_of: micro(0),
+        ttl_ms: 60_000,
+        grants_ms: 1_000,
+        ends: ends
+            .iter()
+            .map(|end| TurnEnd {
+                settlement: Arc::new(end.clone()),
+                cover: end.cost,
+            })
+            .collect(),
+    }
+}
+
+fn ended(number: RequestNumber, cost: i64) -> Settlement {
+    Settlement {
+        number,
+        ..settlement(0, "k1", cost)
+    }
+}
+
+async fn pages(ledger: &RedisLedger, newest_first: bool, limit: usize) -> Vec<JournalLine> {
+    let (mut lines, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let part = JournalPart {
+            newest_first,
+            limit,
+            after: after.as_deref(),
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&acme(), &part).await.unwrap();
+        assert!(page.lines.len() <= limit, "{} of {limit}", page.lines.len());
+        lines.extend(page.lines);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return lines,
+        }
+    }
+}
+
+fn receipts(lines: &[JournalLine]) -> Vec<&Receipt> {
+    let calls = lines.iter().filter_map(|line| match line {
+        JournalLine::Call(receipt) => Some(receipt),
+        JournalLine::Entry { .. } => None,
+    });
+    calls.collect()
+}
+
+#[tokio::test]
+async fn a_turns_calls_are_lines_of_the_journal_as_if_they_had_come_alone() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    // Numbers of two stretches of time, and one without.
+    let numbers: Vec<RequestNumber> = [1_u128, 0x0190_163d_8694_739b_aea5_966c_26f8_ad91]
+        .map(|n| RequestNumber::from_uuid(uuid::Uuid::from_u128(n)))
+        .into_iter()
+        .chain((0..5).map(|_| RequestNumber::now_v7()))
+        .collect();
+    let costs = numbers.iter().copied().zip(1..);
+    let ends: Vec<Settlement> = costs.map(|(number, cost)| ended(number, cost)).collect();
+    let first = ledger
+        .turn(&turn(lease, ["a", "b"], &ends[..4]))
+        .await
+        .unwrap();
+    ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
+    ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
+    ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
+    // One is told again, among others: it was charged.
+    let again = ledger
+        .turn(&turn(lease, ["b", "c"], &ends[3..]))
+        .await
+        .unwrap();
+    assert_eq!(first.word, Word::Done);
+    assert_eq!(again.ends[0].charged, first.ends[3].charged);
+    assert!(again.ends[0].repeated && again.ends[1..].iter().all(|end| !end.repeated));
+
+    let whole = pages(&ledger, false, 1_000).await;
+    let told: Vec<RequestNumber> = receipts(&whole)
+        .iter()
+        .map(|receipt| receipt.number)
+        .collect();
+    let mut expected = numbers[..4].to_vec();
+    expected.push(settlement(900, "k1", 50).number);
+    expected.extend(&numbers[4..]);
+    assert_eq!(told, expected);
+    for end in &ends {
+        let lines = receipts(&whole);
+        let receipt = lines.iter().find(|line| line.number == end.number).unwrap();
+        assert_eq!(receipt.item, end.item);
+        assert_eq!((receipt.held_rub, receipt.cost_rub), (end.held, end.cost));
+        assert_eq!(
+            (receipt.charged_rub, receipt.booked),
+            (end.cost, Booked::Held)
+        );
+        assert_eq!(&ledger.receipt(receipt.number).await.unwrap(), *receipt);
+    }
+    for limit in 1..=10 {
+        assert_eq!(pages(&ledger, false, limit).await, whole, "{limit}");
+        let mut back = pages(&ledger, true, limit).await;
+        back.reverse();
+        assert_eq!(back, whole, "{limit}");
+    }
+    let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
+    assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_entry_that_charges_a_call_twice_is_a_breach() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    let ends = [
+        ended(RequestNumber::now_v7(), 5),
+        ended(RequestNumber::now_v7(), 6),
+    ];
+    ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
+    let breaches = async || ledger.audit().await.unwrap().breaches;
+    assert_eq!(breaches().await, Vec::<String>::new());
+    // The same entry once more, as a turn would leave it that has forgotten what was charged.
+    let script = "
+local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
+for _, hash in ipairs(redis.call('KEYS', 'tg:{acme}:n:*')) do
+  for _, field in ipairs(redis.call('HKEYS', hash)) do
+    redis.call('HSET', hash, field, place)
+  end
+end
+return 1";
+    let _: i64 = server.ask(&["EVAL", script, "1", "tg:{acme}:j"]).await;
+    let found = breaches().await;
+    assert!(
+        found.iter().any(|breach| breach.contains("I5")),
+        "{found:?}"
+    );
+}
+
+/// It is answered as it was at first, however it is told again.
+#[tokio::test]
+async fn a_call_is_charged_once_by_whichever_turn() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    let end = ended(RequestNumber::now_v7(), 40);
+    let once = [end.clone()];
+    let answer = ledger.turn(&turn(lease, ["a", "b"], &once)).await.unwrap();
+    let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
+    let first = (Booked::Held, micro(40), false);
+    assert_eq!(charged(&answer.ends[0]), first);
+    // Whoever told it knows nothing more of the lease: its answer was lost.
+    let settled = ledger.settle(&end).await.unwrap();
+    assert_eq!(charged(&settled), (first.0, first.1, true));
+    // The outbox of a dead process tells it too, of this lease and of one that there never was.
+    for lease in [lease, RequestNumber::now_v7()] {
+        let left = Settlement {
+            lease: Some(lease),
+            ..end.clone()
+        };
+        let settled = ledger.settle(&left).await.unwrap();
+        assert_eq!(charged(&settled), (first.0, first.1, true));
+    }
+    // Of a lease that is gone, and too late to be sure: that is written down once.
+    let stale = Settlement {
+        fresh: false,
+        lease: Some(RequestNumber::now_v7()),
+        ..ended(RequestNumber::now_v7(), 9)
+    };
+    for _ in 0..2 {
+        assert_eq!(ledger.settle(&stale).await.unwrap().booked, Booked::Stale);
+    }
+    let lines = pages(&ledger, false, 1_000).await;
+    let booked: Vec<Booked> = receipts(&lines)
+        .iter()
+        .map(|receipt| receipt.booked)
+        .collect();
+    assert_eq!(booked, [Booked::Held, Booked::Stale]);
+    let view = ledger.account(&acme()).await.unwrap();
+    assert_eq!(view.balance_rub, micro(MONEY - 40));
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+}
+
+/// A receipt of a turn takes no more of the server's memory than one that came alone.
+#[tokio::test]
+async fn a_receipt_of_a_turn_takes_no_more_memory_than_one_alone() {
+    const CALLS: usize = 2_000;
+    let mut sizes = Vec::new();
+    for together in [1, 4, 32] {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        open(&ledger, MONEY).await;
+        let lease = RequestNumber::now_v7();
+        let mut word = "0".to_owned();
+        ledger.turn(&turn(lease, ["", &word], &[])).await.unwrap();
+        let before = memory(&server).await;
+        let mut told = 0;
+        while told < CALLS {
+            let ends: Vec<Settlement> = (0..together)
+                .map(|_| ended(RequestNumber::now_v7(), 1))
+                .collect();
+            told += ends.len();
+            if let [alone] = ends.as_slice() {
+                let held = Hold {
+                    number: alone.number,
+                    ..hold(0, "k1", 1)
+                };
+                ledger.reserve_in_ledger(&held).await.unwrap();
+                ledger.settle_in_ledger(alone).await.unwrap();
+            } else {
+                let this = told.to_string();
+                ledger
+                    .turn(&turn(lease, [&word, &this], &ends))
+                    .await
+                    .unwrap();
+                word = this;
+            }
+        }
+        // They live for ten minutes.
+        let script = "for _, key in ipairs(redis.call('KEYS', 'tg:{acme}:d:*')) do redis.call('DEL', key) end return 1";
+        let _: i64 = server.ask(&["EVAL", script, "0"]).await;
+        sizes.push((memory(&server).await - before) / CALLS);
+    }
+    println!("bytes of the server for a receipt: alone, of turns of 4, of 32: {sizes:?}");
+    assert!(sizes[1] <= sizes[0] && sizes[2] <= sizes[0], "{sizes:?}");
+}
+
+async fn memory(server: &Server) -> usize {
+    let stats: String = server.ask(&["INFO", "memory"]).await;
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory_dataset:"));
+    line.unwrap().trim().parse().unwrap()
+}

@@ -1,0 +1,225 @@
+//! Sums in Redis, all in one slot, so that those of an account and those of all are written in one step:
+//!
+//! ```text
+//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is in the sums
+//! tg:sums:{sums}:keys                 SET   the names of the keys below
+//! tg:sums:{sums}:<scope>:<block>      HASH  "<when its time begins, ms> <words, JSON>" → sums, JSON
+//! ```
+//!
+//! A block is 32 steps of its scope. It is forgotten when the youngest receipts that it may be of are.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    RECEIPT_MS, RedisLedger,
+    journal::{JournalCursor, JournalRange, StreamId},
+};
+use crate::{
+    account::AccountId,
+    conn::{OPERATOR_TIMEOUT, RedisFault},
+    contract::{BookError, JOURNAL_LINES_MAX},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words},
+};
+
+const MARKS: &str = "tg:sums:{sums}";
+const KEYS: &str = "tg:sums:{sums}:keys";
+/// How many days or hours stand in one key.
+const BLOCK: u64 = 32;
+/// The server's clock may be so far ahead of this one.
+const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
+/// How often it is tried to forget all while somebody writes.
+const TRIES: usize = 10;
+
+fn block_ms(scope: &Scope) -> u64 {
+    BLOCK * scope.step_ms()
+}
+
+fn block_key(scope: &Scope, block: u64) -> String {
+    format!("{MARKS}:{}:{block}", scope.word())
+}
+
+fn place_of(id: &RowId) -> Result<(String, String), RedisFault> {
+    let words = serde_json::to_string(&id.words).map_err(|_| unexpected("words"))?;
+    let key = block_key(&id.scope, id.at_ms / block_ms(&id.scope));
+    Ok((key, format!("{} {words}", id.at_ms)))
+}
+
+fn unexpected(what: &str) -> RedisFault {
+    RedisFault::Unexpected(format!("sums: {what}"))
+}
+
+fn row_of(field: &str, sums: &str) -> Result<(u64, Words, Sums), RedisFault> {
+    let (at_ms, words) = field.split_once(' ').ok_or_else(|| unexpected(field))?;
+    Ok((
+        at_ms.parse().map_err(|_| unexpected(field))?,
+        serde_json::from_str(words).map_err(|_| unexpected(field))?,
+        serde_json::from_str(sums).map_err(|_| unexpected(sums))?,
+    ))
+}
+
+/// The version and the places of journals.
+fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
+    let mut marks = Marks::default();
+    for (name, value) in fields {
+        match name.strip_prefix("p:") {
+            Some(account) => {
+                let account = account.parse().map_err(|_| unexpected(&name))?;
+                marks.places.insert(account, value);
+            }
+            None if name == "v" => marks.version = value.parse().map_err(|_| unexpected(&value))?,
+            None => {}
+        }
+    }
+    Ok(marks)
+}
+
+impl RedisLedger {
+    /// The blocks of a scope in a time, of those that the server may still have.
+    fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let block = block_ms(scope);
+        let oldest = now_ms.saturating_sub(RECEIPT_MS) / block;
+        let newest = now_ms.saturating_add(CLOCK_AHEAD_MS) / block;
+        let first = (time.start / block).max(oldest.saturating_sub(1));
+        first..(time.end.div_ceil(block)).min(newest + 1)
+    }
+}
+
+impl Rollup for RedisLedger {
+    async fn account_ids(&self) -> Result<Vec<AccountId>, BookError> {
+        Ok(Self::account_ids(self).await?)
+    }
+
+    async fn marks(&self) -> Result<Marks, BookError> {
+        let words = ["HGETALL", MARKS];
+        let fields = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+        Ok(marks_of(fields)?)
+    }
+
+    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
+        let mut keys = vec![MARKS.to_owned()];
+        keys.extend(Self::blocks(scope, &time).map(|block| block_key(scope, block)));
+        let of = match scope {
+            Scope::Account(id) => id.to_string(),
+            Scope::Days | Scope::Hours => String::new(),
+        };
+        let answer: Vec<HashMap<String, String>> = self
+            .ask_patiently(&self.0.scripts.read_sums, &keys, &[of])
+            .await?;
+        let mut answer = answer.into_iter();
+        let places = marks_of(answer.next().unwrap_or_default())?.places;
+        let mut rows = Vec::new();
+        for (field, sums) in answer.flatten() {
+            let row = row_of(&field, &sums)?;
+            if time.contains(&row.0) {
+                rows.push(row);
+            }
+        }
+        Ok(Rolled { rows, places })
+    }
+
+    async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
+        let mut asked: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
+        for (at, id) in ids.iter().enumerate() {
+            let (key, field) = place_of(id)?;
+            asked.entry(key).or_default().push((at, field));
+        }
+        let asked: Vec<(String, Vec<(usize, String)>)> = asked.into_iter().collect();
+        let answers = asked.iter().map(|(key, fields)| async move {
+            let mut words = vec!["HMGET", key];
+            words.extend(fields.iter().map(|(_, field)| field.as_str()));
+            let answer: Result<Vec<Option<String>>, RedisFault> =
+                self.0.conn.command(&words, OPERATOR_TIMEOUT).await;
+            answer
+        });
+        let answers = futures_util::future::join_all(answers).await;
+        let mut found = vec![None; ids.len()];
+        for ((_, fields), values) in asked.iter().zip(answers) {
+            for ((at, _), value) in fields.iter().zip(values?) {
+                found[*at] = value
+                    .map(|text| serde_json::from_str(&text).map_err(|_| unexpected(&text)))
+                    .transpose()?;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn standing_lines(
+        &self,
+        account: &AccountId,
+        after: Option<&str>,
+        before_ms: u64,
+    ) -> Result<StandingLines, BookError> {
+        let Some(last_ms) = before_ms.checked_sub(1) else {
+            return Ok(StandingLines::default());
+        };
+        let stretch = JournalRange {
+            after: after.map(str::parse::<JournalCursor>).transpose()?,
+            newest_first: false,
+            since_ms: 0,
+            end: StreamId::last_of(last_ms),
+            limit: JOURNAL_LINES_MAX,
+        };
+        if stretch.is_behind() {
+            return Ok(StandingLines::default());
+        }
+        let (placed, next) = self.placed_lines(account, stretch).await?;
+        let more = next.is_some();
+        Ok(StandingLines {
+            place: next.or_else(|| placed.last().map(|placed| placed.place.clone())),
+            lines: placed.into_iter().map(|placed| placed.line).collect(),
+            more,
+        })
+    }
+
+    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+        let mut blocks: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
+        for (id, sums) in &change.rows {
+            let (key, field) = place_of(id)?;
+            let block = block_ms(&id.scope);
+            let forgotten_ms = (id.at_ms / block + 1) * block + RECEIPT_MS;
+            let sums = serde_json::to_string(sums).map_err(|_| unexpected("sums"))?;
+            let (_, fields) = blocks
+                .entry(key)
+                .or_insert_with(|| (forgotten_ms, Vec::new()));
+            fields.extend([field, sums]);
+        }
+        let mut args = vec![change.version.to_string(), change.places.len().to_string()];
+        for (account, place) in &change.places {
+            args.extend([account.to_string(), place.clone()]);
+        }
+        let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
+        for (key, (forgotten_ms, fields)) in blocks {
+            keys.push(key);
+            args.extend([forgotten_ms.to_string(), (fields.len() / 2).to_string()]);
+            args.extend(fields);
+        }
+        let written: bool = self
+            .ask_patiently(&self.0.scripts.write_sums, &keys, &args)
+            .await?;
+        Ok(written)
+    }
+
+    async fn clear_sums(&self) -> Result<(), BookError> {
+        for _ in 0..TRIES {
+            let version = self.marks().await?.version;
+            let words = ["SMEMBERS", KEYS];
+            let some: Vec<String> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+            let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
+            keys.extend(some);
+            let cleared: bool = self
+                .ask_durably(&self.0.scripts.clear_sums, &keys, &[version.to_string()])
+                .await?;
+            if cleared {
+                return Ok(());
+            }
+        }
+        Err(RedisFault::Unexpected("sums are being written all the time".into()).into())
+    }
+}

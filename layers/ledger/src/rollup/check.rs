@@ -1,0 +1,157 @@
+//! The sums beside the journals that they were made of.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{DAY_MS, Rolled, Rollup, Scope, Sums, Words, sums::counted};
+use crate::{
+    account::AccountId,
+    calendar::date_of_day,
+    contract::{BookError, JournalPages, JournalPart, Receipt},
+};
+
+/// How often all accounts are read again because the sums moved meanwhile.
+const TRIES: usize = 3;
+/// So many differences are named.
+const NAMED_MAX: usize = 100;
+/// Stores may forget what is older.
+const KEPT_MS: u64 = 400 * DAY_MS;
+
+/// Sums by day and words.
+type Table = BTreeMap<(u64, Words), Sums>;
+
+/// What the sums say that the journals do not, in words that begin with `U1`.
+///
+/// # Errors
+/// See [`BookError`].
+pub async fn check<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
+    let mut found = Vec::new();
+    for account in ledger.account_ids().await? {
+        if let Err(error) = check_account(ledger, &account, &mut found).await
+            && !matches!(error, BookError::NotFound)
+        {
+            return Err(error);
+        }
+    }
+    for _ in 0..TRIES {
+        let before = ledger.marks().await?.version;
+        let over_all = check_all(ledger).await?;
+        if ledger.marks().await?.version == before {
+            found.extend(over_all);
+            break;
+        }
+    }
+    found.truncate(NAMED_MAX);
+    Ok(found)
+}
+
+async fn check_account<L: Rollup + ?Sized>(
+    ledger: &L,
+    id: &AccountId,
+    found: &mut Vec<String>,
+) -> Result<(), BookError> {
+    let scope = Scope::Account(id.clone());
+    // Before the books: they go at least as far.
+    let Rolled { rows, places } = ledger.rolled(&scope, 0..u64::MAX).await?;
+    if rows.is_empty() && places.is_empty() {
+        return Ok(());
+    }
+    let books = ledger.books(id).await?;
+    let mut told = Table::new();
+    for (at_ms, words, sums) in rows {
+        told.entry((at_ms, words)).or_default().add(&sums);
+    }
+    let add = |table: &mut Table, receipt: &Receipt| {
+        let at_ms = receipt.at_ms - receipt.at_ms % DAY_MS;
+        let row = table.entry((at_ms, Words::of(receipt, &scope)));
+        row.or_default().add(&Sums::of(receipt));
+    };
+    let mut after = places.get(id).cloned();
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            end: Some(&books.journal_end),
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(id, &part).await?;
+        (page.lines.iter().filter_map(counted)).for_each(|receipt| add(&mut told, receipt));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let (mut journal, mut first_ms) = (Table::new(), u64::MAX);
+    let mut pages = JournalPages::up_to(&books);
+    while let Some(lines) = pages.next(ledger).await? {
+        for receipt in lines.iter().filter_map(counted) {
+            first_ms = first_ms.min(receipt.at_ms);
+            add(&mut journal, receipt);
+        }
+    }
+    // What a journal has forgotten the sums may still have.
+    let since_ms = match books.journal_complete {
+        true => 0,
+        false => first_ms.saturating_add(DAY_MS),
+    };
+    compare(&format!("account {id}"), &told, &journal, since_ms, found);
+    Ok(())
+}
+
+/// The sums over all accounts beside those of the accounts.
+async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
+    let mut accounts = Table::new();
+    for id in ledger.account_ids().await? {
+        let rolled = ledger.rolled(&Scope::Account(id), 0..u64::MAX).await?;
+        add_all(&mut accounts, rolled);
+    }
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+    let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+    let mut found = Vec::new();
+    for (scope, name) in [
+        (Scope::Days, "all accounts by day"),
+        (Scope::Hours, "all accounts by hour"),
+    ] {
+        let mut told = Table::new();
+        add_all(&mut told, ledger.rolled(&scope, 0..u64::MAX).await?);
+        compare(
+            name,
+            &told,
+            &accounts,
+            now_ms.saturating_sub(KEPT_MS),
+            &mut found,
+        );
+    }
+    Ok(found)
+}
+
+fn add_all(table: &mut Table, rolled: Rolled) {
+    for (at_ms, words, sums) in rolled.rows {
+        let words = Words { key: None, ..words };
+        let row = table.entry((at_ms - at_ms % DAY_MS, words));
+        row.or_default().add(&sums);
+    }
+}
+
+fn compare(whose: &str, told: &Table, journal: &Table, since_ms: u64, found: &mut Vec<String>) {
+    let none = Sums::default();
+    let mut places: Vec<&(u64, Words)> = told.keys().chain(journal.keys()).collect();
+    places.sort_unstable();
+    places.dedup();
+    for place in places.into_iter().filter(|(at_ms, _)| *at_ms >= since_ms) {
+        let sums = told.get(place).unwrap_or(&none);
+        let receipts = journal.get(place).unwrap_or(&none);
+        if sums != receipts {
+            let (at_ms, words) = place;
+            let day = i64::try_from(at_ms / DAY_MS).unwrap_or_default();
+            let (year, month, day) = date_of_day(day);
+            found.push(format!(
+                "U1 sums of {whose} on {year:04}-{month:02}-{day:02}, model {}: {} calls for {} µ₽, its receipts: {} calls \
+                 for {} µ₽",
+                words.model, sums.calls, sums.charged_micro, receipts.calls, receipts.charged_micro
+            ));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The roll-up: sums that were made of the journals beforehand, so that nobody who asks for a month reads all of its
+//! receipts.
+//!
+//! Nothing of it stands in the way of a call. A task reads what journals have got since it was there last
+//! ([`roll_up`]) and adds that to sums: of each account by day and key, of all accounts by day and by hour, each by
+//! model, vendor and endpoint. How far each journal is in the sums is written in the same step. Whoever asks
+//! ([`read`]) gets the sums, and behind them what the journals have got since: so an answer is never older than the
+//! journal, and it is the same that all receipts one by one would give.
+//!
+//! A time that begins or ends within a day is made of whole days, and of the receipts of what is left. What was
+//! taken back by nobody is all that is rolled up: the youngest lines are left alone ([`STANDS_MS`]), since a server
+//! that takes over may not have them.
+//!
+//! The journals are the books, and these are none: [`check`] says where the two differ, and [`Rollup::clear_sums`] has
+//! them made anew.
+
+mod check;
+mod read;
+mod roll;
+mod sums;
+#[cfg(test)]
+#[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
+mod tests;
+
+use std::{collections::HashMap, ops::Range};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    check::check,
+    read::{Part, Whose, read},
+    roll::{Roller, roll_up},
+    sums::Sums,
+};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{BookError, JournalLine, LedgerAdmin, Receipt},
+    endpoint::{self, Endpoint},
+};
+
+/// A line is rolled up when it is so old. A server that fails over loses what its replica had not heard, which is
+/// younger.
+pub const STANDS_MS: u64 = 10_000;
+
+pub(crate) const HOUR_MS: u64 = 3_600_000;
+pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// Whose sums, and of how long each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// An account's, by the day and by its keys.
+    Account(AccountId),
+    /// All accounts', by the day.
+    Days,
+    /// All accounts', by the hour.
+    Hours,
+}
+
+impl Scope {
+    /// How long a time one sum is of.
+    #[must_use]
+    pub const fn step_ms(&self) -> u64 {
+        match self {
+            Self::Account(_) | Self::Days => DAY_MS,
+            Self::Hours => HOUR_MS,
+        }
+    }
+
+    /// The word that stores have for it. No account is called like the other two.
+    #[must_use]
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Account(id) => id,
+            Self::Days => "=days",
+            Self::Hours => "=hours",
+        }
+    }
+}
+
+/// What a sum is of, within its scope and time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Words {
+    /// The key; none where it is of all accounts.
+    #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+    /// The model.
+    #[serde(rename = "m")]
+    pub model: String,
+    /// Who answered.
+    #[serde(rename = "v")]
+    pub vendor: String,
+    /// Where the calls came in.
+    #[serde(
+        rename = "e",
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "endpoint::kept"
+    )]
+    pub endpoint: Option<Endpoint>,
+}
+
+impl Words {
+    fn of(receipt: &Receipt, scope: &Scope) -> Self {
+        let item = &receipt.item;
+        Self {
+            key: matches!(scope, Scope::Account(_)).then(|| receipt.key.clone()),
+            model: item.model.clone(),
+            vendor: item.vendor.clone(),
+            endpoint: item.endpoint,
+        }
+    }
+}
+
+/// A sum's place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId {
+    /// Whose it is.
+    pub scope: Scope,
+    /// When its time begins, in Unix milliseconds.
+    pub at_ms: u64,
+    /// What it is of.
+    pub words: Words,
+}
+
+/// How far the journals are in the sums.
+#[derive(Clone, Debug, Default)]
+pub struct Marks {
+    /// Grows with each change.
+    pub version: u64,
+    /// Behind which line each account's journal goes on; of those that are not here, nothing is in the sums.
+    pub places: HashMap<AccountId, String>,
+}
+
+/// Sums, and how far they go: read at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Rolled {
+    /// When the time of a sum begins, what it is of, and the sum.
+    pub rows: Vec<(u64, Words, Sums)>,
+    /// As [`Marks::places`]; of an account's sums, its own alone.
+    pub places: HashMap<AccountId, String>,
+}
+
+/// Lines of a journal that stand for good.
+#[derive(Clone, Debug, Default)]
+pub struct StandingLines {
+    /// The lines.
+    pub lines: Vec<JournalLine>,
+    /// Where the last of them is; none where there are none.
+    pub place: Option<String>,
+    /// There may be more behind it.
+    pub more: bool,
+}
+
+/// What takes the place of sums.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// [`Marks::version`] as it was read.
+    pub version: u64,
+    /// What the sums come to.
+    pub rows: Vec<(RowId, Sums)>,
+    /// How far journals are in them then.
+    pub places: Vec<(AccountId, String)>,
+}
+
+/// A ledger that keeps sums. One that keeps none has no marks, and whoever asks reads the journals.
+pub trait Rollup: LedgerAdmin {
+    /// The ids of all accounts. Worth an implementation of its own where their money need not be looked at.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn account_ids(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send {
+        async move {
+            let views = self.accounts().await?;
+            Ok(views.into_iter().map(|view| view.id).collect())
+        }
+    }
+
+    /// How far it is.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn marks(&self) -> impl Future<Output = Result<Marks, BookError>> + Send;
+
+    /// The sums whose times begin in `time`.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn rolled(
+        &self,
+        scope: &Scope,
+        time: Range<u64>,
+    ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
+
+    /// These sums, in their order.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn sums_at(
+        &self,
+        ids: &[RowId],
+    ) -> impl Future<Output = Result<Vec<Option<Sums>>, BookError>> + Send;
+
+    /// Lines of a journal behind the place `after`, no younger than `before_ms`.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn standing_lines(
+        &self,
+        account: &AccountId,
+        after: Option<&str>,
+        before_ms: u64,
+    ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
+
+    /// Writes sums, all or nothing, unless somebody else has; says whether it did.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn change_sums(&self, change: &Change) -> impl Future<Output = Result<bool, BookError>> + Send;
+
+    /// Forgets all sums, so that they are made anew.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn clear_sums(&self) -> impl Future<Output = Result<(), BookError>> + Send;
+}

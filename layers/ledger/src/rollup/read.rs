@@ -1,0 +1,194 @@
+//! Sums out of the roll-up, and out of the journals what it has not.
+
+use std::ops::{ControlFlow, Range};
+
+use futures_util::future::join_all;
+
+use super::{DAY_MS, Rollup, Scope, Sums, sums::counted};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{BookError, JournalPage, JournalPart, Receipt},
+    endpoint::Endpoint,
+};
+
+/// How many accounts are asked at the same time.
+const ACCOUNTS_AT_ONCE: usize = 64;
+
+/// Whose calls are asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose<'a> {
+    /// An account's: each part tells its key.
+    Account(&'a AccountId),
+    /// All accounts': no part tells whose it is.
+    All,
+    /// The same, by the hour where that is what parts have to tell apart.
+    AllByHour,
+}
+
+/// A part of what was asked for: a sum of many calls, or one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The day, or the hour, in which the calls were booked: any time in it.
+    pub at_ms: u64,
+    /// The key, where an account's calls were asked for.
+    pub key: Option<&'a KeyId>,
+    /// The model.
+    pub model: &'a str,
+    /// Who answered.
+    pub vendor: &'a str,
+    /// Where the calls came in.
+    pub endpoint: Option<Endpoint>,
+    /// What they come to.
+    pub sums: &'a Sums,
+}
+
+impl<'a> Part<'a> {
+    /// One call.
+    #[must_use]
+    pub fn of(receipt: &'a Receipt, sums: &'a Sums) -> Self {
+        Self {
+            at_ms: receipt.at_ms,
+            key: Some(&receipt.key),
+            model: &receipt.item.model,
+            vendor: &receipt.item.vendor,
+            endpoint: receipt.item.endpoint,
+            sums,
+        }
+    }
+}
+
+/// Tells `add` all that was booked in `time`, Unix milliseconds, until it has enough.
+///
+/// # Errors
+/// See [`BookError`].
+pub async fn read<L: Rollup + ?Sized>(
+    ledger: &L,
+    whose: Whose<'_>,
+    time: Range<u64>,
+    mut add: impl FnMut(&Part<'_>) -> ControlFlow<()> + Send,
+) -> Result<(), BookError> {
+    if time.is_empty() {
+        return Ok(());
+    }
+    let scope = match whose {
+        Whose::Account(id) => Scope::Account(id.clone()),
+        Whose::All if is_of_whole(DAY_MS, &time) => Scope::Days,
+        Whose::All | Whose::AllByHour => Scope::Hours,
+    };
+    let accounts = match whose {
+        Whose::Account(id) => vec![id.clone()],
+        Whose::All | Whose::AllByHour => ledger.account_ids().await?,
+    };
+    let whole = whole_within(scope.step_ms(), &time);
+    if whole.is_empty() {
+        return lines(ledger, &accounts, |_| None, &time, &mut add).await;
+    }
+    let rolled = ledger.rolled(&scope, whole.clone()).await?;
+    for (at_ms, words, sums) in &rolled.rows {
+        let part = Part {
+            at_ms: *at_ms,
+            key: words.key.as_ref(),
+            model: &words.model,
+            vendor: &words.vendor,
+            endpoint: words.endpoint,
+            sums,
+        };
+        if add(&part).is_break() {
+            return Ok(());
+        }
+    }
+    let place = |id: &AccountId| rolled.places.get(id).cloned();
+    lines(ledger, &accounts, place, &whole, &mut add).await?;
+    for edge in [time.start..whole.start, whole.end..time.end] {
+        if !edge.is_empty() {
+            lines(ledger, &accounts, |_| None, &edge, &mut add).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a time begins and ends with a step.
+fn is_of_whole(step_ms: u64, time: &Range<u64>) -> bool {
+    whole_within(step_ms, time) == *time
+}
+
+/// The whole steps in a time. One without an end has all of them.
+fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
+    let end = match time.end {
+        u64::MAX => u64::MAX,
+        end => end - end % step_ms,
+    };
+    time.start.div_ceil(step_ms).saturating_mul(step_ms)..end
+}
+
+/// Tells of the receipts behind a place of each journal that were booked in `time`, one by one.
+async fn lines<L: Rollup + ?Sized>(
+    ledger: &L,
+    accounts: &[AccountId],
+    place: impl Fn(&AccountId) -> Option<String>,
+    time: &Range<u64>,
+    add: &mut (impl FnMut(&Part<'_>) -> ControlFlow<()> + Send),
+) -> Result<(), BookError> {
+    for some in accounts.chunks(ACCOUNTS_AT_ONCE) {
+        let first = some.iter().map(|id| {
+            let after = place(id);
+            async move { page(ledger, id, time, after.as_deref()).await }
+        });
+        let pages = join_all(first).await;
+        for (id, first) in some.iter().zip(pages) {
+            let mut found = first?;
+            loop {
+                for receipt in found.lines.iter().filter_map(counted) {
+                    let asked = time.contains(&receipt.at_ms);
+                    if asked && add(&Part::of(receipt, &Sums::of(receipt))).is_break() {
+                        return Ok(());
+                    }
+                }
+                let Some(next) = found.next else { break };
+                // The embedded ledgers answer at once: others want to be served too.
+                tokio::task::yield_now().await;
+                found = page(ledger, id, time, Some(&next)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn page<L: Rollup + ?Sized>(
+    ledger: &L,
+    account: &AccountId,
+    time: &Range<u64>,
+    after: Option<&str>,
+) -> Result<JournalPage, BookError> {
+    let part = JournalPart {
+        since_ms: time.start,
+        until_ms: time.end,
+        after,
+        ..JournalPart::whole()
+    };
+    match ledger.journal(account, &part).await {
+        // It is gone since the accounts were read.
+        Err(BookError::NotFound) => Ok(JournalPage::default()),
+        page => page,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_the_steps_that_lie_wholly_in_it() {
+        for (time, whole) in [
+            (0..10, 0..10),
+            (0..u64::MAX, 0..u64::MAX),
+            (1..29, 10..20),
+            (10..19, 10..10),
+            // Empty, too.
+            (11..19, Range { start: 20, end: 10 }),
+            (11..u64::MAX, 20..u64::MAX),
+        ] {
+            assert_eq!(whole_within(10, &time), whole, "{time:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Journals into sums.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{Change, Marks, Rollup, RowId, STANDS_MS, Scope, Sums, Words, sums::counted};
+use crate::{
+    account::AccountId,
+    contract::{BookError, JOURNAL_LINES_MAX, JournalLine},
+    money::MicroRub,
+};
+
+/// So many lines are rolled up in one step: the store has others to serve.
+const LINES_AT_ONCE: usize = JOURNAL_LINES_MAX;
+/// In so many rounds one looks at every account, also at those that have spent nothing.
+const ROUNDS_TO_ALL: u32 = 60;
+/// For so long an account is looked at that has spent something: longer than its lines take to stand.
+const QUIET_MS: u64 = 3 * STANDS_MS;
+
+/// Rolls up again and again, and leaves those alone that have spent nothing for a while.
+#[derive(Debug, Default)]
+pub struct Roller {
+    rounds: u32,
+    /// What accounts have spent and lost, and since when.
+    seen: HashMap<AccountId, (MicroRub, MicroRub, u64)>,
+}
+
+impl Roller {
+    /// Rolls up what stands by now; says how many lines.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        if self.rounds == 0 {
+            // Free calls change no account.
+            self.seen.clear();
+        }
+        self.rounds = (self.rounds + 1) % ROUNDS_TO_ALL;
+        let mut accounts = Vec::new();
+        for view in ledger.accounts().await? {
+            let (spent, lost) = (view.spent_rub, view.loss_rub);
+            let before = self.seen.get(&view.id).copied();
+            let since_ms = match before {
+                Some((was, had_lost, since_ms)) if (was, had_lost) == (spent, lost) => since_ms,
+                _ => now_ms,
+            };
+            if now_ms.saturating_sub(since_ms) < QUIET_MS {
+                self.seen.insert(view.id.clone(), (spent, lost, since_ms));
+                accounts.push(view.id);
+            }
+        }
+        let (rolled, alone) = roll(ledger, &accounts, now_ms.saturating_sub(STANDS_MS)).await?;
+        if !alone {
+            self.seen.clear();
+        }
+        Ok(rolled)
+    }
+}
+
+/// Rolls up all lines that are older than `before_ms`; says how many.
+///
+/// # Errors
+/// See [`BookError`].
+pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u64, BookError> {
+    let accounts = ledger.account_ids().await?;
+    Ok(roll(ledger, &accounts, before_ms).await?.0)
+}
+
+/// How many lines, and whether nobody else was at it meanwhile.
+async fn roll<L: Rollup + ?Sized>(
+    ledger: &L,
+    accounts: &[AccountId],
+    before_ms: u64,
+) -> Result<(u64, bool), BookError> {
+    let mut batch = Batch::new(ledger.marks().await?);
+    let mut rolled = 0;
+    for account in accounts {
+        loop {
+            let after = batch.marks.places.get(account).map(String::as_str);
+            let standing = ledger.standing_lines(account, after, before_ms).await?;
+            let Some(place) = standing.place else { break };
+            batch.add(account, &standing.lines, place);
+            if batch.lines >= LINES_AT_ONCE {
+                rolled += batch.lines as u64;
+                if !batch.write(ledger).await? {
+                    return Ok((rolled, false));
+                }
+            }
+            if !standing.more {
+                break;
+            }
+            // The embedded ledgers answer at once: others want to be served too.
+            tokio::task::yield_now().await;
+        }
+    }
+    rolled += batch.lines as u64;
+    Ok((rolled, batch.write(ledger).await?))
+}
+
+/// What is to be added.
+struct Batch {
+    marks: Marks,
+    rows: BTreeMap<RowId, Sums>,
+    places: BTreeMap<AccountId, String>,
+    lines: usize,
+}
+
+impl Batch {
+    const fn new(marks: Marks) -> Self {
+        Self {
+            marks,
+            rows: BTreeMap::new(),
+            places: BTreeMap::new(),
+            lines: 0,
+        }
+    }
+
+    fn add(&mut self, account: &AccountId, lines: &[JournalLine], place: String) {
+        let scopes = [Scope::Account(account.clone()), Scope::Days, Scope::Hours];
+        for receipt in lines.iter().filter_map(counted) {
+            let sums = Sums::of(receipt);
+            for scope in &scopes {
+                let id = RowId {
+                    at_ms: receipt.at_ms - receipt.at_ms % scope.step_ms(),
+                    words: Words::of(receipt, scope),
+                    scope: scope.clone(),
+                };
+                self.rows.entry(id).or_default().add(&sums);
+            }
+        }
+        self.lines += lines.len();
+        self.places.insert(account.clone(), place.clone());
+        self.marks.places.insert(account.clone(), place);
+    }
+
+    /// Says whether nobody was here meanwhile.
+    async fn write<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<bool, BookError> {
+        if self.places.is_empty() {
+            return Ok(true);
+        }
+        let (ids, added): (Vec<RowId>, Vec<Sums>) = mem::take(&mut self.rows).into_iter().unzip();
+        let known = ledger.sums_at(&ids).await?;
+        let rows = ids.into_iter().zip(added).zip(known);
+        let rows = rows.map(|((id, mut sums), known)| {
+            if let Some(known) = known {
+                sums.add(&known);
+            }
+            (id, sums)
+        });
+        let change = Change {
+            version: self.marks.version,
+            rows: rows.collect(),
+            places: mem::take(&mut self.places).into_iter().collect(),
+        };
+        self.lines = 0;
+        self.marks.version += 1;
+        ledger.change_sums(&change).await
+    }
+}

@@ -1,0 +1,403 @@
+//! The sums, and what journals have behind them, are what all receipts come to one by one.
+
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use super::*;
+use crate::{
+    ceiling::Ceilings,
+    contract::{AccountBooks, Booked, Entry, Item},
+    memory::MemoryLedger,
+    money::MicroRub,
+    redis::{RedisCopy, RedisLedger, RedisSettings, test_server::Server},
+    sqlite::{SqliteCopy, SqliteLedger},
+    testing::given,
+    transfer::Target,
+    usage::{End, Usage},
+};
+
+const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
+const KEYS: usize = 2;
+const DAYS: u64 = 40;
+/// Enough for all that is charged.
+const PAID: i64 = 1_000_000_000_000;
+
+/// Sums by account, time, key, model, vendor and endpoint.
+type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
+
+#[derive(Clone, Debug)]
+struct Call {
+    account: usize,
+    key: usize,
+    /// Before now.
+    ago_ms: u64,
+    model: u8,
+    vendor: u8,
+    endpoint: Option<Endpoint>,
+    charged: i64,
+    vendor_cost: Option<i64>,
+    failed: bool,
+    stale: bool,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let ago = prop_oneof![0..HOUR_MS, 0..3 * DAY_MS, 0..DAYS * DAY_MS];
+    let what = (
+        0..3u8,
+        0..2u8,
+        prop::option::of(0..Endpoint::ALL.len()),
+        0..1_000_000i64,
+    );
+    let rest = (
+        prop::option::of(0..1_000_000i64),
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+    );
+    (0..2usize, 0..KEYS, ago, what, rest).prop_map(|(account, key, ago_ms, what, rest)| Call {
+        account,
+        key,
+        ago_ms,
+        model: what.0,
+        vendor: what.1,
+        endpoint: what.2.map(|at| Endpoint::ALL[at]),
+        charged: what.3,
+        vendor_cost: rest.0,
+        failed: rest.1,
+        stale: rest.2,
+    })
+}
+
+fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
+    let end = match call.failed {
+        true => End::VendorCut,
+        false => End::Finished,
+    };
+    Receipt {
+        number: given::number(at as u128 + 1),
+        at_ms: now_ms - call.ago_ms,
+        account: given::account(ACCOUNTS[call.account]),
+        key: key_of(call.account, call.key),
+        held_rub: MicroRub::new(call.charged),
+        cost_rub: MicroRub::new(call.charged),
+        charged_rub: MicroRub::new(if call.stale { 0 } else { call.charged }),
+        loss_rub: MicroRub::ZERO,
+        booked: if call.stale {
+            Booked::Stale
+        } else {
+            Booked::Held
+        },
+        item: Item {
+            usage: Usage {
+                input: 3,
+                output: 1 + u64::from(call.model),
+                ..Usage::default()
+            },
+            vendor_cost_rub: call.vendor_cost.map(MicroRub::new),
+            endpoint: call.endpoint,
+            ..Item::new(format!("m{}", call.model), format!("v{}", call.vendor), end)
+        },
+    }
+}
+
+fn key_of(account: usize, key: usize) -> KeyId {
+    given::key(&format!("k{account}-{key}"))
+}
+
+/// The books that these receipts leave.
+async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
+    let (ledger, id) = (MemoryLedger::new(), given::account(ACCOUNTS[account]));
+    ledger.create_account(&id, "").await.unwrap();
+    let paid = Entry {
+        id: "p".into(),
+        amount: MicroRub::new(PAID),
+        reason: None,
+    };
+    ledger.enter(&id, &paid).await.unwrap();
+    for key in 0..KEYS {
+        let digest = u8::try_from(1 + account * KEYS + key).unwrap();
+        let record = given::record(&id, &key_of(account, key), digest);
+        ledger.create_key(&record, Ceilings::NONE).await.unwrap();
+    }
+    let mut books = ledger.books(&id).await.unwrap();
+    let mut spent = 0;
+    for key in &mut books.keys {
+        let of_key = receipts
+            .iter()
+            .filter(|receipt| receipt.key == key.record.id);
+        let charged: i64 = of_key.map(|receipt| receipt.charged_rub.micro()).sum();
+        key.spent_rub = MicroRub::new(charged);
+        spent += charged;
+    }
+    books.view.balance_rub = MicroRub::new(PAID - spent);
+    books.view.spent_rub = MicroRub::new(spent);
+    books
+}
+
+async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> T::Ledger {
+    for (at, name) in ACCOUNTS.iter().enumerate() {
+        let of_account: Vec<&Receipt> = receipts
+            .iter()
+            .filter(|receipt| &*receipt.account == *name)
+            .collect();
+        let books = books(at, &of_account).await;
+        let paid = JournalLine::Entry {
+            id: "p".into(),
+            at_ms: first_ms,
+            account: books.view.id.clone(),
+            amount_rub: MicroRub::new(PAID),
+            reason: None,
+        };
+        let calls = of_account.into_iter().cloned().map(JournalLine::Call);
+        let lines: Vec<JournalLine> = std::iter::once(paid).chain(calls).collect();
+        target.lines(&books.view.id, &lines, false).await.unwrap();
+        let entries = [("p".to_owned(), MicroRub::new(PAID))].into();
+        target.account(&books, &entries).await.unwrap();
+    }
+    target.filled().await.unwrap()
+}
+
+/// What all receipts of a time come to, one by one.
+fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step_ms: u64) -> Table {
+    let mut table = Table::new();
+    for receipt in receipts {
+        let asked = match whose {
+            Whose::Account(id) => receipt.account == **id,
+            Whose::All | Whose::AllByHour => true,
+        };
+        if asked && receipt.booked != Booked::Stale && time.contains(&receipt.at_ms) {
+            let sums = Sums::of(receipt);
+            add(&mut table, whose, &Part::of(receipt, &sums), step_ms);
+        }
+    }
+    table
+}
+
+fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step_ms: u64) {
+    let of_one = matches!(whose, Whose::Account(_));
+    let words = Words {
+        key: part.key.filter(|_| of_one).cloned(),
+        model: part.model.to_owned(),
+        vendor: part.vendor.to_owned(),
+        endpoint: part.endpoint,
+    };
+    let at_ms = part.at_ms - part.at_ms % step_ms;
+    let row = table.entry((None, at_ms, words)).or_default();
+    row.add(part.sums);
+}
+
+async fn asked<L: Rollup>(
+    ledger: &L,
+    whose: Whose<'_>,
+    time: &Range<u64>,
+    step_ms: u64,
+) -> (Table, usize) {
+    let (mut table, mut parts) = (Table::new(), 0);
+    let told = read(ledger, whose, time.clone(), |part| {
+        add(&mut table, &whose, part, step_ms);
+        parts += 1;
+        ControlFlow::Continue(())
+    });
+    told.await.unwrap();
+    (table, parts)
+}
+
+/// Rolls up bit by bit, and asks for all kinds of times after each.
+async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64>], now_ms: u64) {
+    let acme = given::account(ACCOUNTS[0]);
+    for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
+        roll_up(ledger, before_ms).await.unwrap();
+        for time in times {
+            for (whose, step_ms) in [
+                (Whose::Account(&acme), DAY_MS),
+                (Whose::All, DAY_MS),
+                (Whose::AllByHour, HOUR_MS),
+            ] {
+                let (told, _) = asked(ledger, whose, time, step_ms).await;
+                let expected = one_by_one(receipts, &whose, time, step_ms);
+                assert_eq!(told, expected, "{whose:?} {time:?} {before_ms}");
+            }
+        }
+        assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
+    }
+    assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
+    ledger.clear_sums().await.unwrap();
+    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    let whole = one_by_one(receipts, &Whose::All, &(0..u64::MAX), DAY_MS);
+    assert_eq!(told, whole, "nothing is rolled up");
+    roll_up(ledger, u64::MAX).await.unwrap();
+    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    assert_eq!(told, whole, "made anew");
+}
+
+fn now() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(since_epoch.unwrap().as_millis()).unwrap()
+}
+
+fn sorted(calls: &[Call], now_ms: u64) -> Vec<Receipt> {
+    let mut calls = calls.to_vec();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.ago_ms));
+    let calls = calls.iter().enumerate();
+    calls.map(|(at, call)| receipt(at, call, now_ms)).collect()
+}
+
+async fn in_file(dir: &Path, receipts: &[Receipt], first_ms: u64) -> SqliteLedger {
+    let copy = SqliteCopy::begin(&dir.join("ledger.db")).unwrap();
+    fill(copy, receipts, first_ms).await
+}
+
+async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u64) -> RedisLedger {
+    let _: String = server.ask(&["FLUSHALL"]).await;
+    let copy = RedisCopy::begin(&server.url, RedisSettings::default());
+    fill(copy.await.unwrap(), receipts, first_ms).await
+}
+
+#[test]
+fn sums_and_what_is_behind_them_are_all_receipts_one_by_one() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = runtime.block_on(Server::start());
+    let time = prop_oneof![
+        (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
+        (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
+        (0..2 * DAY_MS, 0..2 * DAY_MS),
+    ];
+    let calls = prop::collection::vec(call(), 0..120);
+    let given = (calls, prop::collection::vec(time, 1..4));
+    let config = Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let tried = TestRunner::new(config).run(&given, |(calls, ago)| {
+        let now_ms = now();
+        let today = now_ms - now_ms % DAY_MS + DAY_MS;
+        let receipts = sorted(&calls, now_ms);
+        let mut times = vec![0..u64::MAX, today - 30 * DAY_MS..u64::MAX];
+        times.extend(ago.iter().map(|(a, b)| today - a.max(b)..today - a.min(b)));
+        let first_ms = now_ms - (DAYS + 1) * DAY_MS;
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let file = in_file(dir.path(), &receipts, first_ms).await;
+            try_all(&file, &receipts, &times, now_ms).await;
+            file.close().await;
+            let redis = in_redis(&server, &receipts, first_ms).await;
+            try_all(&redis, &receipts, &times, now_ms).await;
+        });
+        Ok(())
+    });
+    tried.unwrap();
+}
+
+fn some_calls() -> Vec<Call> {
+    let call = Call {
+        account: 0,
+        key: 0,
+        ago_ms: 0,
+        model: 0,
+        vendor: 0,
+        endpoint: None,
+        charged: 5,
+        vendor_cost: None,
+        failed: false,
+        stale: false,
+    };
+    let ago = |ago_ms| Call {
+        ago_ms,
+        ..call.clone()
+    };
+    (0..500).map(|n| ago(DAY_MS + n * 60_000)).collect()
+}
+
+/// The roll-up is there to read less.
+#[tokio::test]
+async fn what_is_rolled_up_is_not_read_again() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
+    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    assert_eq!(parts, 500);
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), DAY_MS).await;
+    assert!((1..=2).contains(&parts), "{parts}");
+}
+
+#[tokio::test]
+async fn lines_that_a_failover_may_take_back_are_left_alone() {
+    let now_ms = now();
+    let mut calls = some_calls();
+    calls.push(Call {
+        ago_ms: 1_000,
+        ..calls[0].clone()
+    });
+    let receipts = sorted(&calls, now_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
+    let mut roller = Roller::default();
+    // The payment is a line too.
+    assert_eq!(roller.round(&ledger).await.unwrap(), 501 + 2);
+    assert_eq!(roller.round(&ledger).await.unwrap(), 0);
+    assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_that_roll_up_at_once_count_nothing_twice() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let server = Server::start().await;
+    let one = in_redis(&server, &receipts, now_ms - 3 * DAY_MS).await;
+    let _: i64 = server.ask(&["HSET", "tg:sys", "schema", "1"]).await;
+    let other = server.ledger().await;
+    for _ in 0..10 {
+        one.clear_sums().await.unwrap();
+        let (a, b) = tokio::join!(roll_up(&one, u64::MAX), roll_up(&other, u64::MAX));
+        assert!(a.is_ok() && b.is_ok());
+        assert_eq!(check(&one).await.unwrap(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_sum_that_is_wrong_is_named_and_made_anew() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let scope = Scope::Account(given::account("acme"));
+    let (at_ms, words, mut sums) = (ledger.rolled(&scope, 0..u64::MAX).await.unwrap().rows)
+        .pop()
+        .unwrap();
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        places: Vec::new(),
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+    assert!(
+        !ledger.change_sums(&change).await.unwrap(),
+        "an old version"
+    );
+    let found = check(&ledger).await.unwrap();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[0].starts_with("U1 sums of account acme on "),
+        "{found:?}"
+    );
+    ledger.clear_sums().await.unwrap();
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
+}

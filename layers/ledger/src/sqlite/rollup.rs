@@ -1,0 +1,155 @@
+//! Sums in the file. They are written by the thread that writes all else, in steps that are short.
+
+use std::{collections::HashMap, ops::Range};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    SqliteLedger,
+    file::{count, integer},
+    journal::JournalRange,
+};
+use crate::{
+    account::AccountId,
+    contract::{BookError, JournalPart},
+    durable::file::{from_json, parsed, to_json},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
+};
+
+/// Where the version stands among the places: no account is called so.
+const VERSION: &str = "";
+
+pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT CAST(place AS INTEGER) FROM sums_places WHERE account = ?1";
+    let version = conn.query_row(sql, [VERSION], |row| count(row, 0));
+    Ok(version.optional()?.unwrap_or_default())
+}
+
+pub(super) fn write(conn: &Connection, change: &Change, version: u64) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO sums (scope, at_ms, words, sums) VALUES (?1, ?2, ?3, ?4)
+               ON CONFLICT (scope, at_ms, words) DO UPDATE SET sums = excluded.sums";
+    let mut insert = conn.prepare_cached(sql)?;
+    for (id, sums) in &change.rows {
+        insert.execute(params![
+            id.scope.word(),
+            integer(id.at_ms),
+            to_json(&id.words)?,
+            to_json(sums)?
+        ])?;
+    }
+    for (account, place) in &change.places {
+        write_place(conn, account, place)?;
+    }
+    write_place(conn, VERSION, &version.to_string())
+}
+
+fn write_place(conn: &Connection, account: &str, place: &str) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO sums_places (account, place) VALUES (?1, ?2)
+               ON CONFLICT (account) DO UPDATE SET place = excluded.place";
+    conn.prepare_cached(sql)?.execute([account, place])?;
+    Ok(())
+}
+
+pub(super) fn clear(conn: &Connection, version: u64) -> rusqlite::Result<()> {
+    conn.execute_batch("DELETE FROM sums; DELETE FROM sums_places;")?;
+    write_place(conn, VERSION, &version.to_string())
+}
+
+fn places(
+    conn: &Connection,
+    of: Option<&AccountId>,
+) -> rusqlite::Result<HashMap<AccountId, String>> {
+    let read = |row: &Row<'_>| Ok((parsed(row, 0)?, row.get(1)?));
+    match of {
+        Some(id) => conn
+            .prepare_cached("SELECT account, place FROM sums_places WHERE account = ?1")?
+            .query_map([&**id], read)?
+            .collect(),
+        None => conn
+            .prepare_cached("SELECT account, place FROM sums_places WHERE account <> ?1")?
+            .query_map([VERSION], read)?
+            .collect(),
+    }
+}
+
+fn rolled(conn: &Connection, scope: &Scope, time: &Range<u64>) -> rusqlite::Result<Rolled> {
+    // All at one moment.
+    let moment = conn.unchecked_transaction()?;
+    let of = match scope {
+        Scope::Account(id) => Some(id),
+        Scope::Days | Scope::Hours => None,
+    };
+    let places = places(&moment, of)?;
+    let sql = "SELECT at_ms, words, sums FROM sums WHERE scope = ?1 AND at_ms >= ?2 AND at_ms < ?3";
+    let rows = moment
+        .prepare_cached(sql)?
+        .query_map(
+            params![scope.word(), integer(time.start), integer(time.end)],
+            |row| Ok((count(row, 0)?, from_json(row, 1)?, from_json(row, 2)?)),
+        )?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(Rolled { rows, places })
+}
+
+fn sums_at(conn: &Connection, ids: &[RowId]) -> rusqlite::Result<Vec<Option<Sums>>> {
+    let sql = "SELECT sums FROM sums WHERE scope = ?1 AND at_ms = ?2 AND words = ?3";
+    let mut select = conn.prepare_cached(sql)?;
+    ids.iter()
+        .map(|id| {
+            let row = params![id.scope.word(), integer(id.at_ms), to_json(&id.words)?];
+            select.query_row(row, |row| from_json(row, 0)).optional()
+        })
+        .collect()
+}
+
+impl Rollup for SqliteLedger {
+    async fn marks(&self) -> Result<Marks, BookError> {
+        // Both as the file has them: what is queued is not in the sums that are read next.
+        let marks = self.read(|conn| {
+            let moment = conn.unchecked_transaction()?;
+            Ok(Marks {
+                version: version(&moment)?,
+                places: places(&moment, None)?,
+            })
+        });
+        marks.await.map_err(BookError::Unavailable)
+    }
+
+    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
+        let scope = scope.clone();
+        let rolled = self.read(move |conn| rolled(conn, &scope, &time)).await;
+        rolled.map_err(BookError::Unavailable)
+    }
+
+    async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
+        let ids = ids.to_vec();
+        let sums = self.read(move |conn| sums_at(conn, &ids)).await;
+        sums.map_err(BookError::Unavailable)
+    }
+
+    async fn standing_lines(
+        &self,
+        account: &AccountId,
+        after: Option<&str>,
+        before_ms: u64,
+    ) -> Result<StandingLines, BookError> {
+        let part = JournalPart {
+            until_ms: before_ms,
+            after,
+            ..JournalPart::whole()
+        };
+        let stretch = JournalRange::of(account, &part)?;
+        let lines = self.read(move |conn| stretch.standing(conn)).await;
+        lines.map_err(BookError::Unavailable)
+    }
+
+    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+        self.durable(self.queue(|state, _| Ok(state.change_sums(change))))
+            .await
+    }
+
+    async fn clear_sums(&self) -> Result<(), BookError> {
+        self.durable(self.queue(|state, _| Ok(state.clear_sums())))
+            .await
+    }
+}
