@@ -2,8 +2,10 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, fs,
     future::{pending, ready},
+    ops::Range,
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -15,17 +17,19 @@ use tollgate_ledger::{
     ceiling::Ceilings,
     conn::RedisFault,
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Entry, Hold, JournalPage, JournalPart,
-        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
-        Settlement, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Entry, Feed, Hold, JournalPage, JournalPart,
+        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Note, Receipt, Reserved, Settled,
+        Settlement, TariffVersion, Telling,
     },
+    happening,
     memory::MemoryLedger,
     number::RequestNumber,
     outbox::{
         Backlog, Outbox, OutboxSettings,
         sqlite::{LogError, SqliteLog},
     },
-    redis::{LeaseSettings, RedisLedger, RedisSettings, Watch},
+    redis::{LeaseCounts, LeaseSettings, LeaseView, RedisLedger, RedisSettings, Watch},
+    rollup::{Change, Marks, Rolled, Roller, Rollup, RowId, Scope, StandingLines, Sums},
     settle::Event,
     sqlite::{OpenError, SqliteLedger},
 };
@@ -75,8 +79,7 @@ impl AnyLedger {
                 });
                 let mut ledger = opened.await.map_err(OpenLedgerError::Redis)?;
                 if !config.lease_max.is_zero() {
-                    let owner = path.display().to_string();
-                    ledger = ledger.with_leases(LeaseSettings::new(config.lease_max, owner));
+                    ledger = ledger.with_leases(LeaseSettings::new(config.lease_max, owner(path)));
                 }
                 for warning in ledger
                     .check_server()
@@ -149,6 +152,58 @@ impl AnyLedger {
         }
     }
 
+    /// Leases of an account, or of all, whichever gateway has them. The embedded ledgers have none.
+    ///
+    /// # Errors
+    /// The ledger is out of reach, or has no such account.
+    pub async fn leases(&self, account: Option<&AccountId>) -> Result<Vec<LeaseView>, BookError> {
+        if let Some(account) = account {
+            self.account(account).await?;
+        }
+        match (self, account) {
+            (Self::Memory(_) | Self::Sqlite(_), _) => Ok(Vec::new()),
+            (Self::Redis(outbox), Some(account)) => outbox.ledger().leases_of(account).await,
+            (Self::Redis(outbox), None) => outbox.ledger().all_leases().await,
+        }
+    }
+
+    /// What this gateway's leases have done; all zero where it has none.
+    #[must_use]
+    pub fn lease_counts(&self) -> LeaseCounts {
+        match self {
+            Self::Memory(_) | Self::Sqlite(_) => LeaseCounts::default(),
+            Self::Redis(outbox) => outbox.ledger().lease_counts().unwrap_or_default(),
+        }
+    }
+
+    /// Adds up, again and again, what the journals have got. Does not end.
+    pub async fn roll_up(&self) {
+        if let Self::Memory(_) = self {
+            pending::<()>().await;
+        }
+        let mut roller = Roller::default();
+        let mut has_warned = false;
+        loop {
+            tokio::time::sleep(ROLL_UP_EVERY).await;
+            match roller.round(self).await {
+                Ok(0) => has_warned = false,
+                Ok(lines) => {
+                    has_warned = false;
+                    tracing::debug!(lines, "rolled up");
+                }
+                // Reports read the journals meanwhile.
+                Err(error) if !has_warned => {
+                    has_warned = true;
+                    tracing::warn!(
+                        error = &error as &dyn Error,
+                        "journals are not rolled up for now"
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
     /// Gives back what no call holds; nothing is held by this gateway itself from here on.
     pub async fn give_back(&self) {
         if let Self::Redis(outbox) = self
@@ -179,10 +234,18 @@ impl AnyLedger {
     }
 }
 
+/// How often journals are rolled up.
+const ROLL_UP_EVERY: Duration = Duration::from_secs(5);
 /// Between two tries to open what may be had later.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long a Redis may load its data while a gateway starts.
 const LOADING_WAIT: Duration = Duration::from_secs(600);
+
+/// What this gateway is called where leases are listed: its machine, and its outbox there.
+fn owner(outbox: &Path) -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host.trim(), outbox.display())
+}
 
 /// Why something cannot be opened.
 trait Cause {
@@ -475,6 +538,87 @@ impl LedgerAdmin for AnyLedger {
 
     async fn audit(&self) -> Result<Audit, BookError> {
         books!(self, ledger => ledger.audit().await)
+    }
+}
+
+impl Feed for AnyLedger {
+    async fn set_levels(
+        &self,
+        account: &AccountId,
+        key: Option<&KeyId>,
+        levels: happening::Levels,
+    ) -> Result<(), BookError> {
+        books!(self, ledger => ledger.set_levels(account, key, levels).await)
+    }
+
+    async fn levels(
+        &self,
+        account: &AccountId,
+    ) -> Result<(happening::Levels, Vec<(KeyId, happening::Levels)>), BookError> {
+        books!(self, ledger => ledger.levels(account).await)
+    }
+
+    async fn gather(&self) -> Result<u64, BookError> {
+        books!(self, ledger => ledger.gather().await)
+    }
+
+    async fn events(&self, after: u64, limit: usize) -> Result<Vec<happening::Event>, BookError> {
+        books!(self, ledger => ledger.events(after, limit).await)
+    }
+
+    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.tell(telling).await)
+    }
+
+    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
+        books!(self, ledger => ledger.note(name).await)
+    }
+
+    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
+        books!(self, ledger => ledger.put_note(name, version, text).await)
+    }
+
+    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
+        books!(self, ledger => ledger.notes(begins).await)
+    }
+
+    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.lease(name, owner, ttl).await)
+    }
+}
+
+impl Rollup for AnyLedger {
+    async fn account_ids(&self) -> Result<Vec<AccountId>, BookError> {
+        books!(self, ledger => Rollup::account_ids(ledger).await)
+    }
+
+    async fn marks(&self) -> Result<Marks, BookError> {
+        books!(self, ledger => ledger.marks().await)
+    }
+
+    async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
+        books!(self, ledger => ledger.rolled(scope, time).await)
+    }
+
+    async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
+        books!(self, ledger => ledger.sums_at(ids).await)
+    }
+
+    async fn standing_lines(
+        &self,
+        account: &AccountId,
+        after: Option<&str>,
+        before_ms: u64,
+    ) -> Result<StandingLines, BookError> {
+        books!(self, ledger => ledger.standing_lines(account, after, before_ms).await)
+    }
+
+    async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.change_sums(change).await)
+    }
+
+    async fn clear_sums(&self) -> Result<(), BookError> {
+        books!(self, ledger => ledger.clear_sums().await)
     }
 }
 

@@ -9,10 +9,12 @@ pub mod catalog;
 pub mod config;
 pub mod edge;
 pub mod endpoints;
+mod events;
 mod latest;
 pub mod ledger;
 pub mod node;
 pub mod observe;
+pub mod payments;
 
 pub mod admin;
 pub mod cli;

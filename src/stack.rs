@@ -47,7 +47,10 @@ use crate::{
         count_tokens::CountTokens,
         estimate::{self, Estimate},
         key_info::KeyInfo,
-        openapi, page,
+        openapi,
+        own_keys::OwnKeys,
+        page,
+        payments::{KeyPayments, Notifications},
         receipts::Receipts,
         router::{Branches, Paths, boxed, boxed_with_body, from_boxed},
         spending::Spending,
@@ -59,6 +62,7 @@ use crate::{
         metrics::{ledger::Measured, requests::LimitedBy},
         record::{self, AttemptsLayer, Calls, ObserveLayer, RecordLayer},
     },
+    payments::Payments,
 };
 
 /// What comes out at the top of the callers' list.
@@ -97,6 +101,8 @@ pub struct Shared<'a> {
     pub upstream: &'a Upstream,
     /// Counts calls and writes their lines.
     pub calls: &'a Calls,
+    /// Payments at providers.
+    pub payments: &'a Payments,
 }
 
 /// All that callers are answered by, as one service.
@@ -111,6 +117,7 @@ pub fn callers(
         health,
         upstream,
         calls: observed,
+        payments,
     }: Shared<'_>,
 ) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
@@ -165,7 +172,7 @@ pub fn callers(
     let callers = ServiceBuilder::new()
         .layer(in_flight.clone()) // 503      permit until the body ends
         .layer(RecordLayer(record::admitted))
-        .layer(address_rate) //   429      per address, before the key costs a look-up
+        .layer(address_rate.clone()) // 429   per address, before the key costs a look-up
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403 503  + Caller; the key leaves the request here
         .layer(RecordLayer(record::known))
@@ -202,7 +209,21 @@ pub fn callers(
         .clone()
         .service(KeyInfo::new(Arc::clone(live), store.clone()));
     let receipts = callers.clone().service(Receipts::new(store.clone()));
-    let spending = callers.service(Spending::new(store.clone()));
+    let spending = callers.clone().service(Spending::new(store.clone()));
+    let body_limit = BodyLimitLayer::default();
+    let own_keys = callers
+        .clone()
+        .layer(body_limit) //     408 413  64 KiB within 10 seconds, read where it is asked for
+        .service(OwnKeys::new(Arc::clone(live), store.clone()));
+    let key_payments = callers
+        .layer(body_limit) //     408 413  the same
+        .service(KeyPayments::new(payments.clone()));
+    let notifications = ServiceBuilder::new()
+        .layer(in_flight.clone()) // 503      the same permits
+        .layer(RecordLayer(record::admitted))
+        .layer(address_rate) //   429      per address, as for callers
+        .layer(body_limit) //     408 413  nothing of it is believed
+        .service(Notifications::new(payments.clone()));
     let public = ServiceBuilder::new()
         .layer(in_flight) //      503      the same permits
         .layer(RecordLayer(record::admitted))
@@ -219,6 +240,9 @@ pub fn callers(
         key_info: boxed(key_info),
         receipts: boxed(receipts),
         spending: boxed(spending),
+        payments: boxed(key_payments),
+        notifications: boxed(notifications),
+        own_keys: boxed(own_keys),
         usage_page: document(usage_page::answer),
         catalog: document(catalog::answer),
         page: document(page::answer),

@@ -19,6 +19,8 @@ pub(super) struct KeyAnswer<'a> {
     key: Option<&'a str>,
     id: &'a KeyId,
     account: &'a AccountId,
+    /// What it is there for: `caller` or `owner`.
+    kind: &'static str,
     prefix: &'a str,
     name: &'a str,
     status: KeyStatus,
@@ -47,6 +49,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             key: None,
             id: &record.id,
             account: &record.account,
+            kind: record.kind(),
             prefix: &record.prefix,
             name: &record.name,
             status: record.status,
@@ -58,7 +61,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             spent_day_rub: view.day.spent_rub,
             held_rub: view.held_rub,
             free_rub: view.free_rub,
-            models: &record.models,
+            models: record.models_named(),
             addresses: &record.addresses,
             requests_per_second: record.requests_per_second,
             requests_per_minute: record.requests_per_minute,
@@ -178,7 +181,7 @@ mod tests {
         let shown = serde_json::to_string(&KeyAnswer::from(&view)).unwrap();
         assert_eq!(
             shown,
-            "{\"id\":\"k1\",\"account\":\"acme\",\"prefix\":\"tg-AbC123\",\"name\":\"build server\",\
+            "{\"id\":\"k1\",\"account\":\"acme\",\"kind\":\"caller\",\"prefix\":\"tg-AbC123\",\"name\":\"build server\",\
              \"status\":\"active\",\"ceiling_rub\":\"10.00\",\"spent_rub\":\"0.00\",\
              \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
              \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use tollgate_layers::reserve::ledger::LedgerAdmin;
+use sha2::{Digest, Sha256};
+use tollgate_layers::reserve::ledger::{BookError, LedgerAdmin};
+use tollgate_ledger::{
+    contract::{Feed, Telling},
+    happening::Happening,
+    rollup,
+};
 
 use super::{
     Admin, Answer, Right,
@@ -24,15 +30,35 @@ impl Admin {
         if !body.trim_ascii().is_empty() {
             Fields::parse(&body, &[])?;
         }
-        let audit = self
-            .store
-            .audit()
-            .await
-            .map_err(|error| Refusal::of_ledger(&error, "ledger"))?;
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, "ledger");
+        let mut audit = self.store.audit().await.map_err(of_ledger)?;
+        let sums = rollup::check(&self.store).await.map_err(of_ledger)?;
+        audit.breaches.extend(sums);
         for breach in &audit.breaches {
             tracing::error!(target: "audit", what = "breach", breach);
         }
+        self.tell_breaches(&audit.breaches).await;
         tracing::info!(target: "audit", who = who.name(), what = "audit", breaches = audit.breaches.len());
         ok(&audit)
+    }
+
+    /// The same breaches are told once, whoever finds them again.
+    async fn tell_breaches(&self, breaches: &[String]) {
+        let Some(first) = breaches.first() else {
+            return;
+        };
+        let digest = Sha256::digest(breaches.join("\n"));
+        let telling = Telling {
+            once: format!("audit_breach:{:x?}", &digest[..16]),
+            account: None,
+            key: None,
+            what: Happening::AuditBreach {
+                breaches: breaches.len() as u64,
+                first: first.clone(),
+            },
+        };
+        if let Err(error) = self.store.tell(&telling).await {
+            tracing::warn!(%error, "the breaches are not told as an event");
+        }
     }
 }

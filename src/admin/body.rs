@@ -23,7 +23,7 @@ enum Kind {
 impl AnswerBody {
     /// A body that is made piece by piece, each when the one before has been taken. An error breaks
     /// the answer off.
-    pub(super) fn stream(
+    pub(crate) fn stream(
         pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {
         Self(Kind::Stream(Box::pin(pieces)))

@@ -113,6 +113,17 @@ impl UnreadBody {
         self.0.await
     }
 
+    /// All of a caller's, who is told in a caller's words what is wrong with it.
+    pub(crate) async fn bytes_of_caller(self) -> Result<Bytes, Error> {
+        self.whole().await.map_err(|refusal| match refusal {
+            Refusal::BodyTooLarge { bytes_max } => Error::BodyTooLarge {
+                bytes_max: bytes_max as u64,
+            },
+            Refusal::BodyTooSlow => Error::BodyTooSlow,
+            _ => Error::BodyBroken("it broke off".into()),
+        })
+    }
+
     /// All of it, for who else stands below.
     pub(crate) async fn bytes(self) -> Result<Bytes, Error> {
         Ok(self.whole().await?)

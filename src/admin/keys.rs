@@ -4,11 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use tollgate_layers::{
+    Error,
     auth::SecretKey,
     ceiling::Ceilings,
     key::{KeyDigest, KeyId, KeyRecord, KeyStatus, KeyStore},
     reserve::ledger::{BookError, KeyChange, KeyView, LedgerAdmin},
 };
+use tollgate_ledger::account::OWNER_MARK;
 
 use super::{
     Admin, Answer, Operator, Right,
@@ -44,6 +46,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 const KEY_FIELDS: &[&str] = &[
+    "kind",
     "sha256",
     "prefix",
     "name",
@@ -70,6 +73,7 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
     "tokens_per_minute",
     "expires_at",
 ];
+const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
 /// How many models are named to whoever has named another one.
 const MODELS_NAMED_MAX: usize = 5;
 
@@ -90,8 +94,17 @@ impl Admin {
         let now_ms = now_ms();
         let mut fields = Fields::parse(&body, KEY_FIELDS)?;
         let shown = Shown::read(&mut fields)?;
+        let is_owner = fields.optional("kind", key_kind)?.unwrap_or(false);
         let wish = key_change(&mut fields, now_ms)?;
         self.check_models(wish.models.as_deref())?;
+        if is_owner
+            && wish
+                .models
+                .as_ref()
+                .is_some_and(|models| !models.is_empty())
+        {
+            return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
+        }
         let ceilings = wish.ceilings(Ceilings::NONE);
         if let Shown::Issued { digest, .. } = &shown
             && let Some(known) = self.key_of(digest).await?
@@ -103,7 +116,10 @@ impl Admin {
         }
         let (digest, prefix) = shown.parts();
         let mut record = KeyRecord {
-            id: new_key_id()?,
+            id: new_key_id().map_err(|error| {
+                tracing::error!(%error, "no random bytes from the operating system");
+                Refusal::Internal
+            })?,
             account,
             digest,
             prefix,
@@ -119,6 +135,9 @@ impl Admin {
             changed_at_ms: 0,
         };
         wish.apply(&mut record);
+        if is_owner {
+            record.models = vec![OWNER_MARK.to_owned()];
+        }
         let view = self.store.create_key(&record, ceilings).await.map_err(|error| match error {
             BookError::Unavailable(source) => {
                 tracing::warn!(error = chain(&*source), account = %record.account, "ledger out of reach");
@@ -201,6 +220,13 @@ impl Admin {
         let before = self.store.key(id).await.map_err(of_ledger)?;
         if before.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
+        }
+        let named = change
+            .models
+            .as_ref()
+            .is_some_and(|models| !models.is_empty());
+        if before.record.is_owner() && named {
+            return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
         }
         let view = self
             .store
@@ -340,16 +366,16 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
 }
 
 /// `k` and 15 random letters and digits: 89 bits, so that two never meet.
-fn new_key_id() -> Result<KeyId, Refusal> {
+///
+/// # Errors
+/// The operating system gives no random bytes.
+pub(crate) fn new_key_id() -> Result<KeyId, Error> {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
     let mut id = String::from("k");
     while id.len() < 16 {
         let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| {
-            tracing::error!(%error, "no random bytes from the operating system");
-            Refusal::Internal
-        })?;
+        getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.into()))?;
         // 248 = 4 × 62: bytes above it would make some letters likelier than others.
         let letters = bytes
             .iter()
@@ -363,6 +389,15 @@ fn new_key_id() -> Result<KeyId, Refusal> {
 fn key_id(text: &str) -> Result<KeyId, Refusal> {
     text.parse::<KeyId>()
         .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
+}
+
+/// Whether it is an owner's.
+fn key_kind(value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some("caller") => Ok(false),
+        Some("owner") => Ok(true),
+        _ => Err("must be \"caller\" or \"owner\"".into()),
+    }
 }
 
 fn key_status(value: &Value) -> Result<KeyStatus, String> {
@@ -385,7 +420,7 @@ mod tests {
             (
                 KEY_FIELDS,
                 r#"{"ceiling":"10"}"#,
-                "ceiling: unknown field; this call takes sha256, prefix, name, ceiling_rub,",
+                "ceiling: unknown field; this call takes kind, sha256, prefix, name, ceiling_rub,",
             ),
             (
                 KEY_FIELDS,

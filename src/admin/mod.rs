@@ -6,18 +6,23 @@
 //! must not become no ceiling.
 
 mod accounts;
+mod alerts;
 mod answer;
 mod audit;
 mod auth;
 mod body;
 mod body_limit;
 mod change;
+mod events;
 pub(crate) mod export;
 mod fields;
 mod keys;
+mod leases;
+mod payments;
 mod probes;
 mod query;
 mod receipts;
+mod receivers;
 mod refusal;
 mod routes;
 mod shape;
@@ -39,7 +44,8 @@ use tollgate_layers::failover::Health;
 
 use self::refusal::{Refusal, json_response};
 use crate::{
-    catalog::snapshot::Live, ledger::AnyLedger, node::readiness::Readiness, observe::Scrape,
+    catalog::snapshot::Live, events::Dispatcher, ledger::AnyLedger, node::readiness::Readiness,
+    observe::Scrape, payments::Payments,
 };
 
 pub use self::{
@@ -55,6 +61,7 @@ pub(crate) use self::{
         address, amount, ceiling, line, parse_address, prefix, requests, sha256, time_after,
         tokens, words,
     },
+    keys::new_key_id,
     refusal::refusal_of,
     vendors::path_segment,
     who::Right,
@@ -73,17 +80,21 @@ pub struct Admin {
     health: Health,
     readiness: Readiness,
     scrape: Scrape,
+    dispatcher: Dispatcher,
+    payments: Payments,
 }
 
 impl Admin {
-    /// An API over `store`, `live` and `health` that also answers probes and scrapers.
+    /// An API over `store`, `live`, `health` and `payments` that also answers probes and scrapers.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         store: AnyLedger,
         live: Arc<Live>,
         health: Health,
         readiness: Readiness,
         scrape: Scrape,
+        dispatcher: Dispatcher,
+        payments: Payments,
     ) -> Self {
         Self {
             store,
@@ -91,6 +102,8 @@ impl Admin {
             health,
             readiness,
             scrape,
+            dispatcher,
+            payments,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Receipts: what a call cost, and the latest of an account.
+//! Receipts: what a call cost, and the latest of an account or of all.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use tollgate_layers::{
     session::SessionId,
     usage::End,
 };
+use tollgate_ledger::rollup::Rollup;
 
 use super::{
     Admin, Answer, NOT_A_NUMBER,
@@ -43,7 +44,7 @@ struct ReceiptsAnswer<'a> {
     next: Option<String>,
 }
 
-/// Which of an account's or of a key's.
+/// Which of all, of an account's or of a key's.
 #[derive(Debug)]
 struct ReceiptsQuery {
     account: Option<AccountId>,
@@ -102,12 +103,15 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Admin {
-    /// The latest of one account: the books of another are never looked at.
+    /// The latest of one account, where one is named: the books of another are not looked at then.
     async fn list_receipts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let wish = ReceiptsQuery::parse(asked.query())?;
-        let account = match (&wish.account, &wish.key) {
-            (None, None) => return Err(Refusal::invalid("account", "required, or key")),
-            (Some(account), None) => account.clone(),
+        let accounts = match (&wish.account, &wish.key) {
+            (None, None) => {
+                let ids = Rollup::account_ids(&self.store).await;
+                ids.map_err(|error| Refusal::of_ledger(&error, "accounts"))?
+            }
+            (Some(account), None) => vec![account.clone()],
             (account, Some(key)) => {
                 let view = self.store.key(key).await;
                 let of_ledger =
@@ -116,13 +120,15 @@ impl Admin {
                 if account.as_ref().is_some_and(|account| *account != owner) {
                     return Err(Refusal::invalid("key", "is a key of another account"));
                 }
-                owner
+                vec![owner]
             }
         };
         let asks_for = |receipt: &Receipt| wish.asks_for(receipt);
-        let page = ReceiptsPage::read(&self.store, &account, &wish.part, asks_for).await;
-        let page =
-            page.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let page = ReceiptsPage::read(&self.store, &accounts, &wish.part, asks_for).await;
+        let page = page.map_err(|error| match accounts.as_slice() {
+            [account] => Refusal::of_ledger(&error, &format!("account {account}")),
+            _ => Refusal::of_ledger(&error, "accounts"),
+        })?;
         ok(&ReceiptsAnswer {
             receipts: page.receipts.iter().map(ReceiptAnswer::from).collect(),
             next: page.next.map(|next| next.to_string()),

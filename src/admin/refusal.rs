@@ -37,6 +37,8 @@ pub(super) enum Refusal {
     Conflict(String),
     /// 503: the ledger could not be asked, or its answer was lost.
     LedgerOutOfReach(String),
+    /// 502: a provider of payments did not do it.
+    ProviderFailed(String),
     /// 500: our own fault.
     Internal,
     /// 500: the same, and nobody knows how far it came.
@@ -113,6 +115,7 @@ impl Refusal {
             Self::BodyBroken | Self::Invalid { .. } => StatusCode::BAD_REQUEST,
             Self::Conflict(_) => StatusCode::CONFLICT,
             Self::LedgerOutOfReach(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ProviderFailed(_) => StatusCode::BAD_GATEWAY,
             Self::Internal | Self::Panicked { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -135,9 +138,10 @@ impl Refusal {
             Self::BodyBroken => "the body broke off; send the same again".into(),
             Self::Invalid { field, problem } if field.is_empty() => problem.clone(),
             Self::Invalid { field, problem } => format!("{field}: {problem}"),
-            Self::NotFound(text) | Self::Conflict(text) | Self::LedgerOutOfReach(text) => {
-                text.clone()
-            }
+            Self::NotFound(text)
+            | Self::Conflict(text)
+            | Self::LedgerOutOfReach(text)
+            | Self::ProviderFailed(text) => text.clone(),
             Self::Internal => "our own fault; the log says more".into(),
             Self::Panicked { number } => format!(
                 "our own fault, and a change may have been made; the log says more ({number})"
@@ -156,7 +160,10 @@ impl Refusal {
             | Self::BodyBroken
             | Self::Invalid { .. }
             | Self::Conflict(_) => "invalid_request_error",
-            Self::LedgerOutOfReach(_) | Self::Internal | Self::Panicked { .. } => "api_error",
+            Self::LedgerOutOfReach(_)
+            | Self::ProviderFailed(_)
+            | Self::Internal
+            | Self::Panicked { .. } => "api_error",
         }
     }
 

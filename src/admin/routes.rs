@@ -12,20 +12,26 @@ use tollgate_layers::Error;
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, Right, accounts, audit, body_limit::UnreadBody, export, keys, probes,
-    query::Query, receipts, refusal::Refusal, statements, usage, vendors,
+    Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, events,
+    export, keys, leases, payments, probes, query::Query, receipts, receivers, refusal::Refusal,
+    statements, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
     probes::ROUTES,
     accounts::ROUTES,
+    payments::ROUTES,
     keys::ROUTES,
+    leases::ROUTES,
     receipts::ROUTES,
     usage::ROUTES,
     statements::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
     audit::ROUTES,
+    events::ROUTES,
+    alerts::ROUTES,
+    receivers::ROUTES,
 ];
 
 /// A path and a method, and what answers them.
@@ -64,6 +70,13 @@ impl Route {
         answer: fn(Arc<Admin>, Asked) -> Answering,
     ) -> Self {
         Self::new("POST", path, answer)
+    }
+
+    pub(super) const fn put(
+        path: &'static str,
+        answer: fn(Arc<Admin>, Asked) -> Answering,
+    ) -> Self {
+        Self::new("PUT", path, answer)
     }
 
     pub(super) const fn patch(
@@ -309,13 +322,25 @@ mod tests {
             ("HEAD", "keys/k1", "keys/{key}", "k1", KEY),
             ("PATCH", "keys/k1", "keys/{key}", "k1", KEY),
             ("DELETE", "keys/k1", "keys/{key}", "k1", KEY),
+            ("GET", "leases", "leases", "", QUERY),
             ("GET", "receipts", "receipts", "", QUERY),
             ("GET", "receipts/n", "receipts/{number}", "n", KEY),
             ("GET", "usage", "usage", "", QUERY),
             ("GET", "export", "export", "", QUERY),
+            ("GET", "payments", "payments", "", QUERY),
+            ("GET", "payments/p", "payments/{payment}", "p", KEY),
+            (
+                "POST",
+                "payments/p/check",
+                "payments/{payment}/check",
+                "p",
+                KEY,
+            ),
             ("GET", "vendors", "vendors", "", KEY),
             ("PATCH", "vendors/a%20b", "vendors/{vendor}", "a%20b", KEY),
             ("POST", "audit", "audit", "", KEY),
+            ("GET", "events", "events", "", QUERY),
+            ("PUT", "keys/k1/alerts", "keys/{key}/alerts", "k1", KEY),
         ] {
             let whole = |path: &str| match path.strip_prefix('/') {
                 Some(_) => path.to_owned(),
@@ -374,11 +399,22 @@ mod tests {
                 ("PATCH", account, Right::Support),
                 ("POST", &*format!("{account}/topups"), Right::Money),
                 ("POST", &*format!("{account}/adjustments"), Right::Money),
+                ("POST", "/admin/v1/payments", Right::Money),
+                ("POST", "/admin/v1/payments/{payment}/check", Right::Money),
                 ("POST", &*format!("{account}/keys"), Right::Support),
                 ("PATCH", "/admin/v1/keys/{key}", Right::Support),
                 ("DELETE", "/admin/v1/keys/{key}", Right::Support),
+                ("POST", "/admin/v1/usage/rebuild", Right::Everything),
                 ("PATCH", "/admin/v1/vendors/{vendor}", Right::Everything),
                 ("POST", "/admin/v1/audit", Right::Money),
+                ("PUT", &*format!("{account}/alerts"), Right::Support),
+                ("PUT", "/admin/v1/keys/{key}/alerts", Right::Support),
+                ("PATCH", "/admin/v1/receivers/{receiver}", Right::Everything),
+                (
+                    "POST",
+                    "/admin/v1/receivers/{receiver}/replays",
+                    Right::Support
+                ),
             ]
         );
         let reading = ROOMS.iter().copied().flatten();
@@ -423,6 +459,7 @@ mod tests {
             ("PUT", "/admin/v1/accounts/acme/adjustments", "POST"),
             ("PATCH", "/admin/v1/accounts/acme/keys", "GET, HEAD, POST"),
             ("POST", "/admin/v1/keys/k1", "GET, HEAD, PATCH, DELETE"),
+            ("DELETE", "/admin/v1/leases", "GET, HEAD"),
             ("POST", "/admin/v1/receipts/n", "GET, HEAD"),
             ("POST", "/admin/v1/usage", "GET, HEAD"),
             ("DELETE", "/admin/v1/export", "GET, HEAD"),

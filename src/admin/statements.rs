@@ -33,6 +33,7 @@ enum Form {
     Json,
     Csv,
     Html,
+    Pdf,
 }
 
 impl Admin {
@@ -67,11 +68,13 @@ impl Admin {
             Form::Json => document.json(),
             Form::Csv => document.csv().into_bytes(),
             Form::Html => document.html(snapshot.language()).into_bytes(),
+            Form::Pdf => document.pdf(snapshot.language()),
         };
         let (kind, ending) = match form {
             Form::Json => ("application/json", "json"),
             Form::Csv => ("text/csv; charset=utf-8", "csv"),
             Form::Html => (HTML, "html"),
+            Form::Pdf => ("application/pdf", "pdf"),
         };
         let mut answer = response(AnswerBody::from(Bytes::from(bytes)), kind);
         let file = format!("attachment; filename=\"{}.{ending}\"", document.number());
@@ -88,7 +91,8 @@ fn form(text: &str) -> Result<Form, String> {
         "json" => Ok(Form::Json),
         "csv" => Ok(Form::Csv),
         "html" => Ok(Form::Html),
-        _ => Err("must be json, csv or html".into()),
+        "pdf" => Ok(Form::Pdf),
+        _ => Err("must be json, csv, html or pdf".into()),
     }
 }
 

@@ -25,7 +25,9 @@ use crate::{
     catalog::snapshot::tests::live,
     console::ConsoleLayer,
     edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
+    events::Tail,
     observe::{Sources, metrics::Metrics, record::Calls},
+    payments::Payments,
     stack,
 };
 
@@ -93,9 +95,18 @@ fn admin() -> Api {
         readiness: readiness.clone(),
         connections: OpenConnections::default(),
     };
-    let scrape = Scrape::new(metrics, sources);
+    let scrape = Scrape::new(Arc::clone(&metrics), sources);
     let console = ConsoleLayer::new(&key, None, Arc::clone(&live));
-    let admin = Admin::new(store, live, health, readiness, scrape);
+    let payments = Payments::new(store.clone(), None, Language::En);
+    let admin = Admin::new(
+        store.clone(),
+        live,
+        health,
+        readiness,
+        scrape,
+        Dispatcher::new(Tail::new(store), metrics),
+        payments,
+    );
     BoxCloneService::new(stack::operators(&key, admin, console))
 }
 

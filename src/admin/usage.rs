@@ -1,23 +1,30 @@
-//! What was used and charged in a time: receipts added up by account, key, model, session, endpoint or day.
+//! What was used and charged in a time: receipts added up by account, key, model, vendor, session, endpoint, day or hour.
+//!
+//! Out of the roll-up, unless sessions are asked for or an account's hours: of these it knows nothing, and the journal
+//! is read.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use serde::{Serialize, Serializer};
 use tollgate_layers::{
     endpoint::{Endpoint, EndpointError},
     key::{AccountId, KeyId},
-    reserve::ledger::{BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
+    reserve::ledger::{BookError, JournalPart, LedgerAdmin},
     session::SessionId,
     usage::Usage,
 };
+use tollgate_ledger::rollup::{self, Part, Rollup, Whose};
 
 use super::{
-    Admin, Answer, ok,
+    Admin, Answer, Right,
+    fields::Fields,
+    ok,
     query::{self, Query},
     refusal::Refusal,
     routes::{Asked, Route},
 };
 use crate::{
+    latest::charged,
     ledger::AnyLedger,
     text::{
         rubles::Rubles,
@@ -25,19 +32,39 @@ use crate::{
     },
 };
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/usage", |admin, asked| {
-    Box::pin(admin.show_usage(asked))
-})
-.with_query()];
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/usage", |admin, asked| {
+        Box::pin(admin.show_usage(asked))
+    })
+    .with_query(),
+    Route::post("/admin/v1/usage/rebuild", |admin, asked| {
+        Box::pin(admin.rebuild_usage(asked))
+    })
+    .needs(Right::Everything),
+];
 
 /// How many rows an answer has at most.
 const ROWS_MAX: usize = 100_000;
+const HOUR_MS: u64 = 3_600_000;
 
 impl Admin {
     async fn show_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         ok(&UsageQuery::parse(asked.query())?
             .fulfil(&self.store)
             .await?)
+    }
+
+    /// Forgets the sums. The gateways make them anew, and until then reports read the journals.
+    async fn rebuild_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let who = asked.who();
+        let body = asked.body().await?;
+        if !body.trim_ascii().is_empty() {
+            Fields::parse(&body, &[])?;
+        }
+        let cleared = self.store.clear_sums().await;
+        cleared.map_err(|error| Refusal::of_ledger(&error, "sums"))?;
+        tracing::info!(target: "audit", who = who.name(), what = "usage.rebuild");
+        ok(&serde_json::json!({}))
     }
 }
 
@@ -61,11 +88,14 @@ enum Group {
     Account,
     Key,
     Model,
+    /// Who answered.
+    Vendor,
     /// Without a word where the caller named none.
     Session,
     /// Without a word where the receipt does not say it.
     Endpoint,
     Day,
+    Hour,
 }
 
 impl UsageQuery {
@@ -98,10 +128,60 @@ impl UsageQuery {
     /// Adds up what the ledger has.
     async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
         let mut report = Report::of(&self);
-        for account in self.accounts(store).await? {
-            self.add(store, &account, &mut report).await?;
+        let by_account = self.account.is_some()
+            || self.key.is_some()
+            || self.groups_by(Group::Account)
+            || self.groups_by(Group::Key);
+        let of_sessions = self.session.is_some() || self.groups_by(Group::Session);
+        if !by_account && !of_sessions {
+            let whose = match self.groups_by(Group::Hour) {
+                true => Whose::AllByHour,
+                false => Whose::All,
+            };
+            self.read(store, whose, None, &mut report).await?;
+        } else {
+            let in_journals = of_sessions || self.groups_by(Group::Hour);
+            for account in self.accounts(store).await? {
+                if in_journals {
+                    self.add_lines(store, &account, &mut report).await?;
+                } else {
+                    let whose = Whose::Account(&account);
+                    self.read(store, whose, Some(&account), &mut report).await?;
+                }
+            }
         }
         Ok(report)
+    }
+
+    fn groups_by(&self, group: Group) -> bool {
+        self.group.contains(&group)
+    }
+
+    fn time(&self) -> std::ops::Range<u64> {
+        self.since_ms.unwrap_or(0)..self.until_ms.unwrap_or(u64::MAX)
+    }
+
+    /// Adds what the roll-up has, and what came since.
+    async fn read(
+        &self,
+        store: &AnyLedger,
+        whose: Whose<'_>,
+        account: Option<&AccountId>,
+        report: &mut Report,
+    ) -> Result<(), Refusal> {
+        let mut full = Ok(());
+        let read = rollup::read(store, whose, self.time(), |part| {
+            if self.asks_for(part) {
+                full = report.add(account, None, part);
+            }
+            match full {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        read.await
+            .map_err(|error| Refusal::of_ledger(&error, "usage"))?;
+        full
     }
 
     async fn accounts(&self, store: &AnyLedger) -> Result<Vec<AccountId>, Refusal> {
@@ -129,7 +209,8 @@ impl UsageQuery {
         Ok(views.into_iter().map(|view| view.id).collect())
     }
 
-    async fn add(
+    /// Adds an account's receipts one by one.
+    async fn add_lines(
         &self,
         store: &AnyLedger,
         account: &AccountId,
@@ -150,11 +231,14 @@ impl UsageQuery {
                     return Err(Refusal::of_ledger(&error, &format!("account {account}")));
                 }
             };
-            for line in &page.lines {
-                if let JournalLine::Call(receipt) = line
-                    && self.asks_for(receipt)
+            for receipt in page.lines.iter().filter_map(charged) {
+                let session = receipt.item.session.as_ref();
+                let sums = rollup::Sums::of(receipt);
+                let part = Part::of(receipt, &sums);
+                if self.asks_for(&part)
+                    && (self.session.is_none() || self.session.as_ref() == session)
                 {
-                    report.add(receipt)?;
+                    report.add(Some(account), session, &part)?;
                 }
             }
             after = page.next;
@@ -166,16 +250,11 @@ impl UsageQuery {
         }
     }
 
-    /// A dispute moved nothing and may be of a call that was charged.
-    fn asks_for(&self, receipt: &Receipt) -> bool {
-        receipt.booked != Booked::Stale
-            && self.key.as_ref().is_none_or(|key| *key == receipt.key)
-            && self
-                .model
-                .as_ref()
-                .is_none_or(|model| *model == receipt.item.model)
-            && (self.session.is_none() || self.session == receipt.item.session)
-            && (self.endpoint.is_none() || self.endpoint == receipt.item.endpoint)
+    /// Sessions apart.
+    fn asks_for(&self, part: &Part<'_>) -> bool {
+        self.key.as_ref().is_none_or(|key| Some(key) == part.key)
+            && (self.model.as_ref()).is_none_or(|model| *model == part.model)
+            && (self.endpoint.is_none() || self.endpoint == part.endpoint)
     }
 }
 
@@ -191,12 +270,14 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
             "account" => Group::Account,
             "key" => Group::Key,
             "model" => Group::Model,
+            "vendor" => Group::Vendor,
             "session" => Group::Session,
             "endpoint" => Group::Endpoint,
             "day" => Group::Day,
+            "hour" => Group::Hour,
             _ => {
                 return Err(
-                    "must be words out of account, key, model, session, endpoint, day, with commas between"
+                    "must be words out of account, key, model, vendor, session, endpoint, day, hour, with commas between"
                         .into(),
                 );
             }
@@ -217,15 +298,19 @@ struct Report {
     group: Vec<Group>,
     #[serde(serialize_with = "rows")]
     rows: Rows,
-    total: Sums,
+    #[serde(serialize_with = "total")]
+    total: rollup::Sums,
 }
 
 /// Sums by the words of the group, in its order.
-type Rows = BTreeMap<Vec<(Group, String)>, Sums>;
+type Rows = BTreeMap<Vec<(Group, String)>, rollup::Sums>;
 
+/// Sums as they are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sums {
     calls: u64,
+    /// Of the calls, those that a vendor cut or failed in.
+    failed_calls: u64,
     usage: Usage,
     charged_rub: Rubles,
     loss_rub: Rubles,
@@ -246,29 +331,35 @@ impl Report {
             until: wish.until_ms.map(rfc3339),
             group: wish.group.clone(),
             rows: Rows::new(),
-            total: Sums::default(),
+            total: rollup::Sums::default(),
         }
     }
 
-    fn add(&mut self, receipt: &Receipt) -> Result<(), Refusal> {
+    fn add(
+        &mut self,
+        account: Option<&AccountId>,
+        session: Option<&SessionId>,
+        part: &Part<'_>,
+    ) -> Result<(), Refusal> {
         let words = self.group.iter().map(|group| {
             let word = match group {
-                Group::Account => receipt.account.to_string(),
-                Group::Key => receipt.key.to_string(),
-                Group::Model => receipt.item.model.clone(),
-                Group::Session => receipt.item.session.as_deref().unwrap_or_default().into(),
-                Group::Endpoint => receipt
-                    .item
+                Group::Account => account.map(ToString::to_string).unwrap_or_default(),
+                Group::Key => part.key.map(ToString::to_string).unwrap_or_default(),
+                Group::Model => part.model.to_owned(),
+                Group::Vendor => part.vendor.to_owned(),
+                Group::Session => session.map(ToString::to_string).unwrap_or_default(),
+                Group::Endpoint => part
                     .endpoint
                     .map(Endpoint::as_str)
                     .unwrap_or_default()
                     .into(),
-                Group::Day => day(receipt.at_ms),
+                Group::Day => day(part.at_ms),
+                Group::Hour => rfc3339(part.at_ms - part.at_ms % HOUR_MS),
             };
             (*group, word)
         });
-        self.rows.entry(words.collect()).or_default().add(receipt);
-        self.total.add(receipt);
+        self.rows.entry(words.collect()).or_default().add(part.sums);
+        self.total.add(part.sums);
         if self.rows.len() > ROWS_MAX {
             return Err(Refusal::invalid(
                 "group",
@@ -281,22 +372,25 @@ impl Report {
     }
 }
 
-impl Sums {
-    fn add(&mut self, receipt: &Receipt) {
-        let used = receipt.item.usage;
-        self.usage = self.usage.plus(&used);
-        self.calls += 1;
-        self.charged_rub.0 += i128::from(receipt.charged_rub.micro());
-        self.loss_rub.0 += i128::from(receipt.loss_rub.micro());
-        self.estimated_calls += u64::from(receipt.item.estimated);
-        if let Some(cost) = receipt.item.vendor_cost_rub {
-            let cost = i128::from(cost.micro());
-            self.cost_known_calls += 1;
-            self.vendor_cost_rub.get_or_insert_default().0 += cost;
-            let charged = i128::from(receipt.charged_rub.micro());
-            self.margin_rub.get_or_insert_default().0 += charged - cost;
+impl From<&rollup::Sums> for Sums {
+    fn from(sums: &rollup::Sums) -> Self {
+        let known = |micro| (sums.cost_known_calls > 0).then_some(Rubles(micro));
+        Self {
+            calls: sums.calls,
+            failed_calls: sums.failed_calls,
+            usage: sums.usage,
+            charged_rub: Rubles(sums.charged_micro),
+            loss_rub: Rubles(sums.loss_micro),
+            estimated_calls: sums.estimated_calls,
+            cost_known_calls: sums.cost_known_calls,
+            vendor_cost_rub: known(sums.vendor_cost_micro),
+            margin_rub: known(sums.margin_micro),
         }
     }
+}
+
+fn total<S: Serializer>(sums: &rollup::Sums, serializer: S) -> Result<S::Ok, S::Error> {
+    Sums::from(sums).serialize(serializer)
 }
 
 /// A row has a field for each word of the group, and the sums.
@@ -309,6 +403,8 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         key: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        vendor: Option<&'a str>,
         /// Null where none was named.
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Option<&'a str>>,
@@ -317,13 +413,15 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         day: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hour: Option<&'a str>,
         #[serde(flatten)]
         sums: Sums,
     }
 
     serializer.collect_seq(rows.iter().map(|(words, sums)| {
         let mut row = Row {
-            sums: sums.clone(),
+            sums: Sums::from(sums),
             ..Row::default()
         };
         for (group, word) in words {
@@ -332,9 +430,11 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
                 Group::Account => row.account = Some(word),
                 Group::Key => row.key = Some(word),
                 Group::Model => row.model = Some(word),
+                Group::Vendor => row.vendor = Some(word),
                 Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Endpoint => row.endpoint = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Day => row.day = Some(word),
+                Group::Hour => row.hour = Some(word),
             }
         }
         row
@@ -345,7 +445,10 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
 mod tests {
     use serde_json::{Value, json};
     use tollgate_layers::{
-        facts::RequestNumber, money::MicroRub, reserve::ledger::Item, usage::End,
+        facts::RequestNumber,
+        money::MicroRub,
+        reserve::ledger::{Booked, Item, Receipt},
+        usage::End,
     };
 
     use super::*;
@@ -365,7 +468,7 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, model, session, endpoint, day",
+                "group: must be words out of account, key, model, vendor, session, endpoint, day, hour",
             ),
             ("group=day,", "group: must be words"),
             ("group=day,day", "group: has day twice"),
@@ -417,7 +520,9 @@ mod tests {
                     ..Item::new(model, "v", End::Finished)
                 },
             };
-            report.add(&receipt).unwrap();
+            let sums = rollup::Sums::of(&receipt);
+            let part = Part::of(&receipt, &sums);
+            report.add(Some(&receipt.account), None, &part).unwrap();
         }
         let sums = |calls: u64,
                     charged: &str,
@@ -425,7 +530,7 @@ mod tests {
                     estimated: u64,
                     known: (u64, Value, Value)| {
             json!({
-                "calls": calls,
+                "calls": calls, "failed_calls": 0,
                 "usage": {"input": calls, "cached_input": 2 * calls, "cache_write": 3 * calls, "output": 4 * calls},
                 "charged_rub": charged, "loss_rub": loss, "estimated_calls": estimated,
                 "cost_known_calls": known.0, "vendor_cost_rub": known.1, "margin_rub": known.2,

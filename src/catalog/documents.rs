@@ -61,6 +61,8 @@ pub struct PublicUrls {
     pub base_url: String,
     /// Of texts for people.
     pub language: Language,
+    /// Whether the holder of a key may ask for a payment.
+    pub pays: bool,
 }
 
 impl PublicUrls {

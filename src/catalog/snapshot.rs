@@ -25,7 +25,7 @@ use super::{
     prices::{Markup, ModelUsdt},
 };
 use crate::{
-    config::{Config, ModelConfig, SellerConfig},
+    config::{Config, ModelConfig, PaymentsConfig, SellerConfig},
     text::similar::nearest,
 };
 
@@ -40,6 +40,7 @@ impl Live {
     #[must_use]
     pub fn new(config: &Config, version: TariffVersion, renderers: Renderers) -> Self {
         let urls = PublicUrls {
+            pays: (config.payments.as_ref()).is_some_and(PaymentsConfig::is_offered),
             service: config.service.clone(),
             base_url: config.base_url.clone(),
             language: config.language,
@@ -226,6 +227,12 @@ impl Snapshot {
     #[must_use]
     pub const fn version(&self) -> TariffVersion {
         self.version
+    }
+
+    /// What the tariff asks for a ruble of the vendors' base prices.
+    #[must_use]
+    pub const fn multiplier(&self) -> Decimal {
+        self.markup.multiplier
     }
 
     /// Who sells, if the configuration says so.

@@ -8,6 +8,7 @@ use tollgate_layers::{key::AccountId, money::MicroRub};
 use super::{
     AdminArgs,
     client::Client,
+    event::{AlertArgs, alert},
     failure::Failure,
     show::{self, Cell, facts, rows, table},
 };
@@ -56,6 +57,15 @@ pub(super) enum AccountCommand {
         /// The account
         id: AccountId,
     },
+    /// Show or set what balance is told as an event; with --key, what is left under that key's ceilings
+    ///
+    /// A level is told when what is left comes down to it, once until a payment has lifted it above. What is given
+    /// takes the place of the levels before.
+    #[command(
+        after_help = "Examples:\n  tollgate account alert acme --at 1000 --at 200\n  \
+                            tollgate account alert acme --key k0AbC123dEf456gH --at 50\n  tollgate account alert acme"
+    )]
+    Alert(AlertArgs),
     /// Let a suspended account call again
     #[command(after_help = "Example:\n  tollgate account resume acme")]
     Resume {
@@ -109,6 +119,7 @@ const ACCOUNT_KEY_ROW: &[Cell] = &[
 pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
     let client = Client::new(reach)?;
     let (method, id, body) = match command {
+        AccountCommand::Alert(args) => return alert(reach, &args).await,
         AccountCommand::List => return list_accounts(&client, reach.json).await,
         AccountCommand::Create { id, name } => {
             let body = json!({"id": id, "name": name.unwrap_or_default()});

@@ -30,6 +30,9 @@ pub(super) enum KeyCommand {
     Create {
         /// The account that pays
         account: AccountId,
+        /// Make an owner key: it calls no models, and looks after the account's keys
+        #[arg(long, conflicts_with = "models")]
+        owner: bool,
         #[command(flatten)]
         limits: Limits,
     },
@@ -188,7 +191,11 @@ const KEY_ROW: &[Cell] = &[
 
 pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
     let (method, id, body) = match command {
-        KeyCommand::Create { account, limits } => return create_key(reach, &account, limits).await,
+        KeyCommand::Create {
+            account,
+            owner,
+            limits,
+        } => return create_key(reach, &account, owner, limits).await,
         KeyCommand::List { account } => return list_keys(reach, &account).await,
         KeyCommand::Show { key } => (Method::GET, key, None),
         KeyCommand::Disable { key } => (Method::PATCH, key, Some(json!({"status": "disabled"}))),
@@ -213,10 +220,19 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
     show::print(reach.json, &answer, |answer| facts(KEY, answer))
 }
 
-async fn create_key(reach: &AdminArgs, account: &AccountId, limits: Limits) -> Result<(), Failure> {
+async fn create_key(
+    reach: &AdminArgs,
+    account: &AccountId,
+    owner: bool,
+    limits: Limits,
+) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
+    let mut body = given(limits);
+    if owner {
+        body.insert("kind".into(), "owner".into());
+    }
     let answer = Client::new(reach)?
-        .call(Method::POST, &path, Some(Value::Object(given(limits))))
+        .call(Method::POST, &path, Some(Value::Object(body)))
         .await?;
     show::print(reach.json, &answer, |answer| facts(KEY, answer))?;
     if !reach.json {

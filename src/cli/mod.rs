@@ -7,13 +7,16 @@ mod check;
 mod client;
 mod completions;
 mod csv;
+mod event;
 mod export;
 mod failure;
 mod health;
 mod import;
 mod key;
+mod lease;
 mod ledger_copy;
 mod operator;
+mod payment;
 mod progress;
 mod receipt;
 mod reconcile;
@@ -30,9 +33,12 @@ use tollgate_layers::{facts::RequestNumber, key::AccountId, money::MicroRub};
 
 use self::{
     account::AccountCommand,
+    event::EventCommand,
     failure::{Failure, USAGE},
     key::KeyCommand,
+    lease::LeaseCommand,
     operator::OperatorCommand,
+    payment::PaymentCommand,
     vendor::VendorCommand,
 };
 use crate::{
@@ -145,7 +151,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate schema > tollgate.schema.json")]
     Schema,
 
-    /// Companies' accounts: create, list, show, rename, suspend, resume
+    /// Companies' accounts: create, list, show, rename, suspend, resume, alert
     #[command(
         after_help = "Examples:\n  tollgate account create acme --name \"Acme LLC\"\n  \
                             tollgate account list\n  tollgate account suspend acme"
@@ -196,6 +202,17 @@ enum Command {
         reason: String,
         #[command(flatten)]
         reach: AdminArgs,
+    },
+
+    /// Payments that customers make at a provider: create (a link), list, check
+    #[command(
+        after_help = "Examples:\n  tollgate payment create acme 5000\n  tollgate payment list --account acme"
+    )]
+    Payment {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: PaymentCommand,
     },
 
     /// Keys: create, list, show, disable, enable, delete, set
@@ -287,6 +304,17 @@ enum Command {
         reach: AdminArgs,
     },
 
+    /// What the ledger has told, and who is sent it: list, receivers, dead, replay, stop, resume
+    #[command(
+        after_help = "Examples:\n  tollgate event list --account acme\n  tollgate event list --follow"
+    )]
+    Event {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: EventCommand,
+    },
+
     /// Vendors and their routes: list, disable, enable
     ///
     /// Each node has its own view of its vendors, and its own switch.
@@ -339,6 +367,15 @@ enum Command {
         wish: import::ImportArgs,
         #[command(flatten)]
         reach: AdminArgs,
+    },
+
+    /// What gateways hold of accounts by themselves: list
+    #[command(after_help = "Example:\n  tollgate lease list --account acme")]
+    Lease {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: LeaseCommand,
     },
 
     /// The ledger itself: copy it elsewhere
@@ -481,6 +518,7 @@ impl Command {
                 reason,
                 reach,
             } => account::adjust(&reach, &account, rubles, &id, &reason).await,
+            Self::Payment { reach, command } => payment::payment(&reach, command).await,
             Self::Operator { command } => command.run(),
             Self::Key { reach, command } => key::key(&reach, command).await,
             Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
@@ -499,6 +537,8 @@ impl Command {
                 export: None,
                 reach,
             } => audit::live(&reach).await,
+            Self::Lease { reach, command } => lease::lease(&reach, command).await,
+            Self::Event { reach, command } => event::event(&reach, command).await,
             Self::Vendor { reach, command } => vendor::vendor(&reach, command).await,
             Self::Reconcile { args, reach } => reconcile::reconcile(&reach, &args).await,
             Self::Import { wish, reach } => import::import(&reach, &wish).await,
@@ -572,6 +612,18 @@ mod tests {
             "tollgate account set acme --name Acme",
             "tollgate account suspend acme",
             "tollgate account resume acme",
+            "tollgate account alert acme",
+            "tollgate account alert acme --at 1000 --at 200.50 --json",
+            "tollgate account alert acme --key k1 --none",
+            "tollgate event list",
+            "tollgate event list --after 0 --limit 10 --account acme --kind top_up,debt --follow --json",
+            "tollgate event receivers --json",
+            "tollgate event webhooks",
+            "tollgate event dead crm",
+            "tollgate event replay crm 17 18",
+            "tollgate event replay crm --dead",
+            "tollgate event stop crm",
+            "tollgate event resume crm",
             "tollgate topup acme 100.50 --id p1",
             "tollgate adjust acme -12.50 --id a1 --reason refund",
             "tollgate adjust acme 12.50 --id a1 --reason refund",
@@ -597,6 +649,14 @@ mod tests {
             "tollgate statement acme --month 2026-11 --verify f --json",
             "tollgate export",
             "tollgate export --account acme --output f --json",
+            "tollgate lease list",
+            "tollgate lease list --account acme --json",
+            "tollgate payment create acme 5000",
+            "tollgate payment create acme 5000.50 --provider yookassa --email a@b.example --id \
+             019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90 --json",
+            "tollgate payment list",
+            "tollgate payment list --account acme --state open",
+            "tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90",
             "tollgate vendor list",
             "tollgate vendor disable openai-eu",
             "tollgate vendor enable openai-eu",
@@ -699,7 +759,16 @@ mod tests {
             ),
             ("tollgate usage --since 31.01.2026", "2027-01-31"),
             ("tollgate usage --format csv --json", "cannot be used with"),
+            ("tollgate payment create acme 0", "a payment is"),
+            ("tollgate payment check 17", "must be a UUID"),
             ("tollgate vendor disable", "<VENDOR>"),
+            (
+                "tollgate account alert acme --at 5 --none",
+                "cannot be used with",
+            ),
+            ("tollgate event list --limit 1001", "1..=1000"),
+            ("tollgate event replay crm", "<PLACE>"),
+            ("tollgate event replay crm 1 --dead", "cannot be used with"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(
@@ -737,7 +806,7 @@ mod tests {
         let options: Vec<&str> = lines
             .filter_map(|line| line.strip_prefix("--")?.split(' ').next())
             .collect();
-        assert_eq!(options.first(), Some(&"name"), "{help}");
+        assert_eq!(options.first(), Some(&"owner"), "{help}");
         let last = [
             "tokens-per-minute",
             "admin-url",

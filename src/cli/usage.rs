@@ -54,6 +54,9 @@ pub(super) struct UsageQuery {
     /// How to print it
     #[arg(long, value_enum, conflicts_with = "json")]
     format: Option<Format>,
+    /// Instead: have the sums made anew that reports are made of, where an audit says that they are wrong
+    #[arg(long, conflicts_with_all = ["account", "key", "model", "session", "endpoint", "since", "until", "by", "format"])]
+    rebuild: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,12 +67,16 @@ enum By {
     Key,
     /// The model's catalog name
     Model,
+    /// The vendor that answered
+    Vendor,
     /// The session that the caller named
     Session,
     /// The endpoint that was called
     Endpoint,
     /// The day, in UTC
     Day,
+    /// The hour, in UTC
+    Hour,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,6 +122,14 @@ const SUM_NAMES: &[&str] = &[
 ];
 
 pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Failure> {
+    if wish.rebuild {
+        let answer = Client::new(reach)?
+            .call_patiently(Method::POST, "/admin/v1/usage/rebuild")
+            .await?;
+        return show::print(reach.json, &answer, |_| {
+            "the sums are being made anew; until they are, reports read the journals\n".into()
+        });
+    }
     let answer = Client::new(reach)?
         .call_patiently(Method::GET, &wish.path())
         .await?;
@@ -157,9 +172,11 @@ impl By {
             Self::Account => "account",
             Self::Key => "key",
             Self::Model => "model",
+            Self::Vendor => "vendor",
             Self::Session => "session",
             Self::Endpoint => "endpoint",
             Self::Day => "day",
+            Self::Hour => "hour",
         }
     }
 
@@ -168,9 +185,11 @@ impl By {
             Self::Account => Cell::text("account", "/account"),
             Self::Key => Cell::text("key", "/key"),
             Self::Model => Cell::text("model", "/model"),
+            Self::Vendor => Cell::text("vendor", "/vendor"),
             Self::Session => Cell::text("session", "/session"),
             Self::Endpoint => Cell::text("endpoint", "/endpoint"),
             Self::Day => Cell::text("day (UTC)", "/day"),
+            Self::Hour => Cell::text("hour (UTC)", "/hour"),
         };
         // Empty in the row of the total.
         cell.or("")
@@ -366,6 +385,7 @@ mod tests {
             until: None,
             by: vec![By::Day, By::Key],
             format: None,
+            rebuild: false,
         };
         assert_eq!(
             wish.path(),

@@ -67,6 +67,11 @@ impl Check<'_> {
             None => Some(None),
             Some(seller) => self.seller(seller).map(|seller| Some(Arc::new(seller))),
         };
+        let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram);
+        let payments = match raw.payments {
+            None => Some(None),
+            Some(payments) => self.payments(payments).map(Some),
+        };
         let ledger = self.ledger(&raw.ledger);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
@@ -102,6 +107,8 @@ impl Check<'_> {
             tls: tls?,
             admin: admin?,
             traces: traces?,
+            receivers: receivers?,
+            payments: payments?,
             ledger: ledger?,
             limits: limits?,
             live: LiveConfig {

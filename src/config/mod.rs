@@ -34,10 +34,12 @@ mod ledger;
 mod limits;
 mod listen;
 mod model;
+mod payments;
 mod price_lists;
 mod prices;
 mod rate;
 mod raw;
+mod receivers;
 mod schema;
 mod secret;
 mod seller;
@@ -47,17 +49,23 @@ mod testing;
 mod tls;
 mod traces;
 mod vendor;
+mod webhooks;
 
 pub use self::{
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
     files::Files,
+    payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
+    receivers::{MailConfig, ReceiverConfig, TelegramConfig, WayConfig},
     schema::schema,
     seller::SellerConfig,
     settings::need_restart,
+    webhooks::WebhookConfig,
 };
+
+pub(crate) use self::payments::{is_email, is_whole_kopecks};
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
@@ -82,6 +90,10 @@ pub struct Config {
     pub admin: Option<AdminConfig>,
     /// Where spans of calls are sent; `None`: nowhere.
     pub traces: Option<TracesConfig>,
+    /// Who is sent events.
+    pub receivers: Vec<ReceiverConfig>,
+    /// How customers pay by themselves; `None`: they do not.
+    pub payments: Option<PaymentsConfig>,
     /// Where money is kept and how much of it a call holds.
     pub ledger: LedgerConfig,
     /// Limits.

@@ -45,6 +45,14 @@ pub(super) struct RawConfig {
     pub(super) traces: Option<RawTraces>,
     /// Who statements are from; without this section they name nobody.
     pub(super) seller: Option<RawSeller>,
+    /// Where events are posted, signed by the Standard Webhooks scheme.
+    pub(super) webhook: Vec<RawWebhook>,
+    /// How customers pay by themselves; without this section operators book payments.
+    pub(super) payments: Option<RawPayments>,
+    /// Whom events are mailed to, in Russian.
+    pub(super) mail: Vec<RawMail>,
+    /// Chats of Telegram that events are written into, in Russian.
+    pub(super) telegram: Vec<RawTelegram>,
     /// Where the money is kept.
     pub(super) ledger: RawLedger,
     /// Limits.
@@ -129,6 +137,136 @@ pub(super) struct RawSeller {
     pub(super) vat_note: Option<String>,
     /// How far its calendar is ahead of UTC, by which months of statements begin and end; "+00:00".
     pub(super) utc_offset: Option<String>,
+}
+
+/// `[[webhook]]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawWebhook {
+    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    pub(super) name: Option<String>,
+    /// Where events are posted, by https unless allow_private says otherwise; may be a secret.
+    pub(super) url: Option<String>,
+    /// What they are signed with, whsec_ and base64: one, or two while receivers change to the second; secrets.
+    pub(super) secrets: Vec<String>,
+    /// The kinds of events that are sent; absent: all.
+    pub(super) kinds: Vec<String>,
+    /// The accounts whose events are sent; absent: all, and what is no account's.
+    pub(super) accounts: Vec<String>,
+    /// Send to private, loopback and link-local addresses too, and by http; false.
+    pub(super) allow_private: Option<bool>,
+    /// Time for an answer; 15.
+    pub(super) answer_seconds: Option<u64>,
+    /// How long an event is tried before it is given up; 72.
+    pub(super) retry_hours: Option<u64>,
+}
+
+/// `[payments]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawPayments {
+    /// Whether the holder of a key may ask for a payment, by the API and on the page /usage; false.
+    pub(super) on_page: Option<bool>,
+    /// The least that a key's holder may pay at once, in rubles; "100".
+    pub(super) min_rub: Option<String>,
+    /// The most that a key's holder may pay at once, in rubles; "100000".
+    pub(super) max_rub: Option<String>,
+    /// Payments of an account that may wait for their money at the same time; 10.
+    pub(super) open_max: Option<u64>,
+    /// How often payments that wait are asked for at their provider, for notifications that were lost; 300.
+    pub(super) poll_seconds: Option<u64>,
+    /// YooKassa; without this section it is not used.
+    pub(super) yookassa: Option<RawYooKassa>,
+    /// CloudPayments; without this section it is not used.
+    pub(super) cloudpayments: Option<RawCloudPayments>,
+    /// Stripe; without this section it is not used.
+    pub(super) stripe: Option<RawStripe>,
+}
+
+/// `[payments.yookassa]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawYooKassa {
+    /// The shop's number.
+    pub(super) shop_id: Option<String>,
+    /// The shop's key; a secret.
+    pub(super) secret_key: Option<String>,
+    /// Where its API is; "https://api.yookassa.ru/v3".
+    pub(super) url: Option<String>,
+    /// Where payers come back to, like "https://api.example/usage".
+    pub(super) return_url: Option<String>,
+    /// The code of VAT on fiscal receipts, as YooKassa counts them, 1 to 12; absent: no receipt is asked for.
+    pub(super) receipt_vat_code: Option<u64>,
+    /// Who gets the receipt where a payment names nobody.
+    pub(super) receipt_email: Option<String>,
+}
+
+/// `[payments.cloudpayments]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawCloudPayments {
+    /// The site's Public ID.
+    pub(super) public_id: Option<String>,
+    /// The site's API Secret, which signs notifications too; a secret.
+    pub(super) api_secret: Option<String>,
+    /// Where its API is; "https://api.cloudpayments.ru".
+    pub(super) url: Option<String>,
+    /// Where payers come back to, like "https://api.example/usage".
+    pub(super) return_url: Option<String>,
+}
+
+/// `[payments.stripe]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawStripe {
+    /// The account's key; a secret.
+    pub(super) secret_key: Option<String>,
+    /// What its webhook's events are signed with; a secret.
+    pub(super) webhook_secret: Option<String>,
+    /// Where its API is; "https://api.stripe.com".
+    pub(super) url: Option<String>,
+    /// Where payers come back to, like "https://api.example/usage".
+    pub(super) return_url: Option<String>,
+}
+
+/// `[[mail]]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawMail {
+    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    pub(super) name: Option<String>,
+    /// The mail server: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a secret.
+    pub(super) server: Option<String>,
+    /// Whom mails are from, like "Tollgate <noreply@example.com>".
+    pub(super) from: Option<String>,
+    /// Whom they go to, up to 16.
+    pub(super) to: Vec<String>,
+    /// The kinds of events that are sent; absent: all.
+    pub(super) kinds: Vec<String>,
+    /// The accounts whose events are sent; absent: all, and what is no account's.
+    pub(super) accounts: Vec<String>,
+    /// How long an event is tried before it is given up; 72.
+    pub(super) retry_hours: Option<u64>,
+}
+
+/// `[[telegram]]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawTelegram {
+    /// Its name, for the log, metrics and commands: letters, digits, - and _.
+    pub(super) name: Option<String>,
+    /// The bot's token; a secret.
+    pub(super) token: Option<String>,
+    /// The chat's id, like "-1001234567890", or a channel's name, like "@channel".
+    pub(super) chat: Option<String>,
+    /// Where the Bot API is; "https://api.telegram.org".
+    pub(super) url: Option<String>,
+    /// The kinds of events that are sent; absent: all.
+    pub(super) kinds: Vec<String>,
+    /// The accounts whose events are sent; absent: all, and what is no account's.
+    pub(super) accounts: Vec<String>,
+    /// How long an event is tried before it is given up; 72.
+    pub(super) retry_hours: Option<u64>,
 }
 
 /// `[ledger]`

@@ -33,6 +33,12 @@ fn env(name: &str) -> Option<String> {
         "SHORT_KEY" => "0123456789abcde",
         "LEDGER_URL" => "redis://:hunter2@db:6379/0",
         "PROXY_URL" => "http://user:hunter2@proxy:3128",
+        "WEBHOOK_SECRET" => "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=",
+        "WEBHOOK_SECRET_2" => "whsec_dnV0c3JxcG9ubWxramloZ2ZlZGNiYTk4NzY1NDMyMTA=",
+        "SMTP_URL" => "smtps://me:hunter2@mail.example:465",
+        "SMTP_PLAIN_URL" => "smtp://me:hunter2@mail.example",
+        "BOT_TOKEN" => "123456:AAbbCCddEEffGGhh",
+        "BOT_TOKEN_2" => "123456:hhGGffEEddCCbbAA",
         _ => return None,
     };
     Some(value.to_owned())

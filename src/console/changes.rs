@@ -62,6 +62,9 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
                     for ceiling in ["ceiling_rub", "ceiling_month_rub", "ceiling_day_rub"] {
                         body.insert(ceiling.into(), or_null(form.get(ceiling)));
                     }
+                    if !form.get("owner").is_empty() {
+                        body.insert("kind".into(), "owner".into());
+                    }
                     Change::post(format!("{path}/keys"), body.into(), "key")
                 }
                 _ => None,

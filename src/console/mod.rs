@@ -2,16 +2,18 @@
 //!
 //! They show what the admin API answers, and change what it changes: each page asks the API below, in this process,
 //! in the name of whoever has signed in. What that person's role does not allow is refused there. Pages are made on
-//! the server and have no script.
+//! the server and need no script; the overview has one, by which its numbers move.
 
 mod api;
 mod changes;
 mod form;
+mod live;
 pub(crate) mod operators;
 mod pages;
 mod sessions;
 mod sign_in;
 mod views;
+mod what_if;
 
 use std::{
     fmt,
@@ -39,9 +41,9 @@ use crate::{
     endpoints::router::from_boxed,
 };
 
-/// Its own styles and forms, its own empty icon, and nothing else: no script at all.
-const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
-    frame-ancestors 'none'";
+/// Its own styles, forms and files of script, its own empty icon, and nothing else: nothing that stands in a page runs.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("style.css");
 
 type Answer = Response<AnswerBody>;
@@ -146,6 +148,10 @@ impl Console {
         if path == "/console/style.css" && !posted {
             return Ok(page(StatusCode::OK, "text/css; charset=utf-8", STYLE));
         }
+        if path == "/console/live.js" && !posted {
+            let kind = "text/javascript; charset=utf-8";
+            return Ok(page(StatusCode::OK, kind, live::SCRIPT));
+        }
         if posted && !sign_in::is_from_here(&head.headers) {
             tracing::warn!(target: "audit", what = "console.foreign", path);
             return Ok(pages::told(
@@ -179,8 +185,13 @@ impl Console {
         if path == "/console/sign-out" && posted {
             return Ok(sign_in.leave(&head, &token, &session, !form.get("everywhere").is_empty()));
         }
+        let api = Api::new(self.inner, operator.clone());
+        if path == "/console/live" && !posted {
+            let sign_in = Arc::clone(sign_in);
+            return Ok(live::answer(api, move || sign_in.is_in(&token)));
+        }
         let asked = Visit {
-            api: Api::new(self.inner, operator.clone()),
+            api,
             operator,
             session,
             live: self.layer.live,

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use http::StatusCode;
+use rust_decimal::Decimal;
 use serde_json::Value;
 use tollgate_layers::{Error, money::MicroRub, reserve::ledger::AccountView};
 
@@ -13,9 +14,10 @@ use super::{
     page, see,
     sessions::random,
     views::{
-        Account, Accounts, Bar, Calls, Chapter, Counters, Key, Sums, UsageRow, Usages, Vendor,
-        Vendors, bars, story,
+        Account, Accounts, Calls, Chapter, Counters, Key, Plot, Sums, Total, UsageRow, Usages,
+        Vendor, Vendors, bars, by_month, story, sum_of,
     },
+    what_if::WhatIf,
 };
 use crate::{
     admin::{Right, now_ms},
@@ -28,7 +30,14 @@ use crate::{
 
 /// How many accounts a page lists.
 const ACCOUNTS_SHOWN_MAX: usize = 200;
-const DAYS_SUMMED_MS: u64 = 30 * 86_400_000;
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
+const YEAR_MS: u64 = 334 * DAY_MS;
+const HOURS_PLOTTED: u64 = 24;
+/// How many days another multiplier is tried on.
+const DAYS_BACK: u64 = 30;
+const DAYS_BACK_MAX: u64 = 366;
 const ENDS: [&str; 5] = [
     "finished",
     "client_left",
@@ -152,7 +161,7 @@ impl Visit {
             ["console", "calls", number] => self.call(number).await?,
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
-            ["console", "prices"] => Ok(self.prices()),
+            ["console", "prices"] => self.prices().await?,
             ["console", "audit"] => Ok(self.audit(problem, None)),
             _ => Err(unknown()),
         };
@@ -204,6 +213,10 @@ impl Visit {
             Some(reason) => format!("not ready: {reason}"),
             None => "ready".to_owned(),
         };
+        let (sold, plots) = match self.sold().await? {
+            Ok(sold) => sold,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let mut quiet = Vec::new();
         for vendor in &vendors {
             for route in vendor
@@ -230,10 +243,70 @@ impl Visit {
                 held: sum(|account| account.held_rub),
                 spent: sum(|account| account.spent_rub),
                 loss: sum(|account| account.loss_rub),
+                sold,
+                plots,
                 node: Counters::of(&metrics),
                 quiet,
             },
         )))
+    }
+
+    /// What was sold to all accounts: today, this month, in a year; and by hour, day and month.
+    async fn sold(&self) -> Result<Result<Sold, Refused>, Error> {
+        let now = now_ms();
+        let today = now - now % DAY_MS;
+        let hours_from = rfc3339(now - now % HOUR_MS - (HOURS_PLOTTED - 1) * HOUR_MS);
+        // From the first of a month on.
+        let year_ago = day(today.saturating_sub(YEAR_MS));
+        let days_from = format!("{}-01", &year_ago[..7]);
+        let month = &day(now)[..7];
+        let path = format!("/admin/v1/usage?group=day&since={days_from}");
+        let year = match self.api.get::<Usages>(&path).await? {
+            Ok(report) => report.rows,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let path = format!("/admin/v1/usage?group=hour&since={}", encoded(&hours_from));
+        let hours = match self.api.get::<Usages>(&path).await? {
+            Ok(report) => report,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let by = |rows: &[UsageRow]| -> Vec<(String, String)> {
+            let rows = rows.iter();
+            rows.map(|row| {
+                let time = row.day.clone().or_else(|| row.hour.clone());
+                (time.unwrap_or_default(), row.sums.charged_rub.clone())
+            })
+            .collect()
+        };
+        let days = by(&year);
+        let recent = day(today.saturating_sub(DAYS_SUMMED_MS));
+        let recent: Vec<(String, String)> = days
+            .iter()
+            .filter(|(day, _)| *day >= recent)
+            .cloned()
+            .collect();
+        let plots = [
+            ("by hour, the last 24", by(&hours.rows)),
+            ("by day, the last 30", recent),
+            ("by month, the last 12", by_month(&days)),
+        ];
+        let plots = plots.map(|(by, rows)| Plot {
+            by,
+            bars: bars(&rows),
+            charged: sum_of(&rows),
+            table: "",
+        });
+        let sold = [
+            ("Today", day(now)),
+            ("This month", format!("{month}-01")),
+            ("In a year", days_from),
+        ];
+        let since = |(name, since): (_, String)| {
+            let rows = year.iter();
+            let rows = rows.filter(|row| row.day.as_ref().is_some_and(|day| *day >= since));
+            (name, Total::of(rows))
+        };
+        Ok(Ok((sold.map(since).into(), plots.into())))
     }
 
     async fn accounts(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
@@ -331,15 +404,12 @@ impl Visit {
         if !number.is_empty() {
             return Ok(Ok(see(&format!("/console/calls/{}", encoded(number)))));
         }
-        let asks = !form.get("account").is_empty() || !form.get("key").is_empty();
         let (mut calls, mut problem) = (None, None);
-        if asks {
-            let query = form.query(&[&FILTERS[..], &["after"]].concat());
-            let path = format!("/admin/v1/receipts?{query}");
-            match self.api.get::<Calls>(&path).await? {
-                Ok(found) => calls = Some(found),
-                Err(refused) => problem = Some(refused),
-            }
+        let query = form.query(&[&FILTERS[..], &["after"]].concat());
+        let path = format!("/admin/v1/receipts?{query}");
+        match self.api.get::<Calls>(&path).await? {
+            Ok(found) => calls = Some(found),
+            Err(refused) => problem = Some(refused),
         }
         let next = match calls.as_ref().and_then(|calls| calls.next.as_ref()) {
             Some(next) => format!("{}&after={}", form.query(&FILTERS), encoded(next)),
@@ -384,9 +454,7 @@ impl Visit {
             let since = day(now_ms().saturating_sub(DAYS_SUMMED_MS));
             query = format!("{query}&since={since}");
         }
-        let groups = [("day", "By day"), ("model", "By model")];
-        let asks = !form.get("account").is_empty();
-        for (group, title) in groups.into_iter().filter(|_| asks) {
+        for (group, title) in [("day", "By day"), ("model", "By model")] {
             let path = format!("/admin/v1/usage?{query}&group={group}");
             let report = match self.api.get::<Usages>(&path).await? {
                 Ok(report) => report,
@@ -413,7 +481,12 @@ impl Visit {
                 page: self.frame("Usage", "Usage", problem),
                 form,
                 total,
-                bars: bars(&days),
+                plot: Plot {
+                    by: "by day",
+                    bars: bars(&days),
+                    charged: sum_of(&days),
+                    table: "; the table below has the numbers",
+                },
                 tables,
             },
         )))
@@ -431,8 +504,23 @@ impl Visit {
         )))
     }
 
-    fn prices(&self) -> Answer {
+    async fn prices(&self) -> Result<Result<Answer, Refused>, Error> {
+        let form = &self.form;
         let snapshot = self.live.snapshot();
+        let days = form.get("days").parse().ok();
+        let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
+        let days = days.unwrap_or(DAYS_BACK);
+        let now_has = snapshot.multiplier();
+        let then_has = form.get("multiplier").parse::<Decimal>().ok();
+        let then_has = then_has.filter(|then| *then > Decimal::ZERO);
+        let since = day(now_ms().saturating_sub((days - 1) * DAY_MS));
+        let path = format!("/admin/v1/usage?group=model&since={since}");
+        let sold = match self.api.get::<Usages>(&path).await? {
+            Ok(report) => report.rows,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let then = then_has.unwrap_or(now_has);
+        let sold = sold.iter().filter_map(|row| WhatIf::of(row, now_has, then));
         let version = snapshot.version();
         let rows = snapshot.models().map(|(model, prices)| {
             let price = prices.map(|prices| &prices.usual);
@@ -458,16 +546,21 @@ impl Visit {
                 vendors: vendors.join(", "),
             }
         });
-        written(
+        Ok(Ok(written(
             StatusCode::OK,
             &PricesHtml {
                 page: self.frame("Prices", "Prices", None),
+                days,
+                days_max: DAYS_BACK_MAX,
+                now_has: now_has.to_string(),
+                then_has: then.to_string(),
+                sold: sold.collect(),
                 version: version.id,
                 since: rfc3339(version.effective_from_ms),
                 rate: snapshot.rate().map(|reading| reading.rate.to_string()),
                 rows: rows.collect(),
             },
-        )
+        )))
     }
 
     fn audited(&self, answer: &Value) -> Answer {
@@ -510,6 +603,9 @@ fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
+/// Sums of times, and their plots.
+type Sold = (Vec<(&'static str, Total)>, Vec<Plot>);
+
 struct PriceRow {
     model: String,
     rates: [(&'static str, String); 4],
@@ -539,6 +635,8 @@ pages! {
         held: String,
         spent: String,
         loss: String,
+        sold: Vec<(&'static str, Total)>,
+        plots: Vec<Plot>,
         node: Counters,
         quiet: Vec<(&'a str, &'a str, &'a str)>,
     }
@@ -567,11 +665,16 @@ pages! {
     UsageHtml "usage.html" {
         form: &'a Form,
         total: Option<Sums>,
-        bars: Vec<Bar>,
+        plot: Plot,
         tables: Vec<(&'static str, Vec<(String, Sums)>)>,
     }
     VendorsHtml "vendors.html" { vendors: Vec<Vendor> }
     PricesHtml "prices.html" {
+        days: u64,
+        days_max: u64,
+        now_has: String,
+        then_has: String,
+        sold: Vec<WhatIf>,
         version: u64,
         since: String,
         rate: Option<String>,

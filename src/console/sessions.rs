@@ -87,6 +87,13 @@ impl Sessions {
         Some(session.clone())
     }
 
+    /// Whether there is one of this token, which is not seen by that.
+    pub(crate) fn is_open(&self, token: &str) -> bool {
+        let sessions = self.lock();
+        let session = sessions.get(&digest(token.as_bytes()));
+        session.is_some_and(|session| !session.is_over(Instant::now()))
+    }
+
     pub(crate) fn end(&self, token: &str) {
         self.lock().remove(&digest(token.as_bytes()));
     }

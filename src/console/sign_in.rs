@@ -75,6 +75,11 @@ impl SignIn {
         Some((token, session, operator))
     }
 
+    /// Whether the session of a token is still open. It is not seen by that.
+    pub(super) fn is_in(&self, token: &str) -> bool {
+        self.sessions.is_open(token)
+    }
+
     /// What somebody of this name may do, and what the password that counts now is known by.
     async fn proof(&self, name: &str) -> Option<(Role, [u8; 32])> {
         if name == ADMIN {

@@ -1,8 +1,10 @@
 //! What the pages show of the admin API's answers.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
+
+use crate::text::rubles::Rubles;
 
 #[derive(Deserialize)]
 pub(super) struct Accounts {
@@ -57,6 +59,7 @@ pub(super) struct Calls {
 pub(super) struct Call {
     pub(super) number: String,
     pub(super) at: String,
+    pub(super) account: String,
     pub(super) key: String,
     pub(super) model: String,
     pub(super) vendor: String,
@@ -109,17 +112,20 @@ pub(super) struct Usages {
 pub(super) struct UsageRow {
     pub(super) day: Option<String>,
     pub(super) model: Option<String>,
+    pub(super) hour: Option<String>,
     #[serde(flatten)]
     pub(super) sums: Sums,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 pub(super) struct Sums {
     pub(super) calls: u64,
+    pub(super) failed_calls: u64,
     pub(super) usage: Usage,
     /// Sums of many accounts may be beyond what one can have: they stay text.
     pub(super) charged_rub: String,
     pub(super) margin_rub: Option<String>,
+    pub(super) vendor_cost_rub: Option<String>,
 }
 
 /// Names and values of a receipt that belong together.
@@ -177,7 +183,7 @@ fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>) {
 }
 
 /// What this node counts since it was started, out of the text of `/metrics`.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(super) struct Counters {
     pub(super) calls: u64,
     pub(super) failed: u64,
@@ -212,6 +218,77 @@ impl Counters {
     }
 }
 
+/// Charges one after the other, for the eye: a table has the numbers.
+pub(super) struct Plot {
+    /// By what: `by day`.
+    pub(super) by: &'static str,
+    pub(super) bars: Vec<Bar>,
+    /// In all.
+    pub(super) charged: String,
+    /// Where the numbers stand, if they do.
+    pub(super) table: &'static str,
+}
+
+/// What was charged in each month, of days in their order.
+pub(super) fn by_month(days: &[(String, String)]) -> Vec<(String, String)> {
+    let mut months: Vec<(String, Rubles)> = Vec::new();
+    for (day, rubles) in days {
+        let month = day.get(..7).unwrap_or(day);
+        if months.last().is_none_or(|(last, _)| last != month) {
+            months.push((month.to_owned(), Rubles(0)));
+        }
+        if let Some((_, sum)) = months.last_mut() {
+            sum.0 += micro(rubles);
+        }
+    }
+    let months = months.into_iter();
+    months
+        .map(|(month, sum)| (month, sum.to_string()))
+        .collect()
+}
+
+/// What rows come to in all.
+pub(super) struct Total {
+    pub(super) calls: u64,
+    pub(super) failed_calls: u64,
+    pub(super) charged_rub: String,
+    pub(super) margin_rub: Option<String>,
+}
+
+impl Total {
+    pub(super) fn of<'a>(rows: impl Iterator<Item = &'a UsageRow>) -> Self {
+        let (mut calls, mut failed_calls, mut charged) = (0, 0, 0);
+        let mut margin: Option<i128> = None;
+        for UsageRow { sums, .. } in rows {
+            calls += sums.calls;
+            failed_calls += sums.failed_calls;
+            charged += micro(&sums.charged_rub);
+            if let Some(rubles) = &sums.margin_rub {
+                *margin.get_or_insert(0) += micro(rubles);
+            }
+        }
+        Self {
+            calls,
+            failed_calls,
+            charged_rub: Rubles(charged).to_string(),
+            margin_rub: margin.map(|micro| Rubles(micro).to_string()),
+        }
+    }
+}
+
+/// The charges of rows in all.
+pub(super) fn sum_of(rows: &[(String, String)]) -> String {
+    let micro = rows.iter().map(|(_, rubles)| micro(rubles));
+    Rubles(micro.sum()).to_string()
+}
+
+/// As sums are written: they may be beyond what one account can have.
+pub(super) fn micro(rubles: &str) -> i128 {
+    let (whole, fraction) = rubles.split_once('.').unwrap_or((rubles, ""));
+    let digits = format!("{whole}{fraction:0<6}");
+    digits.parse().unwrap_or(0)
+}
+
 /// A bar for each day, as parts of the highest, which is 100; for a drawing alone.
 pub(super) struct Bar {
     pub(super) day: String,
@@ -221,18 +298,14 @@ pub(super) struct Bar {
 }
 
 pub(super) fn bars(rows: &[(String, String)]) -> Vec<Bar> {
-    let micro = |text: &str| text.parse::<MicroRub>().map_or(0, MicroRub::micro).max(0);
-    let most = rows
-        .iter()
-        .map(|(_, rubles)| micro(rubles))
-        .max()
-        .unwrap_or(0);
+    let above = |text: &str| micro(text).max(0);
+    let most = rows.iter().map(|(_, rubles)| above(rubles)).max();
+    let most = most.unwrap_or(0).max(1);
     let bar = |(index, (day, rubles)): (usize, &(String, String))| Bar {
         day: day.clone(),
         shown: rubles.clone(),
         x: index * 10,
-        height: u64::try_from(i128::from(micro(rubles)) * 100 / i128::from(most.max(1)))
-            .unwrap_or(0),
+        height: u64::try_from(above(rubles) * 100 / most).unwrap_or(0),
     };
     rows.iter().enumerate().map(bar).collect()
 }
@@ -283,6 +356,24 @@ mod tests {
         assert_eq!(
             [calls, failed, released, in_flight, refusals],
             [9, 2, 3, 4, 5]
+        );
+    }
+
+    #[test]
+    fn months_are_sums_of_their_days() {
+        let day = |day: &str, rubles: &str| (day.to_owned(), rubles.to_owned());
+        let days = [
+            day("2026-01-30", "27021597764.222973"),
+            day("2026-01-31", "0.50"),
+            day("2026-03-01", "1.00"),
+            day("2026-03-02", "-0.000001"),
+        ];
+        assert_eq!(
+            by_month(&days),
+            [
+                day("2026-01", "27021597764.722973"),
+                day("2026-03", "0.999999")
+            ]
         );
     }
 

@@ -93,6 +93,7 @@ impl KeyInfo {
     async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
         let view = self.store.key(&key.id).await.map_err(no_books)?;
         Ok(json!({
+            "kind": view.record.kind(),
             "prefix": view.record.prefix,
             "name": view.record.name,
             "ceiling_rub": view.ceiling_rub,

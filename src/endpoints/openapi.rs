@@ -56,6 +56,7 @@ mod tests {
     #[test]
     fn names_and_addresses_are_those_of_the_configuration() {
         let urls = |service: &str, base_url: &str| PublicUrls {
+            pays: false,
             service: service.into(),
             base_url: base_url.into(),
             language: Language::Ru,

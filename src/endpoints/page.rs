@@ -448,6 +448,7 @@ mod tests {
 
     fn page(models: &[Model], prices: Option<&PriceList>) -> String {
         let urls = PublicUrls {
+            pays: false,
             service: "tollgate".into(),
             base_url: "https://ai.example/v1".into(),
             language: Language::Ru,

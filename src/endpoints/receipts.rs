@@ -14,7 +14,7 @@ use tollgate_layers::{
     endpoint::Endpoint,
     error::Problem,
     facts::{Caller, RequestNumber},
-    key::KeyRecord,
+    key::{KeyId, KeyRecord},
     money::MicroRub,
     price::Price,
     reserve::ledger::{BookError, LedgerAdmin, Receipt},
@@ -24,7 +24,12 @@ use tollgate_layers::{
 use tower::Service;
 
 use crate::{
-    endpoints::{key_info::no_books, params::Params, reply},
+    endpoints::{
+        key_info::no_books,
+        params::Params,
+        reply,
+        spending::{known, sees},
+    },
     latest::{ReceiptsPage, ReceiptsPart},
     ledger::AnyLedger,
     text::time::rfc3339,
@@ -50,7 +55,7 @@ impl Receipts {
     /// Of another key's call no more is said than of one that never was.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
         match self.store.receipt_of(&key.account, number).await {
-            Ok(receipt) if receipt.key == key.id => Ok(receipt),
+            Ok(receipt) if sees(key, None, &receipt.key) => Ok(receipt),
             Ok(_) | Err(BookError::NotFound) => Err(Error::ReceiptUnknown),
             Err(error) => Err(no_books(error)),
         }
@@ -58,10 +63,12 @@ impl Receipts {
 
     /// The latest of this key that were asked for.
     async fn latest(&self, key: &KeyRecord, query: Option<&str>) -> Result<ReceiptsPage, Error> {
-        let params = Params::parse(
-            query,
-            &["model", "session", "since", "until", "after", "limit"],
-        )?;
+        const KNOWN: &[&str] = &[
+            "model", "session", "since", "until", "after", "limit", "key",
+        ];
+        let own = &KNOWN[..KNOWN.len() - 1];
+        let params = Params::parse(query, known(key, own, KNOWN))?;
+        let of: Option<KeyId> = params.optional("key", "id", |text| text.parse().ok())?;
         let limit = params.number("limit", RECEIPTS_MAX)?.unwrap_or(RECEIPTS);
         let model = params.optional("model", "string", |text| Some(text.to_owned()))?;
         let session: Option<SessionId> =
@@ -74,11 +81,17 @@ impl Receipts {
         };
         let asks_for = |receipt: &Receipt| {
             let item = &receipt.item;
-            receipt.key == key.id
+            sees(key, of.as_ref(), &receipt.key)
                 && model.as_ref().is_none_or(|model| *model == item.model)
                 && (session.is_none() || session == item.session)
         };
-        let page = ReceiptsPage::read(&self.store, &key.account, &part, asks_for).await;
+        let page = ReceiptsPage::read(
+            &self.store,
+            std::slice::from_ref(&key.account),
+            &part,
+            asks_for,
+        )
+        .await;
         page.map_err(no_books)
     }
 }
@@ -136,6 +149,8 @@ impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
 #[derive(Serialize)]
 struct ReceiptJson<'a> {
     number: RequestNumber,
+    /// On which key: an account may have several, and its owner key sees the calls of all.
+    key: &'a KeyId,
     model: &'a str,
     /// When the call came.
     started_at: String,
@@ -166,6 +181,7 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
         let item = &receipt.item;
         Self {
             number: receipt.number,
+            key: &receipt.key,
             model: &item.model,
             started_at: rfc3339(receipt.number.unix_ms()),
             at: rfc3339(receipt.at_ms),

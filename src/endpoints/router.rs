@@ -18,7 +18,7 @@ use tollgate_layers::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::endpoints::{openapi, page, usage_page};
+use crate::endpoints::{openapi, page, payments, usage_page};
 
 /// The services of a place in the stack, as one type. Clones share the service: a boxed one would be cloned, with
 /// all that stands below it, by each layer above.
@@ -177,7 +177,13 @@ pub struct Branches<B> {
     pub receipts: Branch<B, PathBody>,
     /// The same, added up.
     pub spending: Branch<B, PathBody>,
-    /// Both, for people.
+    /// Payments, for the holder of a key.
+    pub payments: Branch<B, PathBody>,
+    /// The same, for providers.
+    pub notifications: Branch<B, PathBody>,
+    /// An account's keys, for their owner.
+    pub own_keys: Branch<B, PathBody>,
+    /// These, for people.
     pub usage_page: Branch<B, PathBody>,
     /// The public price list.
     pub catalog: Branch<B, PathBody>,
@@ -215,6 +221,8 @@ struct Names {
     estimate: String,
     receipts: String,
     spending: String,
+    payments: String,
+    keys: String,
     connect: String,
 }
 
@@ -225,6 +233,9 @@ enum Endpoint {
     KeyInfo,
     Receipts,
     Spending,
+    Payments,
+    Notifications,
+    OwnKeys,
     UsagePage,
     Catalog,
     Connect,
@@ -241,6 +252,8 @@ impl Names {
             estimate: format!("/v1/{service}/estimate"),
             receipts: format!("/v1/{service}/receipts"),
             spending: format!("/v1/{service}/usage"),
+            payments: format!("/v1/{service}/payments"),
+            keys: format!("/v1/{service}/keys"),
             connect: format!("/v1/{service}/connect"),
         }
     }
@@ -249,6 +262,8 @@ impl Names {
         const GET: &[Method] = &[Method::GET];
         const GET_HEAD: &[Method] = &[Method::GET, Method::HEAD];
         const POST: &[Method] = &[Method::POST];
+        const GET_POST: &[Method] = &[Method::GET, Method::POST];
+        const KEY: &[Method] = &[Method::GET, Method::PATCH, Method::DELETE];
         let (endpoint, methods, allow) = match path {
             "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/v1/embeddings" => {
                 (Endpoint::Inference, POST, "POST")
@@ -264,7 +279,13 @@ impl Names {
             path if path == self.key => (Endpoint::KeyInfo, GET, "GET"),
             path if path == self.estimate => (Endpoint::Estimate, POST, "POST"),
             path if self.is_receipt(path) => (Endpoint::Receipts, GET, "GET"),
+            path if path == self.keys => (Endpoint::OwnKeys, GET_POST, "GET, POST"),
+            path if is_or_has_one(&self.keys, path) => {
+                (Endpoint::OwnKeys, KEY, "GET, PATCH, DELETE")
+            }
             path if path == self.spending => (Endpoint::Spending, GET, "GET"),
+            path if path == self.payments => (Endpoint::Payments, GET_POST, "GET, POST"),
+            path if is_notification(path) => (Endpoint::Notifications, POST, "POST"),
             path if usage_page::is_of_it(path) => (Endpoint::UsagePage, GET_HEAD, "GET, HEAD"),
             _ => return Err(Error::PathUnknown),
         };
@@ -293,6 +314,12 @@ pub(crate) fn is_or_has_one(whole: &str, path: &str) -> bool {
     };
     let name = rest.strip_prefix('/');
     rest.is_empty() || name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+}
+
+/// Where a provider tells of payments.
+fn is_notification(path: &str) -> bool {
+    path.strip_prefix(payments::NOTIFICATIONS)
+        .is_some_and(|provider| !provider.is_empty() && !provider.contains('/'))
 }
 
 /// A model's name may have slashes in it.
@@ -329,7 +356,10 @@ impl<B> Service<Request<B>> for Paths<B> {
             Ok(Endpoint::Estimate) => &branches.estimate,
             Ok(Endpoint::KeyInfo) => &branches.key_info,
             Ok(Endpoint::Receipts) => &branches.receipts,
+            Ok(Endpoint::OwnKeys) => &branches.own_keys,
             Ok(Endpoint::Spending) => &branches.spending,
+            Ok(Endpoint::Payments) => &branches.payments,
+            Ok(Endpoint::Notifications) => &branches.notifications,
             Ok(Endpoint::UsagePage) => &branches.usage_page,
             Ok(Endpoint::Catalog) => &branches.catalog,
             Ok(Endpoint::Connect) => &branches.connect,
@@ -387,6 +417,9 @@ mod tests {
             Ok(Endpoint::KeyInfo) => "key_info",
             Ok(Endpoint::Receipts) => "receipts",
             Ok(Endpoint::Spending) => "spending",
+            Ok(Endpoint::Payments) => "payments",
+            Ok(Endpoint::Notifications) => "notifications",
+            Ok(Endpoint::OwnKeys) => "own_keys",
             Ok(Endpoint::UsagePage) => "usage_page",
             Ok(Endpoint::Catalog) => "catalog",
             Ok(Endpoint::Root) => "root",
@@ -420,6 +453,18 @@ mod tests {
             (Method::GET, "/v1/tollgate/receipts", "receipts"),
             (Method::GET, "/v1/tollgate/usage", "spending"),
             (Method::GET, "/v1/tollgate/usage/", "unknown"),
+            (Method::GET, "/v1/tollgate/payments", "payments"),
+            (Method::POST, "/v1/tollgate/payments", "payments"),
+            (Method::HEAD, "/v1/tollgate/payments", "GET, POST"),
+            (Method::POST, "/payments/yookassa", "notifications"),
+            (Method::GET, "/payments/yookassa", "POST"),
+            (Method::POST, "/payments/", "unknown"),
+            (Method::POST, "/payments/yookassa/x", "unknown"),
+            (Method::POST, "/v1/tollgate/keys", "own_keys"),
+            (Method::DELETE, "/v1/tollgate/keys", "GET, POST"),
+            (Method::PATCH, "/v1/tollgate/keys/k", "own_keys"),
+            (Method::POST, "/v1/tollgate/keys/k", "GET, PATCH, DELETE"),
+            (Method::GET, "/v1/tollgate/keys/k/k", "unknown"),
             (Method::GET, "/usage", "usage_page"),
             (Method::HEAD, "/usage/page.js", "usage_page"),
             (Method::POST, "/usage", "GET, HEAD"),

@@ -1,10 +1,11 @@
 //! `GET /v1/<service>/usage`: what a key has spent by day, by model and by session.
 //!
-//! Added up out of the latest receipts, and of no more of them than a request may read: the answer says from when on
-//! it has all.
+//! Days and models come from the roll-up and are of the whole time. Sessions are added up out of the latest receipts, and
+//! of no more of them than a request may read: the answer says from when on it has all.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::ControlFlow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -14,9 +15,16 @@ use http::{Request, Response};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tollgate_layers::{
-    Error, body::AnswerBody, facts::Caller, key::KeyRecord, money::MicroRub,
-    reserve::ledger::Receipt, session::SessionId, usage::Usage,
+    Error,
+    body::AnswerBody,
+    facts::Caller,
+    key::{KeyId, KeyRecord},
+    money::MicroRub,
+    reserve::ledger::Receipt,
+    session::SessionId,
+    usage::Usage,
 };
+use tollgate_ledger::rollup::{self, Part, Whose};
 use tower::Service;
 
 use crate::{
@@ -30,8 +38,8 @@ use crate::{
 const DAY_MS: u64 = 86_400_000;
 const DAYS: u64 = 30;
 const DAYS_MAX: u64 = 31;
-/// How many lines of the account's journal one answer is made of at most.
-const LINES_MAX: usize = 20_000;
+/// How many lines of the account's journal sessions are made of at most.
+const LINES_MAX: usize = 5_000;
 /// How many are made at the same time.
 const AT_ONCE_MAX: usize = 4;
 /// How many sessions are named.
@@ -54,12 +62,26 @@ impl Spending {
         }
     }
 
-    async fn report(&self, key: &KeyRecord, days: u64) -> Result<Report, Error> {
+    /// For a key, or for an owner key: what all keys of its account have spent, or the one that is named.
+    async fn report(
+        &self,
+        key: &KeyRecord,
+        of: Option<&KeyId>,
+        days: u64,
+    ) -> Result<Report, Error> {
         let _permit = self.at_once.try_acquire().map_err(|_| Error::Overloaded)?;
         let until_ms = now_ms();
         // Whole days, today among them: those of the ceilings.
         let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
         let mut report = Report::since(since_ms);
+        let whose = Whose::Account(&key.account);
+        let read = rollup::read(&self.store, whose, since_ms..u64::MAX, |part| {
+            if part.key.is_some_and(|paid| sees(key, of, paid)) {
+                report.add(part);
+            }
+            ControlFlow::Continue(())
+        });
+        read.await.map_err(no_books)?;
         let mut latest = LatestLines::new(&self.store, &key.account, since_ms, u64::MAX);
         let mut left = LINES_MAX;
         while let Some(lines) = latest.next().await.map_err(no_books)? {
@@ -68,13 +90,35 @@ impl Spending {
                     return Ok(report.cut());
                 }
                 left -= 1;
-                report.counted_since_ms = line.at_ms();
-                if let Some(receipt) = charged(line).filter(|receipt| receipt.key == key.id) {
-                    report.add(receipt);
+                report.sessions_since_ms = line.at_ms();
+                let own = |receipt: &&Receipt| sees(key, of, &receipt.key);
+                if let Some(receipt) = charged(line).filter(own) {
+                    report.add_session(receipt);
                 }
             }
         }
         Ok(report)
+    }
+}
+
+/// Whether a call on the key `paid` is shown to `key`: its own are, and to an owner key those of all keys of its account, or of
+/// the one that it names.
+pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
+    match of {
+        Some(of) => of == paid,
+        None => key.is_owner() || *paid == key.id,
+    }
+}
+
+/// The parameters that a key may send, or an owner key.
+pub(super) fn known<'a>(
+    key: &KeyRecord,
+    of_key: &'a [&'static str],
+    of_owner: &'a [&'static str],
+) -> &'a [&'static str] {
+    match key.is_owner() {
+        true => of_owner,
+        false => of_key,
     }
 }
 
@@ -91,9 +135,10 @@ impl<B: Send + 'static> Service<Request<B>> for Spending {
         let this = self.clone();
         Box::pin(async move {
             let Caller(key) = Caller::of(&req)?;
-            let params = Params::parse(req.uri().query(), &["days"])?;
+            let params = Params::parse(req.uri().query(), known(key, &["days"], &["days", "key"]))?;
+            let of = params.optional("key", "id", |text| text.parse().ok())?;
             let days = params.number("days", DAYS_MAX)?.unwrap_or(DAYS);
-            let report = this.report(key, days).await?;
+            let report = this.report(key, of.as_ref(), days).await?;
             Ok(reply::json(&report.answer()))
         })
     }
@@ -102,12 +147,12 @@ impl<B: Send + 'static> Service<Request<B>> for Spending {
 #[derive(Debug)]
 struct Report {
     since_ms: u64,
-    counted_since_ms: u64,
-    complete: bool,
     total: Sums,
     days: BTreeMap<String, Sums>,
     models: HashMap<String, Sums>,
     sessions: HashMap<Option<SessionId>, Sums>,
+    sessions_since_ms: u64,
+    sessions_complete: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -117,55 +162,66 @@ struct Sums {
     charged_rub: MicroRub,
 }
 
+impl Sums {
+    fn add(&mut self, sums: &rollup::Sums) {
+        self.calls += sums.calls;
+        self.usage = self.usage.plus(&sums.usage);
+        let charged = i64::try_from(sums.charged_micro).unwrap_or(i64::MAX);
+        self.charged_rub = self.charged_rub.plus_or_max(MicroRub::new(charged));
+    }
+}
+
 impl Report {
     fn since(since_ms: u64) -> Self {
         Self {
             since_ms,
-            counted_since_ms: since_ms,
-            complete: true,
             total: Sums::default(),
             days: BTreeMap::new(),
             models: HashMap::new(),
             sessions: HashMap::new(),
+            sessions_since_ms: since_ms,
+            sessions_complete: true,
         }
     }
 
-    fn add(&mut self, receipt: &Receipt) {
-        let item = &receipt.item;
-        let days = self.days.entry(day(receipt.at_ms)).or_default();
-        let sessions = self.sessions.entry(item.session.clone()).or_default();
-        let models = match self.models.get_mut(&item.model) {
+    fn add(&mut self, part: &Part<'_>) {
+        let days = self.days.entry(day(part.at_ms)).or_default();
+        let models = match self.models.get_mut(part.model) {
             Some(sums) => sums,
-            None => self.models.entry(item.model.clone()).or_default(),
+            None => self.models.entry(part.model.to_owned()).or_default(),
         };
-        for sums in [&mut self.total, days, models, sessions] {
-            sums.calls += 1;
-            sums.usage = sums.usage.plus(&item.usage);
-            sums.charged_rub = sums.charged_rub.plus_or_max(receipt.charged_rub);
+        for sums in [&mut self.total, days, models] {
+            sums.add(part.sums);
         }
     }
 
-    /// There are older ones, which are not in the sums.
+    fn add_session(&mut self, receipt: &Receipt) {
+        let session = receipt.item.session.clone();
+        let sums = self.sessions.entry(session).or_default();
+        sums.add(&rollup::Sums::of(receipt));
+    }
+
+    /// There are older ones, which are not in the sums of sessions.
     fn cut(self) -> Self {
         Self {
-            complete: false,
+            sessions_complete: false,
             ..self
         }
     }
 
     fn answer(self) -> Answer {
-        let counted_since_ms = if self.complete {
+        let sessions_since_ms = if self.sessions_complete {
             self.since_ms
         } else {
-            self.counted_since_ms
+            self.sessions_since_ms
         };
         let mut sessions = dearest(self.sessions, |session, sums| BySession { session, sums });
         let sessions_left_out = sessions.len().saturating_sub(SESSIONS_MAX);
         sessions.truncate(SESSIONS_MAX);
         Answer {
             since: rfc3339(self.since_ms),
-            counted_since: rfc3339(counted_since_ms),
-            complete: self.complete,
+            counted_since: rfc3339(self.since_ms),
+            complete: true,
             total: self.total,
             days: (self.days.into_iter())
                 .map(|(day, sums)| ByDay { day, sums })
@@ -173,6 +229,8 @@ impl Report {
             models: dearest(self.models, |model, sums| ByModel { model, sums }),
             sessions,
             sessions_left_out,
+            sessions_since: rfc3339(sessions_since_ms),
+            sessions_complete: self.sessions_complete,
         }
     }
 }
@@ -201,6 +259,10 @@ struct Answer {
     sessions: Vec<BySession>,
     /// How many sessions cost less than those that are named.
     sessions_left_out: usize,
+    /// All that was charged from here on is in the sums of sessions.
+    sessions_since: String,
+    /// Whether that is all of the time that was asked for.
+    sessions_complete: bool,
 }
 
 #[derive(Debug, Serialize)]

@@ -32,6 +32,7 @@ use crate::{
         tls::{Identity, Tls},
     },
     endpoints::RENDERERS,
+    events::{Dispatcher, Tail, Watcher},
     ledger::AnyLedger,
     observe::{
         Scrape, Sources,
@@ -39,6 +40,7 @@ use crate::{
         record::Calls,
         traces,
     },
+    payments::Payments,
     stack::{self, KEYS_MAX, Shared},
 };
 
@@ -90,14 +92,22 @@ impl Gateway {
         };
         let tokens = PostPaid::new(KEYS_MAX);
         let (settled, used) = (Arc::clone(&report), tokens.clone());
+        let health = Health::new();
+        follow(&health, &live);
+        let (watcher, margins) = Watcher::new(store.clone(), Arc::clone(&live), health.clone());
         let ledger = Measured::new(store.clone(), Arc::clone(&metrics));
         let (settler, settler_task) = Settler::new(ledger.clone(), settings, move |event| {
             take_tokens(&used, event);
+            margins.note(event);
             settled(event);
         });
-        let health = Health::new();
-        follow(&health, &live);
         let upstream = Upstream::new(limits.call_time_max.clone());
+        let payments = Payments::counted(
+            store.clone(),
+            config.payments.clone(),
+            config.language,
+            metrics.payments.clone(),
+        );
         let service = stack::callers(Shared {
             config,
             limits: &limits,
@@ -108,6 +118,7 @@ impl Gateway {
             health: &health,
             upstream: &upstream,
             calls: &calls,
+            payments: &payments,
         });
 
         let (draining, drained) = watch::channel(false);
@@ -124,6 +135,12 @@ impl Gateway {
         let readiness = Readiness::default();
         let (mut servers, mut loops, mut settler_run) =
             (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        let tail = Tail::new(store.clone());
+        loops.spawn(tail.clone().run());
+        loops.spawn(watcher.run());
+        let dispatcher = Dispatcher::new(tail, Arc::clone(&metrics));
+        let deliveries = dispatcher.replace(&config.receivers);
+        dispatcher.begin().await;
         let mut admin_address = None;
         let (admin_end, admin_open) = watch::channel(false);
         if let Some(admin) = &config.admin {
@@ -148,6 +165,8 @@ impl Gateway {
                 health.clone(),
                 readiness.clone(),
                 Scrape::new(Arc::clone(&metrics), sources),
+                dispatcher.clone(),
+                payments.clone(),
             );
             let console =
                 ConsoleLayer::new(&admin.key, admin.operators_file.clone(), Arc::clone(&live));
@@ -174,6 +193,16 @@ impl Gateway {
                 tokio::time::sleep(RECOVER_AGAIN).await;
             }
         });
+        let journals = store.clone();
+        loops.spawn(async move {
+            while catch_round("the roll-up", journals.roll_up())
+                .await
+                .is_none()
+            {
+                tokio::time::sleep(RECOVER_AGAIN).await;
+            }
+        });
+        loops.spawn(payments.run(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
             // What it has ended by then is not left any more.
@@ -218,6 +247,9 @@ impl Gateway {
             loops,
             outbox: config.ledger.outbox.path.clone(),
             feed,
+            dispatcher,
+            deliveries,
+            receivers: config.receivers.clone(),
             rate: config.live.rate.clone(),
             exporter,
         })

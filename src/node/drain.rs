@@ -8,6 +8,8 @@ use super::Gateway;
 
 /// How long answers that are cut may take to say so.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long it may take to say that others may send events now.
+const LET_GO: Duration = Duration::from_secs(1);
 /// How often it is looked whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
 /// How long the charges of cut calls may take to be told, beyond the drain's own time.
@@ -51,6 +53,9 @@ impl Gateway {
             self.settler.shutdown().await;
         }
         self.feed.shutdown().await;
+        self.deliveries.shutdown().await;
+        // Where the ledger is away, their leases end by themselves.
+        let _ = tokio::time::timeout(LET_GO, self.dispatcher.let_go()).await;
         self.store.give_back().await;
         self.loops.shutdown().await;
         let kept = self.store.close().await;

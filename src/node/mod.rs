@@ -26,8 +26,9 @@ pub use self::{
 use self::{limits::LiveLimits, readiness::Readiness};
 use crate::{
     catalog::snapshot::Live,
-    config::RateConfig,
+    config::{RateConfig, ReceiverConfig},
     edge::tls::Tls,
+    events::Dispatcher,
     ledger::AnyLedger,
     observe::{metrics::Metrics, traces::Exporter},
 };
@@ -60,6 +61,11 @@ pub struct Gateway {
     loops: JoinSet<()>,
     /// Keeps what the ledger could not be told.
     outbox: PathBuf,
+    /// Who is sent events.
+    dispatcher: Dispatcher,
+    /// Sends them.
+    deliveries: JoinSet<()>,
+    receivers: Vec<ReceiverConfig>,
     /// Asks for the exchange rate.
     feed: JoinSet<()>,
     /// Where it asks.

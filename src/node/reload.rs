@@ -189,6 +189,11 @@ impl Gateway {
             tls.renew(identity);
             tell_expiry(&self.metrics, identity);
         }
+        if config.receivers != self.receivers {
+            self.receivers.clone_from(&config.receivers);
+            // What is on its way to the old ones ends here, and is sent again.
+            self.deliveries = self.dispatcher.replace(&self.receivers);
+        }
         if config.live.rate != self.rate {
             self.rate.clone_from(&config.live.rate);
             self.live.unfix_rate();

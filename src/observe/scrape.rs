@@ -36,6 +36,7 @@ impl Sources {
             vendors: self.health.snapshot(),
             outbox_rows,
             outbox_oldest: waited.unwrap_or_default(),
+            leases: self.store.lease_counts(),
             connections: self.connections.count(),
             rate: self.live.snapshot().rate(),
             is_ready: self.readiness.check().is_ok(),

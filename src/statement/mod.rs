@@ -1,4 +1,4 @@
-//! Statements for accountants: what an account had, paid, spent and was left with in a month, as JSON, CSV and HTML.
+//! Statements for accountants: what an account had, paid, spent and was left with in a month, as JSON, CSV, HTML and PDF.
 //!
 //! The sums are the ledger's (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT, and a hash.
 //! Nothing is kept: the same books, the same names and the same version give the same bytes.
@@ -6,6 +6,7 @@
 mod csv;
 mod html;
 mod money;
+mod pdf;
 mod sheet;
 #[cfg(test)]
 mod tests;
@@ -258,6 +259,12 @@ impl Document {
     /// For people.
     pub(crate) fn html(&self, language: Language) -> String {
         html::written(&sheet::Sheet::new(self, language))
+    }
+
+    /// For people who file papers.
+    pub(crate) fn pdf(&self, language: Language) -> Vec<u8> {
+        let sheet = sheet::Sheet::new(self, language);
+        pdf::written(&sheet, &self.number, &self.sha256())
     }
 
     /// Of all that it says, in whatever form.

@@ -67,7 +67,7 @@ fn document(statement: Statement, seller: Option<&SellerConfig>, now_ms: u64) ->
     Document::new(&about, statement)
 }
 
-fn closed() -> Document {
+pub(super) fn closed() -> Document {
     document(november(), Some(&seller()), u64::MAX)
 }
 

@@ -143,7 +143,7 @@ describe('a caller visits the page of the key', () => {
 
   it('is told in words when the key is none', async () => {
     const visit = await opened(browser, { locale: 'en-GB' });
-    await visit.page.getByLabel('Key').fill('tg-wrong');
+    await visit.page.getByLabel('Key', { exact: true }).fill('tg-wrong');
     await visit.page.getByRole('button', { name: 'Show' }).click();
     await visit.page.getByRole('alert').waitFor();
     assert.ok(await visit.page.locator('#report').isHidden());
@@ -201,4 +201,38 @@ describe('a caller visits the page of the key', () => {
     await sound(visit, 'usage-ceilings');
     await visit.context.close();
   });
+
+  for (const screen of Object.keys(SCREENS)) {
+    for (const scheme of SCHEMES) {
+      it(`an owner looks after the keys: ${screen}, ${scheme}`, async () => {
+        const admin = { authorization: `Bearer ${adminKey}`, 'content-type': 'application/json' };
+        const made = await fetch(`${adminUrl}/admin/v1/accounts/demo/keys`, {
+          method: 'POST', headers: admin, body: JSON.stringify({ name: 'owner', kind: 'owner' }),
+        });
+        const { key: owner } = await made.json();
+        const name = `ci-${screen}-${scheme}`;
+        const visit = await opened(browser, { screen, scheme, locale: 'en-GB' });
+        const { page } = visit;
+        await page.locator('#key').fill(owner);
+        await page.getByRole('button', { name: 'Show' }).click();
+        await page.getByRole('heading', { name: 'Keys of the account' }).waitFor();
+        await page.getByLabel('Name').fill(name);
+        await page.getByLabel('Ceiling of a day, ₽').fill('12,50');
+        await page.getByRole('button', { name: 'Save' }).click();
+        const secret = await page.locator('#made code').innerText();
+        assert.match(secret, /^tg-/);
+        await sound(visit, 'usage-owner');
+        const ask = () => fetch(`${url}/v1/tollgate/key`, { headers: { authorization: `Bearer ${secret}` } });
+        const shown = await (await ask()).json();
+        assert.deepEqual([shown.name, shown.day.ceiling_rub], [name, '12.50']);
+        await page.getByRole('button', { name: 'Disable' }).click();
+        await page.getByRole('button', { name: 'Enable' }).waitFor();
+        assert.equal((await ask()).status, 401);
+        await page.getByRole('button', { name: 'Delete for ever' }).click();
+        await page.getByRole('button', { name: 'Delete for ever' }).waitFor({ state: 'hidden' });
+        assert.equal((await ask()).status, 401);
+        await visit.context.close();
+      });
+    }
+  }
 });

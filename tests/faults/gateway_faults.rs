@@ -59,10 +59,10 @@ pub fn cases() -> Vec<Case> {
             })
             .alone(),
             Case::new("1", named("kill -9 under load"), move || {
-                under_load(ledger, 3, 400)
+                under_load(Plan::over(ledger), 3, 400)
             }),
             Case::new("1", named("kill -9 under load, 20 times"), move || {
-                under_load(ledger, 20, 4000)
+                under_load(Plan::over(ledger), 20, 4000)
             })
             .long(),
             Case::new("1", named("SIGSTOP past the TTL"), move || stopped(ledger)),
@@ -82,7 +82,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The gateway dies: whatever lay on its wires is gone with it, and another one starts.
-async fn dies_and_comes_back(world: &World) {
+pub(crate) async fn dies_and_comes_back(world: &World) {
     world.gateway(0).kill9();
     world.vendor_proxy(0).reset();
     if world.has_redis_proxies() {
@@ -233,14 +233,14 @@ async fn as_calls_end(ledger: LedgerKind) -> Verdict {
 }
 
 /// Calls of all kinds go on while gateways die in turn, at no moment in particular.
-async fn under_load(ledger: LedgerKind, kills: usize, calls: usize) -> Verdict {
-    let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 3 };
+pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdict {
+    let gateways = if plan.ledger == LedgerKind::Sqlite {
+        1
+    } else {
+        3
+    };
     // A hold whose making was not even noted before its gateway died lives for its whole time.
-    let world = Plan::over(ledger)
-        .gateways(gateways)
-        .call_seconds(4)
-        .start()
-        .await;
+    let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);

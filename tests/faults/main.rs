@@ -35,7 +35,7 @@
 //!
 //! - **[`Plan`]**: `over(LedgerKind::{Sqlite, Redis, RedisReplica, Sentinel, Cluster { primaries,
 //!   replicas }})`, `.gateways(n)`, `.edit(from, to)`, `.rubles(n)` (the account's first payment),
-//!   `.nofile(n)`, `.shells(&[…])` (how gateways are started), `.redis_args(&[…])`, `.patience(d)` (of
+//!   `.nofile(n)`, `.leases()`, `.shells(&[…])` (how gateways are started), `.redis_args(&[…])`, `.patience(d)` (of
 //!   the drain), `.start()`.
 //! - **[`World`]**: `gateway(i)`, `client_proxy(i)`, `redis_proxy(i)` (servers on one address only),
 //!   `vendor_proxy(i)`, `redis()`, `replica()`, `sentinels()`, `cluster()`, `vendor()`, `client(i)`,
@@ -96,6 +96,7 @@ mod world; // gateways, vendor, ledger and the wires between them
 mod support; // shared: the config's text, the binary as a process, Redis
 
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
+mod lease_faults; // group 6: gateways that hold money by themselves
 mod leaving_clients; // group 2: the client leaves
 mod ledger_faults; // group 5: storms, caps, broken files
 mod redis_faults; // group 4: Redis down, slow, emptied, promoted
@@ -107,5 +108,6 @@ fn main() -> ExitCode {
     cases.extend(leaving_clients::cases());
     cases.extend(redis_faults::cases());
     cases.extend(ledger_faults::cases());
+    cases.extend(lease_faults::cases());
     table::run(cases)
 }

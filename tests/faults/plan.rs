@@ -78,6 +78,11 @@ impl Plan {
             .edit("hold_grace_seconds = 60", "hold_grace_seconds = 1")
     }
 
+    /// Gateways hold money of busy keys by themselves.
+    pub fn leases(self) -> Self {
+        self.edit("[ledger]\n", "[ledger]\nlease_ms_max = 1000\n")
+    }
+
     pub fn drain_seconds(self, seconds: u64) -> Self {
         self.edit("drain_seconds = 30", &format!("drain_seconds = {seconds}"))
     }

@@ -57,17 +57,15 @@ pub fn cases() -> Vec<Case> {
         Case::new("4", "redis AOF truncated", aof_truncated),
         Case::new("4", "redis SCRIPT FLUSH in traffic", scripts_flushed),
         Case::new("4", "redis replica promoted behind", promoted_behind),
-        Case::new(
-            "4",
-            "redis failover in the middle of load",
-            promoted_under_load,
-        ),
+        Case::new("4", "redis failover in the middle of load", || {
+            promoted_under_load(Plan::over(LedgerKind::RedisReplica))
+        }),
         Case::new("4", "redis sentinel failover in the middle of load", || {
-            fails_over(LedgerKind::Sentinel)
+            fails_over(Plan::over(LedgerKind::Sentinel))
         })
         .long(),
         Case::new("4", "redis cluster failover in the middle of load", || {
-            fails_over(CLUSTER_WITH_REPLICAS)
+            fails_over(Plan::over(CLUSTER_WITH_REPLICAS))
         })
         .long(),
         Case::new("4", "redis minority partition", minority),
@@ -569,11 +567,8 @@ async fn promoted_behind() -> Verdict {
 }
 
 /// The primary dies while calls of all kinds go on; its replica takes over as it is.
-async fn promoted_under_load() -> Verdict {
-    let world = Plan::over(LedgerKind::RedisReplica)
-        .gateways(3)
-        .start()
-        .await;
+pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
+    let world = plan.gateways(3).start().await;
     warm_up(&world).await;
     let load = world.load_until_told(8);
     sleep(Duration::from_secs(1)).await;
@@ -591,8 +586,9 @@ async fn promoted_under_load() -> Verdict {
 }
 
 /// The same, by those whose work it is.
-async fn fails_over(ledger: LedgerKind) -> Verdict {
-    let world = Plan::over(ledger)
+pub(crate) async fn fails_over(plan: Plan) -> Verdict {
+    let ledger = plan.ledger;
+    let world = plan
         .gateways(3)
         .patience(Duration::from_secs(60))
         .start()

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub use crate::{
-    secrets::{ADMIN_KEY, VENDOR_KEY},
+    secrets::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECRET},
     support::redis::RedisServer,
 };
 
@@ -86,6 +86,8 @@ pub fn secret(name: &str) -> Option<String> {
     match name {
         "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
         "VENDOR_KEY" => Some(VENDOR_KEY.to_owned()),
+        "BOT_TOKEN" => Some(BOT_TOKEN.to_owned()),
+        "WEBHOOK_SECRET" => Some(WEBHOOK_SECRET.to_owned()),
         _ => None,
     }
 }

@@ -46,6 +46,7 @@ mod egress; // how vendors are reached: proxies, TLS, HTTP/2, closed connections
 mod embeddings; // vectors of texts: what they cost, byte for byte
 mod estimate; // what a call would hold
 mod evasion; // ways to get more than is paid for
+mod events; // what is told of money, and how it is read
 mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
@@ -53,20 +54,26 @@ mod fragments; // streams in whatever pieces a vendor cuts them
 mod half_closed; // clients that send no more, and read on
 mod holds; // what a call holds while it runs
 mod import; // accounts and keys from a CSV file
+mod leases; // what operators see of money that gateways hold by themselves
 mod leaving; // when the client leaves, and how the call ends then
 mod ledger; // what every store of money promises
 mod ledger_copy; // all books from one store into another
+mod ledger_leases; // gateways that hold money by themselves, over one server, Sentinels, a Cluster
 mod ledger_properties; // random commands: stores against the book
 mod limits; // requests a second, sizes of requests
+mod messages_out; // events as mails and in chats
 mod metrics; // what a scrape shows
 mod money; // what a call costs
+mod odd_usage; // whatever vendors say of the usage of any class
 mod openapi; // the documents of both listeners
 mod operators; // accounts, payments, receipts
 mod operators_keys; // keys, from their secret to their end
 mod order_of_checks; // which of two mistakes answers
+mod owner_keys; // keys that look after their account's keys, and call nothing
 mod page; // the price list for people
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // what crosses between caller and vendor
+mod payments; // money that customers bring by themselves: providers faked on real sockets
 mod price_lists;
 mod price_rules;
 mod process; // signals and files of the binary
@@ -101,3 +108,4 @@ mod usage_report; // usage, exports, audits: by the API and by the commands
 mod vendors_choice; // which vendor a call goes to
 mod vendors_failover; // the next vendor, before the first byte
 mod vendors_load; // a vendor killed under load, and one that stalls with a thousand streams
+mod webhooks; // events, sent to whoever wants them

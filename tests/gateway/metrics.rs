@@ -166,7 +166,9 @@ async fn the_documented_metrics_are_those_of_a_scrape() {
     let route = "model = \"vendor-chat-1\" }";
     let cost = "{ input = \"1\", cached_input = \"1\", output = \"1\", cache_write = \"1\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
-    let world = Setup::default().edit(route, &with_cost).start().await;
+    let hook = "[[webhook]]\nname = \"w\"\nurl = \"https://hooks.example/\"\nsecrets = [\"${WEBHOOK_SECRET}\"]\n[ledger]";
+    let setup = Setup::default().edit(route, &with_cost);
+    let world = setup.edit("[ledger]", hook).start().await;
     // A code is a series once something was refused with it.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);

@@ -45,6 +45,7 @@ async fn a_key_reads_what_its_call_cost_in_the_operators_words() {
                 "endpoint",
                 "estimated",
                 "held_rub",
+                "key",
                 "loss_rub",
                 "model",
                 "number",

@@ -10,7 +10,8 @@ use tollgate_layers::{
     key::{AccountId, KeyDigest, KeyStore},
     reserve::{
         ledger::{
-            BookError, Booked, Hold, KeyChange, Ledger, LedgerAdmin, LedgerError, Settlement,
+            BookError, Booked, Hold, JournalPart, KeyChange, Ledger, LedgerAdmin, LedgerError,
+            Settlement,
         },
         redis::{RedisLedger, RedisSettings, Watch},
     },
@@ -20,6 +21,7 @@ use crate::{
     ledger::{
         HOUR, acme, hold, is_sound, micro, number, open, over, over_url, record, settlement, topup,
     },
+    ledger_leases,
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
@@ -492,10 +494,10 @@ async fn an_address_of_the_wrong_kind_is_refused_with_the_right_one() {
 /// What `deploy/README.md` lets the gateway's user do; all of it, and nothing else.
 const RIGHTS: &str = "~tg:* +eval +evalsha +wait +info +config|get +cluster|slots +asking +select +time \
     +get +set +setnx +mget +exists +pexpire \
-    +hget +hset +hsetnx +hmget +hdel +hexists +hgetall +hkeys +hvals +hincrby \
+    +hget +hset +hsetnx +hmget +hdel +hexists +hgetall +hkeys +hvals +hlen +hincrby \
     +sadd +smembers +sscan \
-    +zadd +zrem +zrange +zrangebyscore \
-    +xadd +xrange +xinfo|stream";
+    +zadd +zrem +zrange +zrangebyscore +zscore \
+    +xadd +xrange +xrevrange +xinfo|stream";
 
 #[tokio::test]
 async fn a_user_with_the_documented_rights_can_do_all() {
@@ -514,6 +516,7 @@ async fn a_user_with_the_documented_rights_can_do_all() {
     ] {
         let ledger = over_url(&url).await;
         does_everything(&ledger).await;
+        ledger_leases::lease_everything(&url).await;
         let warnings = ledger.check_server().await.unwrap();
         assert!(
             !warnings
@@ -551,6 +554,12 @@ async fn does_everything(ledger: &RedisLedger) {
     };
     ledger.change_key(&key, &change).await.unwrap();
     ledger.reserve(&hold(3, "k1", 10)).await.unwrap();
+    let latest = JournalPart {
+        newest_first: true,
+        ..JournalPart::whole()
+    };
+    let page = ledger.journal(&acme(), &latest).await.unwrap();
+    assert_eq!(page.lines.len(), 2);
     ledger
         .change_account(&acme(), None, Some(true))
         .await

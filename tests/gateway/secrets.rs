@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_layers::auth::SecretKey;
 
-pub use crate::support::process::{ADMIN_KEY, VENDOR_KEY};
+pub use crate::support::process::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECRET};
 
 /// A caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;
@@ -50,7 +50,7 @@ pub fn has_secret(text: &str) -> bool {
 }
 
 fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
-    let known = [ADMIN_KEY, VENDOR_KEY]
+    let known = [ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECRET]
         .into_iter()
         .filter(move |secret| text.contains(secret));
     let keys = text.match_indices("tg-").filter_map(move |(at, _)| {

@@ -326,7 +326,7 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     assert_eq!(told["closed"], true, "{told}");
     assert_eq!(told["payments"]["rub"], "1000.00");
     let mut kept = Vec::new();
-    for format in ["json", "csv", "html"] {
+    for format in ["json", "csv", "html", "pdf"] {
         let file = world.dir.path().join(format!("kept.{format}"));
         let made = ask(&world, month, format).await.body;
         std::fs::write(&file, &made).unwrap();

@@ -9,6 +9,10 @@ use std::{
 
 use http::Method;
 use serde_json::{Value, json};
+use tollgate_ledger::{
+    redis::{RedisLedger, RedisSettings},
+    rollup::{self, Change, Rollup, RowId, Scope},
+};
 
 use crate::{
     checks::micro,
@@ -691,4 +695,136 @@ async fn an_export_goes_to_a_file_that_is_its_owners_alone() {
     );
     assert_eq!(std::fs::read(&file).unwrap(), text, "the earlier one stays");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// The reports of every group, as they are asked for.
+async fn reports(world: &World) -> Vec<Value> {
+    let mut reports = Vec::new();
+    for query in [
+        "",
+        "?group=day",
+        "?group=hour",
+        "?group=vendor,model",
+        "?group=endpoint&account=acme",
+        "?group=key,day",
+        "?group=session",
+        "?group=day&model=chat",
+        "?group=hour&account=beta",
+    ] {
+        reports.push(usage(world, query).await);
+    }
+    reports
+}
+
+#[tokio::test]
+async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
+    let server = RedisServer::start().await;
+    let world = Setup::default().ledger(&server.url()).start().await;
+    let (keys, _) = busy(&world).await;
+    let before = reports(&world).await;
+    assert!(before[0]["total"]["calls"] == 12, "{before:?}");
+
+    let url = server.url();
+    let ledger = RedisLedger::connect(&url, RedisSettings::default());
+    let ledger = ledger.await.unwrap();
+    rollup::roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(reports(&world).await, before);
+    // What comes behind it counts at once.
+    let answer = Op::Chat
+        .call(&world, &keys[0], &Op::Chat.body("Привет"))
+        .await;
+    world.receipt(&answer.number()).await;
+    let later = reports(&world).await;
+    assert!(later[0]["total"]["calls"] == 13, "{later:?}");
+
+    // A sum that is wrong is a breach, and is made anew.
+    let clean = tollgate(&world, &["audit"], "").await;
+    said(&clean, 0);
+    let rolled = ledger.rolled(&Scope::Days, 0..u64::MAX).await.unwrap();
+    let (at_ms, words, mut sums) = rolled.rows[0].clone();
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope: Scope::Days,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        places: Vec::new(),
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+    let breach = said(&tollgate(&world, &["audit"], "").await, 1);
+    assert!(
+        breach.contains("U1 sums of all accounts by day on "),
+        "{breach}"
+    );
+    assert_ne!(reports(&world).await, later);
+    let rebuilt = said(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
+    assert!(rebuilt.contains("made anew"), "{rebuilt}");
+    said(&tollgate(&world, &["audit"], "").await, 0);
+    assert_eq!(reports(&world).await, later);
+}
+
+/// Pages of receipts of all accounts, one behind the other.
+async fn all_receipts(world: &World, query: &str) -> Vec<String> {
+    let (mut numbers, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/admin/v1/receipts?{query}{after}");
+        let answer = world.admin(Method::GET, &path, None).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        let page = answer.json();
+        let rows = page["receipts"].as_array().unwrap().iter();
+        numbers.extend(rows.map(|row| row["number"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else {
+            return numbers;
+        };
+        after = format!("&after={next}");
+    }
+}
+
+/// Calls of two accounts by turns, in the order in which they were booked; of one millisecond by account.
+async fn receipts_of_all(world: &World) {
+    let (_, mut receipts) = busy(world).await;
+    let key = world.another_key("acme", json!({})).await;
+    for _ in 0..2 {
+        let answer = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
+        receipts.push(world.receipt(&answer.number()).await);
+    }
+    receipts.reverse();
+    receipts.sort_by_key(|receipt| std::cmp::Reverse(receipt["at_ms"].as_u64()));
+    let numbers = |of: &dyn Fn(&Value) -> bool| -> Vec<String> {
+        let found = receipts.iter().filter(|receipt| of(receipt));
+        found
+            .map(|receipt| receipt["number"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    for limit in [1, 3, 500] {
+        let found = all_receipts(world, &format!("limit={limit}")).await;
+        assert_eq!(found, numbers(&|_| true), "{limit}");
+    }
+    let of_chat = all_receipts(world, "model=chat&limit=2").await;
+    assert_eq!(of_chat, numbers(&|receipt| receipt["model"] == "chat"));
+    let of_beta = all_receipts(world, "account=beta&limit=2").await;
+    assert_eq!(of_beta, numbers(&|receipt| receipt["account"] == "beta"));
+    let none = all_receipts(world, "until=2000-01-01").await;
+    assert_eq!(none, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn in_memory_the_latest_receipts_are_those_of_all_accounts() {
+    receipts_of_all(&World::start().await).await;
+}
+
+#[tokio::test]
+async fn in_sqlite_the_latest_receipts_are_those_of_all_accounts() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    receipts_of_all(&Setup::default().ledger(&url).start().await).await;
+}
+
+#[tokio::test]
+async fn in_redis_the_latest_receipts_are_those_of_all_accounts() {
+    let server = RedisServer::start().await;
+    receipts_of_all(&Setup::default().ledger(&server.url()).start().await).await;
 }

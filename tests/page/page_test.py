@@ -172,7 +172,7 @@ class Browser:
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         addresses = [event["request"]["url"] for event in sent]
         # What the page carries within itself is not asked for; the browser's own pages are not the page.
-        return [address for address in addresses if not address.startswith(("data:", "chrome:"))]
+        return [address for address in addresses if not address.startswith(("data:", "chrome:", "chrome-untrusted:"))]
 
     def shoot(self, name):
         """The whole page, as long as it is."""

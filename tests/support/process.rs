@@ -15,6 +15,10 @@ use tokio::time::{Instant, sleep};
 
 pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
 pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
+/// What a bot of Telegram shows.
+pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
+/// What webhooks are signed with.
+pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
 /// How long a start, with its check of the books, or an end may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// For [`Start::shell`]: as many open files as there may be at all.
@@ -29,6 +33,7 @@ pub fn with_secrets(command: &mut Command) -> &mut Command {
     command
         .env("ADMIN_KEY", ADMIN_KEY)
         .env("VENDOR_KEY", VENDOR_KEY)
+        .env("WEBHOOK_SECRET", WEBHOOK_SECRET)
         .env("RUST_LOG", "info")
 }
 

@@ -327,15 +327,7 @@ impl Books {
             cost: COST,
             fresh: true,
             lease: None,
-            item: Item {
-                usage: Usage {
-                    input: 31,
-                    output: 40,
-                    ..Usage::default()
-                },
-                price: Some(Arc::clone(&self.price)),
-                ..Item::new("plain", "plain-vendor", End::Finished)
-            },
+            item: item(&self.price),
         };
         Call { hold, settlement }
     }
@@ -378,7 +370,20 @@ fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
     (account.parse().expect(why), key.parse().expect(why))
 }
 
-fn price() -> Arc<Price> {
+/// What a call has bought.
+pub(crate) fn item(price: &Arc<Price>) -> Item {
+    Item {
+        usage: Usage {
+            input: 31,
+            output: 40,
+            ..Usage::default()
+        },
+        price: Some(Arc::clone(price)),
+        ..Item::new("plain", "plain-vendor", End::Finished)
+    }
+}
+
+pub(crate) fn price() -> Arc<Price> {
     let rate = Rate::new(100_000_000);
     Arc::new(Price {
         input: rate,

@@ -6,6 +6,7 @@
 //! cargo bench --bench ledger -- growth                  10 to 100 000 keys; 0 to 10 000 open holds
 //! cargo bench --bench ledger -- growth --max 1000000    to 1 000 000 keys
 //! cargo bench --bench ledger -- growth --stores redis   these ledgers; what the others came to is kept
+//! cargo bench --bench ledger -- leases                  one busy account: 1, 2 and 8 gateways, with leases and without
 //! ```
 //!
 //! Each of criterion's lines is one RESERVE and its SETTLE, both waited for, over all keys in turn. One
@@ -17,6 +18,7 @@ mod fixtures;
 
 mod books;
 mod growth;
+mod leases;
 mod report;
 
 use std::{
@@ -41,6 +43,9 @@ fn main() -> anyhow::Result<()> {
     // A word that criterion would take for the name of a line.
     if std::env::args().any(|word| word == "growth") {
         return growth::run(&runtime, &growth::Options::parse());
+    }
+    if std::env::args().any(|word| word == "leases") {
+        return leases::run(&runtime, &leases::Options::parse());
     }
     each_ledger(&runtime);
     Ok(())

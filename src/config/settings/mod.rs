@@ -64,6 +64,13 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ("admin.connections_max", Taken),
     ("traces", Restart(|one, other| one.traces != other.traces)),
     ("seller", Taken),
+    ("webhook", Taken),
+    ("mail", Taken),
+    ("telegram", Taken),
+    (
+        "payments",
+        Restart(|one, other| one.payments != other.payments),
+    ),
     (
         "ledger.url",
         Restart(|one, other| one.ledger.url != other.ledger.url),

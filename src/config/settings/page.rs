@@ -124,6 +124,22 @@ pub(super) fn base() -> Value {
         "admin": { "key": "${ADMIN_KEY}" },
         "traces": { "url": "http://127.0.0.1:4318/v1/traces" },
         "seller": { "name": "Acme" },
+        "webhook": [{ "name": "w", "url": "https://hooks.example/", "secrets": ["${WEBHOOK_SECRET}"] }],
+        "payments": {
+            "yookassa": {
+                "shop_id": "1", "secret_key": "${VENDOR_KEY}", "return_url": "https://pay.example/usage",
+                "receipt_vat_code": 12, "receipt_email": "buh@example.com",
+            },
+            "cloudpayments": {
+                "public_id": "1", "api_secret": "${VENDOR_KEY}", "return_url": "https://pay.example/usage",
+            },
+            "stripe": {
+                "secret_key": "${VENDOR_KEY}", "webhook_secret": "${VENDOR_KEY}",
+                "return_url": "https://pay.example/usage",
+            },
+        },
+        "mail": [{ "name": "m", "server": "smtp://127.0.0.1:25", "from": "a@example.com", "to": ["b@example.com"] }],
+        "telegram": [{ "name": "t", "token": "${BOT_TOKEN}", "chat": "@c" }],
         "rate": { "source": [{ "url": "https://rates.example/now", "select": "/rate" }] },
         "vendor": [{
             "name": "v", "format": "chat", "url": "http://127.0.0.1:9/v1", "key": "${VENDOR_KEY}",

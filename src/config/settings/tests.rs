@@ -38,6 +38,38 @@ const OTHERS: &str = r#"{
     "seller.vat_percent": "20",
     "seller.vat_note": "Other",
     "seller.utc_offset": "+03:00",
+    "webhook.name": "other",
+    "webhook.url": "https://other.example/",
+    "webhook.secrets": ["${WEBHOOK_SECRET_2}"],
+    "webhook.kinds": ["top_up"],
+    "webhook.accounts": ["a-3"],
+    "payments.min_rub": "1",
+    "payments.max_rub": "1000000",
+    "payments.yookassa.shop_id": "2",
+    "payments.yookassa.secret_key": "${ADMIN_KEY}",
+    "payments.yookassa.url": "https://other.example/v3",
+    "payments.yookassa.return_url": "https://other.example/usage",
+    "payments.yookassa.receipt_email": "other@example.com",
+    "mail.name": "other",
+    "mail.server": "smtp://127.0.0.1:26",
+    "mail.from": "other@example.com",
+    "mail.to": ["other@example.com"],
+    "mail.kinds": ["top_up"],
+    "mail.accounts": ["a-3"],
+    "telegram.name": "other",
+    "telegram.token": "${BOT_TOKEN_2}",
+    "telegram.chat": "@other",
+    "telegram.url": "https://telegram.example",
+    "telegram.kinds": ["top_up"],
+    "telegram.accounts": ["a-3"],
+    "payments.cloudpayments.public_id": "2",
+    "payments.cloudpayments.api_secret": "${ADMIN_KEY}",
+    "payments.cloudpayments.url": "https://other.example",
+    "payments.cloudpayments.return_url": "https://other.example/usage",
+    "payments.stripe.secret_key": "${ADMIN_KEY}",
+    "payments.stripe.webhook_secret": "${ADMIN_KEY}",
+    "payments.stripe.url": "https://other.example",
+    "payments.stripe.return_url": "https://other.example/usage",
     "ledger.url": "memory:",
     "ledger.hold": "strict",
     "ledger.outbox": "other.db",
@@ -134,7 +166,10 @@ fn is_taken(one: &Config, other: &Config) -> bool {
             .map(|route| route.vendor.credentials.clone())
             .collect()
     };
-    shown(one) != shown(other) || keys(one) != keys(other) || one.live.rate != other.live.rate
+    shown(one) != shown(other)
+        || keys(one) != keys(other)
+        || one.live.rate != other.live.rate
+        || one.receivers != other.receivers
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
             language,
             service: &urls.service,
             own_url: format!("{}/{}", urls.base_url, urls.service),
+            pays: urls.pays,
         };
         Document::new(page.render().expect("text is all that is written").into())
     };
@@ -104,6 +105,8 @@ struct UsageHtml<'a> {
     service: &'a str,
     /// Where a key's own endpoints are.
     own_url: String,
+    /// Whether it has a button for a payment.
+    pays: bool,
 }
 
 impl UsageHtml<'_> {

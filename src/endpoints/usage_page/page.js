@@ -23,9 +23,18 @@
     // URLSearchParams writes a space as a plus, which is a plus here.
     const text = query.toString().replaceAll('+', '%20');
     const headers = withKey ? { authorization: `Bearer ${key}`, accept: 'application/json' } : { accept: 'application/json' };
+    return answered(text ? `${path}?${text}` : path, { headers, cache: withKey ? 'no-store' : 'default' });
+  }
+
+  function send(path, method, change) {
+    const headers = { authorization: `Bearer ${key}`, accept: 'application/json', 'content-type': 'application/json' };
+    return answered(path, { method, headers, body: change ? JSON.stringify(change) : undefined });
+  }
+
+  async function answered(address, how) {
     let answer;
     try {
-      answer = await fetch(text ? `${path}?${text}` : path, { headers, credentials: 'omit', cache: withKey ? 'no-store' : 'default' });
+      answer = await fetch(address, { credentials: 'omit', ...how });
     } catch {
       throw new Refused(say('Сервер не отвечает. Проверьте сеть и попробуйте ещё раз.', 'The server does not answer. Check the network and try again.'));
     }
@@ -120,6 +129,91 @@
       ], ceilings));
   }
 
+  // --- payments ---
+
+  function showPayments(waiting) {
+    at('payments').replaceChildren(...(waiting.length === 0 ? [] : [table(say('Ждут оплаты', 'Waiting for their money'), [
+      [say('Когда', 'When'), (row) => moment(row.created_at)],
+      [say('Сумма', 'Amount'), (row) => rubles(row.amount_rub)],
+      [say('Оплатить', 'Pay'), (row) => (/^https:/.test(row.url ?? '')
+        ? element('a', { href: row.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к оплате', 'To the payment'))
+        : '—'), 'text'],
+    ], waiting)]));
+  }
+
+  async function payments() {
+    if (!at('pay')) return;
+    const mine = asked;
+    const offer = await getJson(`${own}/payments`);
+    if (mine !== asked) return;
+    at('amount').placeholder = say(`от ${rubles(offer.min_rub)} до ${rubles(offer.max_rub)}`, `${rubles(offer.min_rub)} to ${rubles(offer.max_rub)}`);
+    showPayments(offer.payments);
+  }
+
+  async function pay() {
+    const email = at('email').value.trim();
+    const wish = { amount_rub: at('amount').value.trim().replace(',', '.'), ...(email ? { email } : {}) };
+    at('failed').hidden = true;
+    await send(`${own}/payments`, 'POST', wish);
+    at('amount').value = '';
+    await payments();
+    at('said').textContent = say('Ссылка на оплату готова.', 'The link to pay by is there.');
+  }
+
+  // --- an owner's keys ---
+
+  const LIMITS = ['ceiling_day_rub', 'ceiling_month_rub', 'ceiling_rub'];
+  let owned = [];
+  const chosenKey = () => owned.find(({ id }) => id === at('key-chosen').value);
+
+  function fillKey() {
+    const found = chosenKey();
+    at('key-name').value = found?.name ?? '';
+    for (const limit of LIMITS) at(limit).value = found?.[limit] ?? '';
+    at('key-switch').hidden = !found;
+    at('key-delete').hidden = !found;
+    at('key-switch').textContent = found?.status === 'disabled' ? say('Включить', 'Enable') : say('Отключить', 'Disable');
+  }
+
+  async function showKeys(chosen = '') {
+    const mine = asked;
+    const { keys } = await getJson(`${own}/keys`);
+    if (mine !== asked) return;
+    const words = { active: ['работает', 'active'], disabled: ['отключён', 'disabled'], deleted: ['удалён', 'deleted'] };
+    at('keys').replaceChildren(table(say('Ключи и их лимиты', 'Keys and their ceilings'), [
+      [say('Имя', 'Name'), (row) => row.name || '—', 'text'],
+      [say('Начинается с', 'Begins with'), (row) => element('code', {}, row.prefix), 'text'],
+      [say('Состояние', 'Status'), (row) => (row.kind === 'owner' ? say('ключ владельца', 'owner key') : say(...words[row.status])), 'text'],
+      [say('Сегодня', 'Today'), (row) => rubles(row.spent_day_rub)],
+      [say('За всё время', 'In all'), (row) => rubles(row.spent_rub)],
+      [say('Лимит дня', 'Ceiling of a day'), (row) => (row.ceiling_day_rub === null ? '—' : rubles(row.ceiling_day_rub))],
+    ], keys));
+    owned = keys.filter(({ kind, status }) => kind === 'caller' && status !== 'deleted');
+    at('key-chosen').replaceChildren(at('key-chosen').options[0], ...owned.map((row) => element('option', { value: row.id }, `${row.name || row.id} (${row.prefix})`)));
+    at('key-chosen').value = chosen;
+    fillKey();
+    at('keys-part').hidden = false;
+  }
+
+  async function changeKey(method, change) {
+    const mine = asked;
+    const found = chosenKey();
+    at('failed').hidden = true;
+    const path = found ? `${own}/keys/${encodeURIComponent(found.id)}` : `${own}/keys`;
+    const answer = await send(path, method, change);
+    const made = await answer.json();
+    if (mine !== asked) return;
+    at('made').hidden = !made.key;
+    at('made').replaceChildren(...(made.key ? [say('Новый ключ показан один раз, сохраните его: ', 'The new key is shown this once, store it: '), element('code', {}, made.key)] : []));
+    await showKeys(method === 'DELETE' ? '' : made.id);
+  }
+
+  function keyWish() {
+    const wish = { name: at('key-name').value.trim() };
+    for (const limit of LIMITS) wish[limit] = at(limit).value.trim().replace(',', '.') || null;
+    return wish;
+  }
+
   // --- spending ---
 
   function daysOf(report, days) {
@@ -168,10 +262,10 @@
     const rows = daysOf(report, days);
     const total = rubles(report.total.charged_rub);
     at('spent').textContent = `${total} · ${grouped(report.total.calls)} ${say('вызовов', 'calls')}`;
-    at('cut').hidden = report.complete;
-    at('cut').textContent = report.complete ? '' : say(
-      `Вызовов у счёта столько, что суммы посчитаны только с ${moment(report.counted_since)}.`,
-      `The account has so many calls that the sums begin at ${moment(report.counted_since)}.`);
+    at('cut').hidden = report.sessions_complete;
+    at('cut').textContent = report.sessions_complete ? '' : say(
+      `Вызовов у счёта столько, что сессии посчитаны только с ${moment(report.sessions_since)}.`,
+      `The account has so many calls that the sums of sessions begin at ${moment(report.sessions_since)}.`);
     const numbers = element('details', {}, element('summary', {}, say('Числами', 'In numbers')),
       table(say('Расход по дням', 'Spending by day'), [[say('День', 'Day'), (row) => dayName(row.day)], ...sums()],
         rows.filter((row) => row.calls > 0).reverse()));
@@ -305,6 +399,9 @@
     const books = await getJson(`${own}/key`);
     if (mine !== asked) return;
     showMoney(books);
+    await payments();
+    at('keys-part').hidden = true;
+    if (books.kind === 'owner') await showKeys();
     await spending();
     await showReceipts(null);
     if (mine !== asked) return;
@@ -319,7 +416,16 @@
     at('key').value = '';
     at('key').required = true;
     at('search').reset();
-    for (const id of ['money', 'ceilings', 'by-day', 'by-model', 'by-session', 'receipts']) at(id).replaceChildren();
+    if (at('pay')) {
+      at('pay').reset();
+      at('payments').replaceChildren();
+    }
+    owned = [];
+    at('made').hidden = true;
+    at('key-change').reset();
+    at('key-chosen').replaceChildren(at('key-chosen').options[0]);
+    at('keys-part').hidden = true;
+    for (const id of ['made', 'keys', 'money', 'ceilings', 'by-day', 'by-model', 'by-session', 'receipts']) at(id).replaceChildren();
     at('model').replaceChildren(at('model').options[0]);
     at('report').hidden = true;
     at('forget').hidden = true;
@@ -348,11 +454,19 @@
       throw error;
     }
   });
+  if (at('pay')) onSubmit(at('pay'), pay);
   onSubmit(at('search'), async () => {
     asked += 1;
     at('failed').hidden = true;
     await showReceipts(null);
   });
+  onSubmit(at('key-change'), () => changeKey(chosenKey() ? 'PATCH' : 'POST', keyWish()));
+  at('key-chosen').addEventListener('change', fillKey);
+  at('key-switch').addEventListener('click', () => {
+    const status = chosenKey()?.status === 'disabled' ? 'active' : 'disabled';
+    changeKey('PATCH', { status }).catch(failed);
+  });
+  at('key-delete').addEventListener('click', () => changeKey('DELETE').catch(failed));
   at('forget').addEventListener('click', forget);
   at('days').addEventListener('change', () => spending().catch(failed));
   at('more').addEventListener('click', () => showReceipts(next).catch((error) => {

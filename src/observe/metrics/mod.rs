@@ -8,8 +8,11 @@
 //!
 //! `docs/metrics.md` lists them all; a test holds it to what a scrape shows.
 
+pub(crate) mod events;
+mod leases;
 pub(crate) mod ledger;
 mod parts;
+pub(crate) mod payments;
 mod process;
 pub(crate) mod requests;
 pub(crate) mod sales;
@@ -32,8 +35,8 @@ use prometheus_client::{
 
 pub(super) use self::state::Readings;
 use self::{
-    ledger::LedgerTimes, process::Process, requests::Requests, sales::Sales, state::State,
-    text::Format, vendors::Vendors,
+    events::Deliveries, leases::Leases, ledger::LedgerTimes, payments::Payments, process::Process,
+    requests::Requests, sales::Sales, state::State, text::Format, vendors::Vendors,
 };
 use crate::catalog::snapshot::Snapshot;
 
@@ -44,12 +47,14 @@ pub struct Metrics {
     pub(crate) sales: Sales,
     pub(crate) vendors: Vendors,
     pub(crate) ledger: LedgerTimes,
+    pub(crate) events: Deliveries,
+    pub(crate) payments: Payments,
     /// Traced calls whose spans were lost.
     pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
     /// One scrape at a time sets them and reads them.
-    scraped: Mutex<(State, Process)>,
+    scraped: Mutex<(State, Leases, Process)>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -71,7 +76,10 @@ impl Metrics {
         let sales = Sales::register(&mut registry);
         let vendors = Vendors::register(&mut registry);
         let ledger = LedgerTimes::register(&mut registry);
+        let events = Deliveries::register(&mut registry);
+        let payments = Payments::register(&mut registry);
         let state = State::register(&mut registry);
+        let leases = Leases::register(&mut registry);
         let process = Process::register(&mut registry);
         let traces_dropped = Counter::default();
         registry.register(
@@ -104,10 +112,12 @@ impl Metrics {
             sales,
             vendors,
             ledger,
+            events,
+            payments,
             traces_dropped,
             reloads,
             loaded,
-            scraped: Mutex::new((state, process)),
+            scraped: Mutex::new((state, leases, process)),
         }
     }
 
@@ -137,7 +147,8 @@ impl Metrics {
         let mut text = String::new();
         {
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
-            let (state, process) = &mut *scraped;
+            let (state, leases, process) = &mut *scraped;
+            leases.set(&now.leases);
             state.set(now);
             process.read();
             encode(&mut text, &self.registry)?;

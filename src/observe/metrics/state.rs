@@ -11,7 +11,10 @@ use prometheus_client::{
     registry::Registry,
 };
 use rust_decimal::prelude::ToPrimitive;
-use tollgate_layers::failover::{BreakerState, VendorState};
+use tollgate_layers::{
+    failover::{BreakerState, VendorState},
+    reserve::redis::LeaseCounts,
+};
 
 use crate::catalog::snapshot::RateReading;
 
@@ -25,6 +28,7 @@ pub(in crate::observe) struct Readings {
     pub(in crate::observe) outbox_rows: usize,
     /// 0 without one.
     pub(in crate::observe) outbox_oldest: Duration,
+    pub(in crate::observe) leases: LeaseCounts,
     pub(in crate::observe) connections: usize,
     /// `None` while there are no prices.
     pub(in crate::observe) rate: Option<RateReading>,

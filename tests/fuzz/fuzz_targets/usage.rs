@@ -14,11 +14,8 @@ use tollgate_layers::{
 fn bounded(usage: Usage) {
     for (input_max, output_max) in [(0, 0), (10, 5), (1_000_000, 128_000)] {
         let (clamped, _) = usage.clamped(input_max, output_max);
-        let input = [clamped.input, clamped.cached_input, clamped.cache_write]
-            .into_iter()
-            .try_fold(0u64, u64::checked_add)
-            .expect("clamped counts add up");
-        assert!(input <= input_max && clamped.output <= output_max, "{clamped:?}");
+        let (input, output) = (clamped.input_total(), clamped.output_total());
+        assert!(input <= input_max && output <= output_max, "{clamped:?}");
     }
 }
 
@@ -39,7 +36,9 @@ fuzz_target!(|data: &[u8]| {
         if let Some(event) = splitter.finish() {
             let _ = reader.event(&event);
         }
-        let _ = (reader.suspect(), reader.finished(), reader.may_end());
+        let mut reading = meter.read();
+        reader.note(&mut reading);
+        let _ = (reading.suspect, reader.finished(), reader.may_end());
         if let Some(usage) = reader.usage() {
             bounded(usage);
         }

@@ -1,0 +1,300 @@
+//! A ledger with as many receipts as one likes, written as a copy writes them.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context as _;
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+use tollgate_layers::{
+    auth::SecretKey,
+    ceiling::Ceilings,
+    endpoint::Endpoint,
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    price::{Price, Rate},
+    reserve::ledger::{Booked, Entry, Item, JournalLine, LedgerAdmin, Receipt},
+    usage::{End, Usage},
+};
+use tollgate_ledger::{
+    memory::MemoryLedger,
+    redis::{RedisCopy, RedisSettings},
+    rollup::{Rollup, roll_up},
+    sqlite::SqliteCopy,
+    transfer::Target,
+};
+
+use crate::{Options, fixtures::key_record};
+
+const DAY_MS: u64 = 86_400_000;
+const HOUR_MS: u64 = 3_600_000;
+/// A page of a journal.
+const LINES: usize = 1_000;
+/// How many write to a server at the same time.
+const WRITERS: u64 = 4;
+const KEYS: u64 = 2;
+const MODELS: u64 = 8;
+const VENDORS: u64 = 3;
+const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
+
+/// What to look for in it.
+pub(crate) struct Filled {
+    /// The account with most receipts.
+    pub(crate) account: AccountId,
+    pub(crate) key: KeyId,
+    pub(crate) secret: String,
+    /// Its last call on that key.
+    pub(crate) number: RequestNumber,
+}
+
+/// Numbers that look random, and are the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % end
+    }
+}
+
+/// What is written, account by account.
+struct Plan<'a> {
+    options: &'a Options,
+    now_ms: u64,
+    secret: SecretKey,
+    price: Arc<Price>,
+    written: AtomicU64,
+    begun: Instant,
+}
+
+impl<'a> Plan<'a> {
+    fn new(options: &'a Options) -> anyhow::Result<Self> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        Ok(Self {
+            options,
+            now_ms: u64::try_from(since_epoch.as_millis())?,
+            secret: SecretKey::generate(),
+            price: Arc::new(Price {
+                input: Rate::new(100_000_000),
+                output: Rate::new(400_000_000),
+                ..Price::default()
+            }),
+            written: AtomicU64::new(0),
+            begun: Instant::now(),
+        })
+    }
+
+    fn account(at: u64) -> AccountId {
+        format!("account-{at}").parse().expect("it is an id")
+    }
+
+    fn key(account: u64, key: u64) -> KeyId {
+        format!("key-{account}-{key}").parse().expect("it is an id")
+    }
+
+    /// A fifth is the first account's.
+    const fn receipts_of(&self, account: u64) -> u64 {
+        let Options {
+            receipts, accounts, ..
+        } = self.options;
+        let first = *receipts / 5;
+        match account {
+            0 => first,
+            _ => (*receipts - first) / (*accounts - 1),
+        }
+    }
+
+    /// Their times, oldest first; a twentieth is in the last hour.
+    fn times(&self, account: u64, dice: &mut Dice) -> Vec<u64> {
+        let all = self.receipts_of(account);
+        let time = self.options.days * DAY_MS;
+        let ago = (0..all).map(|at| dice.below(if at % 20 == 0 { HOUR_MS } else { time }));
+        let mut times: Vec<u64> = ago.map(|ago| self.now_ms - ago).collect();
+        times.sort_unstable();
+        times
+    }
+
+    fn receipt(&self, account: u64, at_ms: u64, dice: &mut Dice) -> Receipt {
+        let usage = Usage {
+            input: 500 + dice.below(4_000),
+            cached_input: dice.below(3_000),
+            output: 20 + dice.below(900),
+            ..Usage::default()
+        };
+        let cost = self.price.cost(&usage);
+        let vendor_cost = MicroRub::new(cost.micro() * 4 / 5);
+        let end = match dice.below(50) {
+            0 => End::VendorCut,
+            1 => End::ClientLeft,
+            _ => End::Finished,
+        };
+        let session = format!("s-{}", dice.below(200));
+        let endpoint = Endpoint::ALL[usize::try_from(dice.below(2)).expect("it is small")];
+        Receipt {
+            number: RequestNumber::now_v7(),
+            at_ms,
+            account: Self::account(account),
+            key: Self::key(account, dice.below(KEYS)),
+            held_rub: cost,
+            cost_rub: cost,
+            charged_rub: cost,
+            loss_rub: MicroRub::ZERO,
+            booked: Booked::Held,
+            item: Item {
+                usage,
+                price: Some(Arc::clone(&self.price)),
+                vendor_cost_rub: Some(vendor_cost),
+                session: session.parse().ok(),
+                endpoint: Some(endpoint),
+                ..Item::new(
+                    format!("model-{}", dice.below(MODELS)),
+                    format!("vendor-{}", dice.below(VENDORS)),
+                    end,
+                )
+            },
+        }
+    }
+
+    /// Writes an account; answers the last call on its first key.
+    async fn write<T: Target>(
+        &self,
+        target: &mut T,
+        at: u64,
+    ) -> anyhow::Result<Option<RequestNumber>> {
+        let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ (at + 1));
+        let times = self.times(at, &mut dice);
+        let id = Self::account(at);
+        let paid = JournalLine::Entry {
+            id: "paid".into(),
+            at_ms: self.now_ms - (self.options.days + 1) * DAY_MS,
+            account: id.clone(),
+            amount_rub: PAID,
+            reason: None,
+        };
+        target.lines(&id, &[paid], false).await?;
+        let mut spent: HashMap<KeyId, i64> = HashMap::new();
+        let mut last = None;
+        for times in times.chunks(LINES) {
+            let mut lines = Vec::with_capacity(times.len());
+            for at_ms in times {
+                let receipt = self.receipt(at, *at_ms, &mut dice);
+                *spent.entry(receipt.key.clone()).or_default() += receipt.charged_rub.micro();
+                if receipt.key == Self::key(at, 0) {
+                    last = Some(receipt.number);
+                }
+                lines.push(JournalLine::Call(receipt));
+            }
+            target.lines(&id, &lines, false).await?;
+            self.progress(times.len() as u64);
+        }
+        let scratch = MemoryLedger::new();
+        scratch
+            .create_account(&id, &format!("Account {at}"))
+            .await?;
+        let paid = Entry {
+            id: "paid".into(),
+            amount: PAID,
+            reason: None,
+        };
+        scratch.enter(&id, &paid).await?;
+        for key in 0..KEYS {
+            let digest = match (at, key) {
+                (0, 0) => self.secret.digest(),
+                _ => SecretKey::generate().digest(),
+            };
+            let record = key_record(&id, &Self::key(at, key), digest);
+            scratch.create_key(&record, Ceilings::NONE).await?;
+        }
+        let mut books = scratch.books(&id).await?;
+        for key in &mut books.keys {
+            let of_key = spent.get(&key.record.id).copied().unwrap_or_default();
+            key.spent_rub = MicroRub::new(of_key);
+        }
+        let spent = spent.values().sum();
+        books.view.spent_rub = MicroRub::new(spent);
+        books.view.balance_rub = MicroRub::new(PAID.micro() - spent);
+        let entries = [("paid".to_owned(), PAID)].into();
+        target.account(&books, &entries).await?;
+        Ok(last)
+    }
+
+    fn progress(&self, lines: u64) {
+        let before = self.written.fetch_add(lines, Ordering::Relaxed);
+        let now = before + lines;
+        let step = (self.options.receipts / 20).max(1);
+        if before / step != now / step {
+            let seconds = self.begun.elapsed().as_secs_f64();
+            let all = self.options.receipts;
+            eprintln!("pages: {now} of {all} receipts in {seconds:.0} s");
+        }
+    }
+
+    /// Rolls the journals up, as the gateway would do by and by.
+    async fn roll_up<L: Rollup>(&self, ledger: &L) -> anyhow::Result<()> {
+        let begun = self.begun.elapsed();
+        // The last minute is left to the journals, as it would be.
+        let lines = roll_up(ledger, self.now_ms - 60_000).await?;
+        let seconds = (self.begun.elapsed() - begun).as_secs_f64();
+        eprintln!("pages: {lines} lines rolled up in {seconds:.0} s");
+        Ok(())
+    }
+
+    fn filled(self, number: Option<RequestNumber>) -> anyhow::Result<Filled> {
+        Ok(Filled {
+            account: Self::account(0),
+            key: Self::key(0, 0),
+            secret: self.secret.expose().to_string(),
+            number: number.context("the first account has calls")?,
+        })
+    }
+}
+
+impl Filled {
+    pub(crate) async fn file(options: &Options, path: &Path) -> anyhow::Result<Self> {
+        let plan = Plan::new(options)?;
+        let mut copy = SqliteCopy::begin(path).map_err(anyhow::Error::from_boxed)?;
+        let mut last = None;
+        for at in 0..options.accounts {
+            let found = plan.write(&mut copy, at).await?;
+            last = last.or(found);
+        }
+        let ledger = copy.filled().await?;
+        plan.roll_up(&ledger).await?;
+        copy.publish(ledger).await?;
+        plan.filled(last)
+    }
+
+    pub(crate) async fn redis(options: &Options, url: &str) -> anyhow::Result<Self> {
+        let plan = Plan::new(options)?;
+        let writers = (0..WRITERS).map(|writer| {
+            let plan = &plan;
+            async move {
+                let mut copy = RedisCopy::begin(url, RedisSettings::default()).await?;
+                let mut last = None;
+                let own = (0..options.accounts).filter(|at| at % WRITERS == writer);
+                for at in own {
+                    let found = plan.write(&mut copy, at).await?;
+                    last = last.or(found.filter(|_| at == 0));
+                }
+                anyhow::Ok(last)
+            }
+        });
+        let last = try_join_all(writers).await?.into_iter().flatten().next();
+        let mut copy = RedisCopy::begin(url, RedisSettings::default()).await?;
+        let ledger = copy.filled().await?;
+        plan.roll_up(&ledger).await?;
+        copy.publish(ledger).await?;
+        plan.filled(last)
+    }
+}

@@ -1,0 +1,154 @@
+//! Alerts: at what balance, and at what is left under a key's ceilings, somebody wants to know.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    reserve::ledger::{BookError, LedgerAdmin},
+};
+use tollgate_ledger::{
+    contract::Feed,
+    happening::{LEVELS_MAX, Levels},
+};
+
+use super::{
+    Admin, Answer, Right,
+    accounts::account_id,
+    fields::{self, Fields},
+    ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/accounts/{account}/alerts", |admin, asked| {
+        Box::pin(admin.show_alerts(asked))
+    }),
+    Route::put("/admin/v1/accounts/{account}/alerts", |admin, asked| {
+        Box::pin(admin.set_alerts(asked))
+    })
+    .needs(Right::Support),
+    Route::get("/admin/v1/keys/{key}/alerts", |admin, asked| {
+        Box::pin(admin.show_key_alerts(asked))
+    }),
+    Route::put("/admin/v1/keys/{key}/alerts", |admin, asked| {
+        Box::pin(admin.set_key_alerts(asked))
+    })
+    .needs(Right::Support),
+];
+
+const FIELDS: &[&str] = &["levels_rub"];
+
+/// The levels of an account, and of those of its keys that have some.
+#[derive(Serialize)]
+struct AlertsAnswer<'a> {
+    account: &'a AccountId,
+    levels_rub: Levels,
+    keys: BTreeMap<&'a str, Levels>,
+}
+
+/// The levels of a key.
+#[derive(Serialize)]
+struct KeyAlertsAnswer<'a> {
+    account: &'a AccountId,
+    key: &'a KeyId,
+    levels_rub: Levels,
+}
+
+impl Admin {
+    async fn show_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        self.alerts_of(&account_id(asked.named())?).await
+    }
+
+    async fn alerts_of(&self, account: &AccountId) -> Result<Answer, Refusal> {
+        let read = self.store.levels(account).await;
+        let (levels_rub, keys) =
+            read.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        ok(&AlertsAnswer {
+            account,
+            levels_rub,
+            keys: keys.iter().map(|(id, levels)| (&**id, *levels)).collect(),
+        })
+    }
+
+    async fn set_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let who = asked.who();
+        let levels = levels(&asked.body().await?)?;
+        let of_change =
+            |error: BookError| Refusal::of_change(&error, &format!("account {account}"));
+        let set = self.store.set_levels(&account, None, levels).await;
+        set.map_err(of_change)?;
+        tracing::info!(target: "audit", who = who.name(), what = "account.alerts", account = %account, levels = shown(&levels));
+        self.alerts_of(&account).await
+    }
+
+    async fn show_key_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let key = key_id(asked.named())?;
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
+        let account = self
+            .store
+            .key(&key)
+            .await
+            .map_err(of_ledger)?
+            .record
+            .account;
+        let (_, keys) = self.store.levels(&account).await.map_err(of_ledger)?;
+        let levels = keys.into_iter().find(|(id, _)| *id == key);
+        let levels_rub = levels.map_or(Levels::NONE, |(_, levels)| levels);
+        ok(&KeyAlertsAnswer {
+            account: &account,
+            key: &key,
+            levels_rub,
+        })
+    }
+
+    async fn set_key_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let key = key_id(asked.named())?;
+        let who = asked.who();
+        let levels_rub = levels(&asked.body().await?)?;
+        let of_change = |error: BookError| Refusal::of_change(&error, &format!("key {key}"));
+        let account = self
+            .store
+            .key(&key)
+            .await
+            .map_err(of_change)?
+            .record
+            .account;
+        let set = self
+            .store
+            .set_levels(&account, Some(&key), levels_rub)
+            .await;
+        set.map_err(of_change)?;
+        tracing::info!(target: "audit", who = who.name(), what = "key.alerts", key = %key, levels = shown(&levels_rub));
+        ok(&KeyAlertsAnswer {
+            account: &account,
+            key: &key,
+            levels_rub,
+        })
+    }
+}
+
+fn key_id(text: &str) -> Result<KeyId, Refusal> {
+    let id = text.parse::<KeyId>();
+    id.map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
+}
+
+fn levels(body: &[u8]) -> Result<Levels, Refusal> {
+    let mut fields = Fields::parse(body, FIELDS)?;
+    let amounts = fields.list("levels_rub", fields::amount)?;
+    let Some(amounts) = amounts else {
+        let problem = "required; an empty list: nothing is told";
+        return Err(Refusal::invalid("levels_rub", problem));
+    };
+    Levels::new(&amounts).map_err(|_| {
+        let problem = format!("must be up to {LEVELS_MAX} amounts above 0, none twice");
+        Refusal::invalid("levels_rub", problem)
+    })
+}
+
+fn shown(levels: &Levels) -> String {
+    let levels: Vec<String> = levels.iter().map(|level| level.to_string()).collect();
+    levels.join(", ")
+}

@@ -1,0 +1,229 @@
+//! Events, as they were told: by pages, or as they come.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::{HeaderMap, header};
+use serde::Serialize;
+use tollgate_layers::error::BoxError;
+use tollgate_ledger::{contract::BookError, happening::Event};
+
+use super::{
+    Admin, Answer,
+    body::AnswerBody,
+    ok,
+    query::{self, Query},
+    refusal::{Refusal, response},
+    routes::{Asked, Route},
+};
+use crate::events::{Filter, Page, Shown, Tail, kind};
+
+pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/events", |admin, asked| {
+    Box::pin(admin.list_events(asked))
+})
+.with_query()];
+
+const PARAMETERS: &[&str] = &["after", "limit", "account", "kind", "wait"];
+const LIMIT: usize = 100;
+const LIMIT_MAX: usize = 1000;
+/// How long an answer may wait for an event: below the patience of what stands between.
+const WAIT_SECONDS_MAX: u64 = 50;
+/// How often a stream says that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const LAST_EVENT_ID: &str = "last-event-id";
+
+impl Admin {
+    async fn list_events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let mut query = Query::parse(asked.query(), PARAMETERS)?;
+        let after = query.optional("after", place)?.unwrap_or_default();
+        let limit = query.optional("limit", |text| number(text, 1, LIMIT_MAX as u64))?;
+        let limit = limit.map_or(LIMIT, |limit| usize::try_from(limit).unwrap_or(LIMIT_MAX));
+        let wait = query.optional("wait", |text| number(text, 0, WAIT_SECONDS_MAX))?;
+        let filter = Filter {
+            accounts: query.optional("account", query::id)?.into_iter().collect(),
+            kinds: query.optional("kind", kinds)?.unwrap_or_default(),
+        };
+        // What has happened before this question is to be seen by it.
+        let last = self
+            .dispatcher
+            .tail()
+            .last()
+            .await
+            .map_err(|error| refusal(&error))?;
+        if wants_stream(asked.headers()) {
+            if wait.is_some() {
+                return Err(Refusal::invalid(
+                    "wait",
+                    "a stream waits by itself; leave it out",
+                ));
+            }
+            let after = last_seen(asked.headers())?.unwrap_or(after);
+            let stream = pieces(self.dispatcher.tail().clone(), filter, after);
+            return Ok(response(AnswerBody::stream(stream), "text/event-stream"));
+        }
+        let wait = Duration::from_secs(wait.unwrap_or_default());
+        let page = next_page(self.dispatcher.tail(), after, limit, &filter, wait).await?;
+        ok(&EventsAnswer {
+            events: page.events.iter().map(Shown::from).collect(),
+            next_after: page.until,
+            last: last.max(page.until),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct EventsAnswer<'a> {
+    events: Vec<Shown<'a>>,
+    next_after: u64,
+    last: u64,
+}
+
+fn refusal(error: &BookError) -> Refusal {
+    Refusal::of_ledger(error, "events")
+}
+
+/// The next events; where there are none, those that come within a time.
+async fn next_page(
+    tail: &Tail,
+    after: u64,
+    limit: usize,
+    filter: &Filter,
+    wait: Duration,
+) -> Result<Page, Refusal> {
+    let mut page = tail
+        .read(after, limit, filter)
+        .await
+        .map_err(|error| refusal(&error))?;
+    let patience = tokio::time::sleep(wait);
+    tokio::pin!(patience);
+    while page.events.is_empty() && !wait.is_zero() {
+        tokio::select! {
+            () = &mut patience => break,
+            () = tail.beyond(page.until) => {}
+        }
+        page = tail
+            .read(page.until, limit, filter)
+            .await
+            .map_err(|error| refusal(&error))?;
+    }
+    Ok(page)
+}
+
+/// A stream of events behind a place. It ends where the ledger is out of reach: whoever reads it comes again, with the
+/// last place that it saw.
+fn pieces(
+    tail: Tail,
+    filter: Filter,
+    after: u64,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
+    let begin = (tail, filter, after, true);
+    stream::unfold(begin, |(tail, filter, mut after, begins)| async move {
+        if begins {
+            // So that the head is on its way, and who reads is back soon.
+            let piece = Bytes::from_static(b"retry: 1000\n\n");
+            return Some((Ok(piece), (tail, filter, after, false)));
+        }
+        let alive = tokio::time::sleep(KEEP_ALIVE);
+        tokio::pin!(alive);
+        let mut piece = Vec::new();
+        loop {
+            let page = match tail.read(after, LIMIT, &filter).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "a stream of events ends");
+                    return None;
+                }
+            };
+            after = page.until;
+            for event in &page.events {
+                write(&mut piece, event);
+            }
+            if !piece.is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = &mut alive => {
+                    // What was passed over need not be looked at again.
+                    piece.extend_from_slice(format!(": alive\nid: {after}\n\n").as_bytes());
+                    break;
+                }
+                () = tail.beyond(after) => {}
+            }
+        }
+        Some((Ok(Bytes::from(piece)), (tail, filter, after, false)))
+    })
+}
+
+fn write(piece: &mut Vec<u8>, event: &Event) {
+    let data = serde_json::to_string(&Shown::from(event)).expect("an event is JSON");
+    let (number, kind) = (event.number, event.what.kind());
+    let lines = format!("id: {number}\nevent: {kind}\ndata: {data}\n\n");
+    piece.extend_from_slice(lines.as_bytes());
+}
+
+fn wants_stream(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    let accept = accept.and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| {
+        let mut kinds = accept.split(',');
+        kinds.any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
+    })
+}
+
+fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else {
+        return Ok(None);
+    };
+    let place = place(value.to_str().unwrap_or_default());
+    place
+        .map(Some)
+        .map_err(|problem| Refusal::invalid(LAST_EVENT_ID, problem))
+}
+
+fn place(text: &str) -> Result<u64, String> {
+    number(text, 0, i64::MAX as u64).map_err(|_| "must be the number of an event, or 0".into())
+}
+
+fn number(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let number = text.parse::<u64>().ok();
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("must be {least} to {most}"))
+}
+
+fn kinds(text: &str) -> Result<Vec<&'static str>, String> {
+    text.split(',').map(kind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn who_accepts_a_stream_gets_one() {
+        for (accept, wants) in [
+            ("text/event-stream", true),
+            ("application/json, text/event-stream;q=0.9", true),
+            ("*/*", false),
+            ("application/json", false),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(wants_stream(&headers), wants, "{accept}");
+        }
+        assert!(!wants_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn places_and_kinds_are_read_whole() {
+        assert_eq!(place("17"), Ok(17));
+        for bad in ["", "-1", "x", "1 ", "9223372036854775808"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+        assert_eq!(kinds("top_up,debt"), Ok(vec!["top_up", "debt"]));
+        assert!(kinds("top_up,").is_err());
+    }
+}

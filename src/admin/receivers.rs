@@ -1,0 +1,209 @@
+//! Receivers of events: who they are, how they stand, and what they did not take.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+use serde_json::Value;
+use tollgate_layers::key::AccountId;
+use tollgate_ledger::contract::BookError;
+
+use super::{
+    Admin, Answer, Right,
+    fields::Fields,
+    ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+use crate::{
+    events::{Receiver, Replayed, Shown, Standing},
+    text::time::rfc3339,
+};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/receivers", |admin, _| {
+        Box::pin(admin.list_receivers())
+    }),
+    Route::patch("/admin/v1/receivers/{receiver}", |admin, asked| {
+        Box::pin(admin.change_receiver(asked))
+    }),
+    Route::get("/admin/v1/receivers/{receiver}/dead", |admin, asked| {
+        Box::pin(admin.list_dead(asked))
+    }),
+    Route::post("/admin/v1/receivers/{receiver}/replays", |admin, asked| {
+        Box::pin(admin.replay(asked))
+    })
+    .needs(Right::Support),
+];
+
+impl Admin {
+    async fn list_receivers(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let mut answers = Vec::new();
+        let receivers = self.dispatcher.receivers();
+        for receiver in receivers.iter() {
+            let notes = self.dispatcher.notes_of(receiver);
+            let standing = notes.standing().await.map_err(|error| refusal(&error))?;
+            let standing = standing.map(|(_, standing)| standing);
+            let dead = notes.dead_count().await.map_err(|error| refusal(&error))?;
+            answers.push(ReceiverAnswer::new(
+                receiver,
+                standing.unwrap_or_default(),
+                dead,
+            ));
+        }
+        ok(&BTreeMap::from([("receivers", answers)]))
+    }
+
+    async fn change_receiver(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(asked.named())?;
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, &["status"])?;
+        let stopped = fields.required("status", stopped)?;
+        let standing = self
+            .dispatcher
+            .stop(&receiver, stopped)
+            .await
+            .map_err(|error| of_change(&error))?;
+        let what = if stopped {
+            "receiver.stop"
+        } else {
+            "receiver.resume"
+        };
+        tracing::info!(target: "audit", who = who.name(), what, receiver = receiver.name);
+        let dead = self.dispatcher.notes_of(&receiver).dead_count().await;
+        ok(&ReceiverAnswer::new(
+            &receiver,
+            standing,
+            dead.map_err(|error| refusal(&error))?,
+        ))
+    }
+
+    async fn list_dead(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(asked.named())?;
+        let letters = self
+            .dispatcher
+            .notes_of(&receiver)
+            .dead()
+            .await
+            .map_err(|error| refusal(&error))?;
+        let letters: Vec<_> = letters
+            .iter()
+            .map(|letter| DeadAnswer {
+                dead_at: rfc3339(letter.dead_ms),
+                error: &letter.error,
+                event: Shown::from(&letter.event),
+            })
+            .collect();
+        ok(&BTreeMap::from([("dead", letters)]))
+    }
+
+    async fn replay(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(asked.named())?;
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, &["number"])?;
+        let number = fields.required("number", |value| {
+            let number = value.as_u64().filter(|number| *number > 0);
+            number.ok_or_else(|| "must be the number of an event".to_owned())
+        })?;
+        let replayed = self
+            .dispatcher
+            .replay(&receiver, number)
+            .await
+            .map_err(|error| of_change(&error))?;
+        tracing::info!(target: "audit", who = who.name(), what = "receiver.replay", receiver = receiver.name, number, ?replayed);
+        let error = match replayed {
+            Replayed::Taken => None,
+            Replayed::Failed(why) => Some(why),
+            Replayed::Unknown => {
+                return Err(Refusal::NotFound(format!("no event {number} is kept")));
+            }
+        };
+        ok(&ReplayAnswer {
+            number,
+            delivered: error.is_none(),
+            error,
+        })
+    }
+
+    fn receiver(&self, name: &str) -> Result<Arc<Receiver>, Refusal> {
+        self.dispatcher.receiver(name).ok_or_else(|| {
+            Refusal::NotFound(
+                "no such receiver: `tollgate event receivers` (GET /admin/v1/receivers) shows them"
+                    .into(),
+            )
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct ReceiverAnswer<'a> {
+    name: &'a str,
+    way: &'static str,
+    /// Its host, or what else may be told.
+    to: String,
+    status: &'static str,
+    kinds: &'a [&'static str],
+    accounts: &'a [AccountId],
+    after: u64,
+    failures: u32,
+    failing_since: Option<String>,
+    next_at: Option<String>,
+    error: Option<String>,
+    taken_at: Option<String>,
+    dead: usize,
+}
+
+impl<'a> ReceiverAnswer<'a> {
+    fn new(receiver: &'a Receiver, standing: Standing, dead: usize) -> Self {
+        let (way, to) = receiver.way();
+        let status = match standing {
+            Standing { stopped: true, .. } => "stopped",
+            Standing { failures: 1.., .. } => "failing",
+            _ => "active",
+        };
+        Self {
+            name: &receiver.name,
+            way,
+            to: to.to_owned(),
+            status,
+            kinds: &receiver.filter.kinds,
+            accounts: &receiver.filter.accounts,
+            after: standing.after,
+            failures: standing.failures,
+            failing_since: standing.failing_since_ms.map(rfc3339),
+            next_at: (standing.next_ms > 0).then(|| rfc3339(standing.next_ms)),
+            error: standing.error,
+            taken_at: standing.taken_ms.map(rfc3339),
+            dead,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct DeadAnswer<'a> {
+    dead_at: String,
+    error: &'a str,
+    event: Shown<'a>,
+}
+
+#[derive(Serialize)]
+struct ReplayAnswer {
+    number: u64,
+    delivered: bool,
+    error: Option<String>,
+}
+
+fn refusal(error: &BookError) -> Refusal {
+    Refusal::of_ledger(error, "receivers")
+}
+
+fn of_change(error: &BookError) -> Refusal {
+    Refusal::of_change(error, "receivers")
+}
+
+fn stopped(value: &Value) -> Result<bool, String> {
+    match value.as_str() {
+        Some("active") => Ok(false),
+        Some("stopped") => Ok(true),
+        _ => Err("must be \"active\" or \"stopped\"".into()),
+    }
+}

@@ -1,0 +1,357 @@
+//! `tollgate event`: what the ledger has told, and `tollgate account alert`: when it tells that money runs low.
+
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_layers::{
+    key::{AccountId, KeyId},
+    money::MicroRub,
+};
+
+use super::{
+    AdminArgs,
+    account::payment,
+    client::{Client, encoded},
+    failure::Failure,
+    show::{self, Cell, rows, table},
+};
+
+const EVENTS: &str = "/admin/v1/events";
+/// How many events are shown where nobody says from where on.
+const LAST: u64 = 50;
+/// How long one question of `--follow` waits for an answer.
+const WAIT_SECONDS: u64 = 20;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum EventCommand {
+    /// Show what happened to money, oldest first; without --after, the last 50 places
+    ///
+    /// Each event has a place: a number that is one more than that of the event before it. --kind takes several with
+    /// commas between.
+    #[command(
+        after_help = "Examples:\n  tollgate event list --account acme --kind balance_low,ceiling_reached\n  \
+                      tollgate event list --after 0 --json | jq '.events[] | select(.kind == \"top_up\")'\n  \
+                      tollgate event list --follow --json"
+    )]
+    List(ListArgs),
+    /// Show who is sent events, and how they stand
+    #[command(
+        visible_alias = "webhooks",
+        after_help = "A receiver is active, failing while what is sent to it is tried again, or stopped: it has answered \
+                      410, or an operator has stopped it.\n\nExample:\n  tollgate event receivers"
+    )]
+    Receivers,
+    /// Show what a receiver did not take in all the time that it was tried
+    #[command(after_help = "Example:\n  tollgate event dead crm")]
+    Dead {
+        /// The receiver's name in the configuration
+        receiver: String,
+    },
+    /// Send events to a receiver again, now, with the ids that they had
+    ///
+    /// Whichever are kept, taken or not; a dead letter that is taken is none any more. Stops at the first that is not
+    /// taken.
+    #[command(
+        after_help = "Examples:\n  tollgate event replay crm 17 18\n  tollgate event replay crm --dead"
+    )]
+    Replay {
+        /// The receiver's name in the configuration
+        receiver: String,
+        /// The events' places
+        #[arg(value_name = "PLACE", required_unless_present = "dead")]
+        numbers: Vec<u64>,
+        /// All its dead letters, oldest first
+        #[arg(long, conflicts_with = "numbers")]
+        dead: bool,
+    },
+    /// Send a receiver nothing; its events wait
+    #[command(after_help = "Example:\n  tollgate event stop crm")]
+    Stop {
+        /// The receiver's name in the configuration
+        receiver: String,
+    },
+    /// Send a receiver what waits, at once: one that is stopped or failing
+    #[command(after_help = "Example:\n  tollgate event resume crm")]
+    Resume {
+        /// The receiver's name in the configuration
+        receiver: String,
+    },
+}
+
+const RECEIVERS: &str = "/admin/v1/receivers";
+
+/// A receiver in a list.
+const RECEIVER_ROW: &[Cell] = &[
+    Cell::text("receiver", "/name"),
+    Cell::text("way", "/way"),
+    Cell::text("to", "/to"),
+    Cell::text("status", "/status"),
+    Cell::number("after", "/after"),
+    Cell::number("failures", "/failures"),
+    Cell::text("next", "/next_at"),
+    Cell::text("taken", "/taken_at"),
+    Cell::number("dead", "/dead"),
+    Cell::text("error", "/error"),
+];
+
+const DEAD_ROW: &[Cell] = &[
+    Cell::number("place", "/event/number"),
+    Cell::text("at", "/event/at"),
+    Cell::text("kind", "/event/kind"),
+    Cell::text("account", "/event/account"),
+    Cell::text("given up", "/dead_at"),
+    Cell::text("error", "/error"),
+];
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Only what is behind this place; 0: all that is kept
+    #[arg(long, value_name = "PLACE")]
+    after: Option<u64>,
+    /// How many at most
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    limit: u64,
+    /// Of this account alone
+    #[arg(long)]
+    account: Option<AccountId>,
+    /// Of these kinds alone
+    #[arg(long, value_name = "KINDS")]
+    kind: Option<String>,
+    /// Go on with what comes; with --json, a line for each
+    #[arg(long)]
+    follow: bool,
+}
+
+/// What `tollgate account alert` takes.
+#[derive(Debug, Args)]
+pub(super) struct AlertArgs {
+    /// The account
+    account: AccountId,
+    /// Decimal rubles left; up to four
+    #[arg(long, value_name = "RUBLES", value_parser = payment, conflicts_with = "none")]
+    at: Vec<MicroRub>,
+    /// Tell nothing
+    #[arg(long)]
+    none: bool,
+    /// Of what is left under this key's ceilings, not of the balance
+    #[arg(long)]
+    key: Option<KeyId>,
+}
+
+pub(super) async fn event(reach: &AdminArgs, command: EventCommand) -> Result<(), Failure> {
+    match command {
+        EventCommand::List(args) => list(reach, &args).await,
+        EventCommand::Receivers => {
+            let answer = Client::new(reach)?
+                .call(Method::GET, RECEIVERS, None)
+                .await?;
+            show::print(reach.json, &answer, |answer| {
+                table(RECEIVER_ROW, rows(answer, "receivers"))
+            })
+        }
+        EventCommand::Dead { receiver } => {
+            let answer = dead(&Client::new(reach)?, &receiver).await?;
+            show::print(reach.json, &answer, |answer| {
+                table(DEAD_ROW, rows(answer, "dead"))
+            })
+        }
+        EventCommand::Replay {
+            receiver,
+            numbers,
+            dead,
+        } => replay(reach, &receiver, numbers, dead).await,
+        EventCommand::Stop { receiver } => set(reach, &receiver, "stopped").await,
+        EventCommand::Resume { receiver } => set(reach, &receiver, "active").await,
+    }
+}
+
+async fn dead(client: &Client, receiver: &str) -> Result<Value, Failure> {
+    let path = format!("{RECEIVERS}/{}/dead", encoded(receiver));
+    client.call(Method::GET, &path, None).await
+}
+
+async fn set(reach: &AdminArgs, receiver: &str, status: &str) -> Result<(), Failure> {
+    let path = format!("{RECEIVERS}/{}", encoded(receiver));
+    let answer = Client::new(reach)?
+        .call(Method::PATCH, &path, Some(json!({ "status": status })))
+        .await?;
+    show::print(reach.json, &answer, |answer| {
+        table(RECEIVER_ROW, std::slice::from_ref(answer))
+    })
+}
+
+async fn replay(
+    reach: &AdminArgs,
+    receiver: &str,
+    mut numbers: Vec<u64>,
+    all_dead: bool,
+) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    if all_dead {
+        let answer = dead(&client, receiver).await?;
+        let letters = rows(&answer, "dead").iter();
+        numbers = letters
+            .filter_map(|letter| letter["event"]["number"].as_u64())
+            .collect();
+    }
+    let path = format!("{RECEIVERS}/{}/replays", encoded(receiver));
+    for number in &numbers {
+        let body = json!({ "number": number });
+        let answer = client.call(Method::POST, &path, Some(body)).await?;
+        if answer["delivered"] != true {
+            let why = answer["error"].as_str().unwrap_or("not taken");
+            return Err(Failure::Refused(format!("event {number}: {why}")));
+        }
+        show::print(reach.json, &answer, |_| {
+            format!("event {number} is taken\n")
+        })?;
+    }
+    if numbers.is_empty() && !reach.json {
+        show::write("nothing to send\n")?;
+    }
+    Ok(())
+}
+
+async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    let mut after = match args.after {
+        Some(after) => after,
+        None => {
+            let answer = client
+                .call(Method::GET, &format!("{EVENTS}?limit=1"), None)
+                .await?;
+            answer["last"]
+                .as_u64()
+                .unwrap_or_default()
+                .saturating_sub(LAST)
+        }
+    };
+    let mut query = format!("limit={}", args.limit);
+    if let Some(account) = &args.account {
+        query.push_str(&format!("&account={account}"));
+    }
+    if let Some(kind) = &args.kind {
+        query.push_str(&format!("&kind={}", encoded(kind)));
+    }
+    if !args.follow {
+        let path = format!("{EVENTS}?after={after}&{query}");
+        let answer = client.call(Method::GET, &path, None).await?;
+        return show::print(reach.json, &answer, |answer| lines(rows(answer, "events")));
+    }
+    query.push_str(&format!("&wait={WAIT_SECONDS}"));
+    loop {
+        let path = format!("{EVENTS}?after={after}&{query}");
+        let answer = client.call(Method::GET, &path, None).await?;
+        let events = rows(&answer, "events");
+        if reach.json {
+            let text: String = events.iter().map(|event| format!("{event}\n")).collect();
+            show::write(&text)?;
+        } else {
+            show::write(&lines(events))?;
+        }
+        let next = answer["next_after"].as_u64();
+        after = next.ok_or_else(|| Failure::OutOfReach("an unknown answer".into()))?;
+    }
+}
+
+/// A line for each: place, time, kind, whose, and what its kind has to say.
+fn lines(events: &[Value]) -> String {
+    events.iter().map(line).collect()
+}
+
+fn line(event: &Value) -> String {
+    let word = |name: &str| event[name].as_str().unwrap_or("-");
+    let mut text = format!(
+        "{:>8}  {}  {:<15}  {:<12}  {:<8}",
+        event["number"].as_u64().unwrap_or_default(),
+        word("at"),
+        word("kind"),
+        word("account"),
+        word("key"),
+    );
+    let known = ["number", "at", "at_ms", "kind", "account", "key"];
+    for (name, value) in event.as_object().into_iter().flatten() {
+        if !known.contains(&name.as_str()) {
+            let value = match value {
+                Value::String(text) => text.replace(char::is_control, "\u{fffd}"),
+                value => value.to_string(),
+            };
+            text.push_str(&format!("  {name}={value}"));
+        }
+    }
+    format!("{}\n", text.trim_end())
+}
+
+pub(super) async fn alert(reach: &AdminArgs, args: &AlertArgs) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    let path = match &args.key {
+        None => format!("/admin/v1/accounts/{}/alerts", args.account),
+        Some(key) => {
+            let path = format!("/admin/v1/keys/{key}/alerts");
+            let known = client.call(Method::GET, &path, None).await?;
+            if known["account"] != *args.account {
+                let text = format!("key {key} is not of account {}", args.account);
+                return Err(Failure::Refused(text));
+            }
+            path
+        }
+    };
+    let body = json!({ "levels_rub": args.at });
+    let answer = if args.at.is_empty() && !args.none {
+        client.call(Method::GET, &path, None).await?
+    } else {
+        client.call(Method::PUT, &path, Some(body)).await?
+    };
+    show::print(reach.json, &answer, alerts)
+}
+
+fn alerts(answer: &Value) -> String {
+    let levels = |levels: &Value| {
+        let levels = levels.as_array().map_or(&[][..], Vec::as_slice);
+        let levels: Vec<_> = levels
+            .iter()
+            .filter_map(|level| Some(format!("{} ₽", level.as_str()?)))
+            .collect();
+        match levels.is_empty() {
+            true => "nothing is told".to_owned(),
+            false => format!("told at {}", levels.join(", ")),
+        }
+    };
+    let whose = match answer["key"].as_str() {
+        Some(key) => format!("key {key}"),
+        None => format!("account {}", answer["account"].as_str().unwrap_or("-")),
+    };
+    let mut text = format!("{whose}: {}\n", levels(&answer["levels_rub"]));
+    for (key, of_key) in answer["keys"].as_object().into_iter().flatten() {
+        text.push_str(&format!("key {key}: {}\n", levels(of_key)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_line() {
+        let event = json!({
+            "number": 7, "at": "2026-11-23T10:00:00Z", "at_ms": 1, "kind": "balance_low", "account": "acme",
+            "level_rub": "200.00", "balance_rub": "199.50", "by": "a\nb",
+        });
+        assert_eq!(
+            line(&event),
+            "       7  2026-11-23T10:00:00Z  balance_low      acme          -         balance_rub=199.50  \
+             by=a\u{fffd}b  level_rub=200.00\n"
+        );
+    }
+
+    #[test]
+    fn levels_are_shown_of_the_account_and_its_keys() {
+        let answer =
+            json!({ "account": "acme", "levels_rub": [], "keys": { "k1": ["5.00", "1.00"] } });
+        assert_eq!(
+            alerts(&answer),
+            "account acme: nothing is told\nkey k1: told at 5.00 ₽, 1.00 ₽\n"
+        );
+    }
+}

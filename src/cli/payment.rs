@@ -1,0 +1,174 @@
+//! `tollgate payment`: a call of the admin API for each command, and how its answer is shown.
+
+use clap::Subcommand;
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_layers::{key::AccountId, money::MicroRub};
+
+use super::{
+    AdminArgs,
+    account::payment as amount,
+    client::{Client, encoded},
+    failure::Failure,
+    show::{self, Cell, facts, rows, table},
+};
+use crate::payments::IntentId;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PaymentCommand {
+    /// Ask a customer for a payment: prints the link to pay by
+    ///
+    /// The money is on the account as soon as the provider says that it came. The same id again is the same payment.
+    #[command(after_help = "Example:\n  tollgate payment create acme 5000")]
+    Create {
+        /// Whose account it is for
+        account: AccountId,
+        /// How much, in rubles and whole kopecks
+        #[arg(value_parser = amount)]
+        rubles: MicroRub,
+        /// At which provider, where there are several: yookassa, cloudpayments or stripe
+        #[arg(long)]
+        provider: Option<String>,
+        /// Where the fiscal receipt goes
+        #[arg(long)]
+        email: Option<String>,
+        /// The payment's id, to ask for the same again: a UUID
+        #[arg(long)]
+        id: Option<IntentId>,
+    },
+    /// List payments, the latest first, and what is owed for refunds
+    #[command(after_help = "Example:\n  tollgate payment list --account acme --state open")]
+    List {
+        /// Those of an account
+        #[arg(long)]
+        account: Option<AccountId>,
+        /// Those that are creating, open, paid, canceled or refused
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// Ask the provider what has come of a payment, and book it
+    ///
+    /// As a notification would, where that was lost. What the account owes for a refund is taken, as far as it is free
+    /// by now.
+    #[command(
+        after_help = "Example:\n  tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90"
+    )]
+    Check {
+        /// The payment
+        id: IntentId,
+    },
+}
+
+const PAYMENT: &[Cell] = &[
+    Cell::text("payment", "/id"),
+    Cell::text("account", "/account"),
+    Cell::rubles("amount", "/amount_rub"),
+    Cell::text("state", "/state"),
+    Cell::text("why", "/reason"),
+    Cell::text("provider", "/provider"),
+    Cell::text("its payment", "/payment"),
+    Cell::text("made", "/created_at"),
+    Cell::text("by", "/by"),
+    Cell::text("top-up", "/entry"),
+    Cell::rubles("debt", "/debt_rub"),
+    Cell::text("link", "/url"),
+];
+
+const PAYMENT_ROW: &[Cell] = &[
+    Cell::text("payment", "/id"),
+    Cell::text("made", "/created_at"),
+    Cell::text("account", "/account"),
+    Cell::rubles("amount", "/amount_rub"),
+    Cell::text("state", "/state"),
+    Cell::rubles("debt", "/debt_rub"),
+    Cell::text("top-up", "/entry").or("-"),
+    Cell::text("why", "/reason").or("-"),
+];
+
+pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Result<(), Failure> {
+    let client = Client::new(reach)?;
+    let answer = match command {
+        PaymentCommand::List { account, state } => {
+            let params = [
+                ("account", account.map(|id| id.to_string())),
+                ("state", state),
+            ];
+            let params: Vec<String> = params
+                .into_iter()
+                .filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))))
+                .collect();
+            let path = format!("/admin/v1/payments?{}", params.join("&"));
+            let answer = client.call(Method::GET, &path, None).await?;
+            return show::print(reach.json, &answer, list);
+        }
+        PaymentCommand::Create {
+            account,
+            rubles,
+            provider,
+            email,
+            id,
+        } => {
+            // Made here, so that what is sent again is the same payment.
+            let id = id.unwrap_or_default();
+            let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
+            for (name, value) in [("provider", provider), ("email", email)] {
+                if let Some(value) = value {
+                    body[name] = value.into();
+                }
+            }
+            client
+                .call(Method::POST, "/admin/v1/payments", Some(body))
+                .await?
+        }
+        PaymentCommand::Check { id } => {
+            let path = format!("/admin/v1/payments/{id}/check");
+            client.call(Method::POST, &path, None).await?
+        }
+    };
+    show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
+}
+
+fn list(answer: &Value) -> String {
+    let payments = rows(answer, "payments");
+    if payments.is_empty() {
+        return "no payments; ask for one with: tollgate payment create ACCOUNT RUBLES\n"
+            .to_owned();
+    }
+    let mut text = table(PAYMENT_ROW, payments);
+    let left_out = answer["left_out"].as_u64().unwrap_or_default();
+    if left_out > 0 {
+        text.push_str(&format!("and {left_out} older ones\n"));
+    }
+    if answer["debt_rub"]
+        .as_str()
+        .is_some_and(|debt| debt != "0.00")
+    {
+        text.push_str(&facts(
+            &[Cell::rubles("owed for refunds", "/debt_rub")],
+            answer,
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payments_are_listed_with_what_is_owed() {
+        let payment = json!({
+            "id": "p", "created_at": "2027-01-31T00:00:00Z", "account": "acme", "amount_rub": "5000.00",
+            "state": "paid", "debt_rub": "12.50", "entry": "yookassa:1",
+        });
+        let answer = json!({ "payments": [payment], "left_out": 2, "debt_rub": "12.50" });
+        assert_eq!(
+            list(&answer),
+            "PAYMENT  MADE                  ACCOUNT  AMOUNT, ₽  STATE  DEBT, ₽  TOP-UP      WHY\n\
+             p        2027-01-31T00:00:00Z  acme       5000.00  paid     12.50  yookassa:1  -\n\
+             and 2 older ones\n\
+             owed for refunds  12.50 ₽\n"
+        );
+        assert!(list(&json!({ "payments": [] })).contains("tollgate payment create"));
+    }
+}

@@ -1,0 +1,326 @@
+//! What `[payments]` means.
+
+use std::time::Duration;
+
+use http::Uri;
+use secrecy::{ExposeSecret, SecretString};
+use tollgate_layers::money::MicroRub;
+
+use super::{
+    check::{Check, web_address, without_query},
+    raw::{RawCloudPayments, RawPayments, RawStripe, RawYooKassa},
+};
+
+/// A kopeck: providers know nothing smaller.
+const KOPECK: i64 = 10_000;
+
+/// `[payments]`: how customers pay by themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentsConfig {
+    /// Whether the holder of a key may ask for a payment.
+    pub on_page: bool,
+    /// The least that such a payment may be.
+    pub min: MicroRub,
+    /// The most.
+    pub max: MicroRub,
+    /// How many payments of an account may be open.
+    pub open_max: usize,
+    /// How often open payments are asked for.
+    pub poll: Duration,
+    /// `[payments.yookassa]`.
+    pub yookassa: Option<YooKassaConfig>,
+    /// `[payments.cloudpayments]`.
+    pub cloudpayments: Option<CloudPaymentsConfig>,
+    /// `[payments.stripe]`.
+    pub stripe: Option<StripeConfig>,
+}
+
+impl PaymentsConfig {
+    /// Whether the holder of a key may ask for a payment.
+    #[must_use]
+    pub const fn is_offered(&self) -> bool {
+        self.on_page
+            && (self.yookassa.is_some() || self.cloudpayments.is_some() || self.stripe.is_some())
+    }
+}
+
+/// `[payments.yookassa]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct YooKassaConfig {
+    /// The shop.
+    pub shop_id: String,
+    /// Its key.
+    pub secret_key: ProviderSecret,
+    /// Where the API is, without a slash at its end.
+    pub url: String,
+    /// Where payers come back to.
+    pub return_url: String,
+    /// What receipts say, and to whom.
+    pub receipt: Option<(u8, String)>,
+}
+
+/// `[payments.cloudpayments]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudPaymentsConfig {
+    /// The site.
+    pub public_id: String,
+    /// Its key, which signs notifications too.
+    pub api_secret: ProviderSecret,
+    /// Where the API is, without a slash at its end.
+    pub url: String,
+    /// Where payers come back to.
+    pub return_url: String,
+}
+
+/// `[payments.stripe]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripeConfig {
+    /// The account's key.
+    pub secret_key: ProviderSecret,
+    /// What events are signed with.
+    pub webhook_secret: ProviderSecret,
+    /// Where the API is, without a slash at its end.
+    pub url: String,
+    /// Where payers come back to.
+    pub return_url: String,
+}
+
+/// A secret of a provider. Two are compared where a reload asks whether they differ.
+#[derive(Clone, Debug)]
+pub struct ProviderSecret(SecretString);
+
+impl ProviderSecret {
+    /// What is shown to the provider.
+    pub(crate) fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<&str> for ProviderSecret {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl PartialEq for ProviderSecret {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for ProviderSecret {}
+
+impl Check<'_> {
+    pub(super) fn payments(&mut self, raw: RawPayments) -> Option<PaymentsConfig> {
+        let min = self.rubles(raw.min_rub.as_deref().unwrap_or("100"), "payments.min_rub");
+        let max = raw.max_rub.as_deref().unwrap_or("100000");
+        let max = self.rubles(max, "payments.max_rub");
+        if min.zip(max).is_some_and(|(min, max)| min > max) {
+            self.errors
+                .add("payments.max_rub", "must be at least payments.min_rub");
+        }
+        let open_max = self.whole(raw.open_max, "payments.open_max", 10, 1..=1000);
+        let poll = self.seconds(raw.poll_seconds, "payments.poll_seconds", 300, 1);
+        let yookassa = match raw.yookassa {
+            None => Some(None),
+            Some(raw) => self.yookassa(raw).map(Some),
+        };
+        let cloudpayments = match raw.cloudpayments {
+            None => Some(None),
+            Some(raw) => self.cloudpayments(raw).map(Some),
+        };
+        let stripe = match raw.stripe {
+            None => Some(None),
+            Some(raw) => self.stripe(raw).map(Some),
+        };
+        Some(PaymentsConfig {
+            on_page: raw.on_page.unwrap_or(false),
+            min: min?,
+            max: max?,
+            open_max: open_max?,
+            poll: poll?,
+            yookassa: yookassa?,
+            cloudpayments: cloudpayments?,
+            stripe: stripe?,
+        })
+    }
+
+    fn yookassa(&mut self, raw: RawYooKassa) -> Option<YooKassaConfig> {
+        let advice = "give the shop's number, as its settings at YooKassa show it";
+        let shop_id = self.required(raw.shop_id, "payments.yookassa.shop_id", advice);
+        let advice = "give the shop's secret key: \"${NAME}\" or \"file:/path\"";
+        let secret_key = self.secret(raw.secret_key, "payments.yookassa.secret_key", advice);
+        let url = raw.url.as_deref().unwrap_or("https://api.yookassa.ru/v3");
+        let url = self.provider_url(url, "payments.yookassa.url");
+        let return_url = self.return_url(raw.return_url, "payments.yookassa.return_url");
+        let code = self.optional(
+            raw.receipt_vat_code,
+            "payments.yookassa.receipt_vat_code",
+            1..=12,
+        );
+        let receipt = match (code?, raw.receipt_email) {
+            (None, None) => None,
+            (Some(code), Some(email)) if is_email(&email) => {
+                u8::try_from(code).ok().zip(Some(email))
+            }
+            (None, Some(_)) => {
+                let problem = "is of use beside receipt_vat_code alone: give that too";
+                self.errors.add("payments.yookassa.receipt_email", problem);
+                return None;
+            }
+            (Some(_), _) => {
+                let problem = "must be an address like buh@example.com: receipts go there where a payment names nobody";
+                self.errors.add("payments.yookassa.receipt_email", problem);
+                return None;
+            }
+        };
+        Some(YooKassaConfig {
+            shop_id: shop_id?,
+            secret_key: ProviderSecret(secret_key?),
+            url: url?,
+            return_url: return_url?,
+            receipt,
+        })
+    }
+
+    fn cloudpayments(&mut self, raw: RawCloudPayments) -> Option<CloudPaymentsConfig> {
+        let advice = "give the site's Public ID, as its settings at CloudPayments show it";
+        let public_id = self.required(raw.public_id, "payments.cloudpayments.public_id", advice);
+        let advice = "give the site's API Secret: \"${NAME}\" or \"file:/path\"";
+        let api_secret = self.secret(raw.api_secret, "payments.cloudpayments.api_secret", advice);
+        let url = raw.url.as_deref().unwrap_or("https://api.cloudpayments.ru");
+        let url = self.provider_url(url, "payments.cloudpayments.url");
+        let return_url = self.return_url(raw.return_url, "payments.cloudpayments.return_url");
+        Some(CloudPaymentsConfig {
+            public_id: public_id?,
+            api_secret: ProviderSecret(api_secret?),
+            url: url?,
+            return_url: return_url?,
+        })
+    }
+
+    fn stripe(&mut self, raw: RawStripe) -> Option<StripeConfig> {
+        let advice = "give the account's secret key: \"${NAME}\" or \"file:/path\"";
+        let secret_key = self.secret(raw.secret_key, "payments.stripe.secret_key", advice);
+        let advice = "give the signing secret of the webhook: \"${NAME}\" or \"file:/path\"";
+        let webhook = self.secret(raw.webhook_secret, "payments.stripe.webhook_secret", advice);
+        let url = raw.url.as_deref().unwrap_or("https://api.stripe.com");
+        let url = self.provider_url(url, "payments.stripe.url");
+        let return_url = self.return_url(raw.return_url, "payments.stripe.return_url");
+        Some(StripeConfig {
+            secret_key: ProviderSecret(secret_key?),
+            webhook_secret: ProviderSecret(webhook?),
+            url: url?,
+            return_url: return_url?,
+        })
+    }
+
+    /// Whole kopecks, above nothing.
+    fn rubles(&mut self, text: &str, path: &str) -> Option<MicroRub> {
+        let amount = text.parse::<MicroRub>().ok();
+        let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
+        self.keep(
+            amount.ok_or("must be rubles and whole kopecks above 0 in quotes, like \"100.00\""),
+            path,
+        )
+    }
+
+    fn provider_url(&mut self, text: &str, path: &str) -> Option<String> {
+        let url = web_address(text).and_then(without_query);
+        let url = self.keep(url, path)?;
+        Some(url.to_string().trim_end_matches('/').to_owned())
+    }
+
+    fn return_url(&mut self, given: Option<String>, path: &str) -> Option<String> {
+        let advice = "give the page that payers come back to, like https://api.example/usage";
+        let given = self.required(given, path, advice)?;
+        let url: Option<Uri> = self.keep(web_address(&given), path);
+        url.map(|_| given)
+    }
+}
+
+/// Whether it is a sum that providers can take.
+pub(crate) fn is_whole_kopecks(amount: MicroRub) -> bool {
+    amount.micro() % KOPECK == 0
+}
+
+/// Enough of one to send a receipt to: the provider knows the rest.
+pub(crate) fn is_email(text: &str) -> bool {
+    let plain = text.len() <= 254
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'<' | b'>' | b'"' | b','));
+    plain
+        && text.split_once('@').is_some_and(|(name, host)| {
+            !name.is_empty() && host.contains('.') && !host.contains('@')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{SMALL, parse};
+
+    fn payments(lines: &str) -> Result<PaymentsConfig, String> {
+        let config = parse(&format!("[payments]\n{lines}\n{SMALL}"));
+        let config = config.map_err(|errors| errors.to_string())?;
+        Ok(config.payments.unwrap())
+    }
+
+    const SHOP: &str = "[payments.yookassa]\nshop_id = \"1\"\nsecret_key = \"${VENDOR_KEY}\"\n\
+                        return_url = \"https://pay.example/usage\"\n";
+
+    #[test]
+    fn a_provider_is_there_with_all_that_it_needs() {
+        let config = payments(SHOP).unwrap();
+        assert_eq!(
+            (config.on_page, config.min, config.max, config.open_max),
+            (false, MicroRub::rubles(100), MicroRub::rubles(100_000), 10)
+        );
+        let shop = config.yookassa.unwrap();
+        assert_eq!(shop.url, "https://api.yookassa.ru/v3");
+        assert_eq!(shop.receipt, None);
+        assert!(!format!("{shop:?}").contains("sk-vendor-secret"));
+        assert!(parse(SMALL).unwrap().payments.is_none());
+
+        let receipt = format!("{SHOP}receipt_vat_code = 4\nreceipt_email = \"buh@example.com\"");
+        let shop = payments(&receipt).unwrap().yookassa.unwrap();
+        assert_eq!(shop.receipt, Some((4, "buh@example.com".to_owned())));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let more = |line: &str| format!("{SHOP}{line}");
+        for (lines, says) in [
+            ("min_rub = \"0\"", "payments.min_rub: must be rubles"),
+            ("min_rub = \"0.001\"", "payments.min_rub: must be rubles"),
+            ("max_rub = \"99\"", "payments.max_rub: must be at least"),
+            ("open_max = 0", "payments.open_max"),
+            ("[payments.yookassa]", "payments.yookassa.shop_id: missing"),
+            (
+                "[payments.yookassa]",
+                "payments.yookassa.secret_key: missing",
+            ),
+            (
+                "[payments.yookassa]",
+                "payments.yookassa.return_url: missing",
+            ),
+            (&more("url = \"ftp://x\""), "payments.yookassa.url: must be"),
+            (
+                &more("receipt_vat_code = 13\nreceipt_email = \"a@b.c\""),
+                "payments.yookassa.receipt_vat_code",
+            ),
+            (
+                &more("receipt_vat_code = 1"),
+                "payments.yookassa.receipt_email: must be an address",
+            ),
+            (
+                &more("receipt_email = \"a@b.c\""),
+                "payments.yookassa.receipt_email: is of use",
+            ),
+        ] {
+            let errors = payments(lines).unwrap_err();
+            assert!(errors.contains(says), "{lines}: {errors}");
+        }
+    }
+}

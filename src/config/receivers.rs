@@ -1,0 +1,393 @@
+//! Who is sent events: what `[[webhook]]`, `[[mail]]` and `[[telegram]]` have in common, and what the last two mean.
+
+use std::{fmt, time::Duration};
+
+use http::Uri;
+use lettre::{AsyncSmtpTransport, Tokio1Executor, message::Mailbox};
+use secrecy::ExposeSecret;
+use tollgate_layers::key::AccountId;
+
+use super::{
+    WebhookConfig,
+    check::{Check, web_address},
+    raw::{RawMail, RawTelegram, RawWebhook},
+    secret::{referred, secret},
+};
+use crate::events::kind;
+
+const NAME_CHARS_MAX: usize = 64;
+const RECEIVERS_MAX: usize = 64;
+/// Recipients of one mail.
+const TO_MAX: usize = 16;
+const TELEGRAM: &str = "https://api.telegram.org";
+
+/// Somebody who is sent events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// Its name: letters, digits, - and _.
+    pub name: String,
+    /// Of which kinds; empty: all.
+    pub kinds: Vec<&'static str>,
+    /// Of which accounts; empty: all, and what is nobody's.
+    pub accounts: Vec<AccountId>,
+    /// How long an event is tried.
+    pub retry_max: Duration,
+    /// How it is reached.
+    pub way: WayConfig,
+}
+
+/// How a receiver is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WayConfig {
+    /// `[[webhook]]`.
+    Webhook(WebhookConfig),
+    /// `[[mail]]`.
+    Mail(MailConfig),
+    /// `[[telegram]]`.
+    Telegram(TelegramConfig),
+}
+
+/// `[[mail]]`: whom events are mailed to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MailConfig {
+    /// The server's address; it may hold a password.
+    pub server: String,
+    /// Its host.
+    pub host: String,
+    /// Whom they are from.
+    pub from: Mailbox,
+    /// Whom they go to. Never empty.
+    pub to: Vec<Mailbox>,
+}
+
+impl fmt::Debug for MailConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MailConfig")
+            .field("host", &self.host)
+            .field("from", &self.from)
+            .field("to", &self.to)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `[[telegram]]`: the chat that events are written into.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TelegramConfig {
+    /// The method that sends a message; it holds the bot's token.
+    pub url: Uri,
+    /// The chat.
+    pub chat: String,
+}
+
+impl fmt::Debug for TelegramConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TelegramConfig")
+            .field("host", &self.url.host().unwrap_or_default())
+            .field("chat", &self.chat)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What all receivers have.
+struct Common<'a> {
+    name: Option<String>,
+    kinds: &'a [String],
+    accounts: &'a [String],
+    retry_hours: Option<u64>,
+}
+
+impl Check<'_> {
+    pub(super) fn receivers(
+        &mut self,
+        hooks: Vec<RawWebhook>,
+        mails: Vec<RawMail>,
+        chats: Vec<RawTelegram>,
+    ) -> Option<Vec<ReceiverConfig>> {
+        let mut names = Vec::new();
+        let mut receivers = Vec::new();
+        for (index, mut raw) in hooks.into_iter().enumerate() {
+            let at = format!("webhook[{index}]");
+            let name = self.receiver_name(raw.name.take(), &at, &mut names);
+            let (kinds, accounts) = (raw.kinds.clone(), raw.accounts.clone());
+            let common = Common {
+                name,
+                kinds: &kinds,
+                accounts: &accounts,
+                retry_hours: raw.retry_hours,
+            };
+            let way = self.webhook(raw, &at).map(WayConfig::Webhook);
+            receivers.push(self.receiver(common, way, &at));
+        }
+        for (index, mut raw) in mails.into_iter().enumerate() {
+            let at = format!("mail[{index}]");
+            let name = self.receiver_name(raw.name.take(), &at, &mut names);
+            let common = Common {
+                name,
+                kinds: &raw.kinds,
+                accounts: &raw.accounts,
+                retry_hours: raw.retry_hours,
+            };
+            let way = self.mail(raw.server.clone(), raw.from.clone(), &raw.to, &at);
+            let receiver = self.receiver(common, way.map(WayConfig::Mail), &at);
+            receivers.push(receiver);
+        }
+        for (index, mut raw) in chats.into_iter().enumerate() {
+            let at = format!("telegram[{index}]");
+            let name = self.receiver_name(raw.name.take(), &at, &mut names);
+            let common = Common {
+                name,
+                kinds: &raw.kinds,
+                accounts: &raw.accounts,
+                retry_hours: raw.retry_hours,
+            };
+            let way = self.telegram(raw.token.clone(), raw.chat.clone(), raw.url.as_deref(), &at);
+            let receiver = self.receiver(common, way.map(WayConfig::Telegram), &at);
+            receivers.push(receiver);
+        }
+        if receivers.len() > RECEIVERS_MAX {
+            let problem = format!("there are more than {RECEIVERS_MAX} receivers of events");
+            self.errors.add("webhook", problem);
+        }
+        receivers.into_iter().collect()
+    }
+
+    fn receiver_name(
+        &mut self,
+        name: Option<String>,
+        at: &str,
+        names: &mut Vec<String>,
+    ) -> Option<String> {
+        let path = format!("{at}.name");
+        let name = self.required(name, &path, "give it a name, for the log and commands")?;
+        let plain = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        if !plain || name.len() > NAME_CHARS_MAX {
+            let problem = format!("must be letters, digits, - and _, {NAME_CHARS_MAX} at most");
+            self.errors.add(path, problem);
+            return None;
+        }
+        if names.contains(&name) {
+            let problem = format!("{name:?} is there already: give each receiver its own name");
+            self.errors.add(path, problem);
+            return None;
+        }
+        names.push(name.clone());
+        Some(name)
+    }
+
+    fn receiver(
+        &mut self,
+        common: Common<'_>,
+        way: Option<WayConfig>,
+        at: &str,
+    ) -> Option<ReceiverConfig> {
+        let kinds = self.each(common.kinds, &format!("{at}.kinds"), kind);
+        let accounts = self.each(common.accounts, &format!("{at}.accounts"), |text| {
+            text.parse::<AccountId>().map_err(|error| error.to_string())
+        });
+        let path = format!("{at}.retry_hours");
+        let retry: Option<u64> = self.whole(common.retry_hours, &path, 72, 1..=336);
+        Some(ReceiverConfig {
+            name: common.name?,
+            kinds: kinds?,
+            accounts: accounts?,
+            retry_max: Duration::from_secs(retry? * 3600),
+            way: way?,
+        })
+    }
+
+    fn mail(
+        &mut self,
+        server: Option<String>,
+        from: Option<String>,
+        to: &[String],
+        at: &str,
+    ) -> Option<MailConfig> {
+        let path = format!("{at}.server");
+        let advice =
+            "give the mail server's address, like \"${SMTP_URL}\" for smtps://user:password@host";
+        let server = self.required(server, &path, advice);
+        let server = server.and_then(|text| {
+            let server = match referred(&text, self.env) {
+                Some(server) => server,
+                None if text.contains('@') => Err(
+                    "a password does not stand in this file: write \"${NAME}\" or \"file:/path\""
+                        .to_owned(),
+                ),
+                None => Ok(text),
+            };
+            self.keep(server.and_then(mail_server), &path)
+        });
+        let path = format!("{at}.from");
+        let advice = "say whom mails are from, like \"Tollgate <noreply@example.com>\"";
+        let from = self.required(from, &path, advice);
+        let from = from.and_then(|text| self.keep(mailbox(&text), &path));
+        let path = format!("{at}.to");
+        if !(1..=TO_MAX).contains(&to.len()) {
+            let problem = format!("give 1 to {TO_MAX} addresses");
+            self.errors.add(path, problem);
+            return None;
+        }
+        let to = self.each(to, &path, mailbox);
+        let (server, host) = server?;
+        Some(MailConfig {
+            server,
+            host,
+            from: from?,
+            to: to?,
+        })
+    }
+
+    fn telegram(
+        &mut self,
+        token: Option<String>,
+        chat: Option<String>,
+        url: Option<&str>,
+        at: &str,
+    ) -> Option<TelegramConfig> {
+        let advice = "say which chat, like \"-1001234567890\" or \"@channel\"";
+        let chat = self.required(chat, &format!("{at}.chat"), advice);
+        let path = format!("{at}.token");
+        let token = self.required(token, &path, "give the bot's token as \"${NAME}\"");
+        let token = token.and_then(|text| {
+            let token = secret(&text, self.env);
+            let token = token.and_then(|token| bot_token(token.expose_secret()));
+            self.keep(token, &path)
+        });
+        let path = format!("{at}.url");
+        let url = url.unwrap_or(TELEGRAM);
+        let url = self.keep(web_address(url), &path).zip(token);
+        let url = url.and_then(|(url, token)| {
+            let base = url.to_string();
+            let url = format!("{}/bot{token}/sendMessage", base.trim_end_matches('/'));
+            self.keep(url.parse::<Uri>().map_err(|_| "is too long"), &path)
+        });
+        Some(TelegramConfig {
+            url: url?,
+            chat: chat?,
+        })
+    }
+
+    pub(super) fn each<T>(
+        &mut self,
+        given: &[String],
+        path: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let values = given.iter().enumerate();
+        let values: Vec<_> = values
+            .map(|(index, text)| self.keep(read(text), &format!("{path}[{index}]")))
+            .collect();
+        values.into_iter().collect()
+    }
+}
+
+/// A mail server's address, and its host. What is said about a mistake does not repeat it.
+fn mail_server(text: String) -> Result<(String, String), String> {
+    let advice = "must be like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, \
+                  or smtp://127.0.0.1:25";
+    let (scheme, rest) = text.split_once("://").ok_or(advice)?;
+    let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = authority.split('/').next().unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    if scheme == "smtp" && !user.is_empty() && !query.contains("tls=required") {
+        return Err("would send the password unencrypted: smtps://, or ?tls=required".to_owned());
+    }
+    let host = host.to_owned();
+    match AsyncSmtpTransport::<Tokio1Executor>::from_url(&text) {
+        Ok(_) if !host.is_empty() => Ok((text, host)),
+        _ => Err(advice.to_owned()),
+    }
+}
+
+fn mailbox(text: &str) -> Result<Mailbox, String> {
+    let mailbox = text.parse::<Mailbox>();
+    mailbox.map_err(|_| "must be an address, like Name <name@example.com>".to_owned())
+}
+
+/// As BotFather gives it.
+fn bot_token(text: &str) -> Result<String, String> {
+    let good = |text: &str| {
+        let (id, key) = text.split_once(':')?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_token = !id.is_empty()
+            && id.bytes().all(|byte| byte.is_ascii_digit())
+            && key.len() >= 16
+            && key.bytes().all(plain);
+        is_token.then(|| text.to_owned())
+    };
+    good(text).ok_or_else(|| "must be a bot's token, like 123456:ABC…".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        Config, ConfigErrors,
+        testing::{SMALL, parse},
+    };
+
+    fn with(lines: &str) -> Result<Config, ConfigErrors> {
+        parse(&format!("{SMALL}\n{lines}"))
+    }
+
+    const MAIL: &str = "[[mail]]\nname = \"acme\"\nserver = \"${SMTP_URL}\"\nfrom = \"Tollgate <noreply@example.com>\"\n\
+                        to = [\"Бухгалтерия <buh@acme.example>\"]\naccounts = [\"acme\"]\n";
+    const CHAT: &str =
+        "[[telegram]]\nname = \"ops\"\ntoken = \"${BOT_TOKEN}\"\nchat = \"-1001234567890\"\n";
+
+    #[test]
+    fn mails_and_chats_are_read_and_their_secrets_are_not_shown() {
+        let config = with(&format!("{MAIL}{CHAT}"));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        let shown = format!("{:?}", config.receivers);
+        for there in [
+            "mail.example:465",
+            "buh@acme.example",
+            "api.telegram.org",
+            "-1001234567890",
+        ] {
+            assert!(shown.contains(there), "{shown}");
+        }
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("AAbbCC"),
+            "{shown}"
+        );
+        let WayConfig::Telegram(chat) = &config.receivers[1].way else {
+            panic!("{shown}");
+        };
+        assert!(chat.url.path().ends_with("/sendMessage"));
+    }
+
+    #[test]
+    fn mistakes_name_their_field_and_no_secret() {
+        for (from, to, field) in [
+            (
+                "${SMTP_URL}",
+                "smtps://me:hunter2@mail.example",
+                "mail[0].server",
+            ),
+            ("${SMTP_URL}", "${ADMIN_KEY}", "mail[0].server"),
+            ("${SMTP_URL}", "${SMTP_PLAIN_URL}", "mail[0].server"),
+            ("Tollgate <noreply@example.com>", "nobody", "mail[0].from"),
+            ("[\"Бухгалтерия <buh@acme.example>\"]", "[]", "mail[0].to"),
+            ("<buh@acme.example>", "", "mail[0].to[0]"),
+            ("${BOT_TOKEN}", "${ADMIN_KEY}", "telegram[0].token"),
+            ("chat = \"-1001234567890\"", "", "telegram[0].chat"),
+            ("\"ops\"", "\"acme\"", "telegram[0].name"),
+            ("\"ops\"", "\"o p s\"", "telegram[0].name"),
+        ] {
+            let text = format!("{MAIL}{CHAT}");
+            assert!(text.contains(from), "{from}");
+            let errors = with(&text.replace(from, to)).expect_err(to).to_string();
+            assert!(errors.contains(field), "{to}: {errors}");
+            assert!(
+                !errors.contains("hunter2") && !errors.contains("admin-secret"),
+                "{errors}"
+            );
+        }
+        let local = MAIL.replace("${SMTP_URL}", "smtp://127.0.0.1:25");
+        assert!(with(&local).is_ok());
+    }
+}

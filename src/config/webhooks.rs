@@ -1,0 +1,207 @@
+//! What `[[webhook]]` means.
+
+use std::{fmt, net::IpAddr, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::Uri;
+use secrecy::ExposeSecret;
+
+use super::{
+    check::{Check, web_address},
+    raw::RawWebhook,
+    secret::{referred, secret},
+};
+use crate::events::address;
+
+/// What a signing secret begins with.
+const PREFIX: &str = "whsec_";
+const KEY_BYTES_MIN: usize = 24;
+const KEY_BYTES_MAX: usize = 64;
+
+/// `[[webhook]]`: where events are posted.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookConfig {
+    /// Where to; it may hold a key.
+    pub url: Uri,
+    /// What is signed with: by each of them. Never empty.
+    pub keys: Vec<Vec<u8>>,
+    /// Addresses that are not of the internet may be sent to.
+    pub allow_private: bool,
+    /// Time for an answer.
+    pub answer_timeout: Duration,
+}
+
+/// Without the keys and the address, which may hold one.
+impl fmt::Debug for WebhookConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookConfig")
+            .field("host", &self.url.host().unwrap_or_default())
+            .field("allow_private", &self.allow_private)
+            .field("answer_timeout", &self.answer_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn webhook(&mut self, raw: RawWebhook, at: &str) -> Option<WebhookConfig> {
+        let path = |field: &str| format!("{at}.{field}");
+        let allow_private = raw.allow_private.unwrap_or(false);
+        let advice = "say where events are posted, like https://host/path";
+        let url = self.required(raw.url, &path("url"), advice);
+        let url = url.and_then(|url| {
+            let url = referred(&url, self.env).unwrap_or(Ok(url));
+            let url = url.and_then(|url| web_address(&url));
+            let url = url.and_then(|url| reachable(url, allow_private));
+            self.keep(url, &path("url"))
+        });
+        let keys = self.signing_keys(&raw.secrets, &path("secrets"));
+        let answer: Option<u64> =
+            self.whole(raw.answer_seconds, &path("answer_seconds"), 15, 1..=20);
+        Some(WebhookConfig {
+            url: url?,
+            keys: keys?,
+            allow_private,
+            answer_timeout: Duration::from_secs(answer?),
+        })
+    }
+
+    fn signing_keys(&mut self, given: &[String], path: &str) -> Option<Vec<Vec<u8>>> {
+        if !(1..=2).contains(&given.len()) {
+            let problem = "give one signing secret, or two while receivers change to the second, \
+                           as \"${NAME}\" or \"file:/path\"; make one by: \
+                           echo \"whsec_$(openssl rand -base64 32)\"";
+            self.errors.add(path, problem);
+            return None;
+        }
+        let keys = given.iter().enumerate().map(|(index, text)| {
+            let key = secret(text, self.env).and_then(|value| signing_key(value.expose_secret()));
+            self.keep(key, &format!("{path}[{index}]"))
+        });
+        let keys: Vec<_> = keys.collect();
+        keys.into_iter().collect()
+    }
+}
+
+/// A name is looked up, and its addresses are checked, whenever a connection is made.
+fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
+    if allow_private {
+        return Ok(url);
+    }
+    if url.scheme_str() != Some("https") {
+        return Err(
+            "must be https: events name accounts and amounts; allow_private takes http, for a \
+                    network of your own"
+                .to_owned(),
+        );
+    }
+    let host = url.host().unwrap_or_default();
+    let literal = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    match literal {
+        Ok(ip) if !address::is_public(ip) => Err(
+            "is a private, loopback or link-local address: set allow_private = true if it is meant"
+                .to_owned(),
+        ),
+        _ => Ok(url),
+    }
+}
+
+/// What is said about a mistake does not repeat the text.
+fn signing_key(text: &str) -> Result<Vec<u8>, String> {
+    let key = text.strip_prefix(PREFIX);
+    let key = key.and_then(|text| STANDARD.decode(text).ok());
+    let fits = |key: &Vec<u8>| (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len());
+    key.filter(fits).ok_or_else(|| {
+        format!(
+            "must be {PREFIX} and {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes in base64; make one by: \
+             echo \"{PREFIX}$(openssl rand -base64 32)\""
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{
+        Config, ConfigErrors, WayConfig,
+        testing::{SMALL, parse},
+    };
+
+    fn with(lines: &str) -> Result<Config, ConfigErrors> {
+        parse(&format!("{SMALL}\n{lines}"))
+    }
+
+    const GOOD: &str = "[[webhook]]\nname = \"crm\"\nurl = \"https://crm.example/hooks\"\n\
+                        secrets = [\"${WEBHOOK_SECRET}\"]\n";
+
+    #[test]
+    fn a_webhook_is_read_and_its_secrets_are_not_shown() {
+        let config = with(&format!(
+            "{GOOD}kinds = [\"top_up\", \"debt\"]\naccounts = [\"acme\"]\n"
+        ));
+        let config = config.unwrap_or_else(|errors| panic!("{errors}"));
+        let receiver = &config.receivers[0];
+        assert_eq!(receiver.kinds, ["top_up", "debt"]);
+        assert_eq!(receiver.retry_max, Duration::from_secs(72 * 3600));
+        let WayConfig::Webhook(hook) = &receiver.way else {
+            panic!("{receiver:?}");
+        };
+        assert_eq!(hook.keys, [b"0123456789abcdefghijklmnopqrstuv".to_vec()]);
+        let shown = format!("{hook:?}");
+        assert!(
+            shown.contains("crm.example") && !shown.contains("hooks") && !shown.contains("48, 49"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn mistakes_name_their_field_and_no_secret() {
+        for (from, to, field) in [
+            (
+                "https://crm.example",
+                "http://crm.example",
+                "webhook[0].url",
+            ),
+            ("crm.example", "127.0.0.1", "webhook[0].url"),
+            ("crm.example", "[::1]", "webhook[0].url"),
+            ("crm.example", "169.254.169.254", "webhook[0].url"),
+            ("crm.example", "[::ffff:10.0.0.1]", "webhook[0].url"),
+            ("\"crm\"", "\"c r m\"", "webhook[0].name"),
+            ("[\"${WEBHOOK_SECRET}\"]", "[]", "webhook[0].secrets"),
+            (
+                "${WEBHOOK_SECRET}",
+                "whsec_c2hvcnQ=",
+                "webhook[0].secrets[0]",
+            ),
+            ("${WEBHOOK_SECRET}", "${ADMIN_KEY}", "webhook[0].secrets[0]"),
+            (
+                "secrets",
+                "kinds = [\"low\"]\nsecrets",
+                "webhook[0].kinds[0]",
+            ),
+            (
+                "secrets",
+                "accounts = [\"a/b\"]\nsecrets",
+                "webhook[0].accounts[0]",
+            ),
+            (
+                "secrets",
+                "retry_hours = 0\nsecrets",
+                "webhook[0].retry_hours",
+            ),
+        ] {
+            assert!(GOOD.contains(from), "{from}");
+            let errors = with(&GOOD.replace(from, to)).expect_err(to);
+            let errors = errors.to_string();
+            assert!(errors.contains(field), "{to}: {errors}");
+            assert!(
+                !errors.contains("admin-secret") && !errors.contains("c2hvcnQ"),
+                "{errors}"
+            );
+        }
+        let twice = with(&format!("{GOOD}{GOOD}")).unwrap_err().to_string();
+        assert!(twice.contains("webhook[1].name"), "{twice}");
+        let private = GOOD.replace("https://crm.example", "http://127.0.0.1:9");
+        let private = with(&format!("{private}allow_private = true\n"));
+        assert!(private.is_ok());
+    }
+}

@@ -1,0 +1,116 @@
+//! Numbers that move by themselves: what this node counts, told again and again to an overview that stays open.
+//!
+//! The page's own script shows them; without it the page shows those of its moment.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Response, header};
+use tollgate_layers::{Error, error::BoxError};
+
+use super::{Answer, api::Api, views::Counters};
+use crate::admin::AnswerBody;
+
+pub(super) const SCRIPT: &str = include_str!("live.js");
+
+/// How often the numbers are told.
+const EVERY: Duration = Duration::from_secs(2);
+/// A quarter of an hour. Were it without an end, a page that is left open would keep its session for ever.
+const TIMES_MAX: u32 = 450;
+
+/// Events for as long as `is_in` says that whoever asked is still signed in. They do not count as asking.
+pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
+    let events = stream::unfold((api, is_in, 0), |(api, is_in, told)| async move {
+        if told > TIMES_MAX {
+            return None;
+        }
+        if told > 0 {
+            tokio::time::sleep(EVERY).await;
+        }
+        if told == TIMES_MAX || !is_in() {
+            // The script asks for no more then.
+            let last = Bytes::from_static(b"event: end\ndata:\n\n");
+            return Some((Ok(last), (api, is_in, TIMES_MAX + 1)));
+        }
+        let event = match told_now(&api).await {
+            Ok(event) => Ok(event),
+            Err(error) => Err(BoxError::from(error.to_string())),
+        };
+        Some((event, (api, is_in, told + 1)))
+    });
+    let mut res = Response::new(AnswerBody::stream(events));
+    let kind = HeaderValue::from_static("text/event-stream");
+    res.headers_mut().insert(header::CONTENT_TYPE, kind);
+    res
+}
+
+async fn told_now(api: &Api) -> Result<Bytes, Error> {
+    let metrics = api.text("/metrics").await?.unwrap_or_default();
+    let counters = serde_json::to_string(&Counters::of(&metrics))
+        .map_err(|error| Error::Internal(error.into()))?;
+    Ok(format!("data: {counters}\n\n").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use futures_util::future::BoxFuture;
+    use http::Request;
+    use http_body_util::BodyExt;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::{
+        admin::{Operator, UnreadBody},
+        endpoints::router::from_boxed,
+    };
+
+    fn api() -> Api {
+        let service = service_fn(|_: Request<UnreadBody>| {
+            let text = "tollgate_in_flight 3\n";
+            let res = Response::new(AnswerBody::from(Bytes::from_static(text.as_bytes())));
+            let answer: BoxFuture<'static, Result<Answer, Error>> =
+                Box::pin(std::future::ready(Ok(res)));
+            answer
+        });
+        Api::new(from_boxed(service), Operator::default())
+    }
+
+    async fn next(answer: &mut Answer) -> Option<String> {
+        let frame = answer.body_mut().frame().await?.unwrap();
+        let bytes = frame.into_data().unwrap();
+        Some(String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn numbers_are_told_until_whoever_asked_has_left() {
+        let is_in = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&is_in);
+        let mut answer = answer(api(), move || asked.load(Ordering::Relaxed));
+        for _ in 0..3 {
+            let event = next(&mut answer).await.unwrap();
+            assert!(
+                event.starts_with("data: {") && event.contains("\"in_flight\":3"),
+                "{event}"
+            );
+        }
+        is_in.store(false, Ordering::Relaxed);
+        assert!(next(&mut answer).await.unwrap().starts_with("event: end\n"));
+        assert_eq!(next(&mut answer).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_left_open_is_told_no_more_after_a_while() {
+        let mut answer = answer(api(), || true);
+        let mut events = 0;
+        while next(&mut answer).await.is_some() {
+            events += 1;
+        }
+        assert_eq!(events, TIMES_MAX + 1);
+    }
+}

@@ -1,0 +1,349 @@
+//! `/v1/<service>/keys`: the keys of an account, for whoever holds its owner key: listed, made, limited, revoked.
+//!
+//! An owner key calls no model; a key that does gets nothing here. Other owner keys, this one among them, are listed and are
+//! the operator's to change.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Method, Request, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tollgate_layers::{
+    Error,
+    auth::SecretKey,
+    body::AnswerBody,
+    ceiling::Ceilings,
+    error::Problem,
+    facts::Caller,
+    key::{KeyId, KeyRecord, KeyStatus},
+    money::MicroRub,
+    reserve::ledger::{BookError, KeyChange, KeyView, LedgerAdmin},
+};
+use tower::Service;
+
+use crate::{
+    admin::{UnreadBody, ceiling, line, new_key_id, now_ms},
+    catalog::snapshot::Live,
+    endpoints::{key_info::no_books, reply},
+    ledger::AnyLedger,
+    text::time::rfc3339,
+};
+
+/// How many keys an account may have that are not deleted, by its owner's doing.
+const KEYS_MAX: usize = 1_000;
+const FIELDS: &[&str] = &[
+    "name",
+    "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
+    "models",
+];
+const MODELS_MAX: u64 = 1_000;
+
+/// Answers for an account's keys, behind `auth`.
+#[derive(Clone, Debug)]
+pub struct OwnKeys {
+    live: Arc<Live>,
+    store: AnyLedger,
+}
+
+impl OwnKeys {
+    /// Reads the catalog from `live`, and the keys of `store`.
+    #[must_use]
+    pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
+        Self { live, store }
+    }
+
+    async fn answer(
+        self,
+        owner: &KeyRecord,
+        method: &Method,
+        id: Option<&str>,
+        body: UnreadBody,
+    ) -> Result<Response<AnswerBody>, Error> {
+        let Some(id) = id else {
+            if *method == Method::POST {
+                return self.create(owner, &read(body).await?).await;
+            }
+            let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
+            let keys = keys.iter().map(OwnKey::from).collect();
+            return Ok(reply::json(&OwnKeysJson { keys }));
+        };
+        let known = self.known(owner, id).await?;
+        let change = match *method {
+            Method::PATCH => {
+                let fields = read(body).await?;
+                self.check(&fields, &[FIELDS, &["status"]].concat())?;
+                let change = KeyChange {
+                    status: fields.get("status").map(status).transpose()?,
+                    ..wish(&fields)?
+                };
+                if change == KeyChange::default() {
+                    return Err(Error::invalid("", Problem::Empty));
+                }
+                change
+            }
+            Method::DELETE => KeyChange {
+                status: Some(KeyStatus::Deleted),
+                ..KeyChange::default()
+            },
+            _ => return Ok(reply::json(&OwnKey::from(&known))),
+        };
+        if known.record.is_owner() || known.record.status == KeyStatus::Deleted {
+            return Err(Error::OwnKeyUnknown);
+        }
+        let change = KeyChange {
+            changed_at_ms: Some(now_ms()),
+            ..change
+        };
+        let changed = self.store.change_key(&known.record.id, &change).await;
+        let changed = changed.map_err(of_change)?;
+        let what = match method {
+            &Method::DELETE => "key.delete",
+            _ => "key.change",
+        };
+        tracing::info!(
+            target: "audit", who = %who(owner), what, account = %owner.account, key = %known.record.id,
+            before = %limits(&known), after = %limits(&changed)
+        );
+        Ok(reply::json(&OwnKey::from(&changed)))
+    }
+
+    /// Of another account's key no more is said than of one that never was.
+    async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
+        let id: KeyId = id.parse().map_err(|_| Error::OwnKeyUnknown)?;
+        match self.store.key(&id).await {
+            Ok(view) if view.record.account == owner.account => Ok(view),
+            Ok(_) | Err(BookError::NotFound) => Err(Error::OwnKeyUnknown),
+            Err(error) => Err(no_books(error)),
+        }
+    }
+
+    async fn create(
+        &self,
+        owner: &KeyRecord,
+        fields: &Map<String, Value>,
+    ) -> Result<Response<AnswerBody>, Error> {
+        self.check(fields, FIELDS)?;
+        let wish = wish(fields)?;
+        let ceilings = wish.ceilings(Ceilings::NONE);
+        let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
+        let there = keys
+            .iter()
+            .filter(|key| key.record.status != KeyStatus::Deleted);
+        // Deleted ones are kept for their receipts.
+        if there.count() >= KEYS_MAX || keys.len() >= 10 * KEYS_MAX {
+            return Err(Error::invalid("", Problem::AboveMax(KEYS_MAX as u64)));
+        }
+        let secret = SecretKey::generate();
+        let mut record = KeyRecord {
+            id: new_key_id()?,
+            account: owner.account.clone(),
+            digest: secret.digest(),
+            prefix: secret.prefix(),
+            name: String::new(),
+            status: KeyStatus::Active,
+            models: Vec::new(),
+            // What an operator limits the owner's key by, it limits those by that it makes.
+            addresses: owner.addresses.clone(),
+            requests_per_second: owner.requests_per_second,
+            requests_per_minute: owner.requests_per_minute,
+            tokens_per_minute: owner.tokens_per_minute,
+            expires_at_ms: owner.expires_at_ms,
+            created_at_ms: now_ms(),
+            changed_at_ms: 0,
+        };
+        wish.apply(&mut record);
+        let view = self.store.create_key(&record, ceilings).await;
+        let view = view.map_err(of_change)?;
+        tracing::info!(
+            target: "audit", who = %who(owner), what = "key.create", account = %owner.account, key = %record.id,
+            prefix = record.prefix, after = %limits(&view)
+        );
+        Ok(reply::json(&OwnKey {
+            key: Some(secret.expose()),
+            ..OwnKey::from(&view)
+        }))
+    }
+
+    /// Refuses what is misspelt: a ceiling must not become no ceiling.
+    fn check(&self, fields: &Map<String, Value>, known: &[&str]) -> Result<(), Error> {
+        if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+            let name: String = name.chars().take(64).collect();
+            return Err(Error::invalid(name, Problem::Unsupported));
+        }
+        let snapshot = self.live.snapshot();
+        for model in models(fields)?.unwrap_or_default() {
+            if !snapshot.models().any(|(known, _)| known.id == model) {
+                return Err(Error::ModelNotListed { model });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Service<Request<UnreadBody>> for OwnKeys {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let Caller(key) = Caller::of(&req)?;
+            let key = Arc::clone(key);
+            if !key.is_owner() {
+                return Err(Error::OwnerKeyNeeded);
+            }
+            let (head, body) = req.into_parts();
+            // `/v1/<service>/keys/<id>`
+            let id = head.uri.path().split('/').nth(4);
+            this.answer(&key, &head.method, id, body).await
+        })
+    }
+}
+
+/// What the audit's lines call whoever holds an owner key.
+fn who(owner: &KeyRecord) -> String {
+    format!("key {}", owner.id)
+}
+
+async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
+    let bytes = body.bytes_of_caller().await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))
+}
+
+fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
+    Ok(KeyChange {
+        name: match fields.get("name") {
+            None => None,
+            Some(name) => {
+                Some(line(name).map_err(|_| Error::invalid("name", Problem::WrongType("string")))?)
+            }
+        },
+        ceiling: rubles(fields, "ceiling_rub")?,
+        ceiling_month: rubles(fields, "ceiling_month_rub")?,
+        ceiling_day: rubles(fields, "ceiling_day_rub")?,
+        models: models(fields)?,
+        ..KeyChange::default()
+    })
+}
+
+/// Null takes a ceiling away.
+fn rubles(
+    fields: &Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<Option<MicroRub>>, Error> {
+    match fields.get(name) {
+        None => Ok(None),
+        Some(Value::Null) => Ok(Some(None)),
+        Some(value) => match ceiling(value) {
+            Ok(ceiling) => Ok(Some(Some(ceiling))),
+            Err(_) => Err(Error::invalid(name, Problem::WrongType("\"12.50\""))),
+        },
+    }
+}
+
+fn models(fields: &Map<String, Value>) -> Result<Option<Vec<String>>, Error> {
+    let wrong = || Error::invalid("models", Problem::WrongType("array of strings"));
+    let Some(value) = fields.get("models") else {
+        return Ok(None);
+    };
+    let names = value.as_array().ok_or_else(wrong)?;
+    if names.len() as u64 > MODELS_MAX {
+        return Err(Error::invalid("models", Problem::AboveMax(MODELS_MAX)));
+    }
+    let names = names
+        .iter()
+        .map(|name| name.as_str().map(str::to_owned).ok_or_else(wrong));
+    names.collect::<Result<_, _>>().map(Some)
+}
+
+fn status(value: &Value) -> Result<KeyStatus, Error> {
+    match value.as_str() {
+        Some("active") => Ok(KeyStatus::Active),
+        Some("disabled") => Ok(KeyStatus::Disabled),
+        _ => Err(Error::invalid(
+            "status",
+            Problem::NotOneOf("active, disabled"),
+        )),
+    }
+}
+
+fn of_change(error: BookError) -> Error {
+    match error {
+        BookError::NotFound => Error::OwnKeyUnknown,
+        other => no_books(other),
+    }
+}
+
+/// What an audit's line tells of a key.
+fn limits(view: &KeyView) -> String {
+    serde_json::to_string(&OwnKey::from(view)).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct OwnKeysJson<'a> {
+    keys: Vec<OwnKey<'a>>,
+}
+
+/// The words are those of the operator's answers.
+#[derive(Serialize)]
+struct OwnKey<'a> {
+    /// The secret: in the answer that made it, and never again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    id: &'a KeyId,
+    kind: &'static str,
+    prefix: &'a str,
+    name: &'a str,
+    status: KeyStatus,
+    ceiling_rub: Option<MicroRub>,
+    spent_rub: MicroRub,
+    ceiling_month_rub: Option<MicroRub>,
+    spent_month_rub: MicroRub,
+    ceiling_day_rub: Option<MicroRub>,
+    spent_day_rub: MicroRub,
+    held_rub: MicroRub,
+    free_rub: MicroRub,
+    models: &'a [String],
+    expires_at: Option<String>,
+    created_at: String,
+}
+
+impl<'a> From<&'a KeyView> for OwnKey<'a> {
+    fn from(view: &'a KeyView) -> Self {
+        let record = &view.record;
+        Self {
+            key: None,
+            id: &record.id,
+            kind: record.kind(),
+            prefix: &record.prefix,
+            name: &record.name,
+            status: record.status,
+            ceiling_rub: view.ceiling_rub,
+            spent_rub: view.spent_rub,
+            ceiling_month_rub: view.month.ceiling_rub,
+            spent_month_rub: view.month.spent_rub,
+            ceiling_day_rub: view.day.ceiling_rub,
+            spent_day_rub: view.day.spent_rub,
+            held_rub: view.held_rub,
+            free_rub: view.free_rub,
+            models: record.models_named(),
+            expires_at: record.expires_at_ms.map(rfc3339),
+            created_at: rfc3339(record.created_at_ms),
+        }
+    }
+}

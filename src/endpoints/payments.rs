@@ -1,0 +1,268 @@
+//! Payments: `POST /payments/<provider>`, where providers tell of them, and `/v1/<service>/payments`, where the holder
+//! of a key asks for one.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header::RETRY_AFTER};
+use serde::{Deserialize, Serialize};
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, full},
+    error::{Limit, Problem},
+    facts::Caller,
+    key::KeyRecord,
+    money::MicroRub,
+};
+use tower::Service;
+
+use crate::{
+    admin::UnreadBody,
+    config::{PaymentsConfig, is_email, is_whole_kopecks},
+    endpoints::{key_info::no_books, reply},
+    payments::{Intent, IntentId, NewPayment, Notified, PaymentError, Payments, State},
+    text::{causes::chain, time::rfc3339},
+};
+
+/// Where providers tell of payments.
+pub(crate) const NOTIFICATIONS: &str = "/payments/";
+/// Before a provider tells it again.
+const AGAIN_SECONDS: &str = "30";
+/// Before a key's holder asks for another payment.
+const WAIT: Duration = Duration::from_secs(60);
+const MICRO: i64 = 1_000_000;
+
+type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// Takes what providers tell.
+#[derive(Clone, Debug)]
+pub struct Notifications {
+    payments: Payments,
+}
+
+impl Notifications {
+    /// Of these payments.
+    #[must_use]
+    pub const fn new(payments: Payments) -> Self {
+        Self { payments }
+    }
+}
+
+impl Service<Request<UnreadBody>> for Notifications {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Answering<Self::Response>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let payments = self.payments.clone();
+        Box::pin(async move {
+            let (head, body) = req.into_parts();
+            let provider = head.uri.path().strip_prefix(NOTIFICATIONS);
+            let provider = provider.unwrap_or_default();
+            if !payments.has(provider) {
+                return Err(Error::PathUnknown);
+            }
+            let Ok(body) = body.bytes().await else {
+                return Ok(said(StatusCode::BAD_REQUEST, Bytes::new()));
+            };
+            let query = head.uri.query().unwrap_or_default();
+            let notified = payments
+                .notified(provider, query, &head.headers, &body)
+                .await;
+            Ok(match notified {
+                Notified::Done(thanks) => said(StatusCode::OK, thanks.into()),
+                Notified::Answer(code) => {
+                    said(StatusCode::OK, format!("{{\"code\":{code}}}").into())
+                }
+                Notified::NoProvider => return Err(Error::PathUnknown),
+                Notified::Unread => said(StatusCode::BAD_REQUEST, Bytes::new()),
+                Notified::Later => {
+                    let mut res = said(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
+                    let again = HeaderValue::from_static(AGAIN_SECONDS);
+                    res.headers_mut().insert(RETRY_AFTER, again);
+                    res
+                }
+            })
+        })
+    }
+}
+
+fn said(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
+    let mut res = Response::new(full(body));
+    *res.status_mut() = status;
+    res
+}
+
+/// Answers the holder of a key, behind `auth`: what may be paid and what waits, or a new payment.
+#[derive(Clone, Debug)]
+pub struct KeyPayments {
+    payments: Payments,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    amount_rub: MicroRub,
+    email: Option<String>,
+    provider: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Offer {
+    min_rub: MicroRub,
+    max_rub: MicroRub,
+    providers: Vec<&'static str>,
+    payments: Vec<Shown>,
+}
+
+/// An intent, for who pays.
+#[derive(Serialize)]
+struct Shown {
+    id: IntentId,
+    amount_rub: MicroRub,
+    provider: String,
+    state: State,
+    url: Option<String>,
+    created_at: String,
+}
+
+impl From<Intent> for Shown {
+    fn from(intent: Intent) -> Self {
+        Self {
+            id: intent.id,
+            amount_rub: intent.amount_rub,
+            provider: intent.provider,
+            state: intent.state,
+            url: intent.url,
+            created_at: rfc3339(intent.created_ms),
+        }
+    }
+}
+
+impl KeyPayments {
+    /// Of these payments.
+    #[must_use]
+    pub const fn new(payments: Payments) -> Self {
+        Self { payments }
+    }
+
+    async fn offer(&self, key: &KeyRecord, config: &PaymentsConfig) -> Result<Offer, Error> {
+        let open = self.payments.open_of(&key.account).await;
+        let open = open.map_err(|error| refusal(error, config))?;
+        Ok(Offer {
+            min_rub: config.min,
+            max_rub: config.max,
+            providers: self.payments.providers(),
+            payments: open.into_iter().map(Shown::from).collect(),
+        })
+    }
+
+    async fn ask(
+        &self,
+        key: &KeyRecord,
+        config: &PaymentsConfig,
+        body: &[u8],
+    ) -> Result<Shown, Error> {
+        let asked: Asked = serde_json::from_slice(body)
+            .map_err(|error| invalid("", Problem::NotJson(error.to_string())))?;
+        let amount = asked.amount_rub;
+        // Rounded to the side that is allowed.
+        let rubles = |bound: MicroRub| u64::try_from(bound.micro() / MICRO).unwrap_or_default();
+        if amount < config.min {
+            return Err(invalid("amount_rub", Problem::BelowMin(rubles(config.min))));
+        }
+        if amount > config.max {
+            return Err(invalid("amount_rub", Problem::AboveMax(rubles(config.max))));
+        }
+        if !is_whole_kopecks(amount) {
+            return Err(invalid(
+                "amount_rub",
+                Problem::WrongType("rubles and whole kopecks"),
+            ));
+        }
+        if asked.email.as_deref().is_some_and(|email| !is_email(email)) {
+            return Err(invalid(
+                "email",
+                Problem::WrongType("an address like name@example.com"),
+            ));
+        }
+        let providers = self.payments.providers();
+        let provider = asked
+            .provider
+            .or_else(|| providers.first().map(|&name| name.to_owned()));
+        let wish = NewPayment {
+            id: IntentId::new(),
+            account: key.account.clone(),
+            amount,
+            provider,
+            email: asked.email,
+            by: format!("key:{}", key.id),
+        };
+        let made = self.payments.create(wish).await;
+        let made = made.map_err(|error| refusal(error, config))?;
+        tracing::info!(
+            target: "audit", who = made.by, what = "payment.create", account = %made.account, intent = %made.id,
+            provider = made.provider, amount_rub = %made.amount_rub
+        );
+        Ok(made.into())
+    }
+}
+
+impl Service<Request<UnreadBody>> for KeyPayments {
+    type Response = Response<AnswerBody>;
+    type Error = Error;
+    type Future = Answering<Self::Response>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let Caller(key) = Caller::of(&req)?;
+            let key = key.clone();
+            let config = this.payments.config().filter(|config| config.is_offered());
+            let config = config.ok_or(Error::PathUnknown)?;
+            if req.method() == Method::GET {
+                return Ok(reply::json(&this.offer(&key, config).await?));
+            }
+            let body = req.into_body().bytes().await;
+            let body = body.map_err(|_| invalid("", Problem::Missing))?;
+            Ok(reply::json(&this.ask(&key, config, &body).await?))
+        })
+    }
+}
+
+fn invalid(field: &'static str, problem: Problem) -> Error {
+    Error::Invalid {
+        field: field.into(),
+        problem,
+    }
+}
+
+fn refusal(error: PaymentError, config: &PaymentsConfig) -> Error {
+    match error {
+        PaymentError::Ledger(error) => no_books(error),
+        PaymentError::TooMany(_) => Error::TooManyRequests {
+            limit: Limit::Requests,
+            retry_after: WAIT.max(config.poll),
+        },
+        PaymentError::NoProvider(_) => {
+            invalid("provider", Problem::NotOneOf("those that are configured"))
+        }
+        error @ PaymentError::Provider(..) => {
+            tracing::warn!(error = chain(&error), "a payment could not be asked for");
+            Error::Overloaded
+        }
+        error => Error::Internal(error.into()),
+    }
+}

@@ -1,0 +1,166 @@
+//! Conditions that last, like a vendor that is out: told when the first gateway of a ledger sees one, and told to be over
+//! when no gateway sees it any more.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tollgate_ledger::{
+    contract::{BookError, Feed, Telling},
+    happening::Happening,
+};
+
+/// What begins the names of their notes.
+const NOTES: &str = "condition/";
+/// A gateway that has not said for so long that it sees a condition is gone.
+const SEEN_FOR: Duration = Duration::from_secs(90);
+/// How often it says so.
+const SAID_EVERY: Duration = Duration::from_secs(30);
+/// A change that others were quicker than is tried again so often.
+const TRIES: usize = 5;
+
+/// Who sees a condition, and until when that holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    by: BTreeMap<String, u64>,
+}
+
+/// What is told of a condition.
+pub(super) struct Told {
+    pub(super) begin: Happening,
+    pub(super) end: Option<Happening>,
+}
+
+/// The word of a gateway about one condition.
+pub(super) struct Word<'a> {
+    pub(super) name: &'a str,
+    pub(super) owner: &'a str,
+    pub(super) sees: bool,
+}
+
+/// Says whether a gateway sees a condition, and tells what changes by that.
+pub(super) async fn say<L: Feed>(
+    store: &L,
+    word: &Word<'_>,
+    told: &Told,
+    now_ms: u64,
+) -> Result<(), BookError> {
+    let name = format!("{NOTES}{}", word.name);
+    for _ in 0..TRIES {
+        let note = store.note(&name).await?;
+        let version = note.as_ref().map_or(0, |note| note.version);
+        let before: Seen = note
+            .and_then(|note| serde_json::from_str(&note.text).ok())
+            .unwrap_or_default();
+        let mut after = before.clone();
+        after.by.retain(|_, until_ms| *until_ms > now_ms);
+        if word.sees {
+            let said_ms = now_ms + millis(SEEN_FOR);
+            let until_ms = after.by.entry(word.owner.to_owned()).or_insert(said_ms);
+            if *until_ms < said_ms - millis(SAID_EVERY) {
+                *until_ms = said_ms;
+            }
+        } else {
+            after.by.remove(word.owner);
+        }
+        if after == before {
+            return Ok(());
+        }
+        let what = match (before.by.is_empty(), after.by.is_empty()) {
+            (true, false) => Some(&told.begin),
+            (false, true) => told.end.as_ref(),
+            _ => None,
+        };
+        if let Some(what) = what {
+            // Before it is noted: whoever comes next on this version tells it again, and it is told once.
+            let once = format!("{}:{}:{version}", what.kind(), word.name);
+            tell(store, once, what).await?;
+        }
+        let text = serde_json::to_string(&after).expect("a note is JSON");
+        match store.put_note(&name, version, &text).await {
+            Ok(()) => return Ok(()),
+            Err(BookError::Exists) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The conditions that somebody has said to see.
+pub(super) async fn known<L: Feed>(store: &L) -> Result<Vec<String>, BookError> {
+    let notes = store.notes(NOTES).await?;
+    let seen = notes.into_iter().filter_map(|note| {
+        let seen: Seen = serde_json::from_str(&note.text).ok()?;
+        let name = note.name.strip_prefix(NOTES)?;
+        (!seen.by.is_empty()).then(|| name.to_owned())
+    });
+    Ok(seen.collect())
+}
+
+async fn tell<L: Feed>(store: &L, once: String, what: &Happening) -> Result<(), BookError> {
+    let telling = Telling {
+        once,
+        account: None,
+        key: None,
+        what: what.clone(),
+    };
+    store.tell(&telling).await.map(drop)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tollgate_ledger::memory::MemoryLedger;
+
+    use super::*;
+
+    async fn says(store: &MemoryLedger, owner: &str, sees: bool, now_ms: u64) {
+        let vendor = || "v".to_owned();
+        let told = Told {
+            begin: Happening::VendorOut { vendor: vendor() },
+            end: Some(Happening::VendorBack { vendor: vendor() }),
+        };
+        let name = "vendor/v";
+        let word = Word { name, owner, sees };
+        say(store, &word, &told, now_ms).await.unwrap();
+    }
+
+    async fn told(store: &MemoryLedger) -> Vec<&'static str> {
+        let events = store.events(0, 100).await.unwrap();
+        events.iter().map(|event| event.what.kind()).collect()
+    }
+
+    #[tokio::test]
+    async fn several_gateways_tell_once_that_it_began_and_once_that_it_ended() {
+        let store = MemoryLedger::new();
+        let owners = ["a", "b", "c"];
+        says(&store, "a", false, 0).await;
+        assert!(told(&store).await.is_empty());
+        join_all(owners.map(|owner| says(&store, owner, true, 1))).await;
+        join_all(owners.map(|owner| says(&store, owner, true, 60_000))).await;
+        assert_eq!(told(&store).await, ["vendor_out"]);
+        assert_eq!(known(&store).await.unwrap(), ["vendor/v"]);
+        for owner in ["a", "b"] {
+            says(&store, owner, false, 61_000).await;
+        }
+        assert_eq!(told(&store).await, ["vendor_out"]);
+        says(&store, "c", false, 62_000).await;
+        assert_eq!(told(&store).await, ["vendor_out", "vendor_back"]);
+        assert!(known(&store).await.unwrap().is_empty());
+        says(&store, "b", true, 63_000).await;
+        assert_eq!(told(&store).await.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn who_was_killed_sees_it_no_more() {
+        let store = MemoryLedger::new();
+        says(&store, "killed", true, 0).await;
+        says(&store, "other", false, 89_000).await;
+        assert_eq!(told(&store).await, ["vendor_out"]);
+        says(&store, "other", false, 91_000).await;
+        assert_eq!(told(&store).await, ["vendor_out", "vendor_back"]);
+    }
+}

@@ -1,0 +1,324 @@
+//! Everybody who is sent events: who they are now, how they stand, and what an operator does about it.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
+use tollgate_ledger::contract::BookError;
+use uuid::Uuid;
+
+use super::{
+    Tail,
+    delivery::Delivery,
+    receiver::Receiver,
+    standing::{Notes, Standing},
+    webhook::Sent,
+};
+use crate::{
+    config::ReceiverConfig,
+    observe::metrics::{Metrics, events::Outcome},
+};
+
+/// The receivers of a gateway. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatcher {
+    tail: Tail,
+    receivers: Arc<ArcSwap<Vec<Arc<Receiver>>>>,
+    owner: Arc<str>,
+    metrics: Arc<Metrics>,
+}
+
+/// What became of an event that was sent again.
+#[derive(Debug)]
+pub(crate) enum Replayed {
+    Taken,
+    Failed(String),
+    /// It is not kept any more, or never was.
+    Unknown,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(tail: Tail, metrics: Arc<Metrics>) -> Self {
+        Self {
+            tail,
+            receivers: Arc::default(),
+            owner: Uuid::now_v7().to_string().into(),
+            metrics,
+        }
+    }
+
+    /// These from now on; what sends to them runs in the tasks, until they are dropped.
+    pub(crate) fn replace(&self, configs: &[ReceiverConfig]) -> JoinSet<()> {
+        let receivers = configs.iter().map(|config| Arc::new(Receiver::new(config)));
+        let receivers: Vec<_> = receivers.collect();
+        let mut tasks = JoinSet::new();
+        for receiver in &receivers {
+            let delivery = Delivery::new(
+                self.tail.clone(),
+                Arc::clone(receiver),
+                Arc::clone(&self.owner),
+                self.metrics.events.of(&receiver.name),
+            );
+            tasks.spawn(delivery.run());
+        }
+        self.receivers.store(Arc::new(receivers));
+        tasks
+    }
+
+    /// Receivers that are new are told all that happens from here on. Where the ledger is out of reach, from when it is
+    /// there again.
+    pub(crate) async fn begin(&self) {
+        for receiver in self.receivers().iter() {
+            if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {
+                tracing::warn!(receiver = receiver.name, %error, "a receiver of events could not be looked up yet");
+            }
+        }
+    }
+
+    /// Another gateway may send at once. What sends here has ended.
+    pub(crate) async fn let_go(&self) {
+        for receiver in self.receivers().iter() {
+            let notes = self.notes_of(receiver);
+            // Otherwise it is when the lease is over.
+            let _ = notes.lease(&self.owner, Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(crate) const fn tail(&self) -> &Tail {
+        &self.tail
+    }
+
+    pub(crate) fn receivers(&self) -> Arc<Vec<Arc<Receiver>>> {
+        self.receivers.load_full()
+    }
+
+    pub(crate) fn receiver(&self, name: &str) -> Option<Arc<Receiver>> {
+        let receivers = self.receivers();
+        receivers.iter().find(|one| one.name == name).cloned()
+    }
+
+    pub(crate) fn notes_of(&self, receiver: &Receiver) -> Notes {
+        self.tail.notes_of(&receiver.name)
+    }
+
+    /// Sends an event again, now, with the id that it had.
+    pub(crate) async fn replay(
+        &self,
+        receiver: &Receiver,
+        number: u64,
+    ) -> Result<Replayed, BookError> {
+        let notes = self.notes_of(receiver);
+        let Some((event, letter)) = notes.event(number).await? else {
+            return Ok(Replayed::Unknown);
+        };
+        let metrics = self.metrics.events.of(&receiver.name);
+        match receiver.send(&event).await {
+            Sent::Taken => {
+                metrics.count(Outcome::Delivered);
+                if let Some(letter) = letter {
+                    notes.forget(&letter).await?;
+                }
+                Ok(Replayed::Taken)
+            }
+            Sent::Gone => {
+                metrics.count(Outcome::Failed);
+                Ok(Replayed::Failed("answered 410 Gone".to_owned()))
+            }
+            Sent::Failed { why, .. } => {
+                metrics.count(Outcome::Failed);
+                Ok(Replayed::Failed(why))
+            }
+        }
+    }
+
+    /// Stops a receiver, or lets it go on at once, on all gateways.
+    pub(crate) async fn stop(
+        &self,
+        receiver: &Receiver,
+        stopped: bool,
+    ) -> Result<Standing, BookError> {
+        let notes = self.notes_of(receiver);
+        loop {
+            let (version, mut standing) = notes.begin(&self.tail).await?;
+            if stopped {
+                standing.stopped = true;
+            } else {
+                standing.resume();
+            }
+            match notes.put(version, &standing).await {
+                Ok(()) => return Ok(standing),
+                // Something was sent meanwhile.
+                Err(BookError::Exists) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test owns the tasks that it spawns"
+)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use tollgate_ledger::{
+        contract::{Feed, Telling},
+        happening::Happening,
+        memory::MemoryLedger,
+    };
+
+    use super::*;
+    use crate::{
+        config::{WayConfig, WebhookConfig},
+        ledger::AnyLedger,
+    };
+
+    /// A receiver that answers all with the same status; and the numbers that it has got.
+    async fn receiver(status: u16) -> (String, Arc<Mutex<u16>>, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (status, ids) = (
+            Arc::new(Mutex::new(status)),
+            Arc::<Mutex<Vec<_>>>::default(),
+        );
+        let (says, seen) = (Arc::clone(&status), Arc::clone(&ids));
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut bytes = Vec::new();
+                while !bytes.ends_with(b"}}") {
+                    stream.read_buf(&mut bytes).await.unwrap();
+                }
+                let text = String::from_utf8(bytes).unwrap();
+                let id = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix("webhook-id: "));
+                seen.lock().unwrap().push(id.unwrap().to_owned());
+                let status = *says.lock().unwrap();
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        (url, status, ids)
+    }
+
+    fn hook(url: &str) -> ReceiverConfig {
+        ReceiverConfig {
+            name: "crm".into(),
+            kinds: Vec::new(),
+            accounts: Vec::new(),
+            retry_max: Duration::ZERO,
+            way: WayConfig::Webhook(WebhookConfig {
+                url: url.parse().unwrap(),
+                keys: vec![vec![7; 32]],
+                allow_private: true,
+                answer_timeout: Duration::from_secs(5),
+            }),
+        }
+    }
+
+    async fn tell(store: &AnyLedger, once: &str) {
+        let telling = Telling {
+            once: once.into(),
+            account: None,
+            key: None,
+            what: Happening::RateStale { since_ms: 1 },
+        };
+        assert!(store.tell(&telling).await.unwrap());
+    }
+
+    async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        for _ in 0..1000 {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it did not come");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_taken_in_time_is_a_dead_letter_until_it_is_replayed() {
+        let (url, status, ids) = receiver(500).await;
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        let tail = Tail::new(store.clone());
+        let dispatcher = Dispatcher::new(tail.clone(), Arc::new(Metrics::new("tollgate")));
+        let mut tasks = dispatcher.replace(&[hook(&url)]);
+        tasks.spawn(tail.run());
+        dispatcher.begin().await;
+        for once in ["a", "b"] {
+            tell(&store, once).await;
+        }
+        let crm = dispatcher.receiver("crm").unwrap();
+        let notes = dispatcher.notes_of(&crm);
+        let dead = until(async || {
+            let dead = notes.dead().await.unwrap();
+            (dead.len() == 2).then_some(dead)
+        })
+        .await;
+        assert_eq!([dead[0].event.number, dead[1].event.number], [1, 2]);
+        assert!(dead[0].error.contains("500"), "{dead:?}");
+        let failed = dispatcher.replay(&crm, 1).await.unwrap();
+        assert!(matches!(failed, Replayed::Failed(_)), "{failed:?}");
+        assert_eq!(notes.dead_count().await.unwrap(), 2);
+        *status.lock().unwrap() = 204;
+        let taken = dispatcher.replay(&crm, 1).await.unwrap();
+        assert!(matches!(taken, Replayed::Taken), "{taken:?}");
+        assert_eq!(notes.dead().await.unwrap(), dead[1..]);
+        let unknown = dispatcher.replay(&crm, 3).await.unwrap();
+        assert!(matches!(unknown, Replayed::Unknown), "{unknown:?}");
+        // One that was given up is behind it: the next is sent.
+        tell(&store, "c").await;
+        dispatcher.stop(&crm, false).await.unwrap();
+        until(async || {
+            let (_, standing) = notes.standing().await.unwrap().unwrap();
+            (standing.after == 3 && standing.taken_ms.is_some()).then_some(())
+        })
+        .await;
+        let ids = ids.lock().unwrap().clone();
+        let of_first = ids.iter().filter(|id| id.ends_with("_1")).count();
+        assert!(
+            of_first >= 3 && ids.last().unwrap().ends_with("_3"),
+            "{ids:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_gateway_goes_on_where_another_has_ended() {
+        let (url, _, ids) = receiver(204).await;
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        let start = async || {
+            let tail = Tail::new(store.clone());
+            let dispatcher = Dispatcher::new(tail.clone(), Arc::new(Metrics::new("tollgate")));
+            let mut tasks = dispatcher.replace(&[hook(&url)]);
+            tasks.spawn(tail.run());
+            dispatcher.begin().await;
+            (dispatcher, tasks)
+        };
+        tell(&store, "before there was a receiver").await;
+        let (dispatcher, mut tasks) = start().await;
+        tell(&store, "a").await;
+        let notes = dispatcher.notes_of(&dispatcher.receiver("crm").unwrap());
+        until(async || {
+            let (_, standing) = notes.standing().await.unwrap().unwrap();
+            (standing.after == 2).then_some(())
+        })
+        .await;
+        tasks.shutdown().await;
+        dispatcher.let_go().await;
+        tell(&store, "b").await;
+        let (_, mut tasks) = start().await;
+        until(async || (ids.lock().unwrap().len() == 2).then_some(())).await;
+        tasks.shutdown().await;
+        let ids = ids.lock().unwrap().clone();
+        assert!(ids[0].ends_with("_2") && ids[1].ends_with("_3"), "{ids:?}");
+    }
+}

@@ -1,0 +1,273 @@
+//! What is kept of a receiver beside the books: how far it has come, and what it did not take.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tollgate_ledger::{
+    contract::{BookError, Feed, Note},
+    happening::Event,
+};
+
+use super::Tail;
+use crate::ledger::AnyLedger;
+
+/// How many letters of a receiver are kept; the oldest is forgotten.
+pub(crate) const DEAD_MAX: usize = 1000;
+/// The first pause behind a failure; each is twice the one before it.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// How far a receiver has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    /// All events up to this place were taken, given up, or not wanted.
+    pub(crate) after: u64,
+    /// Failures since something was taken.
+    #[serde(default)]
+    pub(crate) failures: u32,
+    /// Since when, in Unix milliseconds.
+    #[serde(default)]
+    pub(crate) failing_since_ms: Option<u64>,
+    /// Nothing is sent before that.
+    #[serde(default)]
+    pub(crate) next_ms: u64,
+    /// Why the last attempt failed.
+    #[serde(default)]
+    pub(crate) error: Option<String>,
+    /// Nothing is sent: the receiver has said that it wants no more, or an operator has.
+    #[serde(default)]
+    pub(crate) stopped: bool,
+    /// When something was taken last.
+    #[serde(default)]
+    pub(crate) taken_ms: Option<u64>,
+}
+
+impl Standing {
+    pub(super) fn taken(&mut self, event: &Event, now_ms: u64) {
+        *self = Self {
+            after: event.number,
+            taken_ms: Some(now_ms),
+            ..Self::default()
+        };
+    }
+
+    /// `jitter` is of a thousand.
+    pub(super) fn failed(
+        &mut self,
+        why: String,
+        retry_after: Option<Duration>,
+        now_ms: u64,
+        jitter: u32,
+    ) {
+        let pause = pause(self.failures) * (900 + jitter % 201) / 1000;
+        let pause = pause.max(retry_after.unwrap_or_default());
+        self.failures = self.failures.saturating_add(1);
+        self.failing_since_ms.get_or_insert(now_ms);
+        self.next_ms = now_ms.saturating_add(millis(pause));
+        self.error = Some(why);
+    }
+
+    /// Whether an event was tried for long enough, while nothing else was taken either.
+    pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
+        let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
+        now_ms.saturating_sub(since) >= millis(retry_max)
+    }
+
+    /// An operator lets it go on, at once.
+    pub(super) fn resume(&mut self) {
+        *self = Self {
+            after: self.after,
+            taken_ms: self.taken_ms,
+            ..Self::default()
+        };
+    }
+}
+
+fn pause(failures: u32) -> Duration {
+    let pause = PAUSE.saturating_mul(1 << failures.min(16));
+    pause.min(PAUSE_MAX)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a receiver did not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeadLetter {
+    pub(crate) event: Event,
+    /// When it was given up, in Unix milliseconds.
+    pub(crate) dead_ms: u64,
+    /// Why the last attempt failed.
+    pub(crate) error: String,
+}
+
+/// The notes of a receiver.
+#[derive(Clone, Debug)]
+pub(crate) struct Notes {
+    store: AnyLedger,
+    name: String,
+}
+
+impl Notes {
+    pub(crate) fn new(store: AnyLedger, receiver: &str) -> Self {
+        Self {
+            store,
+            name: receiver.to_owned(),
+        }
+    }
+
+    fn standing_name(&self) -> String {
+        format!("receiver/{}", self.name)
+    }
+
+    fn dead_names(&self) -> String {
+        format!("dead/{}/", self.name)
+    }
+
+    /// Whether this gateway sends, for so long from now.
+    pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
+        self.store.lease(&self.standing_name(), owner, ttl).await
+    }
+
+    /// With its version; `None` of a receiver that nothing was ever sent to.
+    pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
+        let note = self.store.note(&self.standing_name()).await?;
+        let note = note.map(|note| Ok((note.version, read(&note)?)));
+        note.transpose()
+    }
+
+    /// The same; one that nothing was ever sent to is told what happens from now on.
+    pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
+        loop {
+            if let Some(known) = self.standing().await? {
+                return Ok(known);
+            }
+            let standing = Standing {
+                after: tail.last().await?,
+                ..Standing::default()
+            };
+            match self.put(0, &standing).await {
+                Ok(()) => return Ok((1, standing)),
+                // Another gateway was here first.
+                Err(BookError::Exists) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes it where nobody else has since it was read.
+    pub(crate) async fn put(&self, version: u64, standing: &Standing) -> Result<(), BookError> {
+        let name = self.standing_name();
+        self.store.put_note(&name, version, &json(standing)).await
+    }
+
+    pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<(), BookError> {
+        let names = self.dead_names();
+        let name = format!("{names}{:020}", letter.event.number);
+        match self.store.put_note(&name, 0, &json(letter)).await {
+            // It was buried by somebody who could not say so any more.
+            Ok(()) | Err(BookError::Exists) => {}
+            Err(error) => return Err(error),
+        }
+        let letters = self.store.notes(&names).await?;
+        for oldest in letters.iter().rev().skip(DEAD_MAX) {
+            self.forget(oldest).await?;
+        }
+        Ok(())
+    }
+
+    /// The dead letters, oldest first.
+    pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>, BookError> {
+        let notes = self.store.notes(&self.dead_names()).await?;
+        notes.iter().map(read).collect()
+    }
+
+    pub(crate) async fn dead_count(&self) -> Result<usize, BookError> {
+        Ok(self.store.notes(&self.dead_names()).await?.len())
+    }
+
+    /// An event that the receiver has not taken, or any other one that is kept.
+    pub(super) async fn event(
+        &self,
+        number: u64,
+    ) -> Result<Option<(Event, Option<Note>)>, BookError> {
+        let name = format!("{}{number:020}", self.dead_names());
+        if let Some(note) = self.store.note(&name).await? {
+            let letter: DeadLetter = read(&note)?;
+            return Ok(Some((letter.event, Some(note))));
+        }
+        let Some(before) = number.checked_sub(1) else {
+            return Ok(None);
+        };
+        let event = self.store.events(before, 1).await?.into_iter().next();
+        let event = event.filter(|event| event.number == number);
+        Ok(event.map(|event| (event, None)))
+    }
+
+    pub(super) async fn forget(&self, note: &Note) -> Result<(), BookError> {
+        match self.store.put_note(&note.name, note.version, "").await {
+            Ok(()) | Err(BookError::Exists | BookError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("a note is JSON")
+}
+
+fn read<T: for<'a> Deserialize<'a>>(note: &Note) -> Result<T, BookError> {
+    let read = serde_json::from_str(&note.text);
+    read.map_err(|error| BookError::Unavailable(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_ledger::happening::Happening;
+
+    use super::*;
+
+    fn event(number: u64, at_ms: u64) -> Event {
+        Event {
+            number,
+            at_ms,
+            account: None,
+            key: None,
+            what: Happening::RateStale { since_ms: 1 },
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_an_hour_and_a_receiver_may_ask_for_more() {
+        let mut standing = Standing::default();
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            standing.failed("why".into(), None, 0, 100);
+            pauses.push(standing.next_ms);
+        }
+        assert_eq!(pauses[..4], [1000, 2000, 4000, 8000]);
+        assert_eq!(pauses[39], 3_600_000);
+        standing.failed("why".into(), Some(Duration::from_secs(7200)), 5, 0);
+        assert_eq!(standing.next_ms, 7_200_005);
+        let mut early = Standing::default();
+        early.failed("why".into(), None, 0, 0);
+        let mut late = Standing::default();
+        late.failed("why".into(), None, 0, 200);
+        assert_eq!((early.next_ms, late.next_ms), (900, 1100));
+    }
+
+    #[test]
+    fn an_event_is_given_up_once_nothing_was_taken_for_so_long() {
+        let hour = Duration::from_secs(3600);
+        let mut standing = Standing::default();
+        assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000));
+        standing.failed("why".into(), None, 9_000_000, 0);
+        assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
+        assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
+        // A later one has its own time.
+        assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
+        standing.taken(&event(1, 0), 13_000_000);
+        assert_eq!((standing.after, standing.failing_since_ms), (1, None));
+    }
+}

@@ -1,0 +1,182 @@
+//! The end of the events: who waits for the next one is woken when it is there.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tollgate_ledger::{
+    contract::{BookError, EVENTS_AT_ONCE_MAX, Feed},
+    happening::Event,
+};
+
+use super::{Filter, standing::Notes};
+use crate::{edge::panics::catch_round, ledger::AnyLedger};
+
+/// Between two looks at the end. In a file or in memory it is a number under a lock; a server is asked for it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const ASK_EVERY: Duration = Duration::from_millis(250);
+/// The same, where the ledger is out of reach.
+const AWAY: Duration = Duration::from_secs(1);
+/// An end that is known may not be readable yet: it is in the queue to the file.
+const READABLE: Duration = Duration::from_millis(10);
+/// How many events one question looks through; the next one goes on behind them.
+const LOOKED_THROUGH_MAX: usize = 10_000;
+
+/// The events of a ledger, and where they end. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    store: AnyLedger,
+    last: Arc<watch::Sender<u64>>,
+}
+
+/// Some events, and how far was looked for them.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) events: Vec<Event>,
+    /// All up to here were looked at.
+    pub(crate) until: u64,
+}
+
+impl Tail {
+    pub(crate) fn new(store: AnyLedger) -> Self {
+        Self {
+            store,
+            last: Arc::new(watch::Sender::new(0)),
+        }
+    }
+
+    /// What is kept of a receiver beside these events.
+    pub(super) fn notes_of(&self, receiver: &str) -> Notes {
+        Notes::new(self.store.clone(), receiver)
+    }
+
+    /// Follows the end. Does not end.
+    pub(crate) async fn run(self) {
+        let every = match &self.store {
+            AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => LOOK_EVERY,
+            AnyLedger::Redis(_) => ASK_EVERY,
+        };
+        loop {
+            let found = catch_round("the look for events", self.last()).await;
+            let wait = match found {
+                Some(Ok(_)) => every,
+                // Whoever asks for events is told.
+                Some(Err(_)) | None => AWAY,
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The place of the last event.
+    pub(crate) async fn last(&self) -> Result<u64, BookError> {
+        let last = self.store.gather().await?;
+        self.last
+            .send_if_modified(|known| std::mem::replace(known, last) != last);
+        Ok(last)
+    }
+
+    /// Resolves when there is an event behind this place.
+    pub(crate) async fn beyond(&self, after: u64) {
+        tokio::time::sleep(READABLE).await;
+        let mut last = self.last.subscribe();
+        // The sender is ours.
+        let _ = last.wait_for(|last| *last > after).await;
+    }
+
+    /// So many of the events behind a place that are wanted.
+    pub(crate) async fn read(
+        &self,
+        after: u64,
+        limit: usize,
+        filter: &Filter,
+    ) -> Result<Page, BookError> {
+        let mut page = Page {
+            events: Vec::new(),
+            until: after,
+        };
+        for _ in 0..LOOKED_THROUGH_MAX / EVENTS_AT_ONCE_MAX {
+            let events = self.store.events(page.until, EVENTS_AT_ONCE_MAX).await?;
+            let all = events.len() < EVENTS_AT_ONCE_MAX;
+            for event in events {
+                page.until = event.number;
+                if filter.takes(&event) {
+                    page.events.push(event);
+                }
+                if page.events.len() >= limit {
+                    return Ok(page);
+                }
+            }
+            if all || !page.events.is_empty() {
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_ledger::{contract::Telling, happening::Happening, memory::MemoryLedger};
+
+    use super::*;
+
+    async fn tell(store: &AnyLedger, number: u64) {
+        let telling = Telling {
+            once: number.to_string(),
+            account: None,
+            key: None,
+            what: match number % 2 {
+                0 => Happening::RateStale { since_ms: number },
+                _ => Happening::VendorOut { vendor: "v".into() },
+            },
+        };
+        assert!(store.tell(&telling).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_page_ends_at_its_limit_and_says_how_far_it_looked() {
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        for number in 1..=2500 {
+            tell(&store, number).await;
+        }
+        let tail = Tail::new(store);
+        let stale = Filter {
+            kinds: vec!["rate_stale"],
+            ..Filter::default()
+        };
+        let read = async |after, limit, filter: &Filter| {
+            let page = tail.read(after, limit, filter).await.unwrap();
+            let numbers: Vec<u64> = page.events.iter().map(|event| event.number).collect();
+            (numbers, page.until)
+        };
+        assert_eq!(read(0, 2, &stale).await, (vec![2, 4], 4));
+        assert_eq!(read(4, 1, &Filter::default()).await, (vec![5], 5));
+        assert_eq!(read(2499, 10, &stale).await, (vec![2500], 2500));
+        assert_eq!(read(2500, 10, &stale).await, (vec![], 2500));
+        let none = Filter {
+            accounts: vec!["acme".parse().unwrap()],
+            ..Filter::default()
+        };
+        assert_eq!(read(0, 10, &none).await, (vec![], 2500));
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_woken_by_the_next_event() {
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        tell(&store, 1).await;
+        let tail = Tail::new(store.clone());
+        let woken = async {
+            tail.beyond(1).await;
+            tail.read(1, 10, &Filter::default()).await.unwrap().until
+        };
+        let told = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            tell(&store, 2).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            until = woken => assert_eq!(until, 2),
+            () = told => {}
+            () = tail.clone().run() => {}
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! An event as a message of a Telegram bot: <https://core.telegram.org/bots/api#sendmessage>.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Full, Limited};
+use serde_json::{Value, json};
+use tollgate_ledger::happening::Event;
+
+use super::{
+    webhook::{Sent, failed},
+    words,
+};
+use crate::{
+    config::TelegramConfig,
+    node::https::{self, HttpsClient},
+    text::causes::chain,
+};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Nobody waits for longer, whatever the API asks for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// Writes into a chat.
+pub(super) struct Telegram {
+    /// It holds the bot's token.
+    url: Uri,
+    chat: String,
+    client: HttpsClient,
+}
+
+impl Telegram {
+    pub(super) fn new(config: &TelegramConfig) -> Self {
+        Self {
+            url: config.url.clone(),
+            chat: config.chat.clone(),
+            client: https::client(),
+        }
+    }
+
+    pub(super) fn chat(&self) -> &str {
+        &self.chat
+    }
+
+    pub(super) async fn send(&self, event: &Event) -> Sent {
+        match tokio::time::timeout(PATIENCE, self.post(event)).await {
+            Ok(sent) => sent,
+            Err(_) => failed(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+
+    async fn post(&self, event: &Event) -> Sent {
+        let body = json!({
+            "chat_id": self.chat,
+            "text": words::text(event),
+            "link_preview_options": { "is_disabled": true },
+        });
+        let req = Request::post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .expect("an address that was checked");
+        let res = match self.client.request(req).await {
+            Ok(res) => res,
+            Err(error) => return failed(format!("no answer: {}", chain(&error))),
+        };
+        let status = res.status();
+        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        said(status, &serde_json::from_slice(&body).unwrap_or_default())
+    }
+}
+
+fn said(status: StatusCode, answer: &Value) -> Sent {
+    if status.is_success() && answer["ok"] == true {
+        return Sent::Taken;
+    }
+    let words = answer["description"].as_str().unwrap_or_default();
+    let words: String = words.chars().take(200).collect();
+    let seconds = answer["parameters"]["retry_after"].as_u64();
+    Sent::Failed {
+        why: format!("answered {status} {}", words.replace(char::is_control, " ")),
+        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+    }
+}
+
+impl fmt::Debug for Telegram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telegram")
+            .field("chat", &self.chat)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_message_that_is_there_is_taken() {
+        let of = |status: u16, answer: Value| said(StatusCode::from_u16(status).unwrap(), &answer);
+        assert_eq!(of(200, json!({ "ok": true, "result": {} })), Sent::Taken);
+        for (status, answer, seconds) in [
+            (200, json!("<html>"), None),
+            (
+                400,
+                json!({ "ok": false, "description": "Bad Request: chat not found" }),
+                None,
+            ),
+            (
+                429,
+                json!({ "ok": false, "parameters": { "retry_after": 7 } }),
+                Some(7),
+            ),
+            (
+                429,
+                json!({ "ok": false, "parameters": { "retry_after": 999_999 } }),
+                Some(3600),
+            ),
+        ] {
+            let Sent::Failed { why, retry_after } = of(status, answer) else {
+                panic!("{status}");
+            };
+            assert!(why.contains(&status.to_string()), "{why}");
+            assert_eq!(retry_after, seconds.map(Duration::from_secs));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What a gateway sees that no charge tells of: vendors that are out, an exchange rate that is stale, keys that expire soon,
+//! calls that were sold below their cost. Each is told once, however many gateways see it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel},
+    time::Instant,
+};
+use tollgate_layers::{
+    failover::{BreakerState, Health, VendorState},
+    key::KeyStatus,
+    reserve::Event as Ended,
+};
+use tollgate_ledger::{
+    contract::{BookError, Feed, LedgerAdmin, Telling},
+    happening::Happening,
+};
+use uuid::Uuid;
+
+use super::conditions::{Told, Word, known, say};
+use crate::{
+    admin::now_ms, catalog::snapshot::Live, edge::panics::catch_round, ledger::AnyLedger,
+    text::time::day,
+};
+
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked what gateways that were killed have left.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// How often all keys are looked through, by one gateway of a ledger.
+const KEYS_EVERY: Duration = Duration::from_secs(3600);
+/// How long before its end a key is told to expire: 7 days.
+const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
+/// Calls that may wait to be told; of the others there will be more.
+const MARGINS_MAX: usize = 64;
+
+const RATE: &str = "rate";
+const VENDOR: &str = "vendor/";
+
+/// A call that was sold below its cost, on its way to be told.
+#[derive(Debug)]
+pub(crate) struct Below(Happening);
+
+/// Takes what the settler says of calls; waits for nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Margins(Sender<Below>);
+
+impl Margins {
+    /// Looks at a call that was charged.
+    pub(crate) fn note(&self, ended: &Ended<'_>) {
+        let Ended::Settled {
+            settlement,
+            settled,
+        } = ended
+        else {
+            return;
+        };
+        let item = &settlement.item;
+        let Some(cost) = item.vendor_cost_rub.filter(|cost| settled.charged < *cost) else {
+            return;
+        };
+        if !settled.moved() {
+            return;
+        }
+        let below = Happening::MarginNegative {
+            model: item.model.clone(),
+            vendor: item.vendor.clone(),
+            charged_rub: settled.charged,
+            vendor_cost_rub: cost,
+            by: settlement.number.to_string(),
+        };
+        // Where there are too many, the next one of its kind is told.
+        let _ = self.0.try_send(Below(below));
+    }
+}
+
+/// Looks, and tells what it sees.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    store: AnyLedger,
+    live: Arc<Live>,
+    health: Health,
+    owner: String,
+    below: Receiver<Below>,
+    /// What this gateway has said to see.
+    seen: HashSet<String>,
+    /// When the exchange rate was read last, in Unix milliseconds.
+    rate_ms: u64,
+    swept: Option<Instant>,
+    keys_looked: Option<Instant>,
+    /// What was told of margins on this day.
+    told: (String, HashSet<String>),
+}
+
+impl Watcher {
+    pub(crate) fn new(store: AnyLedger, live: Arc<Live>, health: Health) -> (Self, Margins) {
+        let (sender, below) = channel(MARGINS_MAX);
+        let watcher = Self {
+            store,
+            live,
+            health,
+            owner: Uuid::now_v7().to_string(),
+            below,
+            seen: HashSet::new(),
+            rate_ms: now_ms(),
+            swept: None,
+            keys_looked: None,
+            told: Default::default(),
+        };
+        (watcher, Margins(sender))
+    }
+
+    /// Does not end.
+    pub(crate) async fn run(mut self) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    let looked = catch_round("the look after vendors", self.look(now_ms())).await;
+                    if let Some(Err(error)) = looked {
+                        tracing::debug!(%error, "what is seen is not told yet");
+                    }
+                }
+                Some(Below(what)) = self.below.recv() => {
+                    let told = catch_round("the look after margins", self.tell_margin(what, now_ms()));
+                    if let Some(Err(error)) = told.await {
+                        tracing::debug!(%error, "a margin is not told yet");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self, now_ms: u64) -> Result<(), BookError> {
+        let sees = self.sees(now_ms);
+        let sweep = self.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
+        let mut names: HashSet<String> = self.seen.iter().cloned().collect();
+        names.extend(sees.keys().cloned());
+        if sweep {
+            names.extend(known(&self.store).await?);
+        }
+        for name in names {
+            let (owner, sees_it) = (self.owner.as_str(), sees.contains_key(&name));
+            let Some(told) = self.told_of(&name) else {
+                continue;
+            };
+            let word = Word {
+                name: &name,
+                owner,
+                sees: sees_it,
+            };
+            say(&self.store, &word, &told, now_ms).await?;
+            if sees_it {
+                self.seen.insert(name);
+            } else {
+                self.seen.remove(&name);
+            }
+        }
+        if sweep {
+            self.swept = Some(Instant::now());
+        }
+        if self.keys_looked.is_none_or(|at| at.elapsed() >= KEYS_EVERY) {
+            self.look_at_keys(now_ms).await?;
+            self.keys_looked = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The conditions that hold now.
+    fn sees(&mut self, now_ms: u64) -> BTreeMap<String, ()> {
+        let vendors = self.health.snapshot();
+        let out = vendors.iter().filter(|vendor| is_out(vendor));
+        let mut sees: BTreeMap<_, _> = out
+            .map(|vendor| (format!("{VENDOR}{}", vendor.name), ()))
+            .collect();
+        match self.live.snapshot().rate() {
+            Some(reading) => {
+                let age = reading.at.map(|at| at.elapsed()).unwrap_or_default();
+                let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+                self.rate_ms = now_ms.saturating_sub(age);
+            }
+            None => drop(sees.insert(RATE.to_owned(), ())),
+        }
+        sees
+    }
+
+    fn told_of(&self, name: &str) -> Option<Told> {
+        if name == RATE {
+            let since_ms = self.rate_ms;
+            return Some(Told {
+                begin: Happening::RateStale { since_ms },
+                end: None,
+            });
+        }
+        let vendor = name.strip_prefix(VENDOR)?;
+        Some(Told {
+            begin: Happening::VendorOut {
+                vendor: vendor.to_owned(),
+            },
+            end: Some(Happening::VendorBack {
+                vendor: vendor.to_owned(),
+            }),
+        })
+    }
+
+    async fn look_at_keys(&self, now_ms: u64) -> Result<(), BookError> {
+        let nearly = KEYS_EVERY * 9 / 10;
+        if !self.store.lease("keys", &self.owner, nearly).await? {
+            return Ok(());
+        }
+        for account in self.store.accounts().await? {
+            for key in self.store.keys(&account.id).await? {
+                let record = key.record;
+                let Some(expires_at_ms) = record.expires_at_ms else {
+                    continue;
+                };
+                let soon = (now_ms..now_ms + EXPIRING_MS).contains(&expires_at_ms);
+                if !soon || record.status != KeyStatus::Active {
+                    continue;
+                }
+                let telling = Telling {
+                    once: format!("key_expiring:{}:{expires_at_ms}", record.id),
+                    account: Some(record.account),
+                    key: Some(record.id),
+                    what: Happening::KeyExpiring { expires_at_ms },
+                };
+                self.store.tell(&telling).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once a day for each model at each vendor.
+    async fn tell_margin(&mut self, what: Happening, now_ms: u64) -> Result<(), BookError> {
+        let Happening::MarginNegative { model, vendor, .. } = &what else {
+            return Ok(());
+        };
+        let today = day(now_ms);
+        if self.told.0 != today {
+            self.told = (today, HashSet::new());
+        }
+        let once = format!("margin_negative:{}:{model}:{vendor}", self.told.0);
+        if self.told.1.contains(&once) {
+            return Ok(());
+        }
+        let telling = Telling {
+            once: once.clone(),
+            account: None,
+            key: None,
+            what,
+        };
+        self.store.tell(&telling).await?;
+        self.told.1.insert(once);
+        Ok(())
+    }
+}
+
+/// Nothing is sent to it: it was taken out, or all its routes are shut.
+fn is_out(vendor: &VendorState) -> bool {
+    let shut =
+        |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;
+    vendor.disabled || (!vendor.routes.is_empty() && vendor.routes.iter().all(shut))
+}

@@ -1,0 +1,248 @@
+//! An event as a webhook, by the Standard Webhooks scheme: its id, the time of the attempt, and a signature over both and
+//! the body.
+
+use std::{fmt, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Request, StatusCode, Uri,
+    header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use ring::hmac;
+use serde::Serialize;
+use tollgate_ledger::happening::Event;
+
+use super::{Shown, address::Resolver};
+use crate::{admin::now_ms, config::WebhookConfig, text::causes::chain};
+
+const ID: HeaderName = HeaderName::from_static("webhook-id");
+const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+/// No receiver is left alone for longer, whatever it asks for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
+/// What is read of an answer, so that the connection can be used again.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// What became of an attempt.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The receiver has it.
+    Taken,
+    /// The receiver wants no more.
+    Gone,
+    /// Not now: why, in words without a secret, and what the receiver asks for.
+    Failed {
+        why: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+/// Posts events to an address.
+pub(super) struct Webhook {
+    url: Uri,
+    keys: Vec<hmac::Key>,
+    timeout: Duration,
+    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+}
+
+/// What is posted.
+#[derive(Serialize)]
+struct Body<'a> {
+    r#type: &'static str,
+    timestamp: String,
+    data: Shown<'a>,
+}
+
+impl Webhook {
+    pub(super) fn new(config: &WebhookConfig) -> Self {
+        let resolver = Resolver {
+            allow_private: config.allow_private,
+        };
+        let mut http = HttpConnector::new_with_resolver(resolver);
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        let https = HttpsConnectorBuilder::new()
+            .with_provider_and_webpki_roots(rustls::crypto::ring::default_provider())
+            .expect("ring speaks the TLS versions that rustls holds safe")
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(http);
+        let keys = config.keys.iter();
+        Self {
+            url: config.url.clone(),
+            keys: keys
+                .map(|key| hmac::Key::new(hmac::HMAC_SHA256, key))
+                .collect(),
+            timeout: config.answer_timeout,
+            client: Client::builder(TokioExecutor::new())
+                .pool_max_idle_per_host(1)
+                .build(https),
+        }
+    }
+
+    /// Where it is: what logs may say of it.
+    pub(super) fn host(&self) -> &str {
+        self.url.host().unwrap_or_default()
+    }
+
+    /// Sends an event, once.
+    pub(super) async fn send(&self, event: &Event) -> Sent {
+        match tokio::time::timeout(self.timeout, self.post(event)).await {
+            Ok(sent) => sent,
+            Err(_) => failed(format!("no answer within {} s", self.timeout.as_secs())),
+        }
+    }
+
+    async fn post(&self, event: &Event) -> Sent {
+        let answer = self.client.request(self.request(event)).await;
+        let res = match answer {
+            Ok(res) => res,
+            Err(error) => return failed(format!("no answer: {}", chain(&error))),
+        };
+        let (head, body) = res.into_parts();
+        let sent = sent(head.status, head.headers.get(RETRY_AFTER));
+        // Its words are nobody's here; a connection that is read to the end serves again.
+        drop(Limited::new(body, ANSWER_BYTES_MAX).collect().await);
+        sent
+    }
+
+    fn request(&self, event: &Event) -> Request<Full<Bytes>> {
+        let body = Body {
+            r#type: event.what.kind(),
+            timestamp: crate::text::time::rfc3339(event.at_ms),
+            data: Shown::from(event),
+        };
+        let body = serde_json::to_vec(&body).expect("an event is JSON");
+        let (id, seconds) = (id(event), now_ms() / 1000);
+        let signature = signature(&self.keys, &id, seconds, &body);
+        let mut req = Request::post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+            .header(ID, id)
+            .header(TIMESTAMP, seconds)
+            .body(Full::new(Bytes::from(body)))
+            .expect("an address that was checked, and plain ASCII");
+        req.headers_mut().insert(SIGNATURE, signature);
+        req
+    }
+}
+
+/// The address may hold a key.
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook")
+            .field("host", &self.host())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The same whenever the event is sent; its time keeps ledgers apart that count from 1 each.
+pub(super) fn id(event: &Event) -> String {
+    format!("evt_{}_{}", event.at_ms, event.number)
+}
+
+fn signature(keys: &[hmac::Key], id: &str, seconds: u64, body: &[u8]) -> HeaderValue {
+    let signatures = keys.iter().map(|key| {
+        let mut signed = hmac::Context::with_key(key);
+        signed.update(format!("{id}.{seconds}.").as_bytes());
+        signed.update(body);
+        format!("v1,{}", STANDARD.encode(signed.sign()))
+    });
+    let signatures = signatures.collect::<Vec<_>>().join(" ");
+    HeaderValue::try_from(signatures).expect("base64 is plain ASCII")
+}
+
+fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
+    if status.is_success() {
+        return Sent::Taken;
+    }
+    if status == StatusCode::GONE {
+        return Sent::Gone;
+    }
+    let why = match status.is_redirection() {
+        true => format!("answered {status}: redirects are not followed, give the address itself"),
+        false => format!("answered {status}"),
+    };
+    let seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    Sent::Failed {
+        why,
+        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+    }
+}
+
+pub(super) fn failed(why: String) -> Sent {
+    Sent::Failed {
+        why,
+        retry_after: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_ledger::happening::Happening;
+
+    use super::*;
+
+    /// The example of the scheme's own documentation.
+    #[test]
+    fn the_signature_is_the_schemes() {
+        let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let keys = [hmac::Key::new(hmac::HMAC_SHA256, &secret)];
+        let body = br#"{"test": 2432232314}"#;
+        let signed = signature(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        let two = [
+            keys[0].clone(),
+            hmac::Key::new(hmac::HMAC_SHA256, b"another"),
+        ];
+        let both = signature(&two, "a", 1, b"b");
+        assert_eq!(both.to_str().unwrap().matches("v1,").count(), 2);
+    }
+
+    #[test]
+    fn an_answer_means_what_its_status_says() {
+        let of = |status: u16, after: Option<&'static str>| {
+            let after = after.map(HeaderValue::from_static);
+            sent(StatusCode::from_u16(status).unwrap(), after.as_ref())
+        };
+        for status in [200, 201, 204, 299] {
+            assert_eq!(of(status, None), Sent::Taken);
+        }
+        assert_eq!(of(410, None), Sent::Gone);
+        for (status, after, seconds) in [
+            (500, None, None),
+            (404, None, None),
+            (301, None, None),
+            (429, Some("7"), Some(7)),
+            (503, Some("9999999"), Some(86_400)),
+            (503, Some("soon"), None),
+        ] {
+            let Sent::Failed { why, retry_after } = of(status, after) else {
+                panic!("{status}");
+            };
+            assert!(why.contains(&status.to_string()), "{why}");
+            assert_eq!(retry_after, seconds.map(Duration::from_secs), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_event_has_one_id_whenever_it_is_sent() {
+        let event = Event {
+            number: 7,
+            at_ms: 5,
+            account: None,
+            key: None,
+            what: Happening::RateStale { since_ms: 1 },
+        };
+        assert_eq!(id(&event), "evt_5_7");
+        let shown = serde_json::to_value(Shown::from(&event)).unwrap();
+        assert_eq!(shown["number"], 7);
+    }
+}

@@ -1,0 +1,330 @@
+//! CloudPayments: orders that are paid by a link, and notifications signed over their body.
+//!
+//! What a notification is about does not stand in it: that of `Check` comes to an address of its own. So even a good
+//! signature does not make a payment of it; that is found at the provider, by the intent. Refunds cannot be found there
+//! by their payment, and are taken from the signed body.
+
+use std::collections::HashMap;
+
+use http::{HeaderMap, Method, Request, header::AUTHORIZATION, request::Builder};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json, value::RawValue};
+use tollgate_layers::key::AccountId;
+
+use super::{
+    intent::{Intent, IntentId, State},
+    provider::{
+        Amount, Created, Notice, ProviderError, Seen, SeenRefund, Standing, ask, basic, is_signed,
+    },
+    yookassa::kopecks,
+};
+use crate::{config::CloudPaymentsConfig, node::https::HttpsClient, text::percent::decoded};
+
+/// What is asked before money is taken: the notification of `Check`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    account: Option<String>,
+    amount: Amount,
+}
+
+/// What `Check` is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The money may be taken.
+    Good = 0,
+    /// There is no such intent.
+    NoIntent = 10,
+    /// It is another account's.
+    OtherAccount = 11,
+    /// It is of another amount.
+    OtherAmount = 12,
+    /// It is paid already.
+    Paid = 13,
+    /// It is not waited for any more.
+    Over = 20,
+}
+
+impl Question {
+    pub(super) fn verdict(&self, intent: Option<&Intent>) -> Verdict {
+        let Some(intent) = intent else {
+            return Verdict::NoIntent;
+        };
+        if self
+            .account
+            .as_deref()
+            .is_some_and(|account| account != &*intent.account)
+        {
+            return Verdict::OtherAccount;
+        }
+        if self.amount.rubles() != Some(intent.amount_rub) {
+            return Verdict::OtherAmount;
+        }
+        match intent.state {
+            State::Creating | State::Open => Verdict::Good,
+            State::Paid | State::Refused => Verdict::Paid,
+            State::Canceled => Verdict::Over,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct CloudPayments(pub(super) CloudPaymentsConfig);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer<T> {
+    success: bool,
+    message: Option<String>,
+    model: Option<T>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct NewOrder<'a> {
+    amount: Box<RawValue>,
+    currency: &'a str,
+    description: String,
+    invoice_id: IntentId,
+    account_id: &'a AccountId,
+    email: Option<&'a str>,
+    require_confirmation: bool,
+    send_email: bool,
+    success_redirect_url: &'a str,
+    fail_redirect_url: &'a str,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Order {
+    id: String,
+    url: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Transaction {
+    transaction_id: u64,
+    amount: Box<RawValue>,
+    currency: String,
+    invoice_id: Option<String>,
+    status: String,
+    /// 0 is a payment; others are what went back or out.
+    #[serde(default)]
+    r#type: u8,
+}
+
+impl CloudPayments {
+    pub(super) async fn create(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+    ) -> Result<Created, ProviderError> {
+        let Self(config) = self;
+        let order = NewOrder {
+            amount: number(&kopecks(intent.amount_rub))?,
+            currency: "RUB",
+            description: format!("Пополнение счёта {}", intent.account),
+            invoice_id: intent.id,
+            account_id: &intent.account,
+            email: intent.email.as_deref(),
+            require_confirmation: false,
+            send_email: false,
+            success_redirect_url: &config.return_url,
+            fail_redirect_url: &config.return_url,
+        };
+        let order =
+            serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
+        let req = self
+            .request("/orders/create")
+            // Answered the same for an hour; an order that is made twice for one intent is paid once: see `Check`.
+            .header("X-Request-ID", intent.id.to_string());
+        let answer: Answer<Order> = ask(client, req, order.into()).await?;
+        let order = made(answer)?;
+        Ok(Created {
+            payment: order.id,
+            url: order.url,
+        })
+    }
+
+    /// Found by the intent, whose number the payment has, by the version of the search that finds payments alone: the
+    /// second one finds what went back too.
+    pub(super) async fn fetch(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+    ) -> Result<Seen, ProviderError> {
+        let body = json!({ "InvoiceId": intent.id });
+        let answer: Answer<Transaction> = self.post(client, "/payments/find", &body).await?;
+        let Some(found) = answer.model else {
+            // Nobody has tried to pay yet.
+            return Ok(Seen {
+                payment: String::new(),
+                intent: None,
+                standing: Standing::Pending,
+                amount: Amount::default(),
+                refunds: Vec::new(),
+            });
+        };
+        Ok(Seen {
+            payment: found.transaction_id.to_string(),
+            intent: found.invoice_id,
+            // A declined one may be followed by another.
+            standing: match found.status.as_str() {
+                "Completed" if found.r#type == 0 => Standing::Succeeded,
+                _ => Standing::Pending,
+            },
+            amount: Amount {
+                value: found.amount.get().trim_matches('"').to_owned(),
+                currency: found.currency,
+            },
+            refunds: Vec::new(),
+        })
+    }
+
+    /// Takes the link back: it would be good for ever.
+    pub(super) async fn withdraw(
+        &self,
+        client: &HttpsClient,
+        order: &str,
+    ) -> Result<(), ProviderError> {
+        let answer: Answer<Value> = self
+            .post(client, "/orders/cancel", &json!({ "Id": order }))
+            .await?;
+        // One that is gone already is as good.
+        drop(answer);
+        Ok(())
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        client: &HttpsClient,
+        path: &str,
+        body: &Value,
+    ) -> Result<Answer<T>, ProviderError> {
+        ask(client, self.request(path), body.to_string().into()).await
+    }
+
+    fn request(&self, path: &str) -> Builder {
+        let Self(config) = self;
+        Request::builder()
+            .method(Method::POST)
+            .uri(format!("{}{path}", config.url))
+            .header("content-type", "application/json")
+            .header(
+                AUTHORIZATION,
+                basic(&config.public_id, config.api_secret.expose()),
+            )
+    }
+
+    /// What a notification names, if it is signed.
+    pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
+        let secret = self.0.api_secret.expose();
+        let text = std::str::from_utf8(body).ok()?;
+        // One is over the body as it is sent, the other over what it stands for.
+        let plain = decoded(&text.replace('+', " "));
+        let signed = |name: &str, over: &[u8]| {
+            let shown = headers.get(name).and_then(|value| value.to_str().ok());
+            shown.is_some_and(|shown| is_signed_in_base64(secret, over, shown))
+        };
+        let is_good = signed("Content-HMAC", body)
+            || signed("X-Content-HMAC", body)
+            || plain.is_some_and(|plain| signed("X-Content-HMAC", plain.as_bytes()));
+        if !is_good {
+            return None;
+        }
+        let fields = fields(text)?;
+        let field = |name: &str| fields.get(name).filter(|text| !text.is_empty()).cloned();
+        let amount = || {
+            Some(Amount {
+                value: field("Amount")?,
+                currency: field("Currency").unwrap_or_else(|| "RUB".to_owned()),
+            })
+        };
+        let mut notice = Notice {
+            intent: Some(field("InvoiceId").unwrap_or_default()),
+            ..Notice::default()
+        };
+        if query == "check" {
+            let account = field("AccountId");
+            notice.question = Some(Question {
+                account,
+                amount: amount()?,
+            });
+        } else if field("PaymentTransactionId").is_none() {
+            notice.is_success = field("Status").as_deref() == Some("Completed");
+        } else {
+            notice.is_refund = true;
+            notice.refund_of = field("PaymentTransactionId");
+            notice.refund = Some(SeenRefund {
+                id: field("TransactionId")?,
+                amount: amount()?,
+            });
+        }
+        Some(notice)
+    }
+}
+
+fn made<T>(answer: Answer<T>) -> Result<T, ProviderError> {
+    let said = answer.message.unwrap_or_default();
+    let model = answer.model.filter(|_| answer.success);
+    model.ok_or(ProviderError::Refused(http::StatusCode::OK, said))
+}
+
+/// A number with all of its digits, and no float on its way.
+fn number(text: &str) -> Result<Box<RawValue>, ProviderError> {
+    RawValue::from_string(text.to_owned()).map_err(|error| ProviderError::Unread(error.into()))
+}
+
+fn is_signed_in_base64(secret: &str, over: &[u8], shown: &str) -> bool {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let shown = STANDARD.decode(shown.trim());
+    shown.is_ok_and(|shown| is_signed(secret, &[over], &shown))
+}
+
+/// The fields of a form or of a JSON object, as text.
+fn fields(body: &str) -> Option<HashMap<String, String>> {
+    if body.trim_start().starts_with('{') {
+        let fields: HashMap<String, Box<RawValue>> = serde_json::from_str(body).ok()?;
+        let text = |value: &RawValue| {
+            serde_json::from_str::<Option<String>>(value.get())
+                .map(Option::unwrap_or_default)
+                .unwrap_or_else(|_| value.get().to_owned())
+        };
+        return Some(
+            fields
+                .iter()
+                .map(|(name, value)| (name.clone(), text(value)))
+                .collect(),
+        );
+    }
+    let pairs = body.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let plain = |text: &str| decoded(&text.replace('+', " "));
+            Some((plain(name)?, plain(value)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_as_a_form_or_as_json() {
+        let form = fields("TransactionId=455&Amount=10.00&Description=%D0%B0+b&Email=").unwrap();
+        assert_eq!(form["Amount"], "10.00");
+        assert_eq!(form["Description"], "а b");
+        let json =
+            fields(r#"{"TransactionId":455,"Amount":10.00,"Description":"а b","Email":null}"#);
+        let json = json.unwrap();
+        assert_eq!(
+            (&*json["TransactionId"], &*json["Amount"]),
+            ("455", "10.00")
+        );
+        assert_eq!(json["Description"], "а b");
+        assert_eq!(json["Email"], "");
+        assert!(fields("a=%zz").is_none() && fields("{").is_none());
+    }
+}

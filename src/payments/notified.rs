@@ -1,0 +1,154 @@
+//! What providers tell: which intent it is about, and that it is looked at.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tollgate_layers::{
+    rate_limit::{Limiter, Quota},
+    reserve::ledger::BookError,
+};
+
+use super::{
+    Inner, PaymentError, Payments,
+    intent::{Intent, State},
+    provider::{Notice, Provider, ProviderError},
+};
+use crate::text::causes::chain;
+
+/// How often one intent is asked for because of notifications: those of a provider fit, a flood does not.
+const FETCHES: Quota = Quota {
+    count: 1,
+    per: Duration::from_secs(1),
+    burst: 20,
+};
+
+/// What came of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notified {
+    /// All that it could mean is done, or it is about nothing of ours; this is answered.
+    Done(&'static str),
+    /// Whether money may be taken was asked: the code of the answer.
+    Answer(u8),
+    /// It cannot be read.
+    Unread,
+    /// There is no such provider here.
+    NoProvider,
+    /// It is to be told again.
+    Later,
+}
+
+impl Payments {
+    /// Does what a notification is about.
+    pub(crate) async fn notified(
+        &self,
+        provider: &str,
+        query: &str,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Notified {
+        let Ok(provider) = self.provider(Some(provider)) else {
+            return Notified::NoProvider;
+        };
+        let Some(notice) = provider.read(query, headers, body) else {
+            return Notified::Unread;
+        };
+        match self.heed(provider, &notice).await {
+            Ok(notified) => notified,
+            // A payment that the provider does not know: somebody else's words.
+            Err(PaymentError::Provider(_, ProviderError::NotFound)) => {
+                Notified::Done(provider.thanks())
+            }
+            Err(error) => {
+                tracing::warn!(
+                    provider = provider.name(),
+                    payment = notice.payment,
+                    error = chain(&error),
+                    "a notification of a payment has to come again"
+                );
+                Notified::Later
+            }
+        }
+    }
+
+    async fn heed(&self, provider: &Provider, notice: &Notice) -> Result<Notified, PaymentError> {
+        let done = Notified::Done(provider.thanks());
+        let meant = self.meant(provider, notice).await?;
+        if let Some(question) = &notice.question {
+            let verdict = question.verdict(meant.as_ref().map(|(intent, _)| intent));
+            return Ok(Notified::Answer(verdict as u8));
+        }
+        let Some((intent, payment)) = meant else {
+            return Ok(done);
+        };
+        if intent.state == State::Paid && !notice.is_refund {
+            return Ok(done);
+        }
+        let Inner {
+            fetches, at_once, ..
+        } = &*self.0;
+        if fetches.admit(intent.id, FETCHES).await.is_err() {
+            return Ok(Notified::Later);
+        }
+        let Ok(_permit) = at_once.try_acquire() else {
+            return Ok(Notified::Later);
+        };
+        let mut intent = self
+            .look(provider, intent, &payment, notice.is_refund)
+            .await?;
+        if let Some(refund) = &notice.refund {
+            if intent.state != State::Paid {
+                return Ok(Notified::Later);
+            }
+            let of = notice
+                .refund_of
+                .as_ref()
+                .map(|payment| format!("{}:{payment}", intent.provider));
+            if of.is_some() && of != intent.entry {
+                tracing::error!(
+                    intent = %intent.id, refund = refund.id, of,
+                    "a refund is of a payment that was not booked: nothing was taken off for it"
+                );
+                return Ok(done);
+            }
+            intent = self.refund(&intent, refund).await?;
+            self.0.shelf.close(intent.id).await?;
+        }
+        let is_early = notice.is_success && intent.state.is_open();
+        Ok(if is_early { Notified::Later } else { done })
+    }
+
+    /// The intent that a notification is about and the payment that is to be fetched: only of an intent of ours, so that
+    /// nobody can make us ask for whatever they name.
+    async fn meant(
+        &self,
+        provider: &Provider,
+        notice: &Notice,
+    ) -> Result<Option<(Intent, String)>, BookError> {
+        let shelf = &self.0.shelf;
+        if let Some(payment) = &notice.payment
+            && let Some(intent) = shelf.of_payment(provider.name(), payment).await?
+        {
+            return Ok(Some((intent, payment.clone())));
+        }
+        // It may be here before the answer that names it, or name the intent alone.
+        let Some(id) = notice.intent.as_deref().and_then(|id| id.parse().ok()) else {
+            return Ok(None);
+        };
+        let Some(intent) = shelf.find(id).await? else {
+            return Ok(None);
+        };
+        let payment = match (&notice.payment, &intent.payment) {
+            (Some(told), None) => told.clone(),
+            (None, Some(known)) => known.clone(),
+            // Until its maker knows it, which is soon.
+            (None, None) if notice.question.is_none() => {
+                return Err(BookError::Unavailable("the payment is being made".into()));
+            }
+            (None, None) => String::new(),
+            (Some(_), Some(_)) => return Ok(None),
+        };
+        let is_ours = intent.provider == provider.name();
+        Ok(is_ours.then_some((intent, payment)))
+    }
+}

@@ -1,0 +1,231 @@
+//! Where intents are kept: notes beside the books, in whichever ledger there is, each changed by who knows its version.
+//!
+//! `payment/<id>` is an intent, `payment-of/<provider>/<id>` leads from the provider's id to it, and `payments-open`
+//! names those that are asked for again. An intent is named there before it is made, and is taken out of it after it is
+//! closed: a process that is killed between leaves one too many, never one too few.
+
+use serde::{Deserialize, Serialize};
+use tollgate_layers::{key::AccountId, reserve::ledger::BookError};
+use tollgate_ledger::contract::Feed;
+
+use super::intent::{Intent, IntentId};
+use crate::ledger::AnyLedger;
+
+/// How many intents may be open, whoever asked for them.
+const OPEN_MAX: usize = 10_000;
+/// How often a change is tried while others change the same.
+const TRIES_MAX: usize = 100;
+/// No provider's id is longer.
+const PAYMENT_BYTES_MAX: usize = 128;
+
+const OPEN: &str = "payments-open";
+
+/// An open intent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Open {
+    pub(super) id: IntentId,
+    pub(super) account: AccountId,
+}
+
+/// Intents, and how they are changed.
+#[derive(Clone, Debug)]
+pub(super) struct Shelf {
+    store: AnyLedger,
+}
+
+/// Why an intent is not among the open ones.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    /// The account has as many as it may have, or everybody together has.
+    TooMany,
+    Ledger(BookError),
+}
+
+impl From<BookError> for NotOpened {
+    fn from(error: BookError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+impl Shelf {
+    pub(super) const fn new(store: AnyLedger) -> Self {
+        Self { store }
+    }
+
+    pub(super) async fn find(&self, id: IntentId) -> Result<Option<Intent>, BookError> {
+        Ok(self.versioned(id).await?.map(|(_, intent)| intent))
+    }
+
+    /// The intent of a provider's payment.
+    pub(super) async fn of_payment(
+        &self,
+        provider: &str,
+        payment: &str,
+    ) -> Result<Option<Intent>, BookError> {
+        let Some(name) = payment_name(provider, payment) else {
+            return Ok(None);
+        };
+        let note = self.store.note(&name).await?;
+        match note.and_then(|note| note.text.parse().ok()) {
+            Some(id) => self.find(id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// All of them, the latest first.
+    pub(super) async fn all(&self) -> Result<Vec<Intent>, BookError> {
+        let notes = self.store.notes("payment/").await?;
+        notes.iter().rev().map(|note| read(&note.text)).collect()
+    }
+
+    /// Writes a new intent; one that is there already is the answer.
+    pub(super) async fn make(&self, intent: &Intent) -> Result<Intent, BookError> {
+        match self
+            .store
+            .put_note(&name(intent.id), 0, &text(intent)?)
+            .await
+        {
+            Ok(()) => Ok(intent.clone()),
+            Err(BookError::Exists) => self.find(intent.id).await?.ok_or(BookError::NotFound),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the provider's id lead to an intent, and to no other one.
+    pub(super) async fn lead(
+        &self,
+        intent: IntentId,
+        provider: &str,
+        payment: &str,
+    ) -> Result<(), BookError> {
+        let name = payment_name(provider, payment)
+            .ok_or_else(|| BookError::Unavailable("a payment's id that cannot be kept".into()))?;
+        match self.store.put_note(&name, 0, &intent.to_string()).await {
+            Err(BookError::Exists) => {
+                let note = self.store.note(&name).await?;
+                let same = note.is_some_and(|note| note.text == intent.to_string());
+                same.then_some(()).ok_or(BookError::Exists)
+            }
+            done => done,
+        }
+    }
+
+    /// Changes an intent as it is now; `change` says whether there is anything to change.
+    pub(super) async fn change(
+        &self,
+        id: IntentId,
+        change: impl Fn(&mut Intent) -> bool,
+    ) -> Result<Intent, BookError> {
+        for _ in 0..TRIES_MAX {
+            let (version, mut intent) = self.versioned(id).await?.ok_or(BookError::NotFound)?;
+            if !change(&mut intent) {
+                return Ok(intent);
+            }
+            match self
+                .store
+                .put_note(&name(id), version, &text(&intent)?)
+                .await
+            {
+                Ok(()) => return Ok(intent),
+                Err(BookError::Exists) => tokio::task::yield_now().await,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(BookError::Unavailable(
+            "an intent is being changed by many".into(),
+        ))
+    }
+
+    pub(super) async fn open(&self) -> Result<Vec<Open>, BookError> {
+        Ok(self.open_list().await?.1)
+    }
+
+    /// Puts an intent among the open ones, where the account has fewer than so many.
+    pub(super) async fn add_open(
+        &self,
+        intent: &Intent,
+        of_account_max: usize,
+    ) -> Result<(), NotOpened> {
+        let added = Open {
+            id: intent.id,
+            account: intent.account.clone(),
+        };
+        for _ in 0..TRIES_MAX {
+            let (version, mut open) = self.open_list().await?;
+            if open.contains(&added) {
+                return Ok(());
+            }
+            let of_account = open
+                .iter()
+                .filter(|one| one.account == added.account)
+                .count();
+            if of_account >= of_account_max || open.len() >= OPEN_MAX {
+                return Err(NotOpened::TooMany);
+            }
+            open.push(added.clone());
+            if self.put_open(version, &open).await? {
+                return Ok(());
+            }
+        }
+        Err(BookError::Unavailable("the open payments are being changed by many".into()).into())
+    }
+
+    /// Takes an intent out of the open ones.
+    pub(super) async fn close(&self, id: IntentId) -> Result<(), BookError> {
+        for _ in 0..TRIES_MAX {
+            let (version, mut open) = self.open_list().await?;
+            let count = open.len();
+            open.retain(|one| one.id != id);
+            if open.len() == count || self.put_open(version, &open).await? {
+                return Ok(());
+            }
+        }
+        Err(BookError::Unavailable(
+            "the open payments are being changed by many".into(),
+        ))
+    }
+
+    async fn versioned(&self, id: IntentId) -> Result<Option<(u64, Intent)>, BookError> {
+        let note = self.store.note(&name(id)).await?;
+        note.map(|note| Ok((note.version, read(&note.text)?)))
+            .transpose()
+    }
+
+    async fn open_list(&self) -> Result<(u64, Vec<Open>), BookError> {
+        match self.store.note(OPEN).await? {
+            None => Ok((0, Vec::new())),
+            Some(note) => Ok((note.version, read(&note.text)?)),
+        }
+    }
+
+    /// Whether nobody else has changed it.
+    async fn put_open(&self, version: u64, open: &[Open]) -> Result<bool, BookError> {
+        match self.store.put_note(OPEN, version, &text(&open)?).await {
+            Ok(()) => Ok(true),
+            Err(BookError::Exists) => {
+                tokio::task::yield_now().await;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn name(id: IntentId) -> String {
+    format!("payment/{id}")
+}
+
+/// `None`: it is no provider's id, and nothing is kept under it.
+fn payment_name(provider: &str, payment: &str) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let good = (1..=PAYMENT_BYTES_MAX).contains(&payment.len()) && payment.bytes().all(plain);
+    good.then(|| format!("payment-of/{provider}/{payment}"))
+}
+
+fn text<T: Serialize>(value: &T) -> Result<String, BookError> {
+    serde_json::to_string(value).map_err(|error| BookError::Unavailable(error.into()))
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BookError> {
+    serde_json::from_str(text).map_err(|error| BookError::Unavailable(error.into()))
+}

@@ -1,0 +1,321 @@
+//! YooKassa: its API of version 3, and its notifications. They bear no signature: whatever they say is asked for again.
+
+use bytes::Bytes;
+use http::{Method, Request, header::AUTHORIZATION, request::Builder};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tollgate_layers::money::MicroRub;
+
+use super::{
+    intent::Intent,
+    provider::{Amount, Created, Notice, ProviderError, Seen, SeenRefund, Standing, ask, basic},
+};
+use crate::{config::YooKassaConfig, node::https::HttpsClient, text::percent::encoded};
+
+/// Where the payment names the intent.
+const INTENT: &str = "tollgate_intent";
+/// Pages of refunds that are read at most.
+const PAGES_MAX: usize = 10;
+
+#[derive(Clone, Debug)]
+pub(super) struct YooKassa(pub(super) YooKassaConfig);
+
+#[derive(Deserialize)]
+struct Payment {
+    id: String,
+    status: String,
+    amount: Money,
+    refunded_amount: Option<Money>,
+    confirmation: Option<Confirmation>,
+    #[serde(default)]
+    metadata: Value,
+    cancellation_details: Option<Cancellation>,
+}
+
+#[derive(Deserialize)]
+struct Money {
+    value: String,
+    currency: String,
+}
+
+#[derive(Deserialize)]
+struct Confirmation {
+    confirmation_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Cancellation {
+    party: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Refunds {
+    items: Vec<Refund>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Refund {
+    id: String,
+    payment_id: String,
+    status: String,
+    amount: Money,
+}
+
+#[derive(Deserialize)]
+struct Notification {
+    event: String,
+    object: Object,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    id: String,
+    payment_id: Option<String>,
+    #[serde(default)]
+    metadata: Value,
+}
+
+impl From<Money> for Amount {
+    fn from(Money { value, currency }: Money) -> Self {
+        Self { value, currency }
+    }
+}
+
+impl YooKassa {
+    pub(super) async fn create(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+    ) -> Result<Created, ProviderError> {
+        let body = self.order(intent).to_string();
+        let req = self
+            .request(Method::POST, "/payments")
+            .header("Idempotence-Key", intent.id.to_string())
+            .header("content-type", "application/json");
+        let payment: Payment = ask(client, req, body.into()).await?;
+        let url = payment.confirmation.and_then(|way| way.confirmation_url);
+        Ok(Created {
+            payment: payment.id,
+            url: url
+                .ok_or_else(|| ProviderError::Unread("it names no address to pay at".into()))?,
+        })
+    }
+
+    fn order(&self, intent: &Intent) -> Value {
+        let amount = json!({ "value": kopecks(intent.amount_rub), "currency": "RUB" });
+        let mut order = json!({
+            "amount": amount,
+            "capture": true,
+            "confirmation": { "type": "redirect", "return_url": self.0.return_url },
+            "description": format!("Пополнение счёта {}", intent.account),
+            "metadata": { INTENT: intent.id, "tollgate_account": intent.account },
+        });
+        if let Some((vat_code, email)) = &self.0.receipt {
+            order["receipt"] = json!({
+                "customer": { "email": intent.email.as_ref().unwrap_or(email) },
+                "items": [{
+                    "description": "Пополнение счёта",
+                    "quantity": "1.00",
+                    "amount": amount,
+                    "vat_code": vat_code,
+                    // Paid before it is known what for.
+                    "payment_subject": "payment",
+                    "payment_mode": "advance",
+                }],
+            });
+        }
+        order
+    }
+
+    pub(super) async fn fetch(
+        &self,
+        client: &HttpsClient,
+        payment: &str,
+        refunds: bool,
+    ) -> Result<Seen, ProviderError> {
+        let path = format!("/payments/{}", encoded(payment));
+        let found: Payment = self.get(client, &path).await?;
+        if found.id != payment {
+            return Err(ProviderError::NotFound);
+        }
+        let standing = match found.status.as_str() {
+            "succeeded" => Standing::Succeeded,
+            "canceled" => Standing::Canceled(found.cancellation_details.map_or_else(
+                || "canceled".to_owned(),
+                |why| format!("{}: {}", why.party, why.reason),
+            )),
+            _ => Standing::Pending,
+        };
+        let has_some = found
+            .refunded_amount
+            .is_some_and(|amount| Amount::from(amount).rubles() != Some(MicroRub::ZERO));
+        let refunds = if standing == Standing::Succeeded && (refunds || has_some) {
+            self.refunds(client, &found.id).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Seen {
+            payment: found.id,
+            intent: found.metadata[INTENT].as_str().map(str::to_owned),
+            standing,
+            amount: found.amount.into(),
+            refunds,
+        })
+    }
+
+    async fn refunds(
+        &self,
+        client: &HttpsClient,
+        payment: &str,
+    ) -> Result<Vec<SeenRefund>, ProviderError> {
+        let (mut refunds, mut cursor) = (Vec::new(), None::<String>);
+        for _ in 0..PAGES_MAX {
+            let mut path = format!(
+                "/refunds?payment_id={}&status=succeeded&limit=100",
+                encoded(payment)
+            );
+            if let Some(cursor) = &cursor {
+                path.push_str("&cursor=");
+                path.push_str(&encoded(cursor));
+            }
+            let page: Refunds = self.get(client, &path).await?;
+            let ours = page
+                .items
+                .into_iter()
+                .filter(|refund| refund.payment_id == payment && refund.status == "succeeded");
+            refunds.extend(ours.map(|refund| SeenRefund {
+                id: refund.id,
+                amount: refund.amount.into(),
+            }));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(refunds)
+    }
+
+    async fn get<T: DeserializeOwned>(
+        &self,
+        client: &HttpsClient,
+        path: &str,
+    ) -> Result<T, ProviderError> {
+        ask(client, self.request(Method::GET, path), Bytes::new()).await
+    }
+
+    fn request(&self, method: Method, path: &str) -> Builder {
+        let Self(shop) = self;
+        Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", shop.url))
+            .header(
+                AUTHORIZATION,
+                basic(&shop.shop_id, shop.secret_key.expose()),
+            )
+    }
+
+    /// What a notification names.
+    pub(super) fn read(body: &[u8]) -> Option<Notice> {
+        let Notification { event, object } = serde_json::from_slice(body).ok()?;
+        let is_refund = event.starts_with("refund.");
+        let payment = if is_refund {
+            object.payment_id
+        } else {
+            Some(object.id)
+        };
+        Some(Notice {
+            payment,
+            intent: object.metadata[INTENT].as_str().map(str::to_owned),
+            is_refund,
+            ..Notice::default()
+        })
+    }
+}
+
+/// Rubles with two digits behind the point, whatever is left out of them elsewhere.
+pub(super) fn kopecks(amount: MicroRub) -> String {
+    let kopecks = amount.micro() / 10_000;
+    format!("{}.{:02}", kopecks / 100, kopecks % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::payments::intent::{IntentId, State};
+
+    fn shop(receipt: Option<(u8, String)>) -> YooKassa {
+        YooKassa(YooKassaConfig {
+            shop_id: "1".into(),
+            secret_key: "s".into(),
+            url: "http://127.0.0.1:1".into(),
+            return_url: "https://pay.example/usage".into(),
+            receipt,
+        })
+    }
+
+    #[test]
+    fn an_order_says_what_it_is_for_and_asks_for_a_receipt_where_there_are_any() {
+        let mut intent = Intent {
+            id: IntentId::new(),
+            account: "acme".parse().unwrap(),
+            amount_rub: "5000.5".parse().unwrap(),
+            provider: "yookassa".into(),
+            created_ms: 0,
+            by: "admin".into(),
+            email: None,
+            state: State::Creating,
+            reason: None,
+            payment: None,
+            url: None,
+            entry: None,
+            refunds: Vec::new(),
+        };
+        let order = shop(None).order(&intent);
+        assert_eq!(
+            order["amount"],
+            json!({ "value": "5000.50", "currency": "RUB" })
+        );
+        assert_eq!(order["metadata"][INTENT], intent.id.to_string());
+        assert_eq!(order["confirmation"]["type"], "redirect");
+        assert!(order.get("receipt").is_none());
+        let with = shop(Some((4, "buh@example.com".into())));
+        let receipt = &with.order(&intent)["receipt"];
+        assert_eq!(receipt["customer"]["email"], "buh@example.com");
+        assert_eq!(receipt["items"][0]["vat_code"], 4);
+        assert_eq!(receipt["items"][0]["amount"]["value"], "5000.50");
+        intent.email = Some("payer@example.com".into());
+        assert_eq!(
+            with.order(&intent)["receipt"]["customer"]["email"],
+            "payer@example.com"
+        );
+    }
+
+    #[test]
+    fn a_notification_names_its_payment() {
+        let read = |text: &str| YooKassa::read(text.as_bytes());
+        let paid = read(
+            r#"{"type":"notification","event":"payment.succeeded","object":{"id":"p-1","status":"succeeded","paid":true,
+                "amount":{"value":"1.00","currency":"RUB"},"metadata":{"tollgate_intent":"i"}}}"#,
+        );
+        let paid = paid.unwrap();
+        assert_eq!(paid.payment.as_deref(), Some("p-1"));
+        assert_eq!(paid.intent.as_deref(), Some("i"));
+        assert!(!paid.is_refund);
+        let refund = read(
+            r#"{"type":"notification","event":"refund.succeeded","object":{"id":"r-1","payment_id":"p-1"}}"#,
+        );
+        let refund = refund.unwrap();
+        assert_eq!(refund.payment.as_deref(), Some("p-1"));
+        assert!(refund.is_refund);
+        for bad in [
+            "",
+            "[]",
+            "{}",
+            r#"{"event":"payment.succeeded","object":{"id":7}}"#,
+        ] {
+            assert!(read(bad).is_none(), "{bad}");
+        }
+    }
+}

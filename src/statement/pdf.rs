@@ -1,0 +1,575 @@
+//! A statement as a PDF: pages of A4 as papers are filed, with their fonts within.
+//!
+//! First everything gets its place (`Pages`), then the pages are drawn: the footer knows how many there are. Nothing in
+//! the file says when it was made, so the same statement gives the same bytes.
+
+use krilla::{
+    Document as Pdf,
+    color::rgb,
+    geom::{PathBuilder, Point, Rect},
+    metadata::Metadata,
+    page::PageSettings,
+    paint::Fill,
+    surface::Surface,
+    text::{Font, GlyphId, KrillaGlyph},
+};
+use skrifa::{
+    FontRef, MetadataProvider,
+    charmap::Charmap,
+    instance::{LocationRef, Size},
+    metrics::GlyphMetrics,
+};
+
+use super::sheet::{Column, Row, Sheet, Table};
+
+/// A4, in points of 1/72 inch.
+const WIDTH: f32 = 595.0;
+const HEIGHT: f32 = 842.0;
+const LEFT: f32 = 48.0;
+const RIGHT: f32 = WIDTH - 40.0;
+const TOP: f32 = 44.0;
+const BOTTOM: f32 = HEIGHT - 60.0;
+
+/// From one line to the next, in sizes of the font.
+const LEADING: f32 = 1.35;
+/// Above and below what stands in a row, and to both sides.
+const PADDING: f32 = 3.0;
+const LABELS_WIDTH: f32 = 150.0;
+
+/// Red, green and blue.
+type Color = [u8; 3];
+
+const INK: Color = [0x1c, 0x1d, 0x1f];
+const GRAY: Color = [0x5f, 0x63, 0x68];
+const LINE: Color = [0xcc, 0xcc, 0xc6];
+const WARNING: Color = [0x8a, 0x4b, 0x00];
+
+/// How a text is written.
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    size: f32,
+    bold: bool,
+    color: Color,
+}
+
+const TITLE: Style = Style::of(14.0, true, INK);
+const HEADING: Style = Style::of(11.0, true, INK);
+const BODY: Style = Style::of(8.5, false, INK);
+const STRONG: Style = Style::of(8.5, true, INK);
+const LABEL: Style = Style::of(8.5, false, GRAY);
+const NOTE: Style = Style::of(7.5, false, GRAY);
+const WARNED: Style = Style::of(9.0, true, WARNING);
+
+impl Style {
+    const fn of(size: f32, bold: bool, color: Color) -> Self {
+        Self { size, bold, color }
+    }
+
+    fn leading(self) -> f32 {
+        self.size * LEADING
+    }
+}
+
+/// The PDF. `number` and `sha256` are what it is found and verified by.
+pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
+    let faces = Faces::new();
+    let mut pages = Pages::new(&faces);
+    pages.lines(LEFT, RIGHT, TITLE, &sheet.title);
+    pages.skip(6.0);
+    if let Some(warning) = &sheet.warning {
+        pages.lines(LEFT, RIGHT, WARNED, warning);
+        pages.skip(6.0);
+    }
+    for (label, text) in &sheet.facts {
+        pages.fact(label, text);
+    }
+    for table in &sheet.tables {
+        pages.table(table);
+    }
+    pages.skip(14.0);
+    for note in &sheet.notes {
+        pages.lines(LEFT, RIGHT, NOTE, note);
+    }
+    let count = pages.done.len() + 1;
+    let mut pdf = Pdf::new();
+    pdf.set_metadata(
+        Metadata::new()
+            .title(sheet.title.clone())
+            .language(sheet.lang().to_owned())
+            .keywords(vec![number.to_owned(), format!("sha256 {sha256}")]),
+    );
+    for (index, page) in (1..).zip(pages.finished()) {
+        let settings = PageSettings::from_wh(WIDTH, HEIGHT).expect("A4 has a width and a height");
+        let mut sheet_of_paper = pdf.start_page_with(settings);
+        let mut surface = sheet_of_paper.surface();
+        for mark in &page {
+            mark.draw(&mut surface, &faces);
+        }
+        let footer = [
+            (LEFT, number.to_owned()),
+            (RIGHT, format!("{index} / {count}")),
+        ];
+        for (x, text) in footer {
+            let width = if x > LEFT {
+                faces.width(NOTE, &text)
+            } else {
+                0.0
+            };
+            let mark = Mark::Text(x - width, HEIGHT - 36.0, NOTE, text);
+            mark.draw(&mut surface, &faces);
+        }
+        surface.finish();
+        sheet_of_paper.finish();
+    }
+    pdf.finish()
+        .expect("text in fonts of our own has nothing that a PDF cannot have")
+}
+
+/// The fonts within.
+struct Faces {
+    regular: Face,
+    bold: Face,
+}
+
+struct Face {
+    font: Font,
+    charmap: Charmap<'static>,
+    metrics: GlyphMetrics<'static>,
+    units_per_em: f32,
+}
+
+impl Face {
+    fn of(bytes: &'static [u8]) -> Self {
+        let read = FontRef::new(bytes).expect("DejaVu is a font");
+        let font = Font::new(bytes.into(), 0).expect("DejaVu is a font");
+        Self {
+            charmap: read.charmap(),
+            metrics: read.glyph_metrics(Size::unscaled(), LocationRef::default()),
+            units_per_em: font.units_per_em(),
+            font,
+        }
+    }
+
+    /// The glyphs of a text, one for a character: enough for Latin and Cyrillic. What the font has no glyph for is a box,
+    /// and is the character all the same where it is copied.
+    fn glyphs(&self, text: &str) -> Vec<KrillaGlyph> {
+        text.char_indices()
+            .map(|(at, char)| {
+                let glyph = self.charmap.map(char).unwrap_or_default();
+                let advance = self.metrics.advance_width(glyph).unwrap_or_default();
+                let range = at..at + char.len_utf8();
+                let glyph = GlyphId::new(glyph.to_u32());
+                KrillaGlyph::new(
+                    glyph,
+                    advance / self.units_per_em,
+                    0.0,
+                    0.0,
+                    0.0,
+                    range,
+                    None,
+                )
+            })
+            .collect()
+    }
+}
+
+impl Faces {
+    fn new() -> Self {
+        Self {
+            regular: Face::of(dejavu::sans::regular()),
+            bold: Face::of(dejavu::sans::bold()),
+        }
+    }
+
+    const fn of(&self, style: Style) -> &Face {
+        if style.bold {
+            &self.bold
+        } else {
+            &self.regular
+        }
+    }
+
+    fn width(&self, style: Style, text: &str) -> f32 {
+        let glyphs = self.of(style).glyphs(text);
+        glyphs
+            .iter()
+            .map(|glyph| glyph.x_advance * style.size)
+            .sum()
+    }
+
+    /// A text in lines that are no wider: broken at spaces, and within a word where that alone is wider.
+    fn wrapped(&self, style: Style, text: &str, width: f32) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut line = String::new();
+        let fits =
+            |line: &str, more: &str| self.width(style, line) + self.width(style, more) <= width;
+        for word in text
+            .split([' ', '\n', '\r', '\t'])
+            .filter(|word| !word.is_empty())
+        {
+            let spaced = if line.is_empty() {
+                word.to_owned()
+            } else {
+                format!(" {word}")
+            };
+            if fits(&line, &spaced) {
+                line.push_str(&spaced);
+                continue;
+            }
+            if !line.is_empty() {
+                lines.push(std::mem::take(&mut line));
+            }
+            for char in word.chars() {
+                if !line.is_empty() && !fits(&line, char.encode_utf8(&mut [0; 4])) {
+                    lines.push(std::mem::take(&mut line));
+                }
+                line.push(char);
+            }
+        }
+        lines.push(line);
+        lines
+    }
+}
+
+/// What is drawn.
+#[derive(Debug)]
+enum Mark {
+    /// From the left, on this line.
+    Text(f32, f32, Style, String),
+    /// From the left margin to the right one.
+    Rule(f32),
+}
+
+impl Mark {
+    fn draw(&self, surface: &mut Surface<'_>, faces: &Faces) {
+        let fill = |[red, green, blue]: Color| {
+            Some(Fill {
+                paint: rgb::Color::new(red, green, blue).into(),
+                ..Fill::default()
+            })
+        };
+        match self {
+            Self::Text(x, y, style, text) => {
+                let face = faces.of(*style);
+                surface.set_fill(fill(style.color));
+                let glyphs = face.glyphs(text);
+                let at = Point::from_xy(*x, *y);
+                surface.draw_glyphs(at, &glyphs, face.font.clone(), text, style.size, false);
+            }
+            Self::Rule(y) => {
+                let mut path = PathBuilder::new();
+                if let Some(rule) = Rect::from_xywh(LEFT, *y, RIGHT - LEFT, 0.5) {
+                    path.push_rect(rule);
+                }
+                if let Some(path) = path.finish() {
+                    surface.set_fill(fill(LINE));
+                    surface.draw_path(&path);
+                }
+            }
+        }
+    }
+}
+
+/// Marks on pages, from the top down.
+struct Pages<'a> {
+    faces: &'a Faces,
+    done: Vec<Vec<Mark>>,
+    page: Vec<Mark>,
+    /// Where the next thing stands.
+    y: f32,
+}
+
+impl<'a> Pages<'a> {
+    const fn new(faces: &'a Faces) -> Self {
+        Self {
+            faces,
+            done: Vec::new(),
+            page: Vec::new(),
+            y: TOP,
+        }
+    }
+
+    fn finished(mut self) -> Vec<Vec<Mark>> {
+        self.done.push(self.page);
+        self.done
+    }
+
+    fn skip(&mut self, height: f32) {
+        self.y += height;
+    }
+
+    /// Whether there is room for so much on this page; there is on a new one.
+    fn has_room(&self, height: f32) -> bool {
+        self.y + height <= BOTTOM || self.y <= TOP
+    }
+
+    fn next_page(&mut self) {
+        self.done.push(std::mem::take(&mut self.page));
+        self.y = TOP;
+    }
+
+    /// A text between two margins, line by line.
+    fn lines(&mut self, left: f32, right: f32, style: Style, text: &str) {
+        for line in self.faces.wrapped(style, text, right - left) {
+            if !self.has_room(style.leading()) {
+                self.next_page();
+            }
+            let baseline = self.y + style.size;
+            self.page.push(Mark::Text(left, baseline, style, line));
+            self.skip(style.leading());
+        }
+    }
+
+    fn fact(&mut self, label: &str, text: &str) {
+        if !self.has_room(BODY.leading()) {
+            self.next_page();
+        }
+        let baseline = self.y + LABEL.size;
+        self.page
+            .push(Mark::Text(LEFT, baseline, LABEL, label.to_owned()));
+        self.lines(LEFT + LABELS_WIDTH, RIGHT, BODY, text);
+        self.skip(1.0);
+    }
+
+    /// A table, its head again on each page.
+    fn table(&mut self, table: &Table) {
+        let widths = widths(self.faces, table);
+        let head = Placed::head(self.faces, table, &widths);
+        let rows = table
+            .rows
+            .iter()
+            .map(|row| Placed::row(self.faces, table, row, &widths));
+        let rows: Vec<Placed> = rows.collect();
+        let first = rows.first().map_or(0.0, Placed::height);
+        self.skip(16.0);
+        if !self.has_room(HEADING.leading() + head.height() + first) {
+            self.next_page();
+        }
+        self.lines(LEFT, RIGHT, HEADING, table.title);
+        self.place(&head, &widths);
+        for row in rows {
+            if !self.has_room(row.height()) {
+                self.next_page();
+                self.place(&head, &widths);
+            }
+            self.place(&row, &widths);
+        }
+    }
+
+    fn place(&mut self, row: &Placed, widths: &[f32]) {
+        let mut x = LEFT;
+        for (cell, width) in row.cells.iter().zip(widths) {
+            let mut baseline = self.y + PADDING + row.style.size;
+            for line in &cell.lines {
+                let at = match cell.right {
+                    true => x + width - PADDING - self.faces.width(row.style, line),
+                    false => x + PADDING,
+                };
+                self.page
+                    .push(Mark::Text(at, baseline, row.style, line.clone()));
+                baseline += row.style.leading();
+            }
+            x += width;
+        }
+        self.skip(row.height());
+        self.page.push(Mark::Rule(self.y));
+    }
+}
+
+/// A row of a table in its lines.
+struct Placed {
+    style: Style,
+    cells: Vec<Cell>,
+}
+
+struct Cell {
+    right: bool,
+    lines: Vec<String>,
+}
+
+impl Placed {
+    fn head(faces: &Faces, table: &Table, widths: &[f32]) -> Self {
+        let headings = table.columns.iter().map(|column| column.heading);
+        Self::new(faces, LABEL, headings, &table.columns, widths)
+    }
+
+    fn row(faces: &Faces, table: &Table, row: &Row, widths: &[f32]) -> Self {
+        let cells = row.cells.iter().map(String::as_str);
+        Self::new(faces, style(row), cells, &table.columns, widths)
+    }
+
+    fn new<'t>(
+        faces: &Faces,
+        style: Style,
+        texts: impl Iterator<Item = &'t str>,
+        columns: &[Column],
+        widths: &[f32],
+    ) -> Self {
+        let cells = texts
+            .zip(columns)
+            .zip(widths)
+            .map(|((text, column), width)| Cell {
+                right: column.right,
+                lines: faces.wrapped(style, text, width - 2.0 * PADDING),
+            });
+        Self {
+            style,
+            cells: cells.collect(),
+        }
+    }
+
+    fn height(&self) -> f32 {
+        let lines = self.cells.iter().map(|cell| cell.lines.len()).max();
+        let lines = f32::from(u16::try_from(lines.unwrap_or(1)).unwrap_or(u16::MAX));
+        lines * self.style.leading() + 2.0 * PADDING
+    }
+}
+
+const fn style(row: &Row) -> Style {
+    if row.strong { STRONG } else { BODY }
+}
+
+/// The widths of a table's columns: numbers are not broken, texts share what they leave.
+fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
+    let all = RIGHT - LEFT;
+    let wanted = |index: usize, column: &Column| {
+        let cells = table.rows.iter().filter_map(|row| {
+            let text = row.cells.get(index)?;
+            Some(faces.width(style(row), text))
+        });
+        let widest = cells.fold(faces.width(LABEL, column.heading), f32::max);
+        // A little more than it is, so that sums of widths do not break a line.
+        widest + 2.0 * PADDING + 1.0
+    };
+    let mut widths: Vec<f32> = (0..)
+        .zip(&table.columns)
+        .map(|(index, column)| wanted(index, column))
+        .collect();
+    let of = |right: bool, widths: &[f32]| -> f32 {
+        let some = table
+            .columns
+            .iter()
+            .zip(widths)
+            .filter(|(column, _)| column.right == right);
+        some.map(|(_, width)| width).sum()
+    };
+    let (numbers, texts) = (of(true, &widths), of(false, &widths));
+    // Numbers that are wider than the page are broken, too.
+    let left = (all - numbers).max(all / 4.0);
+    for (column, width) in table.columns.iter().zip(&mut widths) {
+        *width *= match column.right {
+            true => ((all - left) / numbers).min(1.0),
+            false => left / texts,
+        };
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_layers::respond::Language;
+
+    use super::*;
+
+    fn faces() -> Faces {
+        Faces::new()
+    }
+
+    #[test]
+    fn a_text_is_broken_at_spaces_and_no_line_is_wider_than_it_may_be() {
+        let faces = faces();
+        let texts = [
+            "",
+            "слово",
+            "Остатки, оплаты и корректировки округлены до копейки",
+            "неразрывный\u{a0}пробел",
+            "Донаудампфшиффартсгезельшафтскапитен и ещё слово",
+            "b6f9a1b2c3d4e5f60718293a4b5c6d7e8f9012a3b4c5d6e7f8091a2b3c4d5e6f",
+            " a  b\nc ",
+        ];
+        for text in texts {
+            for width in [20.0, 60.0, 500.0] {
+                let lines = faces.wrapped(BODY, text, width);
+                for line in &lines {
+                    assert!(faces.width(BODY, line) <= width + 0.01, "{width}: {line:?}");
+                    assert_eq!(line.trim_matches(' '), line);
+                }
+                let without = |text: &str| text.replace([' ', '\n'], "");
+                assert_eq!(without(&lines.concat()), without(text));
+            }
+        }
+        assert_eq!(faces.wrapped(BODY, "a  b c", 500.0), ["a b c"]);
+    }
+
+    #[test]
+    fn every_letter_of_both_languages_has_its_glyph() {
+        let letters = ('а'..='я')
+            .chain('А'..='Я')
+            .chain('a'..='z')
+            .chain('0'..='9');
+        for char in letters.chain("ёЁ№₽«»–−—…%\u{a0}\u{2009}".chars()) {
+            for face in [faces().regular, faces().bold] {
+                assert!(face.charmap.map(char).is_some(), "{char:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_table_goes_on_with_its_head_on_the_next_page_and_nothing_leaves_the_paper() {
+        let faces = faces();
+        let name = "очень-длинное-имя-модели/".repeat(9);
+        let row = |index: usize| Row {
+            cells: vec![
+                format!("{name}{index}"),
+                "1 234 567,89".into(),
+                "1 234 567,89".into(),
+            ],
+            strong: index.is_multiple_of(7),
+        };
+        let column = |heading, right| Column { heading, right };
+        let table = Table {
+            title: "Списания по моделям",
+            columns: vec![
+                column("Модель", false),
+                column("Точно", true),
+                column("Сумма", true),
+            ],
+            rows: (0..200).map(row).collect(),
+        };
+        let mut pages = Pages::new(&faces);
+        pages.table(&table);
+        let pages = pages.finished();
+        assert!(pages.len() > 5, "{}", pages.len());
+        let mut last_cells = 0;
+        for page in &pages {
+            let texts: Vec<_> = page
+                .iter()
+                .filter_map(|mark| match mark {
+                    Mark::Text(x, y, style, text) => Some((*x, *y, *style, text)),
+                    Mark::Rule(_) => None,
+                })
+                .collect();
+            assert!(
+                texts.iter().any(|(.., text)| *text == "Модель"),
+                "{texts:?}"
+            );
+            for (x, y, style, text) in texts {
+                assert!(x >= LEFT && x + faces.width(style, text) <= RIGHT, "{text}");
+                assert!((TOP..=BOTTOM).contains(&y), "{text}");
+                last_cells += usize::from(text == "1 234 567,89");
+            }
+        }
+        assert_eq!(last_cells, 400);
+    }
+
+    #[test]
+    fn the_same_statement_gives_the_same_bytes_and_says_its_hash_outside_of_what_is_compressed() {
+        let document = super::super::tests::closed();
+        let pdf = document.pdf(Language::Ru);
+        assert!(pdf.starts_with(b"%PDF-1."));
+        assert_eq!(pdf, document.pdf(Language::Ru));
+        assert_ne!(pdf, document.pdf(Language::En));
+        assert!(memchr::memmem::find(&pdf, document.sha256().as_bytes()).is_some());
+        assert!(pdf.len() < 100_000, "{}", pdf.len());
+    }
+}

@@ -1,0 +1,238 @@
+//! Group 6: gateways that hold money of busy keys by themselves.
+//!
+//! What is lost is what is lost without leases. A lease whose gateway died ends with its calls' time, so that calls are
+//! short here.
+
+use std::{fs, time::Duration};
+
+use http::{Method, StatusCode};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    gateway_faults::{dies_and_comes_back, under_load},
+    load::Load,
+    proxy::{Then, Way, script},
+    redis_faults::{fails_over, promoted_under_load},
+    steps::{SOON, serves, warm_up},
+    table::Case,
+    verdict::{Bound, Verdict},
+    world::{LedgerKind, Plan, World},
+};
+
+/// Callers that keep a key busy.
+const CALLERS: usize = 24;
+
+pub fn cases() -> Vec<Case> {
+    let plan = |ledger| Plan::over(ledger).leases();
+    let cluster = |replicas| LedgerKind::Cluster {
+        primaries: 3,
+        replicas,
+    };
+    vec![
+        Case::new("6", "leases, kill -9 between the grant and its use", || {
+            at_a_turn(false, Then::HoldAnswer)
+        }),
+        Case::new(
+            "6",
+            "leases, kill -9 between calls' ends and their turn",
+            || at_a_turn(true, Then::Hold),
+        ),
+        Case::new("6", "leases, kill -9 between a turn and its answer", || {
+            at_a_turn(true, Then::HoldAnswer)
+        }),
+        Case::new("6", "leases, a turn's answer is lost", answers_lost),
+        Case::new("6", "leases, kill -9 under load, redis", move || {
+            under_load(plan(LedgerKind::Redis), 3, 400)
+        }),
+        Case::new(
+            "6",
+            "leases, kill -9 under load, redis cluster",
+            move || under_load(plan(cluster(0)), 3, 400),
+        )
+        .long(),
+        Case::new(
+            "6",
+            "leases, redis failover in the middle of load",
+            move || promoted_under_load(plan(LedgerKind::RedisReplica)),
+        ),
+        Case::new(
+            "6",
+            "leases, redis sentinel failover in the middle of load",
+            move || fails_over(plan(LedgerKind::Sentinel)),
+        )
+        .long(),
+        Case::new(
+            "6",
+            "leases, redis cluster failover in the middle of load",
+            move || fails_over(plan(cluster(1))),
+        )
+        .long(),
+        Case::new(
+            "6",
+            "leases, a copied outbox tells the ends too",
+            copied_outbox,
+        ),
+        Case::new("6", "leases, suspended under load", suspended),
+    ]
+}
+
+/// Resolves when a gateway has a lease: under load.
+async fn leased(world: &World, gateway: usize) {
+    let until = Instant::now() + SOON;
+    loop {
+        let path = "/admin/v1/leases?account=acme";
+        let asked = world.admin(gateway, Method::GET, path, None).await;
+        if let Ok((StatusCode::OK, answer)) = &asked {
+            let leases = answer["leases"].as_array().into_iter().flatten();
+            // Its own, and granted from.
+            if leases
+                .into_iter()
+                .any(|lease| lease["calls_rub"].is_string())
+            {
+                return;
+            }
+        }
+        assert!(Instant::now() < until, "no lease under load: {asked:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn ends(world: &World, load: Load) {
+    let loaded = load.end().await;
+    world.note(format!(
+        "{} answered, {} refused, {} cut",
+        loaded.answered, loaded.refused, loaded.broken
+    ));
+}
+
+/// The turn that grants, or one that tells of ends, is on the wire, or done and nobody knows; and the gateway dies.
+async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
+    let world = Plan::over(LedgerKind::Redis)
+        .leases()
+        .call_seconds(3)
+        .start()
+        .await;
+    world.stated(Bound::killed());
+    warm_up(&world).await;
+    for _ in 0..3 {
+        let load = if of_ends {
+            let load = world.load_until_told(CALLERS);
+            leased(&world, 0).await;
+            let trap = world.redis_proxy(0).trap(Way::Up, script("turn"), then);
+            trap.sprung().await;
+            load
+        } else {
+            world.settled().await;
+            let trap = world.redis_proxy(0).trap(Way::Up, script("turn"), then);
+            let load = world.load_until_told(CALLERS);
+            trap.sprung().await;
+            load
+        };
+        dies_and_comes_back(&world).await;
+        serves(&world.client(0)).await;
+        ends(&world, load).await;
+    }
+    world.verdict().await
+}
+
+/// Each is told again, and moves nothing then.
+async fn answers_lost() -> Verdict {
+    let world = Plan::over(LedgerKind::Redis).leases().start().await;
+    warm_up(&world).await;
+    let load = world.load_until_told(CALLERS);
+    leased(&world, 0).await;
+    for then in [Then::LoseAnswer, Then::CutAnswer(3), Then::Reset] {
+        for _ in 0..4 {
+            let trap = world.redis_proxy(0).trap(Way::Up, script("turn"), then);
+            trap.sprung().await;
+            sleep(Duration::from_millis(150)).await;
+            world.round();
+        }
+    }
+    ends(&world, load).await;
+    world.verdict().await
+}
+
+/// As when a machine is restored from an image: the outbox of a gateway that died with ends to tell is another
+/// gateway's as well. Both tell them.
+async fn copied_outbox() -> Verdict {
+    let world = Plan::over(LedgerKind::Redis)
+        .leases()
+        .gateways(2)
+        .call_seconds(3)
+        .start()
+        .await;
+    world.stated(Bound::killed());
+    warm_up(&world).await;
+    let load = world.load_until_told(CALLERS);
+    leased(&world, 0).await;
+    let trap = world
+        .redis_proxy(0)
+        .trap(Way::Up, script("turn"), Then::Hold);
+    trap.sprung().await;
+    // Written down, and told to nobody.
+    sleep(Duration::from_millis(100)).await;
+    world.gateway(0).kill9();
+    world.gateway(1).kill9();
+    ends(&world, load).await;
+    for end in ["", "-wal", "-shm"] {
+        let [from, to] = [0, 1].map(|n| world.dir().join(format!("outbox-{n}.db{end}")));
+        if from.exists() {
+            fs::copy(from, to).unwrap();
+        } else if to.exists() {
+            fs::remove_file(to).unwrap();
+        }
+    }
+    for gateway in 0..2 {
+        world.vendor_proxy(gateway).reset();
+        world.redis_proxy(gateway).reset();
+    }
+    world.heal().await;
+    for gateway in 0..2 {
+        world.ready(gateway, SOON).await;
+    }
+    world.verdict().await
+}
+
+/// Nothing that begins after an operator was answered is served, at any gateway.
+async fn suspended() -> Verdict {
+    const GATEWAYS: usize = 3;
+    let world = Plan::over(LedgerKind::Redis)
+        .leases()
+        .gateways(GATEWAYS)
+        .start()
+        .await;
+    warm_up(&world).await;
+    for _ in 0..3 {
+        let load = world.load_until_told(GATEWAYS * CALLERS);
+        for gateway in 0..GATEWAYS {
+            leased(&world, gateway).await;
+        }
+        let suspend = async |suspended: &str| {
+            let change = Some(json!({"status": suspended}));
+            let path = "/admin/v1/accounts/acme";
+            let answer = world.admin(0, Method::PATCH, path, change).await;
+            assert!(matches!(answer, Ok((StatusCode::OK, _))), "{answer:?}");
+        };
+        let began = Instant::now();
+        suspend("suspended").await;
+        let took = began.elapsed();
+        for gateway in 0..GATEWAYS {
+            let client = world.client(gateway);
+            for _ in 0..8 {
+                let outcome = client.ask(&client.call(crate::steps::FORMATS[0])).await;
+                assert!(
+                    outcome.refused(),
+                    "gateway {gateway} serves: {}",
+                    outcome.text()
+                );
+            }
+        }
+        world.note(format!("forbidden within {} ms", took.as_millis()));
+        suspend("active").await;
+        ends(&world, load).await;
+        world.round();
+    }
+    world.verdict().await
+}

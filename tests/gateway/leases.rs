@@ -1,0 +1,140 @@
+//! What operators see of leases: which gateway holds what of a busy key's account by itself.
+
+use std::collections::BTreeSet;
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use crate::{
+    harness::{Key, RedisServer, Setup, World, chat_body, eventually, request},
+    ops::Op,
+    replies::{answer, usage},
+    usage_report::{said, tollgate},
+};
+
+async fn world(server: &RedisServer) -> World {
+    Setup::default()
+        .ledger(&server.url())
+        .edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n")
+        .start()
+        .await
+}
+
+/// Calls until the key has a lease.
+async fn busy(world: &World, key: &Key) -> Vec<Value> {
+    eventually("a busy key has a lease", async || {
+        let body = chat_body("x");
+        let calls = (0..16).map(|_| world.chat(key, &body));
+        for answer in futures_util::future::join_all(calls).await {
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+        let leases = leases(world, "?account=acme").await;
+        (!leases.is_empty()).then_some(leases)
+    })
+    .await
+}
+
+async fn leases(world: &World, query: &str) -> Vec<Value> {
+    let path = format!("/admin/v1/leases{query}");
+    let answer = world.admin(Method::GET, &path, None).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["leases"].as_array().unwrap().clone()
+}
+
+async fn metric(world: &World, name: &str) -> f64 {
+    let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
+    let scrape = world
+        .ask(request(Method::GET, &url, &[], Default::default()))
+        .await
+        .text();
+    let line = scrape.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_busy_keys_lease_is_listed_and_counted() {
+    let server = RedisServer::start().await;
+    let world = world(&server).await;
+    let key = world.key_with("acme", "10000", json!({})).await;
+    assert_eq!(leases(&world, "").await, [] as [Value; 0]);
+    let said_none = said(&tollgate(&world, &["lease", "list"], "").await, 0);
+    assert!(said_none.starts_with("no leases"), "{said_none}");
+    let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
+    world.vendor.script(move |_| Reply::json(200, &reply));
+
+    let listed = busy(&world, &key).await;
+    let [lease] = listed.as_slice() else {
+        panic!("{listed:?}")
+    };
+    assert_eq!(lease["account"], "acme");
+    let owner = lease["owner"].as_str().unwrap();
+    assert!(owner.ends_with("outbox.db"), "{owner}");
+    // Of its own it knows what calls hold.
+    assert!(lease["calls_rub"].is_string(), "{lease}");
+    assert_eq!(leases(&world, "").await.len(), 1);
+    let table = said(
+        &tollgate(&world, &["lease", "list", "--account", "acme"], "").await,
+        0,
+    );
+    assert!(table.contains(owner), "{table}");
+
+    let counted = eventually("turns are counted", async || {
+        busy(&world, &key).await;
+        let ends = metric(&world, "tollgate_lease_ends_total").await;
+        (ends > 0.0).then_some(ends)
+    })
+    .await;
+    assert!(metric(&world, "tollgate_lease_holds_total").await >= counted);
+    assert!(metric(&world, "tollgate_lease_turns_total").await > 0.0);
+    // A silent key gives it back.
+    eventually("the lease is given back", async || {
+        leases(&world, "").await.is_empty().then_some(())
+    })
+    .await;
+    eventually("that is counted", async || {
+        let open = metric(&world, "tollgate_leases_open").await;
+        let rubles = metric(&world, "tollgate_leased_rubles").await;
+        (open + rubles == 0.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_gateway_sees_the_lease_and_not_what_its_calls_hold() {
+    let server = RedisServer::start().await;
+    let (one, other) = (world(&server).await, world(&server).await);
+    let key = one.key_with("acme", "10000", json!({})).await;
+    let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
+    one.vendor.script(move |_| Reply::json(200, &reply));
+    let seen = eventually("the other gateway lists it", async || {
+        busy(&one, &key).await;
+        let listed = leases(&other, "?account=acme").await;
+        (!listed.is_empty()).then_some(listed)
+    })
+    .await;
+    assert!(
+        seen.iter().all(|lease| lease["calls_rub"].is_null()),
+        "{seen:?}"
+    );
+    let owners: BTreeSet<&str> = seen
+        .iter()
+        .filter_map(|lease| lease["owner"].as_str())
+        .collect();
+    assert_eq!(owners.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_asked_for_wrongly_is_said() {
+    let world = World::start().await;
+    for (query, status) in [
+        ("?account=none", 404),
+        ("?account=a/b", 400),
+        ("?acount=acme", 400),
+        ("", 200),
+    ] {
+        let path = format!("/admin/v1/leases{query}");
+        let answer = world.admin(Method::GET, &path, None).await;
+        assert_eq!(answer.status, status, "{query}: {answer:?}");
+    }
+}

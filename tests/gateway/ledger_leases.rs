@@ -1,0 +1,168 @@
+//! Leases over real servers: one, one behind Sentinels, a Cluster of three. Gateways that hold money by themselves serve
+//! what the money pays for, to the last call and not beyond.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate_layers::{
+    ceiling::Ceilings,
+    facts::RequestNumber,
+    key::AccountId,
+    reserve::{
+        ledger::{Hold, Ledger, LedgerAdmin, LedgerError, Settlement},
+        redis::{LeaseSettings, RedisLedger},
+    },
+};
+
+use crate::{
+    ledger::{hold, is_sound, micro, over_url, record, settlement, topup},
+    support::redis::{RedisCluster, RedisSentinels, RedisServer},
+};
+
+const PRICE: i64 = 10;
+
+/// Gateways on one ledger, each with a connection and a task of its own.
+struct Fleet {
+    gateways: Vec<RedisLedger>,
+    tasks: JoinSet<()>,
+}
+
+impl Fleet {
+    async fn new(url: &str, count: usize) -> Self {
+        let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
+        for n in 0..count {
+            let settings = LeaseSettings {
+                calls_per_second_min: 0,
+                ..LeaseSettings::new(Duration::from_millis(500), format!("gateway {n}"))
+            };
+            let ledger = over_url(url).await.with_leases(settings);
+            let tended = ledger.clone();
+            tasks.spawn(async move { tended.tend_leases().await });
+            gateways.push(ledger);
+        }
+        Self { gateways, tasks }
+    }
+
+    /// All accounts are spent to the end at all gateways at once: each is served so many calls.
+    async fn spend(mut self, accounts: &[&str], calls: usize) {
+        let money = i64::try_from(calls).unwrap() * PRICE;
+        let first = self.gateways[0].clone();
+        for (account, digest) in accounts.iter().zip(1..) {
+            let id: AccountId = account.parse().unwrap();
+            first.create_account(&id, "").await.unwrap();
+            first.enter(&id, &topup("first", money)).await.unwrap();
+            let record = record(&id, &key_of(account), digest + 100);
+            first.create_key(&record, Ceilings::NONE).await.unwrap();
+        }
+        let mut calling = JoinSet::new();
+        for (nth, account) in accounts.iter().enumerate() {
+            for gateway in &self.gateways {
+                for _ in 0..16 {
+                    let (gateway, account) = (gateway.clone(), (*account).to_owned());
+                    calling.spawn(async move { (nth, until_refused(&gateway, &account).await) });
+                }
+            }
+        }
+        let mut served = vec![0; accounts.len()];
+        for (nth, more) in calling.join_all().await {
+            served[nth] += more;
+        }
+        assert_eq!(served, vec![calls; accounts.len()]);
+        let granted = self.gateways.iter().filter_map(RedisLedger::lease_counts);
+        let granted: u64 = granted.map(|counts| counts.granted).sum();
+        assert!(
+            10 * granted > calls as u64,
+            "{granted} holds came from leases"
+        );
+        for gateway in &self.gateways {
+            assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
+        }
+        assert_eq!(first.all_leases().await.unwrap(), []);
+        for account in accounts {
+            let view = first.account(&account.parse().unwrap()).await.unwrap();
+            assert_eq!(
+                (view.balance_rub, view.loss_rub),
+                (micro(0), micro(0)),
+                "{view:?}"
+            );
+        }
+        is_sound(&first).await;
+        self.tasks.shutdown().await;
+    }
+}
+
+fn key_of(account: &str) -> String {
+    format!("key-{account}")
+}
+
+/// How many calls are served, one after the other, until two in a row are refused.
+async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
+    let (mut served, mut refused) = (0, 0);
+    while refused < 2 {
+        let wish = Hold {
+            number: RequestNumber::now_v7(),
+            account: account.parse().unwrap(),
+            ..hold(0, &key_of(account), PRICE)
+        };
+        match gateway.reserve(&wish).await {
+            Ok(reserved) => {
+                let end = Settlement {
+                    number: wish.number,
+                    account: wish.account.clone(),
+                    held: reserved.held,
+                    ..settlement(0, &key_of(account), PRICE)
+                };
+                // On a busy machine an answer may be late: it is told again, as an outbox does.
+                let settled = loop {
+                    if let Ok(settled) = gateway.settle(&end).await {
+                        break settled;
+                    }
+                };
+                assert_eq!(settled.charged, micro(PRICE));
+                (served, refused) = (served + 1, 0);
+            }
+            Err(LedgerError::Refused(_)) => refused += 1,
+            Err(LedgerError::Unavailable(cause)) => {
+                // Whatever it held is held for nobody.
+                gateway
+                    .release(wish.number, &wish.account, &wish.key)
+                    .await
+                    .unwrap_or_else(|error| panic!("{cause}, then {error}"));
+            }
+        }
+    }
+    served
+}
+
+/// Every step that leases take, by whoever the address names.
+pub async fn lease_everything(url: &str) {
+    let fleet = Fleet::new(url, 2).await;
+    fleet.spend(&["leased"], 400).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
+    let server = RedisServer::start().await;
+    let fleet = Fleet::new(&server.url(), 2).await;
+    fleet.spend(&["acme"], 1_500).await;
+}
+
+/// Accounts on each of the nodes: a lease, its hash of numbers and its journal lie in one slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let accounts = [0, 1, 2].map(|node| cluster.account_on(node));
+    let fleet = Fleet::new(&cluster.url(), 3).await;
+    fleet
+        .spend(&accounts.each_ref().map(String::as_str), 800)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_serve_what_the_money_pays_for_behind_sentinels() {
+    let primary = RedisServer::start().await;
+    let _replica = RedisServer::replica_of(&primary).await;
+    let sentinels = RedisSentinels::start(&primary).await;
+    let fleet = Fleet::new(&sentinels.url(), 2).await;
+    fleet.spend(&["acme"], 1_500).await;
+}

@@ -1,0 +1,260 @@
+//! Owner keys: they look after their account's keys, and call nothing.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_ledger::{
+    account::OWNER_MARK,
+    contract::{Hold, Ledger, LedgerAdmin, LedgerError, Refusal},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+use crate::{
+    checks::{PERMISSION, refused},
+    harness::{Answer, Key, RedisServer, Setup, World, request},
+    ledger::folder,
+    ops::{BOTH, Op, bearer},
+};
+
+const KEYS: &str = "/v1/tollgate/keys";
+
+async fn ask(world: &World, key: &Key, method: Method, path: &str, body: Option<Value>) -> Answer {
+    let bearer = bearer(key);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    world
+        .ask(request(method, &world.url(path), &headers, body.into()))
+        .await
+}
+
+async fn done(world: &World, key: &Key, method: Method, path: &str, body: Option<Value>) -> Value {
+    let answer = ask(world, key, method, path, body).await;
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    answer.json()
+}
+
+async fn owner(world: &World) -> Key {
+    world.another_key("acme", json!({ "kind": "owner" })).await
+}
+
+/// An owner's first day, on any ledger.
+async fn looks_after_keys(world: &World) {
+    let caller = world.key().await;
+    let owner = owner(world).await;
+    let shown = done(world, &owner, Method::GET, "/v1/tollgate/key", None).await;
+    assert_eq!(shown["kind"], "owner");
+
+    // It makes a key that calls, within its limits.
+    let wish = json!({ "name": "ci", "ceiling_day_rub": "5", "models": ["chat"] });
+    let made = done(world, &owner, Method::POST, KEYS, Some(wish)).await;
+    let ci = Key {
+        secret: made["key"].as_str().unwrap().to_owned(),
+        id: made["id"].as_str().unwrap().to_owned(),
+        account: "acme".into(),
+    };
+    assert_eq!(
+        (&made["name"], &made["ceiling_day_rub"], &made["models"]),
+        (&json!("ci"), &json!("5.00"), &json!(["chat"]))
+    );
+    let number = Op::Chat
+        .call(world, &ci, &Op::Chat.body("x"))
+        .await
+        .number();
+    let receipt = world.receipt(&number).await;
+
+    // It sees all keys, all spending and all receipts, and no secret.
+    let listed = done(world, &owner, Method::GET, KEYS, None).await;
+    let keys = listed["keys"].as_array().unwrap();
+    assert_eq!(keys.len(), 3, "{listed}");
+    assert!(keys.iter().all(|key| key.get("key").is_none()), "{listed}");
+    let spent = done(world, &owner, Method::GET, "/v1/tollgate/usage", None).await;
+    assert_eq!(spent["total"]["charged_rub"], receipt["charged_rub"]);
+    for (key, calls) in [(&ci, 1), (&caller, 0)] {
+        let path = format!("/v1/tollgate/usage?key={}", key.id);
+        let spent = done(world, &owner, Method::GET, &path, None).await;
+        assert_eq!(spent["total"]["calls"], calls, "{spent}");
+    }
+    let receipts = done(world, &owner, Method::GET, "/v1/tollgate/receipts", None).await;
+    assert_eq!(receipts["receipts"][0]["key"], *ci.id);
+    let one = format!("/v1/tollgate/receipts/{number}");
+    done(world, &owner, Method::GET, &one, None).await;
+
+    // It limits and revokes; what it forbids counts with the next call.
+    let path = format!("{KEYS}/{}", ci.id);
+    let change = json!({ "status": "disabled", "ceiling_day_rub": null });
+    let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
+    assert_eq!(
+        (&changed["status"], &changed["ceiling_day_rub"]),
+        (&json!("disabled"), &Value::Null)
+    );
+    let call = Op::Chat.call(world, &ci, &Op::Chat.body("x")).await;
+    assert_eq!(call.status, 401, "{call:?}");
+    let deleted = done(world, &owner, Method::DELETE, &path, None).await;
+    assert_eq!(deleted["status"], "deleted");
+    let again = ask(world, &owner, Method::DELETE, &path, None).await;
+    assert_eq!(again.status, 404, "{again:?}");
+
+    // No model answers it, and no ledger holds for it, whoever asks.
+    for op in BOTH {
+        let call = op.call(world, &owner, &op.body("x")).await;
+        refused(op.path(), &call, 403, PERMISSION, "owner_key");
+        let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(told.contains("ключ владельца"), "{told}");
+    }
+    let hold = Hold {
+        number: RequestNumber::now_v7(),
+        account: "acme".parse().unwrap(),
+        key: owner.id.parse().unwrap(),
+        want: MicroRub::new(1),
+        least: MicroRub::new(1),
+        ttl: std::time::Duration::from_secs(60),
+    };
+    let held = world.gateway.store().reserve(&hold).await;
+    assert!(
+        matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),
+        "{held:?}"
+    );
+    // What gateways that know of no owner keys see: a key of one model, which nobody sells.
+    let record = world.gateway.store().key(&hold.key).await.unwrap().record;
+    assert_eq!(record.models, [OWNER_MARK]);
+}
+
+#[tokio::test]
+async fn in_memory_an_owner_key_looks_after_keys_and_calls_nothing() {
+    looks_after_keys(&World::start().await).await;
+}
+
+#[tokio::test]
+async fn in_sqlite_an_owner_key_looks_after_keys_and_calls_nothing() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    looks_after_keys(&Setup::default().ledger(&url).start().await).await;
+}
+
+#[tokio::test]
+async fn in_redis_an_owner_key_looks_after_keys_and_calls_nothing() {
+    let server = RedisServer::start().await;
+    looks_after_keys(&Setup::default().ledger(&server.url()).start().await).await;
+}
+
+#[tokio::test]
+async fn a_key_that_calls_looks_after_none() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for (method, path) in [
+        (Method::GET, KEYS.to_owned()),
+        (Method::POST, KEYS.to_owned()),
+        (Method::PATCH, format!("{KEYS}/{}", key.id)),
+        (Method::DELETE, format!("{KEYS}/{}", key.id)),
+    ] {
+        let answer = ask(&world, &key, method, &path, Some(json!({}))).await;
+        refused(&path, &answer, 403, PERMISSION, "owner_key_required");
+    }
+    let other = ask(&world, &key, Method::GET, "/v1/tollgate/usage?key=k1", None).await;
+    assert_eq!(other.status, 400, "{other:?}");
+}
+
+#[tokio::test]
+async fn an_owner_reaches_no_other_account_and_no_owner_key() {
+    let world = World::start().await;
+    world.key().await;
+    let owner = owner(&world).await;
+    let foreign = world.key_with("beta", "100", json!({})).await;
+    for id in [&*foreign.id, &*owner.id, "nobody"] {
+        let path = format!("{KEYS}/{id}");
+        for (method, body) in [
+            (Method::PATCH, Some(json!({ "status": "disabled" }))),
+            (Method::DELETE, None),
+        ] {
+            let answer = ask(&world, &owner, method, &path, body).await;
+            assert_eq!(answer.status, 404, "{id}: {answer:?}");
+            assert_eq!(answer.json()["error"]["code"], "key_not_found");
+        }
+    }
+    let spent = done(
+        &world,
+        &owner,
+        Method::GET,
+        &format!("/v1/tollgate/usage?key={}", foreign.id),
+        None,
+    )
+    .await;
+    assert_eq!(spent["total"]["calls"], 0);
+    let call = Op::Chat.call(&world, &foreign, &Op::Chat.body("x")).await;
+    assert_eq!(call.status, 200, "{call:?}");
+}
+
+#[tokio::test]
+async fn what_limits_an_owner_key_limits_those_that_it_makes() {
+    let world = World::start().await;
+    world.key().await;
+    let limits = json!({
+        "kind": "owner", "addresses": ["127.0.0.0/8"], "requests_per_second": 7, "requests_per_minute": 70,
+        "tokens_per_minute": 700, "expires_at": "2100-01-01T00:00:00Z",
+    });
+    let owner = world.another_key("acme", limits.clone()).await;
+    let made = done(&world, &owner, Method::POST, KEYS, Some(json!({}))).await;
+    let path = format!("/admin/v1/keys/{}", made["id"].as_str().unwrap());
+    let made = world.admin(Method::GET, &path, None).await.json();
+    for (limit, value) in limits.as_object().unwrap() {
+        let value = match limit.as_str() {
+            "kind" => json!("caller"),
+            _ => value.clone(),
+        };
+        assert_eq!(made[limit], value, "{limit}: {made}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_misspelt_makes_and_changes_no_key() {
+    let world = World::start().await;
+    world.key().await;
+    let owner = owner(&world).await;
+    for body in [
+        json!({ "ceiling": "5" }),
+        json!({ "ceiling_rub": 5 }),
+        json!({ "ceiling_rub": "-5" }),
+        json!({ "models": "chat" }),
+        json!({ "kind": "owner" }),
+        json!({ "status": "active" }),
+        json!([]),
+    ] {
+        let answer = ask(&world, &owner, Method::POST, KEYS, Some(body.clone())).await;
+        assert_eq!(answer.status, 400, "{body}: {answer:?}");
+    }
+    let unknown = json!({ "models": ["chta"] });
+    let answer = ask(&world, &owner, Method::POST, KEYS, Some(unknown)).await;
+    assert_eq!(answer.status, 404, "{answer:?}");
+    let listed = done(&world, &owner, Method::GET, KEYS, None).await;
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
+}
+
+/// It would be a key that calls.
+#[tokio::test]
+async fn an_owner_key_stays_one_whatever_an_operator_changes() {
+    let world = World::start().await;
+    world.key().await;
+    let owner = owner(&world).await;
+    let path = format!("/admin/v1/keys/{}", owner.id);
+    let models = json!({ "models": ["chat"] });
+    let refused = world.admin(Method::PATCH, &path, Some(models)).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    let change = json!({ "name": "boss", "models": [], "status": "disabled" });
+    world.admin(Method::PATCH, &path, Some(change)).await;
+    let change = json!({ "status": "active" });
+    let changed = world.admin(Method::PATCH, &path, Some(change)).await.json();
+    assert_eq!(
+        (&changed["kind"], &changed["name"], &changed["models"]),
+        (&json!("owner"), &json!("boss"), &json!([]))
+    );
+    let call = Op::Chat.call(&world, &owner, &Op::Chat.body("x")).await;
+    assert_eq!(call.status, 403, "{call:?}");
+    let both = json!({ "kind": "owner", "models": ["chat"] });
+    let keys = "/admin/v1/accounts/acme/keys";
+    let answer = world.admin(Method::POST, keys, Some(both)).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+}

@@ -1,0 +1,360 @@
+//! CloudPayments, in its real format: orders, a search for what was paid, and signed notifications as forms and as JSON.
+
+use std::sync::{Arc, Mutex};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use hmac::{Hmac, KeyInit, Mac};
+use http::Method;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
+use tollgate_ledger::contract::Feed;
+
+use super::{balance, check, create, entries, is_sound, show, start_with};
+use crate::harness::{Answer, VENDOR_KEY, World, request};
+
+#[derive(Default)]
+struct Books {
+    orders: Vec<Value>,
+    canceled: Vec<Value>,
+    /// What is found, as the API writes it.
+    found: Option<String>,
+    broken: bool,
+}
+
+struct Site {
+    vendor: ScriptedVendor,
+    books: Arc<Mutex<Books>>,
+}
+
+async fn begun() -> (World, Site) {
+    let vendor = ScriptedVendor::start().await.unwrap();
+    let books = Arc::new(Mutex::new(Books::default()));
+    let kept = Arc::clone(&books);
+    vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+    let sections = format!(
+        "[payments.cloudpayments]\npublic_id = \"pk_1\"\napi_secret = \"${{VENDOR_KEY}}\"\nurl = \"http://{}\"\n\
+         return_url = \"https://pay.example/usage\"\n",
+        vendor.address()
+    );
+    let world = start_with(&sections, "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    (world, Site { vendor, books })
+}
+
+fn answer(books: &mut Books, asked: &Received) -> Reply {
+    let shown = asked.headers["authorization"].to_str().unwrap();
+    assert!(shown.starts_with("Basic cGtfMT"), "pk_1:…");
+    let text = |body: String| Reply::raw(200, "application/json", vec![Step::Send(body.into())]);
+    if books.broken {
+        return Reply::json(502, &json!({}));
+    }
+    match asked.path.as_str() {
+        "/orders/create" => {
+            let order = asked.json();
+            // A number with its kopecks, and no text.
+            assert!(
+                String::from_utf8_lossy(&asked.body).contains("\"Amount\":5000.50"),
+                "{order}"
+            );
+            books.orders.push(order.clone());
+            let id = format!("f2K8LV6reGE9WBF{}", books.orders.len());
+            text(format!(
+                r#"{{"Model":{{"Id":"{id}","Number":61,"Amount":5000.50,"Currency":"RUB","CurrencyCode":0,"Email":null,
+                "Description":"x","RequireConfirmation":false,"Url":"https://orders.example/d/{id}"}},"Success":true,"Message":null}}"#
+            ))
+        }
+        "/payments/find" => match &books.found {
+            Some(found) => text(found.clone()),
+            None => text(r#"{"Success":false,"Message":"Not found"}"#.into()),
+        },
+        "/orders/cancel" => {
+            books.canceled.push(asked.json());
+            text(r#"{"Success":true,"Message":null}"#.into())
+        }
+        path => panic!("{path}"),
+    }
+}
+
+impl Site {
+    fn finds(&self, invoice: &str, amount: &str, currency: &str, status: &str) {
+        self.books.lock().unwrap().found = Some(format!(
+            r#"{{"Model":{{"PublicId":"pk_1","TransactionId":504,"Amount":{amount},"Currency":"{currency}","CurrencyCode":0,
+            "Type":0,"InvoiceId":"{invoice}","AccountId":"acme","Status":"{status}","StatusCode":3,"Reason":"Approved","ReasonCode":0,
+            "Refunded":false}},"Success":true,"Message":null}}"#
+        ));
+    }
+
+    fn searches(&self) -> usize {
+        let received = self.vendor.received();
+        received
+            .iter()
+            .filter(|asked| asked.path == "/payments/find")
+            .count()
+    }
+}
+
+fn signature(secret: &str, body: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    mac.update(body.as_bytes());
+    STANDARD.encode(mac.finalize().into_bytes())
+}
+
+async fn tell_with(world: &World, kind: &str, body: &str, header: (&str, &str)) -> Answer {
+    let url = world.url(&format!("/payments/cloudpayments{kind}"));
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        header,
+    ];
+    world
+        .ask(request(
+            Method::POST,
+            &url,
+            &headers,
+            body.to_owned().into(),
+        ))
+        .await
+}
+
+/// The code that a signed notification is answered with.
+async fn tell(world: &World, kind: &str, body: &str) -> Value {
+    let answer = tell_with(
+        world,
+        kind,
+        body,
+        ("Content-HMAC", &signature(VENDOR_KEY, body)),
+    )
+    .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["code"].clone()
+}
+
+fn body(invoice: &str, rest: &str) -> String {
+    format!(
+        "TransactionId=504&CardFirstSix=411111&DateTime=2026-11-23+10%3A00%3A00&InvoiceId={invoice}{rest}"
+    )
+}
+
+fn id(made: &Value) -> String {
+    made["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn what_is_paid_is_booked_once_and_what_goes_back_is_taken_off() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    assert_eq!(made["url"], "https://orders.example/d/f2K8LV6reGE9WBF1");
+    assert_eq!(
+        site.books.lock().unwrap().orders[0]["InvoiceId"],
+        made["id"]
+    );
+    let pay = body(
+        &id(&made),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
+    );
+    // It is told before it can be found: it has to come again.
+    let early = tell_with(
+        &world,
+        "",
+        &pay,
+        ("Content-HMAC", &signature(VENDOR_KEY, &pay)),
+    )
+    .await;
+    assert_eq!(early.status, 503);
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    for _ in 0..3 {
+        assert_eq!(tell(&world, "", &pay).await, 0);
+    }
+    assert_eq!(
+        entries(&world).await,
+        [("cloudpayments:504".to_owned(), "5000.50".to_owned())]
+    );
+    let refund = format!(
+        "TransactionId=505&PaymentTransactionId=504&Amount=1000.5&InvoiceId={}&OperationType=Refund",
+        id(&made)
+    );
+    for _ in 0..3 {
+        assert_eq!(tell(&world, "", &refund).await, 0);
+    }
+    assert_eq!(balance(&world).await, "4000.00");
+    assert_eq!(entries(&world).await[1].0, "cloudpayments:refund:505");
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    let refund = format!(
+        "TransactionId=505&PaymentTransactionId=504&Amount=5000.50&InvoiceId={}",
+        id(&made)
+    );
+    let headers = ("Content-HMAC", &*signature(VENDOR_KEY, &refund));
+    assert_eq!(tell_with(&world, "", &refund, headers).await.status, 503);
+    site.finds(&id(&made), "5000.5", "RUB", "Completed");
+    assert_eq!(tell(&world, "", &refund).await, 0);
+    assert_eq!(balance(&world).await, "0.00");
+    assert_eq!(entries(&world).await.len(), 2);
+
+    let made = create(&world, "5000.5").await;
+    site.finds(&id(&made), "5000.5", "RUB", "Declined");
+    assert_eq!(check(&world, &made).await.json()["state"], "open");
+    site.finds(&id(&made), "5000.5", "RUB", "Completed");
+    // The same transaction as another intent's: under its id something is booked.
+    assert_eq!(check(&world, &made).await.json()["state"], "paid");
+    assert_eq!(
+        entries(&world).await.len(),
+        2,
+        "one transaction is booked once"
+    );
+}
+
+#[tokio::test]
+async fn what_went_back_is_no_payment_and_a_refund_of_another_payment_takes_nothing_off() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    let payment = site.books.lock().unwrap().found.take().unwrap();
+    let refund = payment.replace("\"Type\":0", "\"Type\":1");
+    site.books.lock().unwrap().found = Some(refund);
+    assert_eq!(check(&world, &made).await.json()["state"], "open");
+    assert_eq!(balance(&world).await, "0.00");
+
+    site.books.lock().unwrap().found = Some(payment);
+    assert_eq!(check(&world, &made).await.json()["state"], "paid");
+    // The payer has paid twice, and got the second payment back: it was never booked.
+    let refund = format!(
+        "TransactionId=507&PaymentTransactionId=506&Amount=5000.50&InvoiceId={}",
+        id(&made)
+    );
+    assert_eq!(tell(&world, "", &refund).await, 0);
+    assert_eq!(balance(&world).await, "5000.50");
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn before_money_is_taken_it_is_asked_what_for() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    let ask = async |invoice: &str, rest: &str| tell(&world, "?check", &body(invoice, rest)).await;
+    let good = "&Amount=5000.50&Currency=RUB&AccountId=acme";
+    let made_id = id(&made);
+    for (invoice, rest, code) in [
+        (made_id.as_str(), good, 0),
+        ("", good, 10),
+        ("019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", good, 10),
+        (&made_id, "&Amount=5000.50&Currency=RUB&AccountId=other", 11),
+        (&made_id, "&Amount=5000.51&Currency=RUB&AccountId=acme", 12),
+        (&made_id, "&Amount=5000.50&Currency=USD&AccountId=acme", 12),
+    ] {
+        assert_eq!(ask(invoice, rest).await, code, "{invoice} {rest}");
+    }
+    // That it may be taken is no payment, even of what looks like one.
+    assert_eq!(ask(&made_id, &format!("{good}&Status=Completed")).await, 0);
+    assert_eq!(
+        (site.searches(), balance(&world).await.as_str()),
+        (0, "0.00")
+    );
+    // A card was declined: there is nothing to do, and it is not told again.
+    assert_eq!(
+        tell(
+            &world,
+            "",
+            &body(
+                &made_id,
+                "&Amount=5000.50&Currency=RUB&Reason=InsufficientFunds"
+            )
+        )
+        .await,
+        0
+    );
+    site.finds(&made_id, "5000.50", "RUB", "Completed");
+    assert_eq!(check(&world, &made).await.json()["state"], "paid");
+    assert_eq!(ask(&made_id, good).await, 13);
+}
+
+#[tokio::test]
+async fn what_is_not_signed_is_not_read() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    let pay = body(
+        &id(&made),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&AccountId=acme+",
+    );
+    for header in [
+        ("x-nothing", "1".to_owned()),
+        ("Content-HMAC", signature("another secret", &pay)),
+        ("Content-HMAC", signature(VENDOR_KEY, &format!("{pay}&a=b"))),
+        ("Content-HMAC", "not base64!".to_owned()),
+        ("X-Content-HMAC", String::new()),
+    ] {
+        let answer = tell_with(&world, "", &pay, (header.0, &header.1)).await;
+        assert_eq!(answer.status, 400, "{header:?}");
+    }
+    assert_eq!(
+        (site.searches(), balance(&world).await.as_str()),
+        (0, "0.00")
+    );
+    // The other header is over what the form stands for; and there is JSON.
+    let plain = pay.replace('+', " ").replace("%3A", ":");
+    let answer = tell_with(
+        &world,
+        "",
+        &pay,
+        ("X-Content-HMAC", &signature(VENDOR_KEY, &plain)),
+    )
+    .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(balance(&world).await, "5000.50");
+    let refund = json!({ "TransactionId": 505, "PaymentTransactionId": 504, "Amount": 0.5, "InvoiceId": made["id"] });
+    assert_eq!(tell(&world, "", &refund.to_string()).await, 0);
+    assert_eq!(balance(&world).await, "5000.00");
+}
+
+#[tokio::test]
+async fn another_amount_or_currency_is_refused() {
+    for (amount, currency) in [("5000.51", "RUB"), ("5000.50", "USD")] {
+        let (world, site) = begun().await;
+        let made = create(&world, "5000.5").await;
+        site.finds(&id(&made), amount, currency, "Completed");
+        let checked = check(&world, &made).await.json();
+        assert_eq!(checked["state"], "refused", "{checked}");
+        assert_eq!(balance(&world).await, "0.00");
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    assert_eq!(check(&world, &made).await.json()["state"], "open");
+    // Made two days ago, as far as the books say.
+    let store = world.gateway.store();
+    let note = store
+        .note(&format!("payment/{}", id(&made)))
+        .await
+        .unwrap()
+        .unwrap();
+    let mut intent: Value = serde_json::from_str(&note.text).unwrap();
+    intent["created_ms"] = json!(intent["created_ms"].as_u64().unwrap() - 2 * 86_400_000);
+    store
+        .put_note(&note.name, note.version, &intent.to_string())
+        .await
+        .unwrap();
+    site.books.lock().unwrap().broken = true;
+    assert_eq!(check(&world, &made).await.status, 502);
+    assert_eq!(show(&world, &made).await["state"], "open");
+    site.books.lock().unwrap().broken = false;
+    let checked = check(&world, &made).await.json();
+    assert_eq!(
+        (&checked["state"], &checked["reason"]),
+        (&json!("canceled"), &json!("not paid in time"))
+    );
+    assert_eq!(
+        site.books.lock().unwrap().canceled,
+        [json!({ "Id": "f2K8LV6reGE9WBF1" })]
+    );
+    let ask = body(&id(&made), "&Amount=5000.50&Currency=RUB");
+    assert_eq!(tell(&world, "?check", &ask).await, 20);
+}

@@ -1,0 +1,213 @@
+//! A process that ends at any step: its future is dropped at each await, and another process goes on with the same books.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use tempfile::TempDir;
+use tollgate::{
+    config::{Config, PaymentsConfig},
+    ledger::AnyLedger,
+    payments::{IntentId, NewPayment, Payments, State},
+};
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::{
+        ledger::{JournalLine, JournalPart, LedgerAdmin},
+        sqlite::SqliteLedger,
+    },
+    respond::Language,
+};
+
+use super::{ANCHOR, shop::Shop};
+use crate::{
+    harness::{config_text, secret},
+    support::config::edited,
+};
+
+/// Books in a file, and a shop.
+struct Given {
+    store: AnyLedger,
+    shop: Shop,
+    config: PaymentsConfig,
+    _dir: TempDir,
+}
+
+impl Given {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
+        store
+            .create_account(&"acme".parse().unwrap(), "Acme")
+            .await
+            .unwrap();
+        let shop = Shop::start().await;
+        let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
+        let sections = format!("{}{ANCHOR}", shop.config(""));
+        let text = edited(text, &[(ANCHOR.to_owned(), sections)]);
+        let config = Config::parse(&text, &secret).unwrap();
+        Self {
+            store: AnyLedger::Sqlite(store),
+            shop,
+            config: config.payments.unwrap(),
+            _dir: dir,
+        }
+    }
+
+    /// A process over the same books.
+    fn process(&self) -> Payments {
+        Payments::new(self.store.clone(), Some(self.config.clone()), Language::En)
+    }
+
+    async fn entries(&self) -> Vec<(String, MicroRub)> {
+        let account = "acme".parse().unwrap();
+        let page = self
+            .store
+            .journal(&account, &JournalPart::whole())
+            .await
+            .unwrap();
+        let lines = page.lines.into_iter();
+        lines
+            .filter_map(|line| match line {
+                JournalLine::Entry { id, amount_rub, .. } => Some((id, amount_rub)),
+                JournalLine::Call(_) => None,
+            })
+            .collect()
+    }
+}
+
+fn wish(id: IntentId) -> NewPayment {
+    NewPayment {
+        id,
+        account: "acme".parse().unwrap(),
+        amount: MicroRub::rubles(5000),
+        provider: None,
+        email: None,
+        by: "admin".into(),
+    }
+}
+
+/// Polls so many times, then drops it. Says whether it came to its end.
+async fn until_killed(work: impl Future, polls: usize) -> bool {
+    let mut work = pin!(work);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        work.as_mut().poll(cx).map(|_| true)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_killed_between_the_providers_answer_and_the_top_up_loses_nothing_and_books_nothing_twice()
+ {
+    let mut steps = 0;
+    for polls in 0.. {
+        let given = Given::new().await;
+        let id = IntentId::new();
+        let made = given.process().create(wish(id)).await.unwrap();
+        given.shop.pay(made.payment.as_deref().unwrap());
+        let ended = until_killed(given.process().check(id), polls).await;
+        // The next one knows of it by its clock alone.
+        given.process().poll().await.unwrap();
+        let found = given.process().find(id).await.unwrap();
+        assert_eq!(found.state, State::Paid, "{polls}");
+        let entries = given.entries().await;
+        assert_eq!(entries.len(), 1, "{polls}: {entries:?}");
+        assert_eq!(entries[0].1, MicroRub::rubles(5000));
+        // And it is not asked for again.
+        let fetches = given.shop.fetches();
+        given.process().poll().await.unwrap();
+        assert_eq!(given.shop.fetches(), fetches, "{polls}");
+        if ended {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps >= 5, "{steps}");
+}
+
+#[tokio::test]
+async fn a_provider_that_is_silent_is_asked_once_a_round() {
+    let given = Given::new().await;
+    for _ in 0..3 {
+        given.process().create(wish(IntentId::new())).await.unwrap();
+    }
+    for (status, fetches) in [(Some(500), 1), (None, 3)] {
+        given.shop.break_with(status);
+        let before = given.shop.fetches();
+        given.process().poll().await.unwrap();
+        assert_eq!(given.shop.fetches() - before, fetches, "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_killed_while_it_asks_for_a_payment_has_asked_for_one() {
+    for polls in 0.. {
+        let given = Given::new().await;
+        let id = IntentId::new();
+        let ended = until_killed(given.process().create(wish(id)), polls).await;
+        let made = given.process().create(wish(id)).await.unwrap();
+        assert_eq!(made.state, State::Open, "{polls}");
+        assert_eq!(given.shop.payments().len(), 1, "{polls}");
+        given.shop.pay(made.payment.as_deref().unwrap());
+        given.process().poll().await.unwrap();
+        assert_eq!(given.entries().await.len(), 1, "{polls}");
+        if ended {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_killed_while_it_takes_a_refund_takes_it_once() {
+    let mut steps = 0;
+    for polls in 0.. {
+        let given = Given::new().await;
+        let id = IntentId::new();
+        let made = given.process().create(wish(id)).await.unwrap();
+        let payment = made.payment.unwrap();
+        given.shop.pay(&payment);
+        given.process().check(id).await.unwrap();
+        given.shop.refund(&payment, "r-1", "2000.00");
+        let ended = until_killed(given.process().check(id), polls).await;
+        // What is free is another amount by then.
+        let off = tollgate_layers::reserve::ledger::Entry {
+            id: "spent".into(),
+            amount: MicroRub::rubles(-2500),
+            reason: Some("spent".into()),
+        };
+        given
+            .store
+            .enter(&"acme".parse().unwrap(), &off)
+            .await
+            .unwrap();
+        let begun = !given.process().find(id).await.unwrap().refunds.is_empty();
+        if begun {
+            // Once it is noted, the clock does the rest.
+            given.process().poll().await.unwrap();
+        } else {
+            // The provider tells it again: it has had no answer.
+            given.process().check(id).await.unwrap();
+        }
+        let found = given.process().find(id).await.unwrap();
+        let entries = given.entries().await;
+        let taken: Vec<_> = entries
+            .iter()
+            .filter(|(id, _)| id.contains(":refund:"))
+            .collect();
+        assert_eq!(taken.len(), 1, "{polls}: {entries:?}");
+        assert_eq!(taken[0].1, MicroRub::rubles(-2000), "{polls}");
+        assert_eq!(found.debt(), MicroRub::ZERO, "{polls}: {found:?}");
+        if ended {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps >= 8, "{steps}");
+}

@@ -1,0 +1,608 @@
+//! Payments that customers make by themselves. The provider is faked on a real socket, in its real format.
+
+mod cloudpayments;
+mod killed;
+mod shop;
+mod stripe;
+
+use futures_util::future::join_all;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
+
+use self::shop::{Shop, canceled, paid, refunded};
+use crate::{
+    harness::{Answer, RedisServer, Setup, World, eventually, request},
+    usage_report::{said, tollgate},
+};
+
+const ANCHOR: &str = "[[rate.source]]\nfixed = \"100\"\n";
+
+async fn start(shop: &Shop, payments: &str, ledger: &str) -> World {
+    start_with(&shop.config(payments), ledger).await
+}
+
+/// A gateway with these sections.
+async fn start_with(sections: &str, ledger: &str) -> World {
+    let sections = format!("{sections}{ANCHOR}");
+    Setup::default()
+        .ledger(ledger)
+        .edit(ANCHOR, &sections)
+        .start()
+        .await
+}
+
+/// A gateway, its shop, and the account `acme` without money.
+async fn begun(payments: &str) -> (World, Shop) {
+    let shop = Shop::start().await;
+    let world = start(&shop, payments, "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    (world, shop)
+}
+
+async fn create(world: &World, rubles: &str) -> Value {
+    let wish = json!({ "account": "acme", "amount_rub": rubles });
+    let made = world
+        .admin(Method::POST, "/admin/v1/payments", Some(wish))
+        .await;
+    assert_eq!(made.status, 200, "{made:?}");
+    made.json()
+}
+
+async fn show(world: &World, payment: &Value) -> Value {
+    let path = format!("/admin/v1/payments/{}", payment["id"].as_str().unwrap());
+    world.admin(Method::GET, &path, None).await.json()
+}
+
+async fn check(world: &World, payment: &Value) -> Answer {
+    let path = format!(
+        "/admin/v1/payments/{}/check",
+        payment["id"].as_str().unwrap()
+    );
+    world.admin(Method::POST, &path, None).await
+}
+
+async fn tell(world: &World, notification: &Value) -> StatusCode {
+    let headers = [("content-type", "application/json")];
+    let url = world.url("/payments/yookassa");
+    let body = notification.to_string().into();
+    world
+        .ask(request(Method::POST, &url, &headers, body))
+        .await
+        .status
+}
+
+async fn balance(world: &World) -> String {
+    let account = world
+        .admin(Method::GET, "/admin/v1/accounts/acme", None)
+        .await;
+    account.json()["balance_rub"].as_str().unwrap().to_owned()
+}
+
+/// The ids and amounts of what was entered.
+async fn entries(world: &World) -> Vec<(String, String)> {
+    let account = "acme".parse().unwrap();
+    let page = world
+        .gateway
+        .store()
+        .journal(&account, &JournalPart::whole())
+        .await;
+    let lines = page.unwrap().lines.into_iter();
+    lines
+        .filter_map(|line| match line {
+            JournalLine::Entry { id, amount_rub, .. } => Some((id, amount_rub.to_string())),
+            JournalLine::Call(_) => None,
+        })
+        .collect()
+}
+
+async fn is_sound(world: &World) {
+    let audit = world
+        .admin(Method::POST, "/admin/v1/audit", None)
+        .await
+        .json();
+    assert_eq!(audit["breaches"], json!([]), "{audit}");
+}
+
+fn id(payment: &Value) -> &str {
+    payment["payment"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn what_is_paid_by_the_link_is_on_the_account_once() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    assert_eq!(made["state"], "open");
+    assert!(
+        made["url"]
+            .as_str()
+            .unwrap()
+            .starts_with("https://yoomoney.example/checkout")
+    );
+    let order = &shop.received()[0];
+    assert_eq!(
+        order.headers["idempotence-key"],
+        made["id"].as_str().unwrap()
+    );
+    let order = order.json();
+    assert_eq!(
+        order["amount"],
+        json!({ "value": "5000.00", "currency": "RUB" })
+    );
+    assert_eq!(order["capture"], true);
+    assert_eq!(order["metadata"]["tollgate_intent"], made["id"]);
+
+    shop.pay(id(&made));
+    for _ in 0..3 {
+        assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    }
+    assert_eq!(shop.fetches(), 1, "what is paid is not fetched again");
+    let entry = format!("yookassa:{}", id(&made));
+    let expected = (entry.clone(), "5000.00".to_owned());
+    assert_eq!(entries(&world).await, [expected]);
+    let shown = show(&world, &made).await;
+    assert_eq!(
+        (&shown["state"], &shown["entry"]),
+        (&json!("paid"), &json!(entry))
+    );
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn commands_ask_for_a_payment_list_it_and_look_after_it() {
+    let (world, shop) = begun("").await;
+    let link = said(
+        &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
+        0,
+    );
+    let payment = shop.payments().pop().unwrap();
+    assert!(
+        link.contains(&format!("checkout?orderId={payment}")),
+        "{link}"
+    );
+    let made = said(
+        &tollgate(
+            &world,
+            &["payment", "list", "--account", "acme", "--json"],
+            "",
+        )
+        .await,
+        0,
+    );
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let made = made["payments"][0]["id"].as_str().unwrap();
+    shop.pay(&payment);
+    let checked = said(&tollgate(&world, &["payment", "check", made], "").await, 0);
+    assert!(
+        checked.contains(&format!("yookassa:{payment}")),
+        "{checked}"
+    );
+    let listed = said(
+        &tollgate(&world, &["payment", "list", "--state", "paid"], "").await,
+        0,
+    );
+    assert!(
+        listed.contains(made) && listed.contains("5000.00"),
+        "{listed}"
+    );
+}
+
+#[tokio::test]
+async fn the_same_wish_is_the_same_payment() {
+    let (world, shop) = begun("").await;
+    let wish = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
+    let ask = async |rubles: &str| {
+        world
+            .admin(Method::POST, "/admin/v1/payments", Some(wish(rubles)))
+            .await
+    };
+    // The provider is out at first: nothing was made, and the wish may be repeated.
+    shop.break_with(Some(500));
+    assert_eq!(ask("10").await.status, 502);
+    shop.break_with(None);
+    let made = join_all((0..5).map(|_| ask("10"))).await;
+    assert!(
+        made.iter()
+            .all(|made| made.json()["url"] == made.json()["url"])
+    );
+    assert_eq!(shop.payments().len(), 1);
+    assert_eq!(ask("11").await.status, 409);
+    for (rubles, says) in [
+        ("0.001", "whole kopecks"),
+        ("0", "whole kopecks"),
+        ("-5", "whole kopecks"),
+    ] {
+        let refused = world
+            .admin(
+                Method::POST,
+                "/admin/v1/payments",
+                Some(json!({ "account": "acme", "amount_rub": rubles })),
+            )
+            .await;
+        assert_eq!(refused.status, 400, "{rubles}");
+        assert!(refused.text().contains(says), "{}", refused.text());
+    }
+    let nobody = json!({ "account": "nobody", "amount_rub": "10" });
+    let refused = world
+        .admin(Method::POST, "/admin/v1/payments", Some(nobody))
+        .await;
+    assert_eq!(refused.status, 404);
+}
+
+#[tokio::test]
+async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
+    let redis = RedisServer::start().await;
+    let shop = Shop::start().await;
+    let one = start(&shop, "", &redis.url()).await;
+    let other = start(&shop, "", &redis.url()).await;
+    one.key_with("acme", "0", json!({})).await;
+    let made = create(&one, "5000").await;
+    shop.pay(id(&made));
+    let notification = paid(id(&made));
+    let told = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
+    for status in join_all(told).await {
+        assert_eq!(status, 200);
+    }
+    assert_eq!(balance(&other).await, "5000.00");
+    assert_eq!(entries(&one).await.len(), 1);
+
+    // The same of a refund, part of which is spent.
+    let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
+    other
+        .admin(
+            Method::POST,
+            "/admin/v1/accounts/acme/adjustments",
+            Some(off),
+        )
+        .await;
+    shop.refund(id(&made), "r-1", "3000.00");
+    let notification = refunded(id(&made), "r-1");
+    let told = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
+    for status in join_all(told).await {
+        assert_eq!(status, 200);
+    }
+    assert_eq!(entries(&one).await.len(), 3);
+    assert_eq!(balance(&one).await, "0.00");
+    let shown = show(&other, &made).await;
+    assert_eq!(shown["debt_rub"], "2000.00", "{shown}");
+    is_sound(&one).await;
+}
+
+#[tokio::test]
+async fn a_forged_body_does_nothing() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    // Nobody has paid: the provider says so.
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    assert_eq!(shop.fetches(), 1);
+    // What is none of ours is not even asked for.
+    for unknown in [
+        "2d009999-000f-5000-8000-18db351245c7",
+        "../../secrets",
+        "",
+        "*",
+    ] {
+        assert_eq!(tell(&world, &paid(unknown)).await, 200, "{unknown}");
+        assert_eq!(
+            tell(&world, &refunded(unknown, "r")).await,
+            200,
+            "{unknown}"
+        );
+    }
+    // Nor is another payment in the place of an intent's.
+    let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
+    other["object"]["metadata"] = json!({ "tollgate_intent": made["id"] });
+    assert_eq!(tell(&world, &other).await, 200);
+    assert_eq!(shop.fetches(), 1);
+    for unread in [json!([]), json!({ "event": "payment.succeeded" })] {
+        assert_eq!(tell(&world, &unread).await, 400);
+    }
+    let url = world.url("/payments/paypal");
+    let elsewhere = world
+        .ask(request(Method::POST, &url, &[], "{}".into()))
+        .await;
+    assert_eq!(elsewhere.status, 404);
+    let large = vec![b' '; 65 * 1024];
+    let url = world.url("/payments/yookassa");
+    let large = world
+        .ask(request(Method::POST, &url, &[], large.into()))
+        .await;
+    assert!(large.status.is_client_error(), "{large:?}");
+    assert_eq!(balance(&world).await, "0.00");
+    assert_eq!(show(&world, &made).await["state"], "open");
+}
+
+#[tokio::test]
+async fn a_flood_of_notifications_is_no_flood_of_fetches() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    let told = join_all((0..200).map(|_| async { tell(&world, &paid(id(&made))).await })).await;
+    let later = told.iter().filter(|status| **status == 503).count();
+    assert!(shop.fetches() <= 25, "{}", shop.fetches());
+    assert!(later >= 175, "{later}");
+}
+
+#[tokio::test]
+async fn what_is_not_what_was_asked_for_is_refused_and_told() {
+    for amount in [
+        json!({ "value": "4999.99", "currency": "RUB" }),
+        json!({ "value": "5000.00", "currency": "USD" }),
+        json!({ "value": "50000.00", "currency": "RUB" }),
+        json!({ "value": "many", "currency": "RUB" }),
+    ] {
+        let (world, shop) = begun("").await;
+        let made = create(&world, "5000").await;
+        shop.pay(id(&made));
+        shop.set(id(&made), json!({ "amount": amount }));
+        assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+        let shown = show(&world, &made).await;
+        assert_eq!(shown["state"], "refused", "{shown}");
+        let why = shown["reason"].as_str().unwrap();
+        assert!(why.contains(amount["value"].as_str().unwrap()), "{why}");
+        assert!(why.contains(amount["currency"].as_str().unwrap()), "{why}");
+        assert_eq!(balance(&world).await, "0.00");
+        let listed = world
+            .admin(Method::GET, "/admin/v1/payments?state=refused", None)
+            .await;
+        assert_eq!(listed.json()["payments"].as_array().unwrap().len(), 1);
+        let unknown = world
+            .admin(Method::GET, "/admin/v1/payments?state=lost", None)
+            .await;
+        assert_eq!(unknown.status, 400, "{unknown:?}");
+        let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+        let counted = "tollgate_payments_total{result=\"refused\"} 1";
+        assert!(scrape.contains(counted), "{scrape}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_notification_is_made_up_for_by_a_check_and_by_the_clock() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    assert_eq!(check(&world, &made).await.json()["state"], "paid");
+    // That of the refund is lost too.
+    shop.refund(id(&made), "r-1", "1000.00");
+    assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
+    assert_eq!(balance(&world).await, "4000.00");
+
+    let (world, shop) = begun("poll_seconds = 1").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    eventually("the clock finds it", async || {
+        (show(&world, &made).await["state"] == "paid").then_some(())
+    })
+    .await;
+    assert_eq!(balance(&world).await, "5000.00");
+    // What is closed is not asked for any more.
+    let of_paid = || {
+        let received = shop.received();
+        received
+            .iter()
+            .filter(|asked| asked.path.ends_with(id(&made)))
+            .count()
+    };
+    let before = of_paid();
+    let other = create(&world, "7").await;
+    shop.cancel(id(&other));
+    eventually("the clock closes it", async || {
+        (show(&world, &other).await["state"] == "canceled").then_some(())
+    })
+    .await;
+    assert_eq!(of_paid(), before);
+}
+
+#[tokio::test]
+async fn the_order_of_notifications_does_not_matter() {
+    // A refund before the payment that it is of.
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    shop.refund(id(&made), "r-1", "5000.00");
+    assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    let amounts: Vec<_> = entries(&world)
+        .await
+        .into_iter()
+        .map(|(_, amount)| amount)
+        .collect();
+    assert_eq!(amounts, ["5000.00", "-5000.00"]);
+
+    // A success behind a cancel, and a cancel behind a success.
+    let made = create(&world, "300").await;
+    shop.cancel(id(&made));
+    assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
+    let shown = show(&world, &made).await;
+    assert_eq!(shown["state"], "canceled");
+    assert_eq!(shown["reason"], "yoo_money: expired_on_confirmation");
+    shop.pay(id(&made));
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
+    assert_eq!(show(&world, &made).await["state"], "paid");
+    assert_eq!(balance(&world).await, "300.00");
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn a_notification_may_come_before_the_answer_that_names_its_payment() {
+    let (world, shop) = begun("").await;
+    let until = Arc::new(Notify::new());
+    shop.hold(Some(Arc::clone(&until)));
+    let telling = async {
+        let payment = eventually("the shop has made it", async || shop.payments().pop()).await;
+        shop.pay(&payment);
+        let mut notification = paid(&payment);
+        notification["object"]["metadata"] = json!({ "tollgate_intent": shop.received()[0].headers["idempotence-key"].to_str().unwrap() });
+        let status = tell(&world, &notification).await;
+        until.notify_one();
+        status
+    };
+    let (made, told) = tokio::join!(create(&world, "5000"), telling);
+    assert_eq!(told, 200);
+    let shown = show(&world, &made).await;
+    assert_eq!(shown["state"], "paid", "{shown}");
+    assert_eq!(balance(&world).await, "5000.00");
+    assert_eq!(entries(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    tell(&world, &paid(id(&made))).await;
+    let adjust = async |id: &str, rubles: &str| {
+        let body = json!({ "id": id, "amount_rub": rubles, "reason": "as calls would" });
+        let done = world
+            .admin(
+                Method::POST,
+                "/admin/v1/accounts/acme/adjustments",
+                Some(body),
+            )
+            .await;
+        assert_eq!(done.status, 200, "{done:?}");
+    };
+    adjust("spent", "-4500").await;
+    shop.refund(id(&made), "r-1", "2000.00");
+    for _ in 0..3 {
+        assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
+    }
+    assert_eq!(balance(&world).await, "0.00");
+    let shown = show(&world, &made).await;
+    assert_eq!(shown["debt_rub"], "1500.00");
+    assert_eq!(shown["refunds"][0]["taken_rub"], json!(["500.00"]));
+    let listed = world
+        .admin(Method::GET, "/admin/v1/payments?account=acme", None)
+        .await
+        .json();
+    assert_eq!(listed["debt_rub"], "1500.00");
+    // Nothing is free: once for all the first entry of another refund is of nothing.
+    shop.refund(id(&made), "r-2", "1.00");
+    tell(&world, &refunded(id(&made), "r-2")).await;
+    assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
+    // An operator takes what is there by now, and no more than is owed.
+    adjust("given", "1000").await;
+    assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
+    adjust("given again", "1000").await;
+    assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
+    assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
+    assert_eq!(balance(&world).await, "499.00");
+    let taken: Vec<_> = entries(&world)
+        .await
+        .into_iter()
+        .filter(|(id, _)| id.contains(":refund:"))
+        .collect();
+    let expected = [
+        ("yookassa:refund:r-1", "-500.00"),
+        ("yookassa:refund:r-2", "0.00"),
+        ("yookassa:refund:r-1:2", "-1000.00"),
+        ("yookassa:refund:r-1:3", "-500.00"),
+        ("yookassa:refund:r-2:2", "-1.00"),
+    ];
+    assert_eq!(
+        taken,
+        expected.map(|(id, amount)| (id.to_owned(), amount.to_owned()))
+    );
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn a_provider_that_does_not_answer_is_asked_again() {
+    let (world, shop) = begun("").await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    for status in [500, 429, 401] {
+        shop.break_with(Some(status));
+        assert_eq!(tell(&world, &paid(id(&made))).await, 503, "{status}");
+        assert_eq!(check(&world, &made).await.status, 502, "{status}");
+    }
+    shop.break_with(None);
+    assert_eq!(tell(&world, &paid(id(&made))).await, 200);
+    assert_eq!(balance(&world).await, "5000.00");
+}
+
+#[tokio::test]
+async fn the_holder_of_a_key_pays_within_bounds() {
+    let shop = Shop::start().await;
+    let world = start(
+        &shop,
+        "on_page = true\nmin_rub = \"100\"\nmax_rub = \"1000\"\nopen_max = 2",
+        "memory:",
+    )
+    .await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let url = world.url("/v1/tollgate/payments");
+    let ask = async |body: Value| {
+        world
+            .ask(request(
+                Method::POST,
+                &url,
+                &headers,
+                body.to_string().into(),
+            ))
+            .await
+    };
+    for (body, status) in [
+        (json!({ "amount_rub": "99.99" }), 400),
+        (json!({ "amount_rub": "1000.01" }), 400),
+        (json!({ "amount_rub": "100.001" }), 400),
+        (json!({ "amount_rub": 100 }), 400),
+        (json!({}), 400),
+        (json!({ "amount_rub": "100", "account": "other" }), 400),
+        (json!({ "amount_rub": "100", "email": "nobody" }), 400),
+        (json!({ "amount_rub": "100", "provider": "paypal" }), 400),
+        (json!({ "amount_rub": "100" }), 200),
+        (json!({ "amount_rub": "1000", "email": "a@b.example" }), 200),
+        (json!({ "amount_rub": "100" }), 429),
+    ] {
+        let answer = ask(body.clone()).await;
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+    }
+    let offer = world.get("/v1/tollgate/payments", &headers).await.json();
+    assert_eq!(
+        (&offer["min_rub"], &offer["max_rub"]),
+        (&json!("100.00"), &json!("1000.00"))
+    );
+    assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
+    // Money that came makes room.
+    let first = shop.payments()[0].clone();
+    shop.pay(&first);
+    tell(&world, &paid(&first)).await;
+    assert_eq!(balance(&world).await, "100.00");
+    assert_eq!(ask(json!({ "amount_rub": "100" })).await.status, 200);
+    assert_eq!(world.get("/v1/tollgate/payments", &[]).await.status, 401);
+    let page = async |world: &World| world.get("/usage", &[]).await.text();
+    assert!(page(&world).await.contains("<form id=\"pay\""));
+
+    // Where it is not offered, there is no such path.
+    let (world, _shop) = begun("").await;
+    assert!(!page(&world).await.contains("<form id=\"pay\""));
+    let key = world.another_key("acme", json!({})).await;
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [("authorization", bearer.as_str())];
+    assert_eq!(
+        world.get("/v1/tollgate/payments", &headers).await.status,
+        404
+    );
+    let world = World::start().await;
+    let key = world.key().await;
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [("authorization", bearer.as_str())];
+    assert_eq!(
+        world.get("/v1/tollgate/payments", &headers).await.status,
+        404
+    );
+    let wish = json!({ "account": "acme", "amount_rub": "10" });
+    let refused = world
+        .admin(Method::POST, "/admin/v1/payments", Some(wish))
+        .await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("[payments]"), "{}", refused.text());
+}

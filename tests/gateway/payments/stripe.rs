@@ -1,0 +1,237 @@
+//! Stripe, in its real format: sessions of Checkout, and events signed over their time and body.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+
+use super::{balance, check, create, entries, is_sound, show, start_with};
+use crate::harness::{VENDOR_KEY, World, request};
+
+#[derive(Default)]
+struct Books {
+    session: Value,
+    refunds: Vec<Value>,
+}
+
+struct Account {
+    vendor: ScriptedVendor,
+    books: Arc<Mutex<Books>>,
+}
+
+async fn begun() -> (World, Account) {
+    let vendor = ScriptedVendor::start().await.unwrap();
+    let books = Arc::new(Mutex::new(Books::default()));
+    let kept = Arc::clone(&books);
+    vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+    let sections = format!(
+        "[payments.stripe]\nsecret_key = \"${{VENDOR_KEY}}\"\nwebhook_secret = \"${{VENDOR_KEY}}\"\nurl = \"http://{}\"\n\
+         return_url = \"https://pay.example/usage\"\n",
+        vendor.address()
+    );
+    let world = start_with(&sections, "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    (world, Account { vendor, books })
+}
+
+fn answer(books: &mut Books, asked: &Received) -> Reply {
+    assert_eq!(
+        asked.headers["authorization"],
+        format!("Bearer {VENDOR_KEY}")
+    );
+    if asked.path == "/v1/checkout/sessions" {
+        let id = asked.headers["idempotency-key"].to_str().unwrap();
+        let form = String::from_utf8(asked.body.to_vec()).unwrap();
+        for field in [
+            "mode=payment",
+            "line_items%5B0%5D%5Bprice_data%5D%5Bunit_amount%5D=500050",
+            "line_items%5B0%5D%5Bprice_data%5D%5Bcurrency%5D=rub",
+            &format!("metadata%5Btollgate_intent%5D={id}"),
+            &format!("payment_intent_data%5Bmetadata%5D%5Btollgate_intent%5D={id}"),
+        ] {
+            assert!(form.split('&').any(|pair| pair == field), "{field}: {form}");
+        }
+        books.session = json!({
+            "id": "cs_test_a1", "object": "checkout.session", "url": "https://checkout.example/c/pay/cs_test_a1",
+            "status": "open", "payment_status": "unpaid", "amount_total": 500_050, "currency": "rub",
+            "payment_intent": null, "client_reference_id": id, "metadata": { "tollgate_intent": id },
+        });
+        return Reply::json(200, &books.session);
+    }
+    if asked.path == "/v1/checkout/sessions/cs_test_a1" {
+        return Reply::json(200, &books.session);
+    }
+    assert_eq!(asked.path, "/v1/refunds?limit=100&payment_intent=pi_1");
+    Reply::json(
+        200,
+        &json!({ "object": "list", "data": books.refunds, "has_more": false }),
+    )
+}
+
+impl Account {
+    fn set(&self, fields: &Value) {
+        let mut books = self.books.lock().unwrap();
+        for (name, value) in fields.as_object().unwrap() {
+            books.session[name] = value.clone();
+        }
+    }
+
+    fn pay(&self) {
+        self.set(
+            &json!({ "status": "complete", "payment_status": "paid", "payment_intent": "pi_1" }),
+        );
+    }
+
+    fn fetches(&self) -> usize {
+        let received = self.vendor.received();
+        received
+            .iter()
+            .filter(|asked| asked.body.is_empty())
+            .count()
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+}
+
+fn signature(secret: &str, time: u64, body: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    mac.update(format!("{time}.{body}").as_bytes());
+    let bytes = mac.finalize().into_bytes();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("t={time},v1={hex}")
+}
+
+async fn tell_signed(world: &World, event: &Value, shown: &str) -> StatusCode {
+    let headers = [
+        ("content-type", "application/json"),
+        ("stripe-signature", shown),
+    ];
+    let url = world.url("/payments/stripe");
+    let body = event.to_string().into();
+    world
+        .ask(request(Method::POST, &url, &headers, body))
+        .await
+        .status
+}
+
+async fn tell(world: &World, event: &Value) -> StatusCode {
+    tell_signed(
+        world,
+        event,
+        &signature(VENDOR_KEY, now(), &event.to_string()),
+    )
+    .await
+}
+
+fn event(kind: &str, made: &Value, id: &str) -> Value {
+    json!({ "id": "evt_1", "object": "event", "type": kind, "data": { "object": {
+        "id": id, "metadata": { "tollgate_intent": made["id"] }, "amount_total": 99_999_999, "payment_status": "paid",
+    } } })
+}
+
+#[tokio::test]
+async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    assert_eq!(made["url"], "https://checkout.example/c/pay/cs_test_a1");
+    // Completed, and the bank has yet to pay.
+    account.set(&json!({ "status": "complete" }));
+    assert_eq!(
+        tell(
+            &world,
+            &event("checkout.session.completed", &made, "cs_test_a1")
+        )
+        .await,
+        200
+    );
+    assert_eq!(show(&world, &made).await["state"], "open");
+    account.pay();
+    for kind in [
+        "async_payment_succeeded",
+        "completed",
+        "async_payment_succeeded",
+    ] {
+        let kind = format!("checkout.session.{kind}");
+        assert_eq!(tell(&world, &event(&kind, &made, "cs_test_a1")).await, 200);
+    }
+    assert_eq!(
+        entries(&world).await,
+        [("stripe:cs_test_a1".to_owned(), "5000.50".to_owned())]
+    );
+    account.books.lock().unwrap().refunds = vec![
+        json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" }),
+        json!({ "id": "re_2", "amount": 100_000, "currency": "rub", "status": "failed" }),
+    ];
+    for _ in 0..2 {
+        assert_eq!(
+            tell(&world, &event("charge.refunded", &made, "ch_1")).await,
+            200
+        );
+    }
+    assert_eq!(balance(&world).await, "4000.50");
+    assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
+    is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_not_signed_lately_is_not_read() {
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    account.pay();
+    let paid = event("checkout.session.completed", &made, "cs_test_a1");
+    let body = paid.to_string();
+    for shown in [
+        String::new(),
+        signature("whsec_other", now(), &body),
+        signature(VENDOR_KEY, now() - 400, &body),
+        signature(VENDOR_KEY, now() + 400, &body),
+        signature(VENDOR_KEY, now(), &format!("{body} ")),
+    ] {
+        assert_eq!(tell_signed(&world, &paid, &shown).await, 400, "{shown}");
+    }
+    assert_eq!(
+        (account.fetches(), balance(&world).await.as_str()),
+        (0, "0.00")
+    );
+    assert_eq!(tell(&world, &paid).await, 200);
+    assert_eq!(balance(&world).await, "5000.50");
+}
+
+#[tokio::test]
+async fn another_currency_is_refused_and_an_expired_session_is_canceled() {
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    account.pay();
+    account.set(&json!({ "currency": "usd" }));
+    let checked = check(&world, &made).await.json();
+    assert_eq!(checked["state"], "refused", "{checked}");
+    assert!(
+        checked["reason"].as_str().unwrap().contains("5000.50 usd"),
+        "{checked}"
+    );
+    assert_eq!(balance(&world).await, "0.00");
+
+    let (world, account) = begun().await;
+    let made = create(&world, "5000.5").await;
+    account.set(&json!({ "status": "expired" }));
+    assert_eq!(
+        tell(
+            &world,
+            &event("checkout.session.expired", &made, "cs_test_a1")
+        )
+        .await,
+        200
+    );
+    assert_eq!(show(&world, &made).await["state"], "canceled");
+}

@@ -1,0 +1,625 @@
+//! Webhooks: every event comes to every receiver, in order, signed, whatever happens to either side.
+
+use std::{
+    collections::BTreeSet,
+    io::Write as _,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::Instant,
+};
+use tollgate::demo::vendor::{Reply, ScriptedVendor};
+
+use crate::{
+    harness::{
+        ADMIN_KEY, Key, RedisServer, Setup, WEBHOOK_SECRET, World, client, config_text, eventually,
+        request, whole, with,
+    },
+    ops::Op,
+    replies::{answer, usage},
+    support::{config::edited, process::Start},
+};
+
+/// A webhook as it came.
+#[derive(Clone, Debug)]
+struct Post {
+    at: Instant,
+    path: String,
+    id: String,
+    timestamp: String,
+    signature: String,
+    body: String,
+}
+
+impl Post {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    fn number(&self) -> u64 {
+        self.json()["data"]["number"].as_u64().unwrap()
+    }
+}
+
+/// What a receiver does with a webhook.
+#[derive(Clone, Debug)]
+enum Say {
+    Status(u16, &'static str),
+    Nothing,
+}
+
+type Script = Box<dyn FnMut(&Post) -> Say + Send>;
+
+/// Somebody who gets webhooks.
+struct Hook {
+    port: u16,
+    posts: Arc<Mutex<Vec<Post>>>,
+    script: Arc<Mutex<Script>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Hook {
+    async fn start() -> Self {
+        Self::on(0).await
+    }
+
+    async fn on(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let posts = Arc::<Mutex<Vec<Post>>>::default();
+        let script: Script = Box::new(|_| Say::Status(204, ""));
+        let script = Arc::new(Mutex::new(script));
+        let (to, says) = (Arc::clone(&posts), Arc::clone(&script));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut open = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                open.spawn(serve(stream, Arc::clone(&to), Arc::clone(&says)));
+            }
+        });
+        Self {
+            port,
+            posts,
+            script,
+            _tasks: tasks,
+        }
+    }
+
+    fn script(&self, script: impl FnMut(&Post) -> Say + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    fn posts(&self) -> Vec<Post> {
+        self.posts.lock().unwrap().clone()
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        self.posts().iter().map(Post::number).collect()
+    }
+
+    /// A section of the configuration.
+    fn section(&self, name: &str, more: &str) -> String {
+        let port = self.port;
+        format!(
+            "[[webhook]]\nname = \"{name}\"\nurl = \"http://127.0.0.1:{port}/hook\"\n\
+             secrets = [\"${{WEBHOOK_SECRET}}\"]\nallow_private = true\n{more}\n"
+        )
+    }
+
+    async fn has(&self, count: usize) -> Vec<Post> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let posts = self.posts();
+            if posts.len() >= count {
+                return posts;
+            }
+            assert!(Instant::now() < until, "{count} did not come: {posts:#?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, posts: Arc<Mutex<Vec<Post>>>, script: Arc<Mutex<Script>>) {
+    let mut bytes = Vec::new();
+    let end = loop {
+        match bytes.windows(4).position(|part| part == b"\r\n\r\n") {
+            Some(end) => break end + 4,
+            None if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 => return,
+            None => {}
+        }
+    };
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let field = |name: &str| {
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        let mut lines = lines.filter(|(given, _)| given.eq_ignore_ascii_case(name));
+        lines.next().map(|(_, value)| value.to_owned())
+    };
+    let length: usize = field("content-length").unwrap().parse().unwrap();
+    while bytes.len() < end + length {
+        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            return;
+        }
+    }
+    let post = Post {
+        at: Instant::now(),
+        path: head.split(' ').nth(1).unwrap().to_owned(),
+        id: field("webhook-id").unwrap(),
+        timestamp: field("webhook-timestamp").unwrap(),
+        signature: field("webhook-signature").unwrap(),
+        body: String::from_utf8(bytes[end..].to_vec()).unwrap(),
+    };
+    let says = (script.lock().unwrap())(&post);
+    posts.lock().unwrap().push(post);
+    let Say::Status(status, headers) = says else {
+        return std::future::pending().await;
+    };
+    let text =
+        format!("HTTP/1.1 {status} X\r\n{headers}content-length: 0\r\nconnection: close\r\n\r\n");
+    let _ = stream.write_all(text.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+fn setup(sections: &str) -> Setup {
+    let sections = format!("{sections}[limits]\nconnections_per_address_max = 1000\n[ledger]");
+    Setup::default().edit("[ledger]", &sections)
+}
+
+async fn world(sections: &str) -> World {
+    setup(sections).start().await
+}
+
+async fn open(world: &World) {
+    let body = json!({ "id": "acme", "name": "Acme" });
+    world
+        .admin(Method::POST, "/admin/v1/accounts", Some(body))
+        .await;
+}
+
+async fn pay(world: &World, id: &str) {
+    let body = json!({ "id": id, "amount_rub": "1" });
+    let path = "/admin/v1/accounts/acme/topups";
+    let paid = world.admin(Method::POST, path, Some(body)).await;
+    assert_eq!(paid.status, 200, "{paid:?}");
+}
+
+async fn receiver(world: &World, name: &str) -> Value {
+    let all = world
+        .admin(Method::GET, "/admin/v1/receivers", None)
+        .await
+        .json();
+    let all = all["receivers"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).unwrap().clone()
+}
+
+/// The example of `docs/events.md`.
+fn verify(post: &Post) -> bool {
+    let page = include_str!("../../docs/events.md");
+    let code = page.split("```python\n").nth(1).unwrap();
+    let code = code.split("```").next().unwrap();
+    let run = format!(
+        "{code}\nimport sys\nsys.exit(0 if verify(sys.argv[1], sys.argv[2], sys.argv[3], sys.stdin.buffer.read(), sys.argv[4]) else 1)\n"
+    );
+    let mut python = Command::new("python3");
+    python.args([
+        "-c",
+        &run,
+        &post.id,
+        &post.timestamp,
+        &post.signature,
+        WEBHOOK_SECRET,
+    ]);
+    let mut python = python.stdin(Stdio::piped()).spawn().unwrap();
+    python
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(post.body.as_bytes())
+        .unwrap();
+    python.wait().unwrap().success()
+}
+
+#[tokio::test]
+async fn each_event_is_posted_in_order_and_signed() {
+    let hook = Hook::start().await;
+    let world = world(&hook.section("crm", "")).await;
+    open(&world).await;
+    for id in ["a", "b", "c"] {
+        pay(&world, id).await;
+    }
+    let posts = hook.has(3).await;
+    assert_eq!(hook.numbers(), [1, 2, 3]);
+    let first = posts[0].json();
+    assert_eq!(first["type"], "top_up");
+    assert_eq!(first["data"]["entry"], "a");
+    assert_eq!(first["timestamp"], first["data"]["at"]);
+    let id = format!("evt_{}_1", first["data"]["at_ms"]);
+    assert_eq!(
+        (posts[0].id.as_str(), posts[0].path.as_str()),
+        (id.as_str(), "/hook")
+    );
+    for post in &posts {
+        assert!(verify(post), "{post:?}");
+        let mut forged = post.clone();
+        forged.body = post.body.replace("1.00", "9.00");
+        assert!(!verify(&forged), "{forged:?}");
+    }
+    let standing = eventually("all are taken", async || {
+        let standing = receiver(&world, "crm").await;
+        (standing["after"] == 3).then_some(standing)
+    })
+    .await;
+    assert_eq!(
+        (&standing["status"], &standing["dead"]),
+        (&json!("active"), &json!(0))
+    );
+    assert_eq!(standing["to"], "127.0.0.1");
+}
+
+#[tokio::test]
+async fn an_event_that_is_not_taken_comes_again_before_those_behind_it() {
+    let hook = Hook::start().await;
+    let mut failures = 2;
+    hook.script(move |_| {
+        let fails = failures > 0;
+        failures -= i32::from(fails);
+        Say::Status(if fails { 500 } else { 200 }, "")
+    });
+    let world = world(&hook.section("crm", "")).await;
+    open(&world).await;
+    pay(&world, "a").await;
+    pay(&world, "b").await;
+    let posts = hook.has(4).await;
+    assert_eq!(hook.numbers(), [1, 1, 1, 2]);
+    assert!(posts[..3].iter().all(|post| post.id == posts[0].id));
+    assert!(
+        posts[2].at - posts[1].at > posts[1].at - posts[0].at,
+        "pauses grow"
+    );
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_time_has_it() {
+    let hook = Hook::start().await;
+    let mut first = true;
+    hook.script(move |_| match std::mem::take(&mut first) {
+        true => Say::Status(429, "retry-after: 3\r\n"),
+        false => Say::Status(200, ""),
+    });
+    let world = world(&hook.section("crm", "")).await;
+    open(&world).await;
+    pay(&world, "a").await;
+    let posts = hook.has(2).await;
+    let waited = posts[1].at - posts[0].at;
+    assert!(waited >= Duration::from_millis(2900), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_gone_is_sent_nothing_until_it_is_resumed() {
+    let hook = Hook::start().await;
+    hook.script(|_| Say::Status(410, ""));
+    let world = world(&hook.section("crm", "")).await;
+    open(&world).await;
+    pay(&world, "a").await;
+    hook.has(1).await;
+    eventually("it is stopped", async || {
+        (receiver(&world, "crm").await["status"] == "stopped").then_some(())
+    })
+    .await;
+    pay(&world, "b").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(hook.posts().len(), 1);
+    hook.script(|_| Say::Status(200, ""));
+    let path = "/admin/v1/receivers/crm";
+    let resumed = world
+        .admin(Method::PATCH, path, Some(json!({ "status": "active" })))
+        .await;
+    assert_eq!(resumed.json()["status"], "active", "{resumed:?}");
+    hook.has(3).await;
+    assert_eq!(hook.numbers(), [1, 1, 2]);
+    for (path, body) in [
+        (path, json!({ "status": "gone" })),
+        ("/admin/v1/receivers/nobody", json!({ "status": "active" })),
+    ] {
+        let refused = world.admin(Method::PATCH, path, Some(body)).await;
+        assert!(refused.status.is_client_error(), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let (hook, other) = (Hook::start().await, Hook::start().await);
+    let to = format!("location: http://127.0.0.1:{}/\r\n", other.port);
+    let to: &'static str = to.leak();
+    hook.script(move |_| Say::Status(307, to));
+    let world = world(&hook.section("crm", "")).await;
+    open(&world).await;
+    pay(&world, "a").await;
+    hook.has(2).await;
+    assert!(other.posts().is_empty());
+    let why = receiver(&world, "crm").await["error"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(why.contains("redirects are not followed"), "{why}");
+}
+
+#[tokio::test]
+async fn a_name_that_means_this_machine_is_not_connected_to() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let section = format!(
+        "[[webhook]]\nname = \"crm\"\nurl = \"https://localhost:{port}/\"\nsecrets = [\"${{WEBHOOK_SECRET}}\"]\n"
+    );
+    let world = world(&section).await;
+    open(&world).await;
+    pay(&world, "a").await;
+    let why = eventually("it failed", async || {
+        receiver(&world, "crm").await["error"]
+            .as_str()
+            .map(str::to_owned)
+    })
+    .await;
+    assert!(why.contains("private, loopback or link-local"), "{why}");
+    let came = tokio::time::timeout(Duration::from_millis(100), listener.accept()).await;
+    assert!(came.is_err(), "it was connected to");
+}
+
+fn cheap(vendor: &ScriptedVendor) {
+    let said = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
+    vendor.script(move |_| Reply::json(200, &said));
+}
+
+fn body() -> Value {
+    with(Op::Chat.body("x"), json!({ "max_tokens": 1000 }))
+}
+
+async fn alert(world: &World, levels: Value) {
+    let path = "/admin/v1/accounts/acme/alerts";
+    let set = world
+        .admin(Method::PUT, path, Some(json!({ "levels_rub": levels })))
+        .await;
+    assert_eq!(set.status, 200, "{set:?}");
+}
+
+#[tokio::test]
+async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
+    let (slow, quick) = (Hook::start().await, Hook::start().await);
+    slow.script(|_| Say::Nothing);
+    let sections = slow.section("slow", "") + &quick.section("quick", "");
+    let world = world(&sections).await;
+    let key = world.key().await;
+    cheap(&world.vendor);
+    // The first event hangs from here on.
+    slow.has(1).await;
+    quick.has(1).await;
+    alert(&world, json!(["999.9", "999", "995"])).await;
+    let began = Instant::now();
+    for _ in 0..50 {
+        let answer = world.chat(&key, &body()).await;
+        assert_eq!(answer.status, 200);
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
+    quick.has(4).await;
+    assert_eq!(quick.numbers(), [1, 2, 3, 4]);
+    assert_eq!(slow.posts().len(), 1);
+    assert!(
+        began.elapsed() < Duration::from_secs(12),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+/// A call, again while a busy machine's Redis does not answer in time.
+async fn all_of(world: &World, key: &Key, body: &Value) {
+    loop {
+        let answer = world.chat(key, body).await;
+        if answer.status == 200 {
+            return;
+        }
+        assert_eq!(answer.status, 503, "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Two gateways on one ledger: one of them sends.
+#[tokio::test]
+async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
+    let (server, hook) = (RedisServer::start().await, Hook::start().await);
+    let start = async || {
+        let setup = setup(&hook.section("crm", "kinds = [\"balance_low\"]"));
+        setup.ledger(&server.url()).start().await
+    };
+    let (one, other) = (start().await, start().await);
+    let key = one.key().await;
+    cheap(&one.vendor);
+    cheap(&other.vendor);
+    alert(&one, json!(["970", "940", "905"])).await;
+    let body = body();
+    let calls = (0..500).map(async |n| {
+        let world = if n % 2 == 0 { &one } else { &other };
+        all_of(world, &key, &body).await;
+    });
+    futures_util::future::join_all(calls).await;
+    let posts = hook.has(3).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let levels: Vec<Value> = posts
+        .iter()
+        .map(|post| post.json()["data"]["level_rub"].clone())
+        .collect();
+    assert_eq!(levels, ["970.00", "940.00", "905.00"]);
+    let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
+    assert_eq!((ids.len(), hook.posts().len()), (3, 3));
+
+    // The one that sends ends: the other goes on.
+    one.gateway.drain().await.unwrap();
+    alert(&other, json!(["899"])).await;
+    for _ in 0..10 {
+        all_of(&other, &key, &body).await;
+    }
+    let posts = hook.has(4).await;
+    assert_eq!(posts[3].json()["data"]["level_rub"], "899.00");
+}
+
+/// One gateway sends, and is gone without a word: its lease has to end first.
+#[tokio::test]
+async fn another_gateway_sends_where_one_was_killed() {
+    let (server, hook) = (RedisServer::start().await, Hook::start().await);
+    let start = async || {
+        let setup = setup(&hook.section("crm", ""));
+        setup.ledger(&server.url()).start().await
+    };
+    let (one, other) = (start().await, start().await);
+    open(&one).await;
+    pay(&one, "a").await;
+    hook.has(1).await;
+    // Whichever of them it was, the one that is left has to find out.
+    drop(one);
+    pay(&other, "b").await;
+    hook.has(2).await;
+    pay(&other, "c").await;
+    hook.has(3).await;
+    assert_eq!(hook.numbers(), [1, 2, 3]);
+}
+
+/// Asks a gateway that is a process of its own.
+struct Outside {
+    address: std::net::SocketAddr,
+    admin: std::net::SocketAddr,
+}
+
+impl Outside {
+    async fn operate(&self, method: Method, path: &str, body: Value) -> Value {
+        let bearer = format!("Bearer {ADMIN_KEY}");
+        let url = format!("http://{}{path}", self.admin);
+        let headers = [("authorization", bearer.as_str())];
+        let req = request(method, &url, &headers, body.to_string().into());
+        let answer = whole(client().request(req).await.unwrap()).await;
+        assert!(answer.status.is_success(), "{answer:?}");
+        answer.json()
+    }
+
+    /// Whether it was answered.
+    async fn call(&self, key: &Key) -> bool {
+        let bearer = format!("Bearer {}", key.secret);
+        let url = format!("http://{}/v1/chat/completions", self.address);
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let req = request(Method::POST, &url, &headers, body().to_string().into());
+        client()
+            .request(req)
+            .await
+            .is_ok_and(|answer| answer.status().is_success())
+    }
+}
+
+/// The gateway is killed while events wait for their receiver, again and again.
+#[tokio::test]
+async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
+    let (vendor, hook) = (ScriptedVendor::start().await.unwrap(), Hook::start().await);
+    cheap(&vendor);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = format!("sqlite:{}", dir.path().join("books.db").display());
+    let text = config_text(vendor.address(), &ledger, dir.path().join("outbox.db"));
+    let section = format!("{}[ledger]", hook.section("crm", ""));
+    let text = edited(text, &[("[ledger]".to_owned(), section)]);
+    let config = dir.path().join("tollgate.toml");
+    std::fs::write(&config, text).unwrap();
+    let log = dir.path().join("log");
+    let start = async || {
+        let served = Start::new(&config, &log).spawn();
+        let (address, admin) = served.serving().await;
+        let admin = admin.unwrap();
+        (served, Outside { address, admin })
+    };
+    // Every other webhook is refused, so that there is always something on its way.
+    let mut turn = false;
+    hook.script(move |_| {
+        turn = !turn;
+        Say::Status(if turn { 503 } else { 204 }, "")
+    });
+    let (mut served, mut outside) = start().await;
+    let account = json!({ "id": "acme", "name": "Acme" });
+    outside
+        .operate(Method::POST, "/admin/v1/accounts", account)
+        .await;
+    let top_up = json!({ "id": "first", "amount_rub": "100" });
+    outside
+        .operate(Method::POST, "/admin/v1/accounts/acme/topups", top_up)
+        .await;
+    let made = outside
+        .operate(Method::POST, "/admin/v1/accounts/acme/keys", json!({}))
+        .await;
+    let key = Key {
+        secret: made["key"].as_str().unwrap().to_owned(),
+        id: made["id"].as_str().unwrap().to_owned(),
+        account: "acme".to_owned(),
+    };
+    let mut level = 100.0;
+    for round in 0..6u64 {
+        level -= 0.2;
+        let levels = json!({ "levels_rub": [format!("{level:.2}")] });
+        outside
+            .operate(Method::PUT, "/admin/v1/accounts/acme/alerts", levels)
+            .await;
+        let told = outside
+            .operate(Method::GET, "/admin/v1/events", json!({}))
+            .await;
+        let last = told["last"].as_u64().unwrap();
+        assert!(outside.call(&key).await, "round {round}");
+        if round % 2 == 0 {
+            // Charged and told, and on its way to the receiver.
+            let path = format!("/admin/v1/events?after={last}&wait=20");
+            let told = outside.operate(Method::GET, &path, json!({})).await;
+            assert_ne!(told["events"], json!([]), "round {round}");
+        }
+        tokio::time::sleep(Duration::from_millis(round * 15)).await;
+        served.kill();
+        (served, outside) = start().await;
+    }
+    hook.script(|_| Say::Status(204, ""));
+    let told = outside
+        .operate(Method::GET, "/admin/v1/events", json!({}))
+        .await;
+    let last = told["last"].as_u64().unwrap();
+    assert!(last >= 2, "{told}");
+    let came: BTreeSet<u64> = loop {
+        let came: BTreeSet<u64> = hook.numbers().into_iter().collect();
+        if came.contains(&last) {
+            break came;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(came, (1..=last).collect(), "{told}");
+    // In order, but for repeats.
+    let numbers = hook.numbers();
+    let mut highest = 0;
+    for number in numbers {
+        assert!(number <= highest + 1, "{number} before {}", highest + 1);
+        highest = highest.max(number);
+    }
+    let told = told["events"].as_array().unwrap();
+    let low = told
+        .iter()
+        .filter(|event| event["kind"] == "balance_low")
+        .count();
+    assert!(
+        low >= 3,
+        "{low}: what is left was not charged before the kill"
+    );
+    drop(served);
+}
