@@ -89,6 +89,7 @@ impl Book {
 
     /// Charges a call and ends its hold, and remembers nothing of it: for a book whose repeats another ledger answers.
     /// Says what could be charged; `None` where the key has no such hold.
+    #[cfg(feature = "redis")]
     pub(crate) fn settle_and_forget(
         &mut self,
         number: RequestNumber,
@@ -116,6 +117,7 @@ impl Book {
     }
 
     /// Ends a hold without a charge, and remembers nothing of it. Says whether there was one.
+    #[cfg(feature = "redis")]
     pub(crate) fn release_and_forget(
         &mut self,
         number: RequestNumber,
@@ -174,6 +176,7 @@ impl Account {
         Some(open)
     }
 
+    #[cfg(feature = "redis")]
     fn forget_expired(&mut self, number: RequestNumber, key: &KeyId) -> bool {
         let known = self.expired.get(&number);
         known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()

@@ -383,6 +383,7 @@ impl Account {
     }
 
     /// Whether the number holds money, or did until its time was over.
+    #[cfg(feature = "redis")]
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.is_open(number) || self.expired.contains_key(&number)
     }

@@ -136,6 +136,7 @@ impl Price {
 }
 
 /// What a receipt says of a call does not fit together.
+#[cfg(feature = "settle")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
     /// It would be free.
@@ -144,6 +145,7 @@ pub(crate) enum Misfit {
     Cost(MicroRub),
 }
 
+#[cfg(feature = "settle")]
 impl Price {
     /// Whether `usage` costs so much, and all of it has a rate.
     pub(crate) fn comes_to(&self, cost: MicroRub, usage: &Usage) -> Result<(), Misfit> {
