@@ -2,7 +2,6 @@
 
 mod cloudpayments;
 mod killed;
-mod shop;
 mod stripe;
 
 use futures_util::future::join_all;
@@ -12,9 +11,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
 
-use self::shop::{Shop, canceled, paid, refunded};
 use crate::{
     harness::{Answer, RedisServer, Setup, World, eventually, request},
+    support::shop::{Shop, canceled, paid, refunded},
     usage_report::{said, tollgate},
 };
 
