@@ -82,7 +82,8 @@ impl Admin {
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
         let view = self.store.account(&id).await.map_err(of_ledger)?;
         let keys = self.store.keys(&id).await.map_err(of_ledger)?;
-        ok(&AccountAnswer::new(&view, &keys))
+        let debt_rub = self.payments.debt_of(&id).await.map_err(of_ledger)?;
+        ok(&AccountAnswer::new(&view, &keys, debt_rub))
     }
 
     async fn change_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {

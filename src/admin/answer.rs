@@ -83,18 +83,19 @@ impl<'a> KeyAnswer<'a> {
     }
 }
 
-/// An account with its keys, and what they spent in the current day and month of UTC.
+/// An account with its keys, what they spent in the current day and month of UTC, and what it owes for refunds.
 #[derive(Serialize)]
 pub(super) struct AccountAnswer<'a> {
     #[serde(flatten)]
     view: &'a AccountView,
     spent_month_rub: MicroRub,
     spent_day_rub: MicroRub,
+    debt_rub: MicroRub,
     keys: Vec<KeyAnswer<'a>>,
 }
 
 impl<'a> AccountAnswer<'a> {
-    pub(super) fn new(view: &'a AccountView, keys: &'a [KeyView]) -> Self {
+    pub(super) fn new(view: &'a AccountView, keys: &'a [KeyView], debt_rub: MicroRub) -> Self {
         let sum = |spent: fn(&KeyView) -> MicroRub| {
             keys.iter()
                 .map(spent)
@@ -104,6 +105,7 @@ impl<'a> AccountAnswer<'a> {
             view,
             spent_month_rub: sum(|key| key.month.spent_rub),
             spent_day_rub: sum(|key| key.day.spent_rub),
+            debt_rub,
             keys: keys.iter().map(KeyAnswer::from).collect(),
         }
     }

@@ -82,6 +82,7 @@ const ACCOUNT: &[Cell] = &[
     Cell::rubles("held", "/held_rub"),
     Cell::number("open holds", "/holds_open"),
     Cell::rubles("free", "/free_rub"),
+    Cell::rubles("owed for refunds", "/debt_rub"),
     Cell::rubles("spent", "/spent_rub"),
     Cell::rubles("spent this month", "/spent_month_rub"),
     Cell::rubles("spent today", "/spent_day_rub"),

@@ -18,6 +18,8 @@ pub(super) struct Account {
     pub(super) view: AccountView,
     pub(super) spent_month_rub: MicroRub,
     pub(super) spent_day_rub: MicroRub,
+    /// Owed for refunds.
+    pub(super) debt_rub: MicroRub,
     pub(super) keys: Vec<Key>,
 }
 

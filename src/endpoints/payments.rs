@@ -120,6 +120,8 @@ struct Offer {
     min_rub: MicroRub,
     max_rub: MicroRub,
     providers: Vec<&'static str>,
+    /// What the account owes for refunds.
+    debt_rub: MicroRub,
     payments: Vec<Shown>,
 }
 
@@ -157,10 +159,13 @@ impl KeyPayments {
     async fn offer(&self, key: &KeyRecord, config: &PaymentsConfig) -> Result<Offer, Error> {
         let open = self.payments.open_of(&key.account).await;
         let open = open.map_err(|error| refusal(error, config))?;
+        let debt_rub = self.payments.debt_of(&key.account).await;
+        let debt_rub = debt_rub.map_err(|error| refusal(error.into(), config))?;
         Ok(Offer {
             min_rub: config.min,
             max_rub: config.max,
             providers: self.payments.providers(),
+            debt_rub,
             payments: open.into_iter().map(Shown::from).collect(),
         })
     }

@@ -1,7 +1,10 @@
 //! An event as a webhook, by the Standard Webhooks scheme: its id, the time of the attempt, and a signature over both and
 //! the body.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -170,11 +173,21 @@ fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
         true => format!("answered {status}: redirects are not followed, give the address itself"),
         false => format!("answered {status}"),
     };
-    let seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    let wait =
+        retry_after.and_then(|value| wait_of(value.to_str().ok()?.trim(), SystemTime::now()));
     Sent::Failed {
         why,
-        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+        retry_after: wait.map(|wait| wait.min(RETRY_AFTER_MAX)),
     }
+}
+
+/// Seconds, or a date of HTTP (RFC 9110, section 10.2.3); one that is over means now.
+fn wait_of(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    Some(until.duration_since(now).unwrap_or_default())
 }
 
 pub(super) fn failed(why: String) -> Sent {
@@ -229,6 +242,24 @@ mod tests {
             };
             assert!(why.contains(&status.to_string()), "{why}");
             assert_eq!(retry_after, seconds.map(Duration::from_secs), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_may_ask_for_a_pause_in_seconds_or_until_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        for (text, seconds) in [
+            ("120", Some(120)),
+            ("Sun, 06 Nov 1994 08:51:37 GMT", Some(120)),
+            ("Sunday, 06-Nov-94 08:51:37 GMT", Some(120)),
+            ("Sun Nov  6 08:51:37 1994", Some(120)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(0)),
+            ("Sun, 06 Nov 1993 08:49:37 GMT", Some(0)),
+            ("-1", None),
+            ("tomorrow", None),
+        ] {
+            let wait = wait_of(text, now);
+            assert_eq!(wait, seconds.map(Duration::from_secs), "{text}");
         }
     }
 

@@ -113,6 +113,25 @@ struct Transaction {
     r#type: u8,
 }
 
+impl Transaction {
+    fn seen(self) -> Seen {
+        Seen {
+            payment: self.transaction_id.to_string(),
+            intent: self.invoice_id,
+            // A declined one may be followed by another.
+            standing: match self.status.as_str() {
+                "Completed" if self.r#type == 0 => Standing::Succeeded,
+                _ => Standing::Pending,
+            },
+            amount: Amount {
+                value: self.amount.get().trim_matches('"').to_owned(),
+                currency: self.currency,
+            },
+            refunds: Vec::new(),
+        }
+    }
+}
+
 impl CloudPayments {
     pub(super) async fn create(
         &self,
@@ -155,30 +174,32 @@ impl CloudPayments {
     ) -> Result<Seen, ProviderError> {
         let body = json!({ "InvoiceId": intent.id });
         let answer: Answer<Transaction> = self.post(client, "/payments/find", &body).await?;
-        let Some(found) = answer.model else {
-            // Nobody has tried to pay yet.
-            return Ok(Seen {
+        // Without one, nobody has tried to pay yet.
+        Ok(answer.model.map_or_else(
+            || Seen {
                 payment: String::new(),
                 intent: None,
                 standing: Standing::Pending,
                 amount: Amount::default(),
                 refunds: Vec::new(),
-            });
+            },
+            Transaction::seen,
+        ))
+    }
+
+    /// One try to pay, by its own number: the search finds the last one alone, and that may be another.
+    pub(super) async fn transaction(
+        &self,
+        client: &HttpsClient,
+        transaction: &str,
+    ) -> Result<Option<Seen>, ProviderError> {
+        let Ok(number) = transaction.parse::<u64>() else {
+            return Ok(None);
         };
-        Ok(Seen {
-            payment: found.transaction_id.to_string(),
-            intent: found.invoice_id,
-            // A declined one may be followed by another.
-            standing: match found.status.as_str() {
-                "Completed" if found.r#type == 0 => Standing::Succeeded,
-                _ => Standing::Pending,
-            },
-            amount: Amount {
-                value: found.amount.get().trim_matches('"').to_owned(),
-                currency: found.currency,
-            },
-            refunds: Vec::new(),
-        })
+        let body = json!({ "TransactionId": number });
+        let answer: Answer<Transaction> = self.post(client, "/payments/get", &body).await?;
+        let found = answer.model.map(Transaction::seen);
+        Ok(found.filter(|found| found.payment == transaction))
     }
 
     /// Takes the link back: it would be good for ever.
@@ -252,9 +273,11 @@ impl CloudPayments {
             });
         } else if field("PaymentTransactionId").is_none() {
             notice.is_success = field("Status").as_deref() == Some("Completed");
+            notice.transaction = field("TransactionId").filter(|_| notice.is_success);
         } else {
             notice.is_refund = true;
             notice.refund_of = field("PaymentTransactionId");
+            notice.transaction = notice.refund_of.clone();
             notice.refund = Some(SeenRefund {
                 id: field("TransactionId")?,
                 amount: amount()?,

@@ -343,6 +343,20 @@ impl Payments {
         Ok(intents)
     }
 
+    /// What an account owes for refunds.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub(crate) async fn debt_of(&self, account: &AccountId) -> Result<MicroRub, BookError> {
+        let shelf = &self.0.shelf;
+        let mut debt = MicroRub::ZERO;
+        for id in shelf.owing(account).await? {
+            let found = shelf.find(id).await?;
+            debt = debt.plus_or_max(found.map_or(MicroRub::ZERO, |intent| intent.debt()));
+        }
+        Ok(debt)
+    }
+
     /// Asks the provider what has come of an intent, and books it; what an account owes for refunds is taken, as far as
     /// it has become free.
     ///

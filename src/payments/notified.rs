@@ -50,10 +50,10 @@ impl Payments {
         let Ok(provider) = self.provider(Some(provider)) else {
             return Notified::NoProvider;
         };
-        let Some(notice) = provider.read(query, headers, body) else {
+        let Some(mut notice) = provider.read(query, headers, body) else {
             return Notified::Unread;
         };
-        match self.heed(provider, &notice).await {
+        match self.heed(provider, &mut notice).await {
             Ok(notified) => notified,
             // A payment that the provider does not know: somebody else's words.
             Err(PaymentError::Provider(_, ProviderError::NotFound)) => {
@@ -71,8 +71,21 @@ impl Payments {
         }
     }
 
-    async fn heed(&self, provider: &Provider, notice: &Notice) -> Result<Notified, PaymentError> {
+    async fn heed(
+        &self,
+        provider: &Provider,
+        notice: &mut Notice,
+    ) -> Result<Notified, PaymentError> {
         let done = Notified::Done(provider.thanks());
+        let of_provider = |error| PaymentError::Provider(provider.name(), error);
+        if let (None, Some(via)) = (&notice.intent, &notice.via) {
+            let Ok(_permit) = self.0.at_once.try_acquire() else {
+                return Ok(Notified::Later);
+            };
+            let found = provider.intent_of(&self.0.client, via).await;
+            notice.intent = found.map_err(of_provider)?;
+        }
+        let notice = &*notice;
         let meant = self.meant(provider, notice).await?;
         if let Some(question) = &notice.question {
             let verdict = question.verdict(meant.as_ref().map(|(intent, _)| intent));
@@ -96,6 +109,15 @@ impl Payments {
         let mut intent = self
             .look(provider, intent, &payment, notice.is_refund)
             .await?;
+        if intent.state.is_open()
+            && let Some(transaction) = &notice.transaction
+        {
+            // A paid try that was not told of in time may have been followed by another that was declined.
+            let seen = provider.transaction(&self.0.client, transaction).await;
+            if let Some(seen) = seen.map_err(of_provider)? {
+                intent = self.settle(intent, seen).await?;
+            }
+        }
         if let Some(refund) = &notice.refund {
             if intent.state != State::Paid {
                 return Ok(Notified::Later);

@@ -100,6 +100,10 @@ pub(super) struct Notice {
     pub(super) payment: Option<String>,
     /// The intent.
     pub(super) intent: Option<String>,
+    /// What the provider knows the intent of, where neither stands in it: of a signed one.
+    pub(super) via: Option<String>,
+    /// The provider's number of the money, where the payment alone does not lead to it: of a signed one.
+    pub(super) transaction: Option<String>,
     /// Whether it is about a refund.
     pub(super) is_refund: bool,
     /// Whether it says that the money is there: what cannot be found yet will be soon.
@@ -146,6 +150,30 @@ impl Provider {
             Self::YooKassa(shop) => shop.fetch(client, payment, refunds).await,
             Self::CloudPayments(site) => site.fetch(client, intent).await,
             Self::Stripe(stripe) => stripe.fetch(client, payment, refunds).await,
+        }
+    }
+
+    /// The intent that the provider has for [`Notice::via`].
+    pub(super) async fn intent_of(
+        &self,
+        client: &HttpsClient,
+        via: &str,
+    ) -> Result<Option<String>, ProviderError> {
+        match self {
+            Self::YooKassa(_) | Self::CloudPayments(_) => Ok(None),
+            Self::Stripe(stripe) => stripe.intent_of(client, via).await,
+        }
+    }
+
+    /// The money of [`Notice::transaction`] as it is now, where the payment alone may lead to other money.
+    pub(super) async fn transaction(
+        &self,
+        client: &HttpsClient,
+        transaction: &str,
+    ) -> Result<Option<Seen>, ProviderError> {
+        match self {
+            Self::YooKassa(_) | Self::Stripe(_) => Ok(None),
+            Self::CloudPayments(site) => site.transaction(client, transaction).await,
         }
     }
 

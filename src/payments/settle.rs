@@ -6,6 +6,10 @@ use tollgate_layers::{
     reserve::ledger::{BookError, Entry, JournalLine, LedgerAdmin},
     respond::Language,
 };
+use tollgate_ledger::{
+    contract::{Feed, Telling},
+    happening::Happening,
+};
 
 use super::{
     Inner, PaymentError, Payments,
@@ -161,6 +165,14 @@ impl Payments {
         let taken = taken.ok_or_else(|| {
             BookError::Unavailable("what is free changes faster than it can be taken".into())
         })?;
+        let debt_rub = refund.debt().minus_or_zero(taken);
+        if debt_rub > MicroRub::ZERO {
+            // Before it is noted: whoever does it again tells it again, and it is told once.
+            if before == 0 {
+                self.tell_debt(intent, &id, debt_rub).await?;
+            }
+            shelf.owe(intent).await?;
+        }
         let noted = shelf.change(intent.id, |intent| {
             let refund = intent
                 .refunds
@@ -173,6 +185,11 @@ impl Payments {
             true
         });
         let noted = noted.await?;
+        if noted.debt() > MicroRub::ZERO {
+            shelf.owe(&noted).await?;
+        } else if before > 0 {
+            shelf.owe_no_more(&noted).await?;
+        }
         self.0.counters.count(if noted.debt() == MicroRub::ZERO {
             Outcome::Refunded
         } else {
@@ -183,6 +200,24 @@ impl Payments {
             intent = %intent.id, id, amount_rub = %taken.negated(), refund_rub = %refund.amount_rub, debt_rub = %noted.debt()
         );
         Ok(noted)
+    }
+
+    async fn tell_debt(
+        &self,
+        intent: &Intent,
+        entry: &str,
+        debt_rub: MicroRub,
+    ) -> Result<(), BookError> {
+        let telling = Telling {
+            once: format!("debt:{entry}"),
+            account: Some(intent.account.clone()),
+            key: None,
+            what: Happening::Debt {
+                entry: entry.to_owned(),
+                debt_rub,
+            },
+        };
+        self.0.store.tell(&telling).await.map(drop)
     }
 
     /// What was taken off under an id.

@@ -2,10 +2,11 @@
 //!
 //! `payment/<id>` is an intent, `payment-of/<provider>/<id>` leads from the provider's id to it, and `payments-open`
 //! names those that are asked for again. An intent is named there before it is made, and is taken out of it after it is
-//! closed: a process that is killed between leaves one too many, never one too few.
+//! closed: a process that is killed between leaves one too many, never one too few. `payment-debts/<account>` names those
+//! of an account that something is owed for, by the same rule.
 
 use serde::{Deserialize, Serialize};
-use tollgate_layers::{key::AccountId, reserve::ledger::BookError};
+use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
 use tollgate_ledger::contract::Feed;
 
 use super::intent::{Intent, IntentId};
@@ -131,9 +132,7 @@ impl Shelf {
                 Err(error) => return Err(error),
             }
         }
-        Err(BookError::Unavailable(
-            "an intent is being changed by many".into(),
-        ))
+        Err(busy("an intent"))
     }
 
     pub(super) async fn open(&self) -> Result<Vec<Open>, BookError> {
@@ -167,7 +166,7 @@ impl Shelf {
                 return Ok(());
             }
         }
-        Err(BookError::Unavailable("the open payments are being changed by many".into()).into())
+        Err(busy("the open payments").into())
     }
 
     /// Takes an intent out of the open ones.
@@ -180,9 +179,62 @@ impl Shelf {
                 return Ok(());
             }
         }
-        Err(BookError::Unavailable(
-            "the open payments are being changed by many".into(),
-        ))
+        Err(busy("the open payments"))
+    }
+
+    /// The intents that an account may owe something for.
+    pub(super) async fn owing(&self, account: &AccountId) -> Result<Vec<IntentId>, BookError> {
+        Ok(self.owing_list(account).await?.1)
+    }
+
+    /// Puts an intent among those that its account owes something for. It is written even if it is there: who is about
+    /// to take it out looks again.
+    pub(super) async fn owe(&self, intent: &Intent) -> Result<(), BookError> {
+        for _ in 0..TRIES_MAX {
+            let (version, mut owing) = self.owing_list(&intent.account).await?;
+            if !owing.contains(&intent.id) {
+                owing.push(intent.id);
+            }
+            if self.put_owing(&intent.account, version, &owing).await? {
+                return Ok(());
+            }
+        }
+        Err(busy("the debts of an account"))
+    }
+
+    /// Takes an intent out of them, if nothing is owed for it any more.
+    pub(super) async fn owe_no_more(&self, intent: &Intent) -> Result<(), BookError> {
+        for _ in 0..TRIES_MAX {
+            let (version, mut owing) = self.owing_list(&intent.account).await?;
+            let count = owing.len();
+            owing.retain(|one| *one != intent.id);
+            let found = self.find(intent.id).await?;
+            let owes = found.is_some_and(|found| found.debt() > MicroRub::ZERO);
+            if owing.len() == count
+                || owes
+                || self.put_owing(&intent.account, version, &owing).await?
+            {
+                return Ok(());
+            }
+        }
+        Err(busy("the debts of an account"))
+    }
+
+    async fn owing_list(&self, account: &AccountId) -> Result<(u64, Vec<IntentId>), BookError> {
+        match self.store.note(&owing_name(account)).await? {
+            None => Ok((0, Vec::new())),
+            Some(note) => Ok((note.version, read(&note.text)?)),
+        }
+    }
+
+    async fn put_owing(
+        &self,
+        account: &AccountId,
+        version: u64,
+        owing: &[IntentId],
+    ) -> Result<bool, BookError> {
+        self.put(&owing_name(account), version, &text(&owing)?)
+            .await
     }
 
     async fn versioned(&self, id: IntentId) -> Result<Option<(u64, Intent)>, BookError> {
@@ -200,7 +252,11 @@ impl Shelf {
 
     /// Whether nobody else has changed it.
     async fn put_open(&self, version: u64, open: &[Open]) -> Result<bool, BookError> {
-        match self.store.put_note(OPEN, version, &text(&open)?).await {
+        self.put(OPEN, version, &text(&open)?).await
+    }
+
+    async fn put(&self, name: &str, version: u64, text: &str) -> Result<bool, BookError> {
+        match self.store.put_note(name, version, text).await {
             Ok(()) => Ok(true),
             Err(BookError::Exists) => {
                 tokio::task::yield_now().await;
@@ -209,6 +265,14 @@ impl Shelf {
             Err(error) => Err(error),
         }
     }
+}
+
+fn busy(what: &str) -> BookError {
+    BookError::Unavailable(format!("{what}: changed by many at once").into())
+}
+
+fn owing_name(account: &AccountId) -> String {
+    format!("payment-debts/{account}")
 }
 
 fn name(id: IntentId) -> String {

@@ -66,6 +66,13 @@ struct Object {
     id: String,
     #[serde(default)]
     metadata: Value,
+    payment_intent: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct PaymentIntent {
+    #[serde(default)]
+    metadata: Value,
 }
 
 impl Stripe {
@@ -172,6 +179,17 @@ impl Stripe {
         Ok(refunds)
     }
 
+    /// A refund names the payment alone that it is of, and that names the intent.
+    pub(super) async fn intent_of(
+        &self,
+        client: &HttpsClient,
+        paid: &str,
+    ) -> Result<Option<String>, ProviderError> {
+        let path = format!("/v1/payment_intents/{}", encoded(paid));
+        let found: PaymentIntent = self.get(client, &path).await?;
+        Ok(found.metadata[INTENT].as_str().map(str::to_owned))
+    }
+
     async fn get<T: DeserializeOwned>(
         &self,
         client: &HttpsClient,
@@ -205,10 +223,12 @@ impl Stripe {
         }
         let Event { r#type, data } = serde_json::from_slice(body).ok()?;
         let object = data.object;
+        let is_refund = r#type == "charge.refunded" || r#type.starts_with("refund.");
         Some(Notice {
             payment: r#type.starts_with("checkout.session.").then_some(object.id),
             intent: object.metadata[INTENT].as_str().map(str::to_owned),
-            is_refund: r#type == "charge.refunded" || r#type.starts_with("refund."),
+            via: object.payment_intent.filter(|_| is_refund),
+            is_refund,
             ..Notice::default()
         })
     }

@@ -56,6 +56,8 @@
 //!   sent, the rest is the case's).
 //! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
 //!   `wait_served(&call, n).await`, `wait_asked(&call)`, `wait_told(&call)`.
+//! - **[`support::shop::Shop`]**: a provider of payments on a real socket; `payment_faults` puts a proxy before it.
+//!   Receivers of events are a `ScriptedVendor` behind a proxy: see `event_faults`.
 //! - **[`steps`]**: `midway` (calls that hold money and wait) and its `end`, `nothing_sold`, `not_ready`,
 //!   `serves`, `fails_to_start`, `stops_well`, `ask` (a Redis command), `told` (an admin call), `skipped`.
 //!
@@ -95,10 +97,12 @@ mod world; // gateways, vendor, ledger and the wires between them
 #[path = "../support/mod.rs"]
 mod support; // shared: the config's text, the binary as a process, Redis
 
+mod event_faults; // group 8: receivers of events, and their gateways
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
 mod lease_faults; // group 6: gateways that hold money by themselves
 mod leaving_clients; // group 2: the client leaves
 mod ledger_faults; // group 5: storms, caps, broken files
+mod payment_faults; // group 7: what providers tell, and gateways that are killed on it
 mod redis_faults; // group 4: Redis down, slow, emptied, promoted
 
 use std::process::ExitCode;
@@ -109,5 +113,7 @@ fn main() -> ExitCode {
     cases.extend(redis_faults::cases());
     cases.extend(ledger_faults::cases());
     cases.extend(lease_faults::cases());
+    cases.extend(payment_faults::cases());
+    cases.extend(event_faults::cases());
     table::run(cases)
 }

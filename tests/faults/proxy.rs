@@ -89,10 +89,23 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
+/// What names a script of the Redis ledger that is sent as text each time, because it waits for a replica: what its
+/// author says of it.
+pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
+    let text = own_text(name);
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
+    let says = lines.find(|line| !line.starts_with("with: ") && !line.starts_with("usual: "));
+    bytes(says.expect("it says what it does").as_bytes())
+}
+
+fn own_text(name: &str) -> String {
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/redis/scripts");
+    std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
+}
+
 /// A script of the Redis ledger, as it is sent to servers of 7.0.
 pub fn script_text(name: &str) -> String {
-    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/redis/scripts");
-    let read = |name: &str| std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
+    let read = own_text;
     fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
         script.lines().find_map(|line| line.strip_prefix(begins))
     }

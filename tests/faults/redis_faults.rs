@@ -517,7 +517,7 @@ async fn cut_off(world: &World) {
 }
 
 /// The replica becomes a primary, and so many gateways go there.
-async fn promote(world: &World, gateways: impl IntoIterator<Item = usize>) {
+pub(crate) async fn promote(world: &World, gateways: impl IntoIterator<Item = usize>) {
     ask::<String>(world.replica(), &["REPLICAOF", "NO", "ONE"]).await;
     for gateway in gateways {
         world

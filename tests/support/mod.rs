@@ -1,5 +1,5 @@
-//! What test binaries and benches share: the text of a configuration, the binary as a process, Redis, and the one
-//! seed of what is random.
+//! What test binaries and benches share: the text of a configuration, the binary as a process, Redis, a shop that
+//! takes payments, and the one seed of what is random.
 //!
 //! Taken in with `#[path = "../support/mod.rs"] mod support;`, by benches with their `fixtures`.
 //!
@@ -21,3 +21,4 @@ pub mod config;
 pub mod process;
 pub mod random;
 pub mod redis;
+pub mod shop;

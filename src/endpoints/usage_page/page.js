@@ -131,8 +131,9 @@
 
   // --- payments ---
 
-  function showPayments(waiting) {
-    at('payments').replaceChildren(...(waiting.length === 0 ? [] : [table(say('Ждут оплаты', 'Waiting for their money'), [
+  function showPayments({ payments: waiting, debt_rub: debt }) {
+    const owed = size(debt) > 0 ? [element('p', { class: 'note' }, say(`Долг по возвратам: ${rubles(debt)}.`, `Owed for refunds: ${rubles(debt)}.`))] : [];
+    at('payments').replaceChildren(...owed, ...(waiting.length === 0 ? [] : [table(say('Ждут оплаты', 'Waiting for their money'), [
       [say('Когда', 'When'), (row) => moment(row.created_at)],
       [say('Сумма', 'Amount'), (row) => rubles(row.amount_rub)],
       [say('Оплатить', 'Pay'), (row) => (/^https:/.test(row.url ?? '')
@@ -147,7 +148,7 @@
     const offer = await getJson(`${own}/payments`);
     if (mine !== asked) return;
     at('amount').placeholder = say(`от ${rubles(offer.min_rub)} до ${rubles(offer.max_rub)}`, `${rubles(offer.min_rub)} to ${rubles(offer.max_rub)}`);
-    showPayments(offer.payments);
+    showPayments(offer);
   }
 
   async function pay() {

@@ -19,6 +19,8 @@ struct Books {
     canceled: Vec<Value>,
     /// What is found, as the API writes it.
     found: Option<String>,
+    /// The try 504, by its number.
+    got: Option<String>,
     broken: bool,
 }
 
@@ -67,6 +69,10 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
         "/payments/find" => match &books.found {
             Some(found) => text(found.clone()),
             None => text(r#"{"Success":false,"Message":"Not found"}"#.into()),
+        },
+        "/payments/get" => match &books.got {
+            Some(got) if asked.json() == json!({ "TransactionId": 504 }) => text(got.clone()),
+            _ => text(r#"{"Success":false,"Message":"Not found"}"#.into()),
         },
         "/orders/cancel" => {
             books.canceled.push(asked.json());
@@ -207,6 +213,39 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
         2,
         "one transaction is booked once"
     );
+}
+
+#[tokio::test]
+async fn a_paid_try_that_is_told_after_a_declined_one_is_found_by_its_number() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    let paid = site.books.lock().unwrap().found.take();
+    // The payer has tried once more, and that was declined: it is the last one.
+    site.finds(&id(&made), "5000.50", "RUB", "Declined");
+    assert_eq!(check(&world, &made).await.json()["state"], "open");
+    site.books.lock().unwrap().got = paid;
+    let pay = body(
+        &id(&made),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
+    );
+    for _ in 0..2 {
+        assert_eq!(tell(&world, "", &pay).await, 0);
+    }
+    assert_eq!(
+        entries(&world).await,
+        [("cloudpayments:504".to_owned(), "5000.50".to_owned())]
+    );
+    // That it is paid is not believed of the notification: another payment's number is refused.
+    let other = create(&world, "5000.5").await;
+    let pay = body(
+        &id(&other),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&AccountId=acme",
+    );
+    assert_eq!(tell(&world, "", &pay).await, 0);
+    assert_eq!(show(&world, &other).await["state"], "refused");
+    assert_eq!(balance(&world).await, "5000.50");
+    is_sound(&world).await;
 }
 
 #[tokio::test]

@@ -21,10 +21,10 @@ use tollgate_layers::{
     respond::Language,
 };
 
-use super::{ANCHOR, shop::Shop};
+use super::ANCHOR;
 use crate::{
     harness::{config_text, secret},
-    support::config::edited,
+    support::{config::edited, shop::Shop},
 };
 
 /// Books in a file, and a shop.

@@ -2,7 +2,6 @@
 
 mod cloudpayments;
 mod killed;
-mod shop;
 mod stripe;
 
 use futures_util::future::join_all;
@@ -12,9 +11,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
 
-use self::shop::{Shop, canceled, paid, refunded};
 use crate::{
     harness::{Answer, RedisServer, Setup, World, eventually, request},
+    support::shop::{Shop, canceled, paid, refunded},
     usage_report::{said, tollgate},
 };
 
@@ -79,6 +78,14 @@ async fn balance(world: &World) -> String {
         .admin(Method::GET, "/admin/v1/accounts/acme", None)
         .await;
     account.json()["balance_rub"].as_str().unwrap().to_owned()
+}
+
+/// What the account owes for refunds.
+async fn owed(world: &World) -> String {
+    let account = world
+        .admin(Method::GET, "/admin/v1/accounts/acme", None)
+        .await;
+    account.json()["debt_rub"].as_str().unwrap().to_owned()
 }
 
 /// The ids and amounts of what was entered.
@@ -449,7 +456,7 @@ async fn a_notification_may_come_before_the_answer_that_names_its_payment() {
 
 #[tokio::test]
 async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
-    let (world, shop) = begun("").await;
+    let (world, shop) = begun("on_page = true").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
     tell(&world, &paid(id(&made))).await;
@@ -478,16 +485,48 @@ async fn a_refund_takes_what_is_not_spent_and_the_rest_is_a_debt() {
         .await
         .json();
     assert_eq!(listed["debt_rub"], "1500.00");
+    assert_eq!(owed(&world).await, "1500.00");
+    let told = said(&tollgate(&world, &["account", "show", "acme"], "").await, 0);
+    assert!(told.contains("owed for refunds  1500.00 ₽"), "{told}");
+    let key = world.another_key("acme", json!({})).await;
+    let bearer = format!("Bearer {}", key.secret);
+    let headers = [("authorization", bearer.as_str())];
+    let offer = world.get("/v1/tollgate/payments", &headers).await.json();
+    assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
     // Nothing is free: once for all the first entry of another refund is of nothing.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
+    assert_eq!(owed(&world).await, "1501.00");
+    let path = "/admin/v1/events?after=0&kind=debt";
+    let told = world.admin(Method::GET, path, None).await.json();
+    let told: Vec<_> = told["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| {
+            (
+                event["entry"].as_str().unwrap(),
+                event["debt_rub"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("yookassa:refund:r-1", "1500.00"),
+            ("yookassa:refund:r-2", "1.00")
+        ],
+        "once each"
+    );
     // An operator takes what is there by now, and no more than is owed.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
+    assert_eq!(owed(&world).await, "501.00");
     adjust("given again", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
+    assert_eq!(owed(&world).await, "0.00");
     assert_eq!(balance(&world).await, "499.00");
     let taken: Vec<_> = entries(&world)
         .await

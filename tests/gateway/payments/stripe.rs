@@ -67,6 +67,14 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     if asked.path == "/v1/checkout/sessions/cs_test_a1" {
         return Reply::json(200, &books.session);
     }
+    if let Some(paid) = asked.path.strip_prefix("/v1/payment_intents/") {
+        let ours = json!({ "tollgate_intent": books.session["client_reference_id"] });
+        let metadata = if paid == "pi_1" { ours } else { json!({}) };
+        return Reply::json(
+            200,
+            &json!({ "id": paid, "object": "payment_intent", "metadata": metadata }),
+        );
+    }
     assert_eq!(asked.path, "/v1/refunds?limit=100&payment_intent=pi_1");
     Reply::json(
         200,
@@ -181,6 +189,20 @@ async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
     }
     assert_eq!(balance(&world).await, "4000.50");
     assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
+    // A refund that is told by itself names the payment alone that it is of.
+    let told = |paid: &str| {
+        json!({ "id": "evt_2", "object": "event", "type": "refund.updated", "data": { "object": {
+            "id": "re_2", "object": "refund", "payment_intent": paid, "metadata": {}, "status": "succeeded",
+        } } })
+    };
+    account.books.lock().unwrap().refunds[1]["status"] = json!("succeeded");
+    assert_eq!(tell(&world, &told("pi_of_others")).await, 200);
+    assert_eq!(balance(&world).await, "4000.50");
+    for _ in 0..2 {
+        assert_eq!(tell(&world, &told("pi_1")).await, 200);
+    }
+    assert_eq!(balance(&world).await, "3000.50");
+    assert_eq!(entries(&world).await.len(), 3);
     is_sound(&world).await;
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
@@ -35,12 +36,20 @@ impl Shop {
         Self { vendor, books }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.vendor.address()
+    }
+
     /// What `[payments]` says of it.
     pub fn config(&self, payments: &str) -> String {
+        Self::config_at(self.address(), payments)
+    }
+
+    /// The same, of a shop behind something at this address.
+    pub fn config_at(address: SocketAddr, payments: &str) -> String {
         format!(
             "[payments]\n{payments}\n[payments.yookassa]\nshop_id = \"100500\"\nsecret_key = \"${{VENDOR_KEY}}\"\n\
-             url = \"http://{}/v3\"\nreturn_url = \"https://pay.example/usage\"\n",
-            self.vendor.address()
+             url = \"http://{address}/v3\"\nreturn_url = \"https://pay.example/usage\"\n"
         )
     }
 

@@ -1,0 +1,367 @@
+//! Group 8: a receiver of events is away, slow, or its answers are lost, and gateways are killed between a charge and its
+//! delivery, and between a delivery and its mark. Every event comes to its receiver, in order, at least once; what comes
+//! again has the id that it had.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate_layers::call::Format;
+
+use crate::{
+    proxy::{ANSWER_HEAD, Flow, Proxy, REQUEST, Then, Way, bytes, durable_script},
+    redis_faults::promote,
+    steps::{told, warm_up},
+    table::Case,
+    verdict::{Charge, Verdict},
+    world::{LedgerKind, Plan, World},
+};
+
+const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
+/// A gateway that is killed has the receiver for 30 s more; a pause between tries may be on top.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(75);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ledger in LEDGERS {
+        let named = |fault: &str| format!("{fault}, {}", ledger.name());
+        cases.extend([
+            Case::new("8", named("receiver away, then back"), move || away(ledger)),
+            Case::new("8", named("receiver's answers lost"), move || {
+                answers_lost(ledger)
+            }),
+            Case::new("8", named("receiver slow, calls go on"), move || {
+                slow(ledger)
+            })
+            .alone(),
+            Case::new(
+                "8",
+                named("kill -9 between a charge and its delivery"),
+                move || killed(ledger, At::Delivery),
+            )
+            .long(),
+            Case::new(
+                "8",
+                named("kill -9 between a delivery and its answer"),
+                move || killed(ledger, At::Answer),
+            )
+            .long(),
+        ]);
+    }
+    cases.extend([
+        Case::new(
+            "8",
+            "kill -9 between a delivery and its mark, redis",
+            || killed(LedgerKind::Redis, At::Mark),
+        )
+        .long(),
+        Case::new("8", "redis failover while events wait", failover),
+    ]);
+    cases
+}
+
+/// Where the gateway dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// The charge is booked with its event, and the receiver has not got it.
+    Delivery,
+    /// The receiver has it and has said so, and nobody knows.
+    Answer,
+    /// The gateway knows, and has not noted it.
+    Mark,
+}
+
+/// A webhook as the receiver took it or did not.
+#[derive(Clone, Debug)]
+struct Post {
+    id: String,
+    data: Value,
+    taken: bool,
+}
+
+/// A world with a receiver behind a proxy.
+struct Given {
+    world: World,
+    edge: Arc<Proxy>,
+    posts: Arc<Mutex<Vec<Post>>>,
+    status: Arc<Mutex<u16>>,
+    _receiver: ScriptedVendor,
+}
+
+impl Given {
+    async fn over(plan: Plan) -> Self {
+        let receiver = ScriptedVendor::start().await.unwrap();
+        let (posts, status) = (
+            Arc::<Mutex<Vec<Post>>>::default(),
+            Arc::new(Mutex::new(200)),
+        );
+        let (kept, says) = (Arc::clone(&posts), Arc::clone(&status));
+        receiver.script(move |asked: &Received| {
+            let status = *says.lock().unwrap();
+            kept.lock().unwrap().push(Post {
+                id: asked.headers["webhook-id"].to_str().unwrap().to_owned(),
+                data: asked.json()["data"].clone(),
+                taken: status == 200,
+            });
+            Reply::json(status, &json!({}))
+        });
+        let edge = Proxy::start(receiver.address()).await;
+        let section = format!(
+            "[[webhook]]\nname = \"crm\"\nurl = \"http://{}/hook\"\nsecrets = [\"${{WEBHOOK_SECRET}}\"]\n\
+             allow_private = true\n",
+            edge.address()
+        );
+        let anchor = "[[rate.source]]\n";
+        let world = plan
+            .edit(anchor, &format!("{section}{anchor}"))
+            .start()
+            .await;
+        warm_up(&world).await;
+        let given = Self {
+            world,
+            edge,
+            posts,
+            status,
+            _receiver: receiver,
+        };
+        // What was paid in at the beginning.
+        given.delivered().await;
+        given
+    }
+
+    fn posts(&self) -> Vec<Post> {
+        self.posts.lock().unwrap().clone()
+    }
+
+    async fn top_up(&self, id: &str) {
+        let body = json!({ "id": id, "amount_rub": "1" });
+        let path = "/admin/v1/accounts/acme/topups";
+        told(&self.world, 0, Method::POST, path, Some(body)).await;
+    }
+
+    /// A charge that tells of itself: the balance comes down to a level.
+    async fn charge(&self) {
+        let path = "/admin/v1/accounts/acme";
+        let account = told(&self.world, 0, Method::GET, path, None).await;
+        let levels = json!({ "levels_rub": [below(account["balance_rub"].as_str().unwrap())] });
+        let path = "/admin/v1/accounts/acme/alerts";
+        told(&self.world, 0, Method::PUT, path, Some(levels)).await;
+        let client = self.world.client(0);
+        let call = client.call(Format::Messages).tokens(500);
+        let outcome = client.ask(&call).await;
+        assert!(outcome.answered(), "{}", outcome.text());
+        self.world.expect(&call, Charge::Full);
+    }
+
+    /// The ledger's events.
+    async fn events(&self) -> Result<Vec<Value>, String> {
+        let path = "/admin/v1/events?after=0&limit=1000";
+        let (status, page) = self.world.admin(0, Method::GET, path, None).await?;
+        match page["events"].as_array() {
+            Some(events) if status.is_success() => Ok(events.clone()),
+            _ => Err(format!("{status} {page}")),
+        }
+    }
+
+    /// Resolves when the receiver has taken every event that the ledger has; in their order, each as the ledger has it,
+    /// and each with one id. Answers how many came again after they had been taken.
+    async fn delivered(&self) -> usize {
+        let until = Instant::now() + DELIVERED_WITHIN;
+        loop {
+            let events = self.events().await;
+            let taken: BTreeSet<u64> = self
+                .posts()
+                .iter()
+                .filter(|post| post.taken)
+                .map(number)
+                .collect();
+            let all = |events: &Vec<Value>| {
+                let numbers = events.iter().filter_map(|event| event["number"].as_u64());
+                // Those before the receiver was first looked up are not for it.
+                numbers
+                    .skip_while(|number| taken.first().is_some_and(|first| number < first))
+                    .eq(taken.iter().copied())
+            };
+            if !taken.is_empty() && events.as_ref().is_ok_and(all) {
+                return self.compared(&events.unwrap());
+            }
+            assert!(
+                Instant::now() < until,
+                "not all was delivered: {events:?} {:?}",
+                self.posts()
+            );
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn compared(&self, events: &[Value]) -> usize {
+        let mut ids: BTreeMap<u64, String> = BTreeMap::new();
+        let (mut again, mut taken, mut newest) = (0, BTreeSet::new(), 0);
+        for post in self.posts() {
+            let number = number(&post);
+            let known = events.iter().find(|event| event["number"] == number);
+            assert_eq!(
+                known,
+                Some(&post.data),
+                "what was sent is what the ledger has"
+            );
+            let id = ids.entry(number).or_insert_with(|| post.id.clone());
+            assert_eq!(*id, post.id, "one id, whenever it is sent");
+            assert!(
+                number >= newest || taken.contains(&number),
+                "out of order: {post:?}"
+            );
+            newest = newest.max(number);
+            if post.taken && !taken.insert(number) {
+                again += 1;
+            }
+        }
+        let distinct: BTreeSet<&String> = ids.values().collect();
+        assert_eq!(distinct.len(), ids.len(), "no two events share an id");
+        again
+    }
+}
+
+fn number(post: &Post) -> u64 {
+    post.data["number"].as_u64().unwrap()
+}
+
+/// A little less.
+fn below(rubles: &str) -> String {
+    let micro = crate::verdict::micro(&json!(rubles)) - 1;
+    format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+}
+
+async fn away(ledger: LedgerKind) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    given.edge.refuse(true);
+    given.edge.reset();
+    for turn in 0..5 {
+        given.charge().await;
+        given.top_up(&format!("away-{turn}")).await;
+    }
+    *given.status.lock().unwrap() = 503;
+    given.edge.refuse(false);
+    sleep(Duration::from_secs(2)).await;
+    *given.status.lock().unwrap() = 200;
+    assert_eq!(given.delivered().await, 0, "what was taken comes no more");
+    given.world.verdict().await
+}
+
+/// It has taken it, and the gateway cannot know: the same comes again, with the same id.
+async fn answers_lost(ledger: LedgerKind) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    for (turn, then) in [Then::LoseAnswer, Then::CutAnswer(5), Then::LoseAnswer]
+        .into_iter()
+        .enumerate()
+    {
+        let trap = given.edge.trap(Way::Up, bytes(REQUEST), then);
+        given.charge().await;
+        given.top_up(&format!("lost-{turn}")).await;
+        trap.sprung().await;
+        assert_eq!(given.delivered().await, turn + 1);
+        given.world.round();
+    }
+    given.world.note("3 came again, each with its id");
+    given.world.verdict().await
+}
+
+/// It takes every request and answers none: calls are as fast as before.
+async fn slow(ledger: LedgerKind) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    let world = &given.world;
+    let timed = async || {
+        let began = Instant::now();
+        let loaded = world.load(4, 60).await;
+        assert_eq!(loaded.answered, 60, "{loaded:?}");
+        began.elapsed()
+    };
+    let before = timed().await;
+    given.edge.set(Way::Down, Flow::Stall);
+    given.charge().await;
+    given.top_up("slow").await;
+    let meanwhile = timed().await;
+    given.edge.heal();
+    given.delivered().await;
+    // No call waits for a receiver: 15 s would show.
+    assert!(
+        meanwhile < before * 3 + Duration::from_secs(1),
+        "{meanwhile:?}, {before:?} before"
+    );
+    world.note(format!(
+        "60 calls in {} ms, {} ms before",
+        meanwhile.as_millis(),
+        before.as_millis()
+    ));
+    given.world.verdict().await
+}
+
+async fn killed(ledger: LedgerKind, at: At) -> Verdict {
+    let given = Given::over(Plan::over(ledger).patience(Duration::from_secs(40))).await;
+    let world = &given.world;
+    let trap = match at {
+        At::Delivery => given.edge.trap(Way::Up, bytes(REQUEST), Then::Hold),
+        At::Answer => given.edge.trap(Way::Up, bytes(REQUEST), Then::HoldAnswer),
+        At::Mark => given.edge.trap(Way::Down, bytes(ANSWER_HEAD), Then::Hold),
+    };
+    given.charge().await;
+    trap.sprung().await;
+    // The call's own end is noted; what follows is about its event.
+    world.settled().await;
+    if at == At::Mark {
+        let mark = world
+            .redis_proxy(0)
+            .trap(Way::Up, durable_script("put_note"), Then::Hold);
+        trap.open();
+        mark.sprung().await;
+    }
+    world.gateway(0).kill9();
+    if at == At::Delivery {
+        // What was on the wire dies with it.
+        given.edge.reset();
+    }
+    given.edge.heal();
+    world.gateway(0).restart().await;
+    for proxy in &world.redis_proxies {
+        proxy.heal();
+    }
+    let began = Instant::now();
+    // It comes behind what was being delivered.
+    given.top_up("after").await;
+    let again = given.delivered().await;
+    let expected = usize::from(at != At::Delivery);
+    assert_eq!(again, expected, "events that came again");
+    world.note(format!(
+        "{again} came again, with its id, after {} s",
+        began.elapsed().as_secs()
+    ));
+    given.world.verdict().await
+}
+
+/// Events wait for their receiver, and the primary dies meanwhile; its replica takes over as it is.
+async fn failover() -> Verdict {
+    let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
+    *given.status.lock().unwrap() = 500;
+    for turn in 0..5 {
+        given.charge().await;
+        given.top_up(&format!("before-{turn}")).await;
+    }
+    given.world.redis().kill();
+    sleep(Duration::from_millis(300)).await;
+    promote(&given.world, 0..2).await;
+    for gateway in 0..2 {
+        given.world.ready(gateway, crate::steps::SOON).await;
+    }
+    *given.status.lock().unwrap() = 200;
+    assert_eq!(given.delivered().await, 0);
+    given.top_up("after").await;
+    assert_eq!(given.delivered().await, 0);
+    given.world.verdict().await
+}

@@ -1,0 +1,452 @@
+//! Group 7: what a provider tells is lost, doubled, late or in another order, the provider is down, and gateways are
+//! killed at each step between its word and the books. The money that it has taken is on the account, once.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    proxy::{Proxy, Then, Way, bytes, durable_script},
+    redis_faults::promote,
+    steps::{SOON, ask, told, warm_up},
+    support::shop::{Shop, canceled, paid, refunded},
+    table::Case,
+    verdict::{Verdict, micro},
+    world::{LedgerKind, Plan, World, ask_admin},
+};
+
+const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
+const RUBLES: &str = "5000";
+const FETCH: &[u8] = b"GET /v3/payments/";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ledger in LEDGERS {
+        let named = |fault: &str| format!("{fault}, {}", ledger.name());
+        cases.extend([
+            Case::new("7", named("payment told never"), move || never(ledger)),
+            Case::new("7", named("payment told 20 times at once"), move || {
+                doubled(ledger)
+            }),
+            Case::new("7", named("payment told late, after a cancel"), move || {
+                late(ledger)
+            }),
+            Case::new("7", named("refund told before its payment"), move || {
+                reordered(ledger)
+            }),
+            Case::new("7", named("refund of what is spent"), move || owed(ledger)),
+            Case::new("7", named("provider down as it is told"), move || {
+                provider_down(ledger)
+            }),
+            Case::new(
+                "7",
+                named("kill -9 between a notification and the fetch"),
+                move || killed(ledger, At::Fetch),
+            ),
+            Case::new(
+                "7",
+                named("kill -9 between the fetch and the top-up"),
+                move || killed(ledger, At::Fetched),
+            ),
+        ]);
+    }
+    for (name, at) in [
+        ("kill -9 before the top-up arrives", At::TopUp),
+        (
+            "kill -9 between the top-up and its answer",
+            At::TopUpAnswered,
+        ),
+        (
+            "kill -9 between the top-up and the payment's state",
+            At::State,
+        ),
+    ] {
+        let name = format!("{name}, redis");
+        cases.push(Case::new("7", name, move || killed(LedgerKind::Redis, at)));
+    }
+    cases.extend([
+        Case::new(
+            "7",
+            "redis failover between the fetch and the top-up",
+            failover,
+        ),
+        Case::new(
+            "7",
+            "redis replica promoted behind a top-up",
+            promoted_behind,
+        ),
+    ]);
+    cases
+}
+
+/// Where the gateway dies.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// The provider is not asked yet.
+    Fetch,
+    /// It has answered, and nobody knows.
+    Fetched,
+    /// The top-up is on the wire.
+    TopUp,
+    /// It is booked, and nobody knows.
+    TopUpAnswered,
+    /// It is booked, and the payment is still open.
+    State,
+}
+
+/// A world with a shop behind a proxy.
+struct Given {
+    world: World,
+    shop: Shop,
+    edge: Arc<Proxy>,
+}
+
+impl Given {
+    async fn over(plan: Plan) -> Self {
+        let shop = Shop::start().await;
+        let edge = Proxy::start(shop.address()).await;
+        let section = Shop::config_at(edge.address(), "poll_seconds = 1");
+        let anchor = "[[rate.source]]\n";
+        let world = plan
+            .edit(anchor, &format!("{section}{anchor}"))
+            .start()
+            .await;
+        warm_up(&world).await;
+        Self { world, shop, edge }
+    }
+
+    async fn start(ledger: LedgerKind) -> Self {
+        let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
+        Self::over(Plan::over(ledger).gateways(gateways)).await
+    }
+
+    /// Somebody has a link.
+    async fn asked_for(&self) -> Value {
+        let wish = json!({ "account": "acme", "amount_rub": RUBLES });
+        let path = "/admin/v1/payments";
+        told(&self.world, 0, Method::POST, path, Some(wish)).await
+    }
+
+    /// What a gateway answers a notification; `None`: nothing.
+    async fn tell(&self, gateway: usize, notification: &Value) -> Option<StatusCode> {
+        let front = self.world.client_proxy(gateway).address();
+        let body = Some(notification.clone());
+        let path = "/payments/yookassa";
+        let asked = ask_admin(&self.world.admin, front, Method::POST, path, body);
+        asked.await.ok().map(|(status, _)| status)
+    }
+
+    /// A provider tells it again until it is answered with a 200.
+    async fn tell_until_done(&self, gateway: usize, notification: &Value) {
+        let until = Instant::now() + SOON;
+        while self.tell(gateway, notification).await != Some(StatusCode::OK) {
+            assert!(Instant::now() < until, "it is never done: {notification}");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn show(&self, payment: &Value) -> Result<Value, String> {
+        let path = format!("/admin/v1/payments/{}", id(payment));
+        let answer = self.world.admin(0, Method::GET, &path, None).await?;
+        Ok(answer.1)
+    }
+
+    async fn is(&self, payment: &Value, state: &str) {
+        let until = Instant::now() + SOON;
+        loop {
+            let shown = self.show(payment).await;
+            if shown.as_ref().is_ok_and(|shown| shown["state"] == state) {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "it does not become {state}: {shown:?}"
+            );
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// What was entered for a payment and its refunds, in the ledger's order.
+    async fn entered(&self, payment: &Value) -> Vec<(String, i64)> {
+        let lines = self.world.exported().await;
+        let entries = lines.iter().filter(|line| line["kind"] == "entry");
+        let of_provider = entries.filter_map(|line| {
+            let id = line["id"].as_str()?;
+            let known = id.starts_with("yookassa:");
+            known.then(|| (id.to_owned(), micro(&line["amount_rub"])))
+        });
+        let mut entered: Vec<_> = of_provider.collect();
+        let name = format!("yookassa:{}", of(payment));
+        entered.retain(|(id, _)| *id == name || id.contains(":refund:"));
+        entered
+    }
+
+    /// The payment is booked once, and what went back; and each was told once.
+    async fn is_booked(&self, payment: &Value, refunded: &[i64]) {
+        self.is(payment, "paid").await;
+        let entered = self.entered(payment).await;
+        let amounts: Vec<i64> = entered.iter().map(|(_, amount)| *amount).collect();
+        let mut expected = vec![micro(&json!(RUBLES))];
+        expected.extend(refunded.iter().map(|rubles| -rubles * 1_000_000));
+        assert_eq!(amounts, expected, "{entered:?}");
+        for (id, _) in entered {
+            let told = self.events_of(&id).await;
+            assert_eq!(told, 1, "events of {id}");
+        }
+    }
+
+    /// How many events tell of an entry, once there is one.
+    async fn events_of(&self, entry: &str) -> usize {
+        let until = Instant::now() + SOON;
+        loop {
+            let path = "/admin/v1/events?after=0&limit=1000";
+            let page = told(&self.world, 0, Method::GET, path, None).await;
+            let events = page["events"].as_array().into_iter().flatten();
+            let count = events.filter(|event| event["entry"] == entry).count();
+            if count > 0 || Instant::now() > until {
+                return count;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn id(payment: &Value) -> &str {
+    payment["id"].as_str().unwrap()
+}
+
+/// The provider's number.
+fn of(payment: &Value) -> &str {
+    payment["payment"].as_str().unwrap()
+}
+
+/// The clock asks.
+async fn never(ledger: LedgerKind) -> Verdict {
+    let given = Given::start(ledger).await;
+    for _ in 0..3 {
+        let payment = given.asked_for().await;
+        given.shop.pay(of(&payment));
+        given.is_booked(&payment, &[]).await;
+        given.world.round();
+    }
+    given.world.verdict().await
+}
+
+/// At all gateways at once; a flood is told to come again.
+async fn doubled(ledger: LedgerKind) -> Verdict {
+    let given = Given::start(ledger).await;
+    for _ in 0..3 {
+        let payment = given.asked_for().await;
+        given.shop.pay(of(&payment));
+        let told = paid(of(&payment));
+        let gateways = given.world.gateways.len();
+        let many = (0..20).map(|turn| given.tell(turn % gateways, &told));
+        let answers = futures_util::future::join_all(many).await;
+        let known = [Some(StatusCode::OK), Some(StatusCode::SERVICE_UNAVAILABLE)];
+        assert!(
+            answers.iter().all(|answer| known.contains(answer)),
+            "{answers:?}"
+        );
+        assert!(answers.contains(&known[0]), "{answers:?}");
+        given.is_booked(&payment, &[]).await;
+        assert_eq!(given.tell(0, &told).await, Some(StatusCode::OK));
+        given.is_booked(&payment, &[]).await;
+        given.world.round();
+    }
+    given.world.verdict().await
+}
+
+/// It was canceled here, and the money came after all; then the cancel is told once more.
+async fn late(ledger: LedgerKind) -> Verdict {
+    let given = Given::start(ledger).await;
+    let payment = given.asked_for().await;
+    given.shop.cancel(of(&payment));
+    given.tell_until_done(0, &canceled(of(&payment))).await;
+    given.is(&payment, "canceled").await;
+    given.shop.pay(of(&payment));
+    given.tell_until_done(0, &paid(of(&payment))).await;
+    given.tell_until_done(0, &canceled(of(&payment))).await;
+    given.is_booked(&payment, &[]).await;
+    given.world.verdict().await
+}
+
+/// The refund comes first, and both twice.
+async fn reordered(ledger: LedgerKind) -> Verdict {
+    let given = Given::start(ledger).await;
+    let payment = given.asked_for().await;
+    // The clock must not be first.
+    given.edge.refuse(true);
+    given.edge.reset();
+    given.shop.pay(of(&payment));
+    given.shop.refund(of(&payment), "r-1", "2000.00");
+    given.edge.refuse(false);
+    for notification in [
+        refunded(of(&payment), "r-1"),
+        paid(of(&payment)),
+        refunded(of(&payment), "r-1"),
+        paid(of(&payment)),
+    ] {
+        given.tell_until_done(0, &notification).await;
+    }
+    given.is_booked(&payment, &[2000]).await;
+    given.world.verdict().await
+}
+
+/// What is left is taken; the rest is a debt, and no balance is below zero.
+async fn owed(ledger: LedgerKind) -> Verdict {
+    let plan = Plan::over(ledger).rubles(100);
+    let given = Given::over(plan).await;
+    let payment = given.asked_for().await;
+    given.shop.pay(of(&payment));
+    given.tell_until_done(0, &paid(of(&payment))).await;
+    given.is_booked(&payment, &[]).await;
+    let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent elsewhere" });
+    let path = "/admin/v1/accounts/acme/adjustments";
+    told(&given.world, 0, Method::POST, path, Some(off)).await;
+    given.shop.refund(of(&payment), "r-1", "5000.00");
+    let refund = refunded(of(&payment), "r-1");
+    for _ in 0..3 {
+        given.tell_until_done(0, &refund).await;
+    }
+    let entered = given.entered(&payment).await;
+    assert_eq!(entered.len(), 2, "{entered:?}");
+    let debt = given.show(&payment).await.unwrap();
+    let debt = micro(&debt["debt_rub"]);
+    assert_eq!(debt - entered[1].1, 5_000_000_000, "{entered:?}");
+    assert!(debt > 3_800_000_000, "{debt}");
+    given
+        .world
+        .note(format!("{} ₽ owed", debt.unsigned_abs() / 1_000_000));
+    given.world.verdict().await
+}
+
+/// A notification that cannot be looked into is told to come again; one that does not come again is not needed.
+async fn provider_down(ledger: LedgerKind) -> Verdict {
+    let given = Given::start(ledger).await;
+    for comes_again in [true, false] {
+        let payment = given.asked_for().await;
+        given.edge.refuse(true);
+        given.edge.reset();
+        given.shop.pay(of(&payment));
+        let answer = given.tell(0, &paid(of(&payment))).await;
+        assert_eq!(answer, Some(StatusCode::SERVICE_UNAVAILABLE));
+        given.edge.refuse(false);
+        if comes_again {
+            given.tell_until_done(0, &paid(of(&payment))).await;
+        }
+        given.is_booked(&payment, &[]).await;
+        given.world.round();
+    }
+    given.world.verdict().await
+}
+
+/// The gateway that is told dies; the notification comes again, or never.
+async fn killed(ledger: LedgerKind, at: At) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    let world = &given.world;
+    for comes_again in [true, false] {
+        let payment = given.asked_for().await;
+        let trap = match at {
+            At::Fetch => given.edge.trap(Way::Up, bytes(FETCH), Then::Hold),
+            At::Fetched => given.edge.trap(Way::Up, bytes(FETCH), Then::HoldAnswer),
+            At::TopUp => world
+                .redis_proxy(0)
+                .trap(Way::Up, durable_script("enter"), Then::Hold),
+            At::TopUpAnswered => {
+                world
+                    .redis_proxy(0)
+                    .trap(Way::Up, durable_script("enter"), Then::HoldAnswer)
+            }
+            At::State => {
+                // The answer that the top-up is booked, and then the note of it.
+                let booked =
+                    world
+                        .redis_proxy(0)
+                        .trap(Way::Up, durable_script("enter"), Then::HoldAnswer);
+                given.shop.pay(of(&payment));
+                let told = paid(of(&payment));
+                let (_, trap) = tokio::join!(
+                    async {
+                        let _ = tokio::time::timeout(Duration::from_secs(8), given.tell(0, &told))
+                            .await;
+                    },
+                    async {
+                        booked.sprung().await;
+                        let trap = world.redis_proxy(0).trap(
+                            Way::Up,
+                            durable_script("put_note"),
+                            Then::Hold,
+                        );
+                        booked.open();
+                        trap.sprung().await;
+                        world.gateway(0).kill9();
+                        trap
+                    }
+                );
+                trap
+            }
+        };
+        if world.gateway(0).is_running() {
+            given.shop.pay(of(&payment));
+            let told = paid(of(&payment));
+            let (answer, ()) = tokio::join!(given.tell(0, &told), async {
+                trap.sprung().await;
+                world.gateway(0).kill9();
+            });
+            assert_eq!(answer, None, "nobody can have answered it");
+        }
+        trap.open();
+        world.gateway(0).restart().await;
+        world.ready(0, SOON).await;
+        if comes_again {
+            given.tell_until_done(0, &paid(of(&payment))).await;
+        }
+        given.is_booked(&payment, &[]).await;
+        world.round();
+    }
+    given.world.verdict().await
+}
+
+/// The primary dies while the provider answers; its replica takes over as it is.
+async fn failover() -> Verdict {
+    let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
+    let payment = given.asked_for().await;
+    let trap = given.edge.trap(Way::Up, bytes(FETCH), Then::HoldAnswer);
+    given.shop.pay(of(&payment));
+    let told = paid(of(&payment));
+    tokio::join!(given.tell(0, &told), async {
+        trap.sprung().await;
+        given.world.redis().kill();
+        trap.open();
+        sleep(Duration::from_millis(300)).await;
+        promote(&given.world, 0..2).await;
+    });
+    given.is_booked(&payment, &[]).await;
+    given.tell_until_done(1, &told).await;
+    given.is_booked(&payment, &[]).await;
+    given.world.verdict().await
+}
+
+/// The replica that takes over has missed the top-up. It has missed as well that the payment was done, so that is
+/// asked for again.
+async fn promoted_behind() -> Verdict {
+    let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
+    let payment = given.asked_for().await;
+    ask::<i64>(given.world.redis(), &["WAIT", "1", "5000"]).await;
+    ask::<String>(given.world.replica(), &["REPLICAOF", "127.0.0.1", "1"]).await;
+    given.shop.pay(of(&payment));
+    given.tell_until_done(0, &paid(of(&payment))).await;
+    given.is_booked(&payment, &[]).await;
+    given.world.redis().kill();
+    promote(&given.world, 0..2).await;
+    for gateway in 0..2 {
+        given.world.ready(gateway, SOON).await;
+    }
+    // Nobody tells it again: it was answered with a 200.
+    given.is_booked(&payment, &[]).await;
+    given.world.note("booked again by its id");
+    given.world.verdict().await
+}
