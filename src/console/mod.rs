@@ -6,6 +6,7 @@
 
 mod api;
 mod changes;
+mod events;
 mod form;
 mod live;
 pub(crate) mod operators;

@@ -10,6 +10,7 @@ use super::{
     Answer, Visit,
     api::Refused,
     changes::{self, Change},
+    events,
     form::Form,
     page, see,
     sessions::random,
@@ -47,16 +48,16 @@ const ENDS: [&str; 5] = [
 ];
 
 /// What stands around each page.
-struct Frame<'a> {
-    title: String,
+pub(super) struct Frame<'a> {
+    pub(super) title: String,
     /// Its place in the navigation.
-    section: &'static str,
-    who: Option<&'a str>,
-    role: &'static str,
-    csrf: &'a str,
-    problem: Option<&'a str>,
-    done: Option<&'static str>,
-    rights: [bool; 3],
+    pub(super) section: &'static str,
+    pub(super) who: Option<&'a str>,
+    pub(super) role: &'static str,
+    pub(super) csrf: &'a str,
+    pub(super) problem: Option<&'a str>,
+    pub(super) done: Option<&'static str>,
+    pub(super) rights: [bool; 3],
 }
 
 impl Frame<'_> {
@@ -75,7 +76,7 @@ impl Frame<'_> {
     }
 
     /// Path, name, and whether that is where this page is.
-    fn nav(&self) -> [(&'static str, &'static str, bool); 7] {
+    pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", "Overview"),
             ("/console/accounts", "Accounts"),
@@ -83,25 +84,26 @@ impl Frame<'_> {
             ("/console/usage", "Usage"),
             ("/console/vendors", "Vendors"),
             ("/console/prices", "Prices"),
+            ("/console/events", "Events"),
             ("/console/audit", "Audit"),
         ]
         .map(|(path, name)| (path, name, name == self.section))
     }
 
-    const fn may_money(&self) -> bool {
+    pub(super) const fn may_money(&self) -> bool {
         self.rights[0]
     }
 
-    const fn may_support(&self) -> bool {
+    pub(super) const fn may_support(&self) -> bool {
         self.rights[1]
     }
 
-    const fn may_all(&self) -> bool {
+    pub(super) const fn may_all(&self) -> bool {
         self.rights[2]
     }
 }
 
-fn written(status: StatusCode, template: &impl Template) -> Answer {
+pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
     let text = template.render().expect("text is all that is written");
     page(status, HTML, text)
 }
@@ -147,6 +149,9 @@ impl Visit {
             match answer {
                 Ok(answer) if done == "key" => return self.key_made(answer),
                 Ok(answer) if done == "audit" => return Ok(self.audited(&answer)),
+                Ok(answer) if done == "replayed" && events::not_taken(&answer).is_some() => {
+                    problem = events::not_taken(&answer);
+                }
                 Ok(_) => return Ok(see(&changes::after(segments, &self.form, done))),
                 Err(refused) => problem = Some(refused),
             }
@@ -162,13 +167,14 @@ impl Visit {
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
             ["console", "prices"] => self.prices().await?,
+            ["console", "events"] => self.events(problem).await?,
             ["console", "audit"] => Ok(self.audit(problem, None)),
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| self.refused("Not found", &refused)))
     }
 
-    fn frame<'a>(
+    pub(super) fn frame<'a>(
         &'a self,
         title: impl Into<String>,
         section: &'static str,
@@ -599,7 +605,7 @@ fn unknown() -> Refused {
     }
 }
 
-fn status_of(problem: Option<&Refused>) -> StatusCode {
+pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
