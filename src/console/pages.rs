@@ -15,8 +15,8 @@ use super::{
     page, see,
     sessions::random,
     views::{
-        Account, Accounts, Calls, Chapter, Counters, Key, Plot, Sums, Total, UsageRow, Usages,
-        Vendor, Vendors, bars, by_month, story, sum_of,
+        Account, Accounts, Calls, Counters, Key, Plot, Sums, Total, UsageRow, Usages, Vendor,
+        Vendors, bars, by_month, sum_of,
     },
     what_if::WhatIf,
 };
@@ -433,24 +433,6 @@ impl Visit {
         )))
     }
 
-    async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Error> {
-        let path = format!("/admin/v1/receipts/{number}");
-        let receipt = match self.api.get::<Value>(&path).await? {
-            Ok(receipt) => receipt,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let text = |field: &str| receipt[field].as_str().unwrap_or_default();
-        Ok(Ok(written(
-            StatusCode::OK,
-            &CallHtml {
-                page: self.frame(format!("Call {}", text("number")), "Calls", None),
-                chapters: story(&receipt),
-                account: text("account"),
-                key: text("key"),
-            },
-        )))
-    }
-
     async fn usage(&self) -> Result<Result<Answer, Refused>, Error> {
         let form = &self.form;
         let (mut total, mut days, mut tables) = (None, Vec::new(), Vec::new());
@@ -667,7 +649,6 @@ pages! {
         calls: Option<Calls>,
         next: String,
     }
-    CallHtml "call.html" { chapters: Vec<Chapter>, account: &'a str, key: &'a str }
     UsageHtml "usage.html" {
         form: &'a Form,
         total: Option<Sums>,

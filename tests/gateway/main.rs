@@ -28,6 +28,7 @@ mod support;
 
 mod before_classes; // two versions on one Redis: this one beside the release before classes
 mod call_log; // the line that each call leaves
+mod call_story; // what is known of a call afterwards
 mod ceilings; // what a key may spend in a day and in a month
 mod commands; // exit codes, and what commands say when something is wrong
 mod connect; // ready-made set-up of clients
