@@ -170,4 +170,4 @@ pub mod upstream;
 pub use error::Error;
 #[cfg(feature = "redis")]
 pub use tollgate_ledger::conn as redis_conn;
-pub use tollgate_ledger::{calendar, ceiling, endpoint, money, price, setting, usage};
+pub use tollgate_ledger::{calendar, ceiling, endpoint, money, price, setting, timeline, usage};

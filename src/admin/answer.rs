@@ -1,12 +1,15 @@
 //! What the admin API shows of accounts, keys and receipts. In a list an account is shown as the ledger
 //! gives it.
 
+use std::borrow::Cow;
+
 use ipnet::IpNet;
 use serde::Serialize;
 use tollgate_layers::{
     key::{AccountId, KeyId, KeyStatus},
     money::MicroRub,
-    reserve::ledger::{AccountView, KeyView, Receipt},
+    reserve::ledger::{AccountView, Item, KeyView, Receipt},
+    usage::End,
 };
 
 use crate::text::time::rfc3339;
@@ -116,18 +119,90 @@ impl<'a> AccountAnswer<'a> {
 pub(super) struct ReceiptAnswer<'a> {
     at: String,
     #[serde(flatten)]
-    receipt: &'a Receipt,
+    receipt: Cow<'a, Receipt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     margin_rub: Option<MicroRub>,
     #[serde(skip_serializing_if = "Option::is_none")]
     price_rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<TimelineAnswer<'a>>,
+}
+
+/// How a call went, in milliseconds since its request came in.
+#[derive(Serialize)]
+pub(super) struct TimelineAnswer<'a> {
+    held_ms: u32,
+    attempts: Vec<AttemptAnswer<'a>>,
+    first_byte_ms: Option<u32>,
+    whole_ms: u32,
+    /// What its client was told: a vendor's answer, or how the last attempt failed. Null where it had left by then.
+    status: Option<u16>,
+    code: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct AttemptAnswer<'a> {
+    vendor: &'a str,
+    at_ms: u32,
+    /// To its first byte, or its failure.
+    took_ms: u32,
+    status: u16,
+    /// Why it failed; null of the one that answered.
+    code: Option<&'a str>,
+}
+
+impl<'a> TimelineAnswer<'a> {
+    fn of(item: &'a Item) -> Option<Self> {
+        let line = item.timeline.as_ref()?;
+        let mut attempts: Vec<AttemptAnswer<'_>> = line
+            .failed
+            .iter()
+            .map(|attempt| AttemptAnswer {
+                vendor: &attempt.vendor,
+                at_ms: attempt.at_ms,
+                took_ms: attempt.took_ms,
+                status: attempt.status,
+                code: Some(&attempt.code),
+            })
+            .collect();
+        let answered = line.asked_ms.zip(line.first_byte_ms).zip(line.status);
+        let left = item.end == End::ClientLeft;
+        let last = line.failed.last().filter(|_| answered.is_none() && !left);
+        if let Some(((at_ms, first_byte_ms), status)) = answered {
+            attempts.push(AttemptAnswer {
+                vendor: &item.vendor,
+                at_ms,
+                took_ms: first_byte_ms.saturating_sub(at_ms),
+                status,
+                code: None,
+            });
+        }
+        Some(Self {
+            held_ms: line.held_ms,
+            attempts,
+            first_byte_ms: line.first_byte_ms,
+            whole_ms: line.whole_ms,
+            status: line.status.or(last.map(|last| last.status)),
+            code: last.map(|last| &*last.code),
+        })
+    }
+}
+
+/// Without its timeline, which is shown in words of its own.
+fn without_timeline(receipt: &Receipt) -> Cow<'_, Receipt> {
+    let mut receipt = Cow::Borrowed(receipt);
+    if receipt.item.timeline.is_some() {
+        receipt.to_mut().item.timeline = None;
+    }
+    receipt
 }
 
 impl<'a> From<&'a Receipt> for ReceiptAnswer<'a> {
     fn from(receipt: &'a Receipt) -> Self {
         Self {
             at: rfc3339(receipt.at_ms),
-            receipt,
+            receipt: without_timeline(receipt),
+            timeline: TimelineAnswer::of(&receipt.item),
             margin_rub: receipt
                 .item
                 .vendor_cost_rub

@@ -12,6 +12,7 @@ mod audit;
 mod auth;
 mod body;
 mod body_limit;
+mod calls;
 mod change;
 mod events;
 pub(crate) mod export;

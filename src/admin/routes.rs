@@ -12,7 +12,7 @@ use tollgate_layers::Error;
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, events,
+    Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, calls, events,
     export, keys, leases, payments, probes, query::Query, receipts, receivers, refusal::Refusal,
     statements, usage, vendors,
 };
@@ -24,6 +24,7 @@ const ROOMS: &[&[Route]] = &[
     keys::ROUTES,
     leases::ROUTES,
     receipts::ROUTES,
+    calls::ROUTES,
     usage::ROUTES,
     statements::ROUTES,
     export::ROUTES,
@@ -325,6 +326,7 @@ mod tests {
             ("GET", "leases", "leases", "", QUERY),
             ("GET", "receipts", "receipts", "", QUERY),
             ("GET", "receipts/n", "receipts/{number}", "n", KEY),
+            ("GET", "calls/n", "calls/{number}", "n", KEY),
             ("GET", "usage", "usage", "", QUERY),
             ("GET", "export", "export", "", QUERY),
             ("GET", "payments", "payments", "", QUERY),

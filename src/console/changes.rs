@@ -93,6 +93,18 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             };
             Change::patch(path, json!({ "status": status }), done)
         }
+        (["console", "events"], action) => {
+            let path = format!("/admin/v1/receivers/{}", encoded(form.get("receiver")));
+            match action {
+                "replay" => {
+                    let body = json!({ "number": number(form.get("number")) });
+                    Change::post(format!("{path}/replays"), body, "replayed")
+                }
+                "stop" => Change::patch(path, json!({ "status": "stopped" }), "stopped"),
+                "resume" => Change::patch(path, json!({ "status": "active" }), "going"),
+                _ => None,
+            }
+        }
         (["console", "audit"], _) => Some(Change {
             method: Method::POST,
             path: "/admin/v1/audit".into(),
@@ -125,14 +137,15 @@ fn limits(form: &Form) -> Value {
         "requests_per_minute",
         "tokens_per_minute",
     ] {
-        let text = form.get(name);
-        // What is no number goes down as it was typed, and the API says so by its name.
-        let value = text
-            .parse::<u64>()
-            .map_or_else(|_| or_null(text), Value::from);
-        body.insert(name.into(), value);
+        body.insert(name.into(), number(form.get(name)));
     }
     body.into()
+}
+
+/// What is no number goes down as it was typed, and the API says so by its name.
+fn number(text: &str) -> Value {
+    text.parse::<u64>()
+        .map_or_else(|_| or_null(text), Value::from)
 }
 
 fn or_null(text: &str) -> Value {
@@ -172,6 +185,9 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "deleted" => "The key is deleted.",
         "out" => "The vendor is taken out.",
         "back" => "The vendor is back.",
+        "replayed" => "The event was sent again, and taken.",
+        "stopped" => "The receiver is stopped: its events wait.",
+        "going" => "The receiver is sent events again.",
         _ => return None,
     })
 }
@@ -217,8 +233,20 @@ mod tests {
             asked(&["console", "vendors"], "do=disable&vendor=a%2Fb").1,
             "/admin/v1/vendors/a%2Fb"
         );
+        assert_eq!(
+            asked(
+                &["console", "events"],
+                "do=replay&receiver=crm%2F1&number=17"
+            ),
+            (
+                "POST".into(),
+                "/admin/v1/receivers/crm%2F1/replays".into(),
+                json!({"number": 17})
+            )
+        );
         for (path, text) in [
             (&["console", "accounts", "acme"][..], "do=drop"),
+            (&["console", "events"], "do=drop"),
             (&["console", "keys", "k1"], ""),
             (&["console", "prices"], "do=limits"),
             (&[""], "do=topup"),

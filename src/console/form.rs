@@ -7,6 +7,9 @@ use crate::text::percent::{decoded, encoded};
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
+    /// Nothing was sent.
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
     /// Reads a body or a query. What is not encoded text is left out, and so refused by whoever needs it.
     pub(crate) fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter_map(|pair| {

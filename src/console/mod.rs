@@ -5,7 +5,9 @@
 //! the server and need no script; the overview has one, by which its numbers move.
 
 mod api;
+mod calls;
 mod changes;
+mod events;
 mod form;
 mod live;
 pub(crate) mod operators;

@@ -10,12 +10,13 @@ use super::{
     Answer, Visit,
     api::Refused,
     changes::{self, Change},
+    events,
     form::Form,
     page, see,
     sessions::random,
     views::{
-        Account, Accounts, Calls, Chapter, Counters, Key, Plot, Sums, Total, UsageRow, Usages,
-        Vendor, Vendors, bars, by_month, story, sum_of,
+        Account, Accounts, Calls, Counters, Key, Plot, Sums, Total, UsageRow, Usages, Vendor,
+        Vendors, bars, by_month, sum_of,
     },
     what_if::WhatIf,
 };
@@ -47,16 +48,16 @@ const ENDS: [&str; 5] = [
 ];
 
 /// What stands around each page.
-struct Frame<'a> {
-    title: String,
+pub(super) struct Frame<'a> {
+    pub(super) title: String,
     /// Its place in the navigation.
-    section: &'static str,
-    who: Option<&'a str>,
-    role: &'static str,
-    csrf: &'a str,
-    problem: Option<&'a str>,
-    done: Option<&'static str>,
-    rights: [bool; 3],
+    pub(super) section: &'static str,
+    pub(super) who: Option<&'a str>,
+    pub(super) role: &'static str,
+    pub(super) csrf: &'a str,
+    pub(super) problem: Option<&'a str>,
+    pub(super) done: Option<&'static str>,
+    pub(super) rights: [bool; 3],
 }
 
 impl Frame<'_> {
@@ -75,7 +76,7 @@ impl Frame<'_> {
     }
 
     /// Path, name, and whether that is where this page is.
-    fn nav(&self) -> [(&'static str, &'static str, bool); 7] {
+    pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", "Overview"),
             ("/console/accounts", "Accounts"),
@@ -83,25 +84,26 @@ impl Frame<'_> {
             ("/console/usage", "Usage"),
             ("/console/vendors", "Vendors"),
             ("/console/prices", "Prices"),
+            ("/console/events", "Events"),
             ("/console/audit", "Audit"),
         ]
         .map(|(path, name)| (path, name, name == self.section))
     }
 
-    const fn may_money(&self) -> bool {
+    pub(super) const fn may_money(&self) -> bool {
         self.rights[0]
     }
 
-    const fn may_support(&self) -> bool {
+    pub(super) const fn may_support(&self) -> bool {
         self.rights[1]
     }
 
-    const fn may_all(&self) -> bool {
+    pub(super) const fn may_all(&self) -> bool {
         self.rights[2]
     }
 }
 
-fn written(status: StatusCode, template: &impl Template) -> Answer {
+pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
     let text = template.render().expect("text is all that is written");
     page(status, HTML, text)
 }
@@ -147,6 +149,9 @@ impl Visit {
             match answer {
                 Ok(answer) if done == "key" => return self.key_made(answer),
                 Ok(answer) if done == "audit" => return Ok(self.audited(&answer)),
+                Ok(answer) if done == "replayed" && events::not_taken(&answer).is_some() => {
+                    problem = events::not_taken(&answer);
+                }
                 Ok(_) => return Ok(see(&changes::after(segments, &self.form, done))),
                 Err(refused) => problem = Some(refused),
             }
@@ -162,13 +167,14 @@ impl Visit {
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
             ["console", "prices"] => self.prices().await?,
+            ["console", "events"] => self.events(problem).await?,
             ["console", "audit"] => Ok(self.audit(problem, None)),
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| self.refused("Not found", &refused)))
     }
 
-    fn frame<'a>(
+    pub(super) fn frame<'a>(
         &'a self,
         title: impl Into<String>,
         section: &'static str,
@@ -427,24 +433,6 @@ impl Visit {
         )))
     }
 
-    async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Error> {
-        let path = format!("/admin/v1/receipts/{number}");
-        let receipt = match self.api.get::<Value>(&path).await? {
-            Ok(receipt) => receipt,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let text = |field: &str| receipt[field].as_str().unwrap_or_default();
-        Ok(Ok(written(
-            StatusCode::OK,
-            &CallHtml {
-                page: self.frame(format!("Call {}", text("number")), "Calls", None),
-                chapters: story(&receipt),
-                account: text("account"),
-                key: text("key"),
-            },
-        )))
-    }
-
     async fn usage(&self) -> Result<Result<Answer, Refused>, Error> {
         let form = &self.form;
         let (mut total, mut days, mut tables) = (None, Vec::new(), Vec::new());
@@ -599,7 +587,7 @@ fn unknown() -> Refused {
     }
 }
 
-fn status_of(problem: Option<&Refused>) -> StatusCode {
+pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
@@ -661,7 +649,6 @@ pages! {
         calls: Option<Calls>,
         next: String,
     }
-    CallHtml "call.html" { chapters: Vec<Chapter>, account: &'a str, key: &'a str }
     UsageHtml "usage.html" {
         form: &'a Form,
         total: Option<Sums>,

@@ -167,7 +167,7 @@ pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
     Vec::from(chapters)
 }
 
-fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>) {
+pub(super) fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>) {
     match value {
         Value::Object(fields) => {
             for (field, value) in fields {

@@ -56,6 +56,11 @@ impl Scrape {
         Self { metrics, sources }
     }
 
+    /// The requests of this gateway.
+    pub(crate) const fn calls(&self) -> &Calls {
+        &self.sources.calls
+    }
+
     /// All metrics as text.
     pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
         self.metrics.text(self.sources.read(), format)

@@ -5,7 +5,7 @@ import { after, before, describe, it } from 'node:test';
 import { SCHEMES, SCREENS, launch, sound, visitor } from './browser.mjs';
 
 const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
-const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Prices', 'Audit', 'Overview'];
+const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Prices', 'Events', 'Audit', 'Overview'];
 
 async function signedIn(browser, options) {
   const visit = await visitor(browser, { locale: 'en-GB', ...options });

@@ -249,8 +249,8 @@ async fn two_versions_hold_and_charge_side_by_side_and_the_books_add_up() {
     assert!(audited.starts_with("ok: "), "{audited}");
 }
 
-/// The usual gateway, and no price beside the four rates: what it writes is what that release wrote, and where the call
-/// came in.
+/// The usual gateway, and no price beside the four rates: what it writes is what that release wrote, where the call came
+/// in and how it went.
 #[tokio::test]
 async fn a_model_with_four_rates_leaves_the_receipts_of_the_release_before_classes() {
     let redis = RedisServer::start().await;
@@ -270,6 +270,7 @@ async fn a_model_with_four_rates_leaves_the_receipts_of_the_release_before_class
             "estimated",
             "model",
             "price",
+            "times",
             "usage",
             "vendor"
         ]

@@ -15,7 +15,7 @@ use crate::{
 
 /// Somebody's browser: its cookie, and the token of its forms.
 #[derive(Clone, Default)]
-struct Browser {
+pub(crate) struct Browser {
     cookie: String,
     csrf: String,
 }
@@ -47,7 +47,7 @@ fn set_cookie(answer: &Answer) -> Option<String> {
 }
 
 impl Browser {
-    async fn get(&self, world: &World, path: &str) -> Answer {
+    pub(crate) async fn get(&self, world: &World, path: &str) -> Answer {
         let headers = [("cookie", self.cookie.as_str())];
         let headers = if self.cookie.is_empty() {
             &[][..]
@@ -60,13 +60,13 @@ impl Browser {
     }
 
     /// A page that is there.
-    async fn page(&self, world: &World, path: &str) -> String {
+    pub(crate) async fn page(&self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.text()
     }
 
-    async fn post_with(
+    pub(crate) async fn post_with(
         &self,
         world: &World,
         path: &str,
@@ -85,14 +85,14 @@ impl Browser {
     }
 
     /// A form of this session's.
-    async fn post(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn post(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
         let mut all = vec![("csrf", self.csrf.as_str())];
         all.extend_from_slice(pairs);
         self.post_with(world, path, &[], &all).await
     }
 
     /// A form that is taken, and the page after it.
-    async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
+    pub(crate) async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
         let answer = self.post(world, path, pairs).await;
         assert_eq!(answer.status, 303, "{path}: {answer:?}");
         let to = answer.headers["location"].to_str().unwrap();
@@ -106,7 +106,7 @@ impl Browser {
             .await
     }
 
-    async fn signed_in(world: &World, name: &str, password: &str) -> Self {
+    pub(crate) async fn signed_in(world: &World, name: &str, password: &str) -> Self {
         let answer = Self::try_in(world, name, password).await;
         assert_eq!(answer.status, 303, "{name}: {answer:?}");
         let mut browser = Self {
@@ -119,7 +119,7 @@ impl Browser {
         browser
     }
 
-    async fn admin(world: &World) -> Self {
+    pub(crate) async fn admin(world: &World) -> Self {
         Self::signed_in(world, "", ADMIN_KEY).await
     }
 }
@@ -142,7 +142,7 @@ fn operator(file: &Path, args: &[&str], password: &str) {
     );
 }
 
-fn named(file: &Path, name: &str, role: &str) {
+pub(crate) fn named(file: &Path, name: &str, role: &str) {
     operator(
         file,
         &["create", name, "--role", role, "--password-stdin"],
@@ -150,16 +150,16 @@ fn named(file: &Path, name: &str, role: &str) {
     );
 }
 
-const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";
+
+/// The head of the section `admin`, with this file.
+pub(crate) fn operators_file_section(file: &Path) -> String {
+    let file = file.display().to_string();
+    format!("[admin]\noperators_file = {file:?}\n")
+}
 
 fn with_operators(file: &Path) -> Setup {
-    Setup::default().edit(
-        "[admin]\n",
-        &format!(
-            "[admin]\noperators_file = {:?}\n",
-            file.display().to_string()
-        ),
-    )
+    Setup::default().edit("[admin]\n", &operators_file_section(file))
 }
 
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
@@ -491,6 +491,7 @@ async fn nothing_is_shown_or_done_without_signing_in() {
         "/console/usage",
         "/console/vendors",
         "/console/prices",
+        "/console/events",
         "/console/audit",
         "/console/other",
     ] {

@@ -28,10 +28,12 @@ mod support;
 
 mod before_classes; // two versions on one Redis: this one beside the release before classes
 mod call_log; // the line that each call leaves
+mod call_story; // what is known of a call afterwards
 mod ceilings; // what a key may spend in a day and in a month
 mod commands; // exit codes, and what commands say when something is wrong
 mod connect; // ready-made set-up of clients
 mod console; // the operators' pages, and attacks on them
+mod console_events; // their page of events and receivers
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below

@@ -39,7 +39,7 @@ const PUBLIC_PATHS: [&str; 24] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 30] = [
+const ADMIN_PATHS: [&str; 31] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
@@ -48,6 +48,7 @@ const ADMIN_PATHS: [&str; 30] = [
     "/admin/v1/accounts/{account}/statements/{month}",
     "/admin/v1/accounts/{account}/topups",
     "/admin/v1/audit",
+    "/admin/v1/calls/{number}",
     "/admin/v1/events",
     "/admin/v1/export",
     "/admin/v1/keys/{key}",

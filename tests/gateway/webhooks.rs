@@ -30,7 +30,7 @@ use crate::{
 
 /// A webhook as it came.
 #[derive(Clone, Debug)]
-struct Post {
+pub(crate) struct Post {
     at: Instant,
     path: String,
     id: String,
@@ -44,14 +44,14 @@ impl Post {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.json()["data"]["number"].as_u64().unwrap()
     }
 }
 
 /// What a receiver does with a webhook.
 #[derive(Clone, Debug)]
-enum Say {
+pub(crate) enum Say {
     Status(u16, &'static str),
     Nothing,
 }
@@ -59,7 +59,7 @@ enum Say {
 type Script = Box<dyn FnMut(&Post) -> Say + Send>;
 
 /// Somebody who gets webhooks.
-struct Hook {
+pub(crate) struct Hook {
     port: u16,
     posts: Arc<Mutex<Vec<Post>>>,
     script: Arc<Mutex<Script>>,
@@ -67,7 +67,7 @@ struct Hook {
 }
 
 impl Hook {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::on(0).await
     }
 
@@ -94,11 +94,11 @@ impl Hook {
         }
     }
 
-    fn script(&self, script: impl FnMut(&Post) -> Say + Send + 'static) {
+    pub(crate) fn script(&self, script: impl FnMut(&Post) -> Say + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
-    fn posts(&self) -> Vec<Post> {
+    pub(crate) fn posts(&self) -> Vec<Post> {
         self.posts.lock().unwrap().clone()
     }
 
@@ -107,7 +107,7 @@ impl Hook {
     }
 
     /// A section of the configuration.
-    fn section(&self, name: &str, more: &str) -> String {
+    pub(crate) fn section(&self, name: &str, more: &str) -> String {
         let port = self.port;
         format!(
             "[[webhook]]\nname = \"{name}\"\nurl = \"http://127.0.0.1:{port}/hook\"\n\
@@ -115,7 +115,7 @@ impl Hook {
         )
     }
 
-    async fn has(&self, count: usize) -> Vec<Post> {
+    pub(crate) async fn has(&self, count: usize) -> Vec<Post> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let posts = self.posts();

@@ -65,7 +65,7 @@
 //! # Features
 //!
 //! None is on by default; without any there are the words alone ([`money`], [`price`], [`account`], [`number`],
-//! [`usage`], [`ceiling`], [`endpoint`], [`happening`]), and no runtime.
+//! [`usage`], [`ceiling`], [`endpoint`], [`happening`], [`timeline`]), and no runtime.
 //!
 //! | feature | what it brings |
 //! |---|---|
@@ -88,6 +88,7 @@ pub mod number;
 pub mod price;
 pub mod session;
 pub mod setting;
+pub mod timeline;
 pub mod usage;
 
 #[cfg(feature = "settle")]

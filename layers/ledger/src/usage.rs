@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::price::{Class, Counts, Kind, Served};
+use crate::{
+    price::{Class, Counts, Kind, Served},
+    timeline::Timeline,
+};
 
 /// Model tokens by rate class. The classes do not overlap: a token is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,6 +295,8 @@ pub struct Reading {
     pub usage_due: bool,
     /// How the vendor's answer ended; `None` while it has not.
     pub end: Option<End>,
+    /// How the call went so far; `None` where nobody watches.
+    pub timeline: Option<Timeline>,
 }
 
 /// The vendor that is about to be asked.
@@ -353,6 +358,7 @@ impl Meter {
             translated: attempted.translated,
             outlives_client: attempted.outlives_client,
             client_gone: reading.client_gone,
+            timeline: reading.timeline.take(),
             ..Reading::default()
         };
     }
@@ -371,6 +377,7 @@ impl Meter {
             translated: reading.translated,
             outlives_client: reading.outlives_client,
             client_gone: reading.client_gone,
+            timeline: reading.timeline.take(),
             ..Reading::default()
         };
     }

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use tollgate_ledger::settle::{Cut, Granted, QueuePermit, RunningEntry};
 
@@ -41,6 +41,7 @@ impl<T: Bill> Guard<T> {
             call: Arc::new(Granted {
                 hold,
                 held: None,
+                held_at: None,
                 meter,
                 bill,
                 cut: Cut::default(),
@@ -60,6 +61,7 @@ impl<T: Bill> Guard<T> {
         let call = Arc::get_mut(&mut self.call);
         let call = call.expect("nobody else has the call before it is tended");
         call.held = Some(held);
+        call.held_at = Some(Instant::now());
         fit(&mut call.bill);
         self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
@@ -411,6 +413,7 @@ mod tests {
                 unpriced: false,
                 vendor_cost_rub: None,
                 endpoint: None,
+                timeline: None,
             };
             Some((COST, item))
         }

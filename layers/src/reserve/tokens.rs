@@ -248,6 +248,8 @@ impl Bill for TokenBill {
             end,
             session: self.session.clone(),
             endpoint: Some(self.endpoint),
+            // Whoever holds the money has the clock.
+            timeline: None,
         };
         Some((charge.cost, item))
     }

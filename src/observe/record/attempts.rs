@@ -9,7 +9,7 @@ use std::{
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
-use tollgate_layers::{Error, call::Attempt};
+use tollgate_layers::{Error, call::Attempt, usage::Meter};
 use tower::{Layer, Service};
 
 use super::CallRecord;
@@ -58,10 +58,15 @@ where
     }
 
     fn call(&mut self, req: Request<Attempt>) -> Self::Future {
-        let route = &req.body().route;
+        let Attempt { priced, route, .. } = req.body();
         let record = req.extensions().get::<CallRecord>();
+        if let Some(record) = record {
+            record.attempt(route);
+        }
         ResponseFuture {
-            traced: record.and_then(|record| record.attempt(route)),
+            record: record.cloned(),
+            meter: priced.meter.clone(),
+            vendor: Arc::clone(&route.vendor.name),
             counts: self.metrics.vendors.of(&route.vendor.name),
             began: Instant::now(),
             inner: self.inner.call(req),
@@ -75,8 +80,9 @@ pin_project! {
     pub(crate) struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // There where the call is traced.
-        traced: Option<CallRecord>,
+        record: Option<CallRecord>,
+        meter: Meter,
+        vendor: Arc<str>,
         counts: Option<Arc<VendorCounts>>,
         began: Instant,
     }
@@ -95,8 +101,11 @@ where
         let Poll::Ready(result) = &polled else {
             return polled;
         };
-        if let (Err(error), Some(record)) = (result, this.traced) {
-            record.attempt_failed(error);
+        if let Some(record) = this.record {
+            match result {
+                Ok(res) => record.attempt_answered(res.status().as_u16(), *this.began, this.meter),
+                Err(error) => record.attempt_failed(error, this.vendor, *this.began, this.meter),
+            }
         }
         if let Some(counts) = this.counts {
             match result {

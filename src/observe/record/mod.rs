@@ -12,6 +12,7 @@ mod observe;
 mod record_layer;
 #[cfg(feature = "otel")]
 mod spans;
+mod unbooked;
 
 use std::{
     collections::HashMap,
@@ -35,11 +36,14 @@ use tollgate_ledger::{
     number::RequestNumber,
     session::SessionId,
     settle::Event,
+    timeline::{FailedAttempt, Timeline},
+    usage::Meter,
 };
 
 pub(crate) use self::{
     attempts::AttemptsLayer,
     record_layer::{RecordLayer, admitted, granted, known, parsed, sent},
+    unbooked::{How, UNBOOKED_MAX, Unbooked},
 };
 pub use self::{
     line::TARGET,
@@ -59,6 +63,8 @@ struct Shared {
     traces: Option<Traces>,
     /// Those that hold money.
     held: Mutex<Held>,
+    /// Those that ended without a receipt, the latest.
+    unbooked: unbooked::Latest,
 }
 
 /// By the hold's number. We have made those ourselves: no caller can choose ones that collide.
@@ -77,6 +83,7 @@ impl Calls {
             metrics,
             traces,
             held: Mutex::default(),
+            unbooked: unbooked::Latest::default(),
         }))
     }
 
@@ -120,6 +127,15 @@ impl Calls {
         let held = self.held();
         let oldest = held.values().map(|record| record.0.began.elapsed()).max();
         (held.len(), oldest.unwrap_or_default())
+    }
+
+    /// A call of which no receipt is there, where this gateway still knows it.
+    pub(crate) fn unbooked(&self, number: RequestNumber) -> Option<Unbooked> {
+        let running = self.held().get(&number).cloned();
+        match running {
+            Some(record) => Some(Unbooked::running(&record, &record.lock())),
+            None => self.0.unbooked.find(number),
+        }
     }
 
     fn begin<B>(&self, req: &Request<B>) -> CallRecord {
@@ -246,27 +262,59 @@ impl CallRecord {
         }
     }
 
-    /// The ledger holds money for it.
-    fn granted(&self) {
+    /// The ledger holds money for it. From here on its meter knows how it goes, for the receipt.
+    fn granted(&self, meter: &Meter) {
+        let held_ms = self.millis(Instant::now());
+        meter.update(|reading| {
+            reading.timeline = Some(Timeline {
+                held_ms,
+                ..Timeline::default()
+            });
+        });
         self.lock().held = true;
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// This vendor is tried. Returns itself where it notes failures too: where it is traced.
-    fn attempt(&self, route: &Arc<Route>) -> Option<Self> {
+    /// This vendor is tried.
+    fn attempt(&self, route: &Arc<Route>) {
         let mut facts = self.lock();
         facts.vendor = Some(Arc::clone(&route.vendor.name));
-        let trail = facts.trail.as_mut()?;
-        trail.attempt(route, self.0.began.elapsed());
-        Some(self.clone())
+        if let Some(trail) = &mut facts.trail {
+            trail.attempt(route, self.0.began.elapsed());
+        }
     }
 
-    /// The vendor that is tried has failed.
-    fn attempt_failed(&self, error: &Error) {
-        let code = code(&Refused::new(error, self.0.number, Language::En));
+    /// The vendor that is tried, since then, has failed.
+    fn attempt_failed(&self, error: &Error, vendor: &Arc<str>, began: Instant, meter: &Meter) {
+        let refused = Refused::new(error, self.0.number, Language::En);
+        let (status, code) = (refused.status().as_u16(), code(&refused));
+        let failed = FailedAttempt {
+            at_ms: self.millis(began),
+            took_ms: millis(began.elapsed()),
+            status,
+            code: code.into(),
+            vendor: Arc::clone(vendor),
+        };
+        meter.update(|reading| {
+            if let Some(timeline) = &mut reading.timeline {
+                timeline.failed(failed);
+            }
+        });
         if let Some(trail) = &mut self.lock().trail {
             trail.attempt_failed(code, self.0.began.elapsed());
         }
+    }
+
+    /// The first of the answer is there, of a vendor that was asked then.
+    fn attempt_answered(&self, status: u16, began: Instant, meter: &Meter) {
+        let (asked, first_byte) = (self.millis(began), self.millis(Instant::now()));
+        meter.update(|reading| {
+            if let Some(timeline) = &mut reading.timeline {
+                timeline.asked_ms = Some(asked);
+                timeline.first_byte_ms = Some(first_byte);
+                timeline.status = Some(status);
+            }
+        });
     }
 
     /// The request goes to a vendor; the first time is what counts.
@@ -326,10 +374,19 @@ impl CallRecord {
     /// It has ended, wherever it had to.
     fn ended(&self, facts: &Facts, answered: &Answered, booked: Option<(&Settlement, &Settled)>) {
         line::of_a_call(self, facts, answered, booked);
+        if booked.is_none() && self.0.path.is_of_calls() {
+            let unbooked = Unbooked::ended(self, facts, answered);
+            self.0.calls.0.unbooked.push(unbooked);
+        }
         #[cfg(feature = "otel")]
         if let (Some(trail), Some(traces)) = (&facts.trail, &self.0.calls.0.traces) {
             traces.send(spans::of_a_call(self, trail, facts, answered, booked));
         }
+    }
+
+    /// From when it came in to this moment.
+    fn millis(&self, at: Instant) -> u32 {
+        millis(at.saturating_duration_since(self.0.began))
     }
 
     fn metrics(&self) -> &Metrics {
@@ -339,6 +396,10 @@ impl CallRecord {
     fn lock(&self) -> MutexGuard<'_, Facts> {
         self.0.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// The word for a refusal: its code, or its kind where that is empty.

@@ -72,7 +72,7 @@ pub(crate) fn parsed(req: &Request<Call>) {
 
 /// `reserve` holds money for it.
 pub(crate) fn granted(req: &Request<Priced>) {
-    mark(req, CallRecord::granted);
+    mark(req, |record| record.granted(&req.body().meter));
 }
 
 /// It goes to its vendor.

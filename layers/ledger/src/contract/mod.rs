@@ -26,6 +26,7 @@ use crate::{
     number::RequestNumber,
     price::Price,
     session::{self, SessionId},
+    timeline::{self, Timeline},
     usage::{End, Usage},
 };
 
@@ -189,6 +190,14 @@ pub struct Item {
         deserialize_with = "endpoint::kept"
     )]
     pub endpoint: Option<Endpoint>,
+    /// How it went in time; `None` where nobody watched.
+    #[serde(
+        rename = "times",
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "timeline::kept"
+    )]
+    pub timeline: Option<Timeline>,
 }
 
 impl Item {
@@ -208,6 +217,7 @@ impl Item {
             end,
             session: None,
             endpoint: None,
+            timeline: None,
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::contract::{Hold, Settlement};
 use crate::{
     money::MicroRub,
     number::RequestNumber,
+    timeline::Timeline,
     usage::{End, Meter, Reading, Usage},
 };
 
@@ -30,6 +31,8 @@ pub struct Granted<T> {
     pub hold: Hold,
     /// What it holds; `None` until it has answered.
     pub held: Option<MicroRub>,
+    /// When that was, if it was.
+    pub held_at: Option<Instant>,
     /// What the call has used so far.
     pub meter: Meter,
     /// What that costs.
@@ -78,7 +81,8 @@ impl<T: Bill> Granted<T> {
     #[must_use]
     pub fn ended(&self, reading: &Reading) -> Option<Settlement> {
         let held = self.held?;
-        let (cost, item) = self.bill.charge(reading)?;
+        let (cost, mut item) = self.bill.charge(reading)?;
+        item.timeline = self.timeline(reading);
         Some(Settlement {
             number: self.hold.number,
             account: self.hold.account.clone(),
@@ -89,6 +93,17 @@ impl<T: Bill> Granted<T> {
             lease: None,
             item,
         })
+    }
+
+    /// How it went to its end, which is now.
+    fn timeline(&self, reading: &Reading) -> Option<Timeline> {
+        let mut line = reading.timeline.clone()?;
+        let since = self.held_at?.elapsed().as_millis();
+        let since = u32::try_from(since).unwrap_or(u32::MAX);
+        // Parts of a millisecond are left out twice.
+        let least = line.first_byte_ms.unwrap_or_default();
+        line.whole_ms = line.held_ms.saturating_add(since).max(least);
+        Some(line)
     }
 }
 
@@ -351,6 +366,7 @@ mod tests {
                 ttl: TTL,
             },
             held: Some(MicroRub::new(100)),
+            held_at: None,
             meter: meter.clone(),
             bill: ByText,
             cut: Cut::default(),

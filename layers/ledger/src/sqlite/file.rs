@@ -152,7 +152,7 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 
 /// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
 /// that is started again on the file does so.
-const RECEIPT_COLUMNS: [(&str, &str); 6] = [
+const RECEIPT_COLUMNS: [(&str, &str); 7] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
@@ -166,6 +166,8 @@ const RECEIPT_COLUMNS: [(&str, &str); 6] = [
     ),
     ("vendor_cost", "INTEGER"),
     ("endpoint", "TEXT"),
+    // How the call went in time, in one line.
+    ("timeline", "TEXT"),
 ];
 /// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
 /// the month and the day of the last charge which they are and what had been used before them.
@@ -181,7 +183,7 @@ const KEY_COLUMNS: [&str; 6] = [
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost, endpoint";
+    vendor_cost, endpoint, timeline";
 
 /// Why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -491,6 +493,10 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
                 .get_ref(23)?
                 .as_str_or_null()?
                 .and_then(|word| word.parse().ok()),
+            timeline: row
+                .get_ref(24)?
+                .as_str_or_null()?
+                .and_then(|line| line.parse().ok()),
         },
     })
 }

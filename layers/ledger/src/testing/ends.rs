@@ -302,6 +302,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
         unpriced: false,
         vendor_cost_rub: None,
         endpoint: None,
+        timeline: None,
         end: End::Finished,
         usage: Usage::default(),
         session: None,

@@ -177,5 +177,8 @@ pub fn item(cost: i64) -> Item {
         end: End::ClientLeft,
         session: Some("session-1".parse().unwrap()),
         endpoint: Some(Endpoint::Responses),
+        timeline: "3 1063 1500 5003 200|4 1059 502 vendor_unavailable acme"
+            .parse()
+            .ok(),
     }
 }

@@ -59,6 +59,9 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
             unpriced: false,
             vendor_cost_rub: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
+            timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
+                .parse()
+                .ok(),
         },
     })
 }

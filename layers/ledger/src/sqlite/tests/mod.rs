@@ -114,6 +114,9 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
             unpriced: false,
             vendor_cost_rub: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
+            timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
+                .parse()
+                .ok(),
         },
     }
 }

@@ -143,13 +143,14 @@ async fn a_file_of_an_earlier_version_gets_its_indexes_and_columns() {
 
 /// Also where the earlier version writes to it again.
 #[tokio::test]
-async fn a_file_of_an_earlier_version_keeps_sessions_and_endpoints_from_then_on() {
+async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_from_then_on() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch(
-        "ALTER TABLE receipts DROP COLUMN session; ALTER TABLE receipts DROP COLUMN endpoint",
+        "ALTER TABLE receipts DROP COLUMN session; ALTER TABLE receipts DROP COLUMN endpoint;
+         ALTER TABLE receipts DROP COLUMN timeline",
     )
     .unwrap();
     drop(raw);
@@ -159,6 +160,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_and_endpoints_from_then_on(
     let mut as_settled = settlement(0, 70, true).item;
     as_settled.session = None;
     as_settled.endpoint = None;
+    as_settled.timeline = None;
     assert_eq!(receipt.item, as_settled);
     ledger.settle(&settlement(4, 10, true)).await.unwrap();
     let named = ledger.receipt(number(4)).await.unwrap();

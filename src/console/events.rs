@@ -1,0 +1,206 @@
+//! The page of events: what was told, who is sent it, and what they did not take.
+
+use askama::Template;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tollgate_layers::Error;
+use tollgate_ledger::happening::Happening;
+
+use super::{
+    Answer, Visit,
+    api::Refused,
+    form::Form,
+    pages::{Frame, status_of, written},
+    views::facts,
+};
+use crate::text::percent::encoded;
+
+/// How many events a page shows.
+const SHOWN_MAX: usize = 50;
+/// How many are looked at by one question where some are wanted, and how often is asked for a page.
+const LOOKED_AT: u64 = 1000;
+const LOOKS_MAX: usize = 10;
+/// How many of a receiver's dead letters are shown, latest first.
+const DEAD_SHOWN_MAX: usize = 20;
+const FILTERS: [&str; 2] = ["kind", "account"];
+
+#[derive(Deserialize)]
+struct Events {
+    events: Vec<Told>,
+    last: u64,
+}
+
+/// An event; what it says beside stands in `more`.
+#[derive(Deserialize)]
+struct Told {
+    number: u64,
+    at: String,
+    kind: String,
+    account: Option<String>,
+    key: Option<String>,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+impl Told {
+    /// All else that it says.
+    fn says(&self) -> Vec<(String, String)> {
+        let mut more = Vec::new();
+        for (name, value) in self.more.iter().filter(|(name, _)| *name != "at_ms") {
+            facts(name, value, &mut more);
+        }
+        more
+    }
+}
+
+#[derive(Deserialize)]
+struct Receivers {
+    receivers: Vec<Receiver>,
+}
+
+#[derive(Deserialize)]
+struct Receiver {
+    name: String,
+    way: String,
+    to: String,
+    status: String,
+    kinds: Vec<String>,
+    accounts: Vec<String>,
+    after: u64,
+    failures: u64,
+    next_at: Option<String>,
+    error: Option<String>,
+    taken_at: Option<String>,
+    dead: usize,
+    /// The latest of its dead letters.
+    #[serde(skip)]
+    letters: Vec<Letter>,
+}
+
+#[derive(Deserialize)]
+struct Letters {
+    dead: Vec<Letter>,
+}
+
+#[derive(Deserialize)]
+struct Letter {
+    dead_at: String,
+    error: String,
+    event: Told,
+}
+
+#[derive(Template)]
+#[template(path = "events.html", config = "src/console/templates/askama.toml")]
+struct EventsHtml<'a> {
+    page: Frame<'a>,
+    form: &'a Form,
+    kinds: &'static [&'static str],
+    events: Vec<Told>,
+    /// The query of those before; empty behind the first that is kept.
+    older: String,
+    receivers: Vec<Receiver>,
+}
+
+/// What a replay came to, where the receiver did not take it.
+pub(super) fn not_taken(answer: &Value) -> Option<Refused> {
+    let why = answer["error"].as_str()?;
+    Some(Refused {
+        status: StatusCode::BAD_GATEWAY,
+        text: format!(
+            "The receiver did not take event {}, which stays a dead letter: {why}",
+            answer["number"]
+        ),
+    })
+}
+
+impl Visit {
+    pub(super) async fn events(
+        &self,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Error> {
+        let mut receivers = match self.api.get::<Receivers>("/admin/v1/receivers").await? {
+            Ok(Receivers { receivers }) => receivers,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        for receiver in receivers.iter_mut().filter(|receiver| receiver.dead > 0) {
+            let path = format!("/admin/v1/receivers/{}/dead", encoded(&receiver.name));
+            // One that has just gone has none.
+            if let Ok(Letters { mut dead }) = self.api.get::<Letters>(&path).await? {
+                dead.sort_by_key(|letter| std::cmp::Reverse(letter.event.number));
+                dead.truncate(DEAD_SHOWN_MAX);
+                receiver.letters = dead;
+            }
+        }
+        let (mut events, mut older, mut wrong) = (Vec::new(), None, None);
+        match self.latest_events().await? {
+            Ok(found) => (events, older) = found,
+            Err(refused) => wrong = Some(refused),
+        }
+        let problem = problem.or(wrong.as_ref());
+        let older = older.map(|before| {
+            let filters = self.filters().query(&FILTERS);
+            format!("{filters}&before={before}")
+        });
+        Ok(Ok(written(
+            status_of(problem),
+            &EventsHtml {
+                page: self.frame("Events", "Events", problem),
+                form: self.filters(),
+                kinds: &Happening::KINDS,
+                events,
+                older: older.unwrap_or_default(),
+                receivers,
+            },
+        )))
+    }
+
+    /// What the page is asked for: a form that was posted asks for all.
+    fn filters(&self) -> &Form {
+        const NONE: &Form = &Form::EMPTY;
+        if self.posted { NONE } else { &self.form }
+    }
+
+    /// The latest events that are wanted, and before which number there are more. The API reads onwards, so that a page
+    /// of those before a number begins as far back as one question reaches.
+    async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Error> {
+        let form = self.filters();
+        let filters = form.query(&FILTERS);
+        let reach = if filters.is_empty() {
+            SHOWN_MAX as u64
+        } else {
+            LOOKED_AT
+        };
+        let ask = async |after: u64, limit: u64| {
+            let path = format!("/admin/v1/events?after={after}&limit={limit}&{filters}");
+            self.api.get::<Events>(&path).await
+        };
+        let last = match ask(0, 1).await? {
+            Ok(Events { last, .. }) => last,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let before = form.get("before").parse().ok();
+        let mut until = before.map_or(last, |before: u64| before.saturating_sub(1).min(last));
+        let mut shown: Vec<Told> = Vec::new();
+        for _ in 0..LOOKS_MAX {
+            if until == 0 || shown.len() >= SHOWN_MAX {
+                break;
+            }
+            let after = until.saturating_sub(reach);
+            let events = match ask(after, reach).await? {
+                Ok(Events { events, .. }) => events,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let found = events.into_iter().filter(|event| event.number <= until);
+            let mut found: Vec<Told> = found.collect();
+            found.reverse();
+            shown.append(&mut found);
+            until = after;
+        }
+        if shown.len() > SHOWN_MAX {
+            shown.truncate(SHOWN_MAX);
+            until = shown.last().map_or(until, |event| event.number - 1);
+        }
+        Ok(Ok((shown, (until > 0).then_some(until + 1))))
+    }
+}

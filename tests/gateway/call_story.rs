@@ -1,0 +1,228 @@
+//! What is known of a call afterwards: a receipt says which vendors were tried and how long it took; a call without one is
+//! known to the gateway that refused it.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    console::Browser,
+    fleet::Fleet,
+    harness::{Key, RedisServer, Setup, World, eventually, with},
+    ledger::folder,
+    ops::{BOTH, Op, bearer},
+    replies::{Running, refusal},
+};
+
+const UNKNOWN: &str = "01a1f9e6-bc69-7767-a285-af3e6bb9c9ef";
+
+async fn pair(setup: Setup) -> Fleet {
+    let priority = |n| format!("priority = {}", 1 - n);
+    Fleet::start(setup, 2, priority, |_| String::new()).await
+}
+
+/// A call whose first vendor fails: its number.
+async fn second_answers(fleet: &Fleet, op: Op, key: &Key, stream: bool) -> String {
+    fleet.vendor(1).script(|_| refusal(500, "x"));
+    let body = with(op.body("x"), json!({ "stream": stream }));
+    let answer = op.call(&fleet.world, key, &body).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.number()
+}
+
+fn ms(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+async fn a_receipt_tells_the_whole_story(setup: Setup) {
+    let fleet = pair(setup).await;
+    let world = &fleet.world;
+    let key = world.key().await;
+    let me = Browser::admin(world).await;
+    for op in BOTH {
+        for stream in [false, true] {
+            let number = second_answers(&fleet, op, &key, stream).await;
+            let receipt = world.receipt(&number).await;
+            let line = &receipt["timeline"];
+            let [first, second] = line["attempts"].as_array().unwrap().as_slice() else {
+                panic!("{receipt}");
+            };
+            let (one, two) = (Fleet::name(op, 1), Fleet::name(op, 0));
+            assert_eq!(
+                (&first["vendor"], &second["vendor"]),
+                (&json!(one), &json!(two))
+            );
+            assert!(
+                first["code"].is_string() && first["status"] == 503,
+                "{line}"
+            );
+            assert_eq!(
+                (&second["code"], &second["status"]),
+                (&Value::Null, &json!(200))
+            );
+            assert_eq!(
+                (&line["status"], &line["code"]),
+                (&json!(200), &Value::Null)
+            );
+            // Each moment is at or behind the one before.
+            let moments = [
+                ms(&line["held_ms"]),
+                ms(&first["at_ms"]),
+                ms(&first["at_ms"]) + ms(&first["took_ms"]),
+                ms(&second["at_ms"]) + 1,
+                ms(&line["first_byte_ms"]) + 1,
+                ms(&line["whole_ms"]) + 2,
+            ];
+            assert!(moments.is_sorted(), "{line}");
+            assert_eq!(
+                ms(&second["at_ms"]) + ms(&second["took_ms"]),
+                ms(&line["first_byte_ms"])
+            );
+
+            let html = me.page(world, &format!("/console/calls/{number}")).await;
+            for fact in [
+                format!("<th scope=\"row\">{one}</th>"),
+                format!("503 {}", first["code"].as_str().unwrap()),
+                "answered 200".to_owned(),
+                format!("<dd>{} ms</dd>", line["whole_ms"]),
+            ] {
+                assert!(html.contains(&fact), "{fact}: {html}");
+            }
+            // Callers are not told whose models these are.
+            let own = format!("/v1/tollgate/receipts/{number}");
+            let own = world.get(&own, &[("authorization", &bearer(&key))]).await;
+            assert!(!own.text().contains("-vendor"), "{}", own.text());
+            assert!(own.json().get("timeline").is_none());
+        }
+    }
+    // What the ledger keeps of it is short, and leaves with an export.
+    let plain = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
+    world.receipt(&plain.number()).await;
+    let exported = world.admin(Method::GET, "/admin/v1/export", None).await;
+    let exported = exported.text();
+    let of_call = exported.lines().find(|line| line.contains(&plain.number()));
+    let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
+    let times = times.split('"').next().unwrap();
+    assert!(times.ends_with(" 200") && times.len() <= 24, "{times}");
+    let audited = world
+        .admin(Method::POST, "/admin/v1/audit", None)
+        .await
+        .json();
+    assert_eq!(audited["breaches"], json!([]), "{audited}");
+}
+
+#[tokio::test]
+async fn in_memory_a_receipt_tells_the_whole_story() {
+    a_receipt_tells_the_whole_story(Setup::default()).await;
+}
+
+#[tokio::test]
+async fn in_sqlite_a_receipt_tells_the_whole_story() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    a_receipt_tells_the_whole_story(Setup::default().ledger(&url)).await;
+}
+
+#[tokio::test]
+async fn in_redis_a_receipt_tells_the_whole_story() {
+    let server = RedisServer::start().await;
+    a_receipt_tells_the_whole_story(Setup::default().ledger(&server.url())).await;
+}
+
+/// Also of calls that a lease held money for.
+#[tokio::test]
+async fn with_leases_a_receipt_tells_the_whole_story() {
+    let server = RedisServer::start().await;
+    let leases = Setup::default().edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n");
+    a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
+}
+
+async fn unbooked(world: &World, number: &str) -> Value {
+    eventually("the gateway knows the call", async || {
+        let path = format!("/admin/v1/calls/{number}");
+        let answer = world.admin(Method::GET, &path, None).await;
+        (answer.status == 200).then(|| answer.json())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let me = Browser::admin(&world).await;
+    let stranger = Key {
+        secret: format!("{}x", key.secret),
+        ..key.clone()
+    };
+    let unknown = with(Op::Chat.body("x"), json!({ "model": "<b>none" }));
+    world
+        .vendor
+        .script(|_| refusal(400, "no <i>such</i> thing"));
+    for (what, key, body, state, status) in [
+        ("a stranger", &stranger, Op::Chat.body("x"), "refused", 401),
+        ("no such model", &key, unknown, "refused", 503),
+        (
+            "the vendor refuses",
+            &key,
+            Op::Chat.body("x"),
+            "released",
+            400,
+        ),
+    ] {
+        let answer = Op::Chat.call(&world, key, &body).await;
+        assert_eq!(answer.status, status, "{what}: {answer:?}");
+        let call = unbooked(&world, &answer.number()).await;
+        assert_eq!(
+            (&call["state"], &call["status"]),
+            (&json!(state), &json!(status)),
+            "{what}"
+        );
+        let told = answer.json();
+        let code = &told["error"]["code"];
+        assert!(
+            code.is_null() || *code == call["code"],
+            "{what}: {call} {told}"
+        );
+        assert_eq!(call["path"], "/v1/chat/completions");
+        let page = format!("/console/calls/{}", answer.number());
+        let html = me.page(&world, &page).await;
+        assert!(
+            html.contains("has no receipt") && html.contains(state),
+            "{what}: {html}"
+        );
+        assert!(
+            html.contains(&format!("<dt>status</dt><dd>{status}</dd>")),
+            "{what}: {html}"
+        );
+        assert!(
+            !html.contains("<b>none") && !html.contains("<i>such"),
+            "{html}"
+        );
+    }
+
+    let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    let call = unbooked(&world, &running.number).await;
+    assert_eq!(
+        (&call["state"], &call["account"]),
+        (&json!("running"), &json!("acme"))
+    );
+    let page = format!("/console/calls/{}", running.number);
+    assert!(
+        me.page(&world, &page)
+            .await
+            .contains("a receipt comes with its end")
+    );
+    let number = running.number.clone();
+    running.finish().await;
+    world.receipt(&number).await;
+    let gone = world
+        .admin(Method::GET, &format!("/admin/v1/calls/{number}"), None)
+        .await;
+    assert_eq!(gone.status, 404, "it has a receipt now: {gone:?}");
+
+    let nobodys = me.get(&world, &format!("/console/calls/{UNKNOWN}")).await;
+    assert_eq!(nobodys.status, 404);
+    for says in ["no receipt", "the latest 2000 since it was started"] {
+        assert!(nobodys.text().contains(says), "{}", nobodys.text());
+    }
+}

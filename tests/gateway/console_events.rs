@@ -1,0 +1,182 @@
+//! The console's page of events: what was told, latest first; who is sent it; what was not taken, sent again.
+
+use http::Method;
+use serde_json::{Value, json};
+use tollgate_ledger::contract::Feed;
+
+use crate::{
+    console::{Browser, PASSWORD, named, operators_file_section},
+    harness::{RedisServer, Setup, World, eventually},
+    ledger::folder,
+    webhooks::{Hook, Say},
+};
+
+const PAGE: &str = "/console/events";
+
+/// Events of two accounts, and a receiver that took none of the first: it is a dead letter.
+async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> World {
+    let sections = format!("{}[ledger]", hook.section("crm", ""));
+    let mut setup = Setup::default()
+        .edit("[ledger]", &sections)
+        .edit("[admin]\n", &operators_file_section(file));
+    if let Some(url) = ledger {
+        setup = setup.ledger(url);
+    }
+    let world = setup.start().await;
+    for account in ["acme", "beta"] {
+        world.key_with(account, "10", json!({})).await;
+    }
+    for id in 0..60 {
+        let body = json!({ "id": format!("p{id}"), "amount_rub": "1" });
+        let path = "/admin/v1/accounts/acme/topups";
+        world.admin(Method::POST, path, Some(body)).await;
+    }
+    hook.has(62).await;
+    let events = world
+        .admin(Method::GET, "/admin/v1/events?limit=1", None)
+        .await
+        .json();
+    let letter = json!({ "event": events["events"][0], "dead_ms": 1_795_000_000_000_u64, "error": "500 <b>Oops</b>" });
+    let name = format!("dead/crm/{:020}", 1);
+    let store = world.gateway.store();
+    store.put_note(&name, 0, &letter.to_string()).await.unwrap();
+    world
+}
+
+/// The numbers of the events on a page.
+fn numbers(html: &str) -> Vec<u64> {
+    let table = html.split("id=\"receivers-title\"").next().unwrap();
+    let rows = table.split("<tr><th scope=\"row\">").skip(1);
+    rows.map(|row| row.split('<').next().unwrap().parse().unwrap())
+        .collect()
+}
+
+async fn dead(world: &World) -> u64 {
+    let all = world
+        .admin(Method::GET, "/admin/v1/receivers", None)
+        .await
+        .json();
+    all["receivers"][0]["dead"].as_u64().unwrap()
+}
+
+async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
+    let folder = folder();
+    let file = folder.path().join("operators.toml");
+    named(&file, "reader", "read");
+    named(&file, "helper", "support");
+    let hook = Hook::start().await;
+    let world = world(&hook, &file, ledger).await;
+    let me = Browser::signed_in(&world, "helper", PASSWORD).await;
+
+    // Latest first, to the first of all, none twice.
+    let first = me.page(&world, PAGE).await;
+    assert_eq!(numbers(&first), (13..=62).rev().collect::<Vec<_>>());
+    assert!(first.contains("entry p59") && first.contains("/console/accounts/acme"));
+    let older = first
+        .split("<a href=\"")
+        .find(|link| link.contains("before="));
+    let older = older
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .replace("&#38;", "&");
+    let rest = me.page(&world, &older).await;
+    assert_eq!(numbers(&rest), (1..=12).rev().collect::<Vec<_>>());
+    assert!(!rest.contains("before="), "{rest}");
+    let of_beta = me
+        .page(&world, &format!("{PAGE}?account=beta&kind=top_up"))
+        .await;
+    // Accounts of a server tell each for itself: whose event comes first is left open.
+    let told = world
+        .admin(Method::GET, "/admin/v1/events?account=beta", None)
+        .await
+        .json();
+    let told = told["events"][0]["number"].as_u64().unwrap();
+    assert_eq!(numbers(&of_beta), [told]);
+    let none = me.page(&world, &format!("{PAGE}?kind=debt")).await;
+    assert!(none.contains("Nothing was found"), "{none}");
+    let wrong = me.get(&world, &format!("{PAGE}?account=a%2Fb")).await;
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.text().contains("account: "), "{}", wrong.text());
+
+    // A receiver and its dead letter, whose words are text.
+    for fact in [
+        "<h3>crm</h3>",
+        "webhook to 127.0.0.1",
+        "500 &#60;b&#62;Oops&#60;/b&#62;",
+    ] {
+        assert!(first.contains(fact), "{fact}: {first}");
+    }
+    let replay = [("do", "replay"), ("receiver", "crm"), ("number", "1")];
+    hook.script(|_| Say::Status(500, ""));
+    let answer = me.post(&world, PAGE, &replay).await;
+    assert_eq!(answer.status, 502, "{answer:?}");
+    assert!(
+        answer.text().contains("did not take event 1"),
+        "{}",
+        answer.text()
+    );
+    assert_eq!(dead(&world).await, 1);
+    hook.script(|_| Say::Status(204, ""));
+    let forged = [
+        ("csrf", "0"),
+        ("do", "replay"),
+        ("receiver", "crm"),
+        ("number", "1"),
+    ];
+    let answer = me.post_with(&world, PAGE, &[], &forged).await;
+    assert_eq!(answer.status, 403);
+    assert_eq!(dead(&world).await, 1);
+    let done = me.done(&world, PAGE, &replay).await;
+    assert!(done.contains("was sent again, and taken"), "{done}");
+    assert!(!done.contains("Replay"), "no letter is left: {done}");
+    assert_eq!(dead(&world).await, 0);
+    let posts = hook.posts();
+    let [.., again] = &posts[..] else { panic!() };
+    assert_eq!(again.number(), 1);
+    for (number, status, says) in [("9000", 404, "no event 9000"), ("x", 400, "number: ")] {
+        let replay = [("do", "replay"), ("receiver", "crm"), ("number", number)];
+        let answer = me.post(&world, PAGE, &replay).await;
+        assert_eq!(answer.status, status);
+        assert!(answer.text().contains(says), "{}", answer.text());
+    }
+
+    // Who only reads sees no button, and is refused by the API below.
+    let reader = Browser::signed_in(&world, "reader", PASSWORD).await;
+    let html = reader.page(&world, PAGE).await;
+    assert!(!html.contains("Replay") && !html.contains("Stop crm"));
+    let refused = reader.post(&world, PAGE, &replay).await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.text().contains("the role read may not"));
+    let stop = [("do", "stop"), ("receiver", "crm")];
+    assert_eq!(me.post(&world, PAGE, &stop).await.status, 403);
+    let admin = Browser::admin(&world).await;
+    let stopped = admin.done(&world, PAGE, &stop).await;
+    assert!(
+        stopped.contains("<strong class=\"bad\">stopped</strong>"),
+        "{stopped}"
+    );
+    let resume = [("do", "resume"), ("receiver", "crm")];
+    admin.done(&world, PAGE, &resume).await;
+    let standing: Value = eventually("it is sent events again", async || {
+        let all = world
+            .admin(Method::GET, "/admin/v1/receivers", None)
+            .await
+            .json();
+        (all["receivers"][0]["status"] == "active").then_some(all)
+    })
+    .await;
+    assert_eq!(standing["receivers"][0]["dead"], 0);
+}
+
+#[tokio::test]
+async fn in_memory_events_are_shown_and_sent_again() {
+    events_are_shown_and_sent_again(None).await;
+}
+
+#[tokio::test]
+async fn in_redis_events_are_shown_and_sent_again() {
+    let server = RedisServer::start().await;
+    events_are_shown_and_sent_again(Some(&server.url())).await;
+}
