@@ -254,7 +254,7 @@ mod tests {
             ("Sunday, 06-Nov-94 08:51:37 GMT", Some(120)),
             ("Sun Nov  6 08:51:37 1994", Some(120)),
             ("Sun, 06 Nov 1994 08:49:37 GMT", Some(0)),
-            ("Sun, 06 Nov 1993 08:49:37 GMT", Some(0)),
+            ("Sat, 06 Nov 1993 08:49:37 GMT", Some(0)),
             ("-1", None),
             ("tomorrow", None),
         ] {
