@@ -16,6 +16,7 @@ mod change;
 mod events;
 pub(crate) mod export;
 mod fields;
+mod groups;
 mod keys;
 mod leases;
 mod payments;

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, money, holds, telling, turns
+-- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
 -- All that a turn charges is one entry of the journal: a line for each call. Where a call's entry is stands in a hash of
@@ -46,7 +46,9 @@ do
 end
 local now = now_ms()
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
-local refused = refusal(money, row[3], balance)
+local group = group_of(money, now)
+local bounds = bounds_of(money, group)
+local refused = refusal(money, group, row[3], balance)
 
 -- What the lease has, and how its ends are booked: from it, late, or by force.
 local left, holder, booked_here = 0, key, nil
@@ -122,17 +124,20 @@ local function charge_one(i, call_end)
   local cost = call_end.cost
   local cover = booked == 'held' and math.min(call_end.cover, cost, left) or 0
   left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)
+  if group then
+    group.held = minus(group.held, cover)
+  end
   local beside = 0
   if money.enabled then
-    beside = room(minus(balance, plus(all_held, cover)), money, cover)
+    beside = room_in(minus(balance, plus(all_held, cover)), money, group, cover)
   end
   local charged = math.min(cost, plus(cover, beside))
   local loss = minus(cost, charged)
-  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and money.bounds or {},
+  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and bounds or {},
     balance, charged, call_end.number)
   balance, used, lost, moved = minus(balance, charged), plus(used, charged), plus(lost, loss), true
-  for b = 1, #money.bounds do
-    money.bounds[b].spent = plus(money.bounds[b].spent, charged)
+  for b = 1, #bounds do
+    bounds[b].spent = plus(bounds[b].spent, charged)
   end
   lined[i] = call_end.number .. call_end.held_and_cost .. text(charged) .. ' ' .. text(loss) .. ' ' .. booked .. ' ' ..
     call_end.item
@@ -152,11 +157,11 @@ local function charge_each()
 end
 -- What tells nothing as a whole tells nothing in parts.
 local function tells_nothing()
-  if not row[7] and not row[8] and #money.bounds == 0 then
+  if not row[7] and not row[8] and #bounds == 0 then
     return true
   end
-  for i = 1, #money.bounds do
-    local bound = money.bounds[i]
+  for i = 1, #bounds do
+    local bound = bounds[i]
     local reached = floor(bound.limit / 100)
     local was, stays = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, total))
     if passed(row[8], was, stays) or (stays <= reached and reached < was) then
@@ -169,9 +174,12 @@ if count > 0 and total and not known and booked_here == 'held' and holder == key
   and tells_nothing()
 then
   left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)
+  if group then
+    group.held = minus(group.held, total)
+  end
   balance, used, moved = minus(balance, total), plus(used, total), true
-  for i = 1, #money.bounds do
-    money.bounds[i].spent = plus(money.bounds[i].spent, total)
+  for i = 1, #bounds do
+    bounds[i].spent = plus(bounds[i].spent, total)
   end
 elseif count > 0 then
   charge_each()
@@ -179,11 +187,13 @@ end
 
 -- Over a ceiling that was lowered, nothing more is granted from what is leased.
 local over = false
-for i = 1, #money.bounds do
-  over = over or plus(money.bounds[i].spent, money.held) > money.bounds[i].limit
+for i = 1, #bounds do
+  local bound = bounds[i]
+  over = over or plus(bound.spent, bound.group and group.held or money.held) > bound.limit
 end
-local may = not refused and not over
-local free = room(minus(balance, all_held), money, 0)
+-- Nobody could say of how many calls a lease is: where that is limited, each is held by itself.
+local may = not refused and not over and not money.calls
+local free = room_in(minus(balance, all_held), money, group, 0)
 local recalled = math.abs(now - stored(row[5])) < 1000
 local short = not may or free < short_of or recalled
 local resized = false
@@ -197,6 +207,9 @@ if word == 'ok' and step ~= 'tell' and not again then
     change = math.min(more, math.floor(free / (2 * leases)))
   end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)
+  if group then
+    group.held = minus(group.held + change, 0)
+  end
   free = math.max(free - change, 0)
   if step == 'open' and left == 0 then
     word, resized = refused and 'refused' or 'short', false
@@ -211,6 +224,9 @@ if closes then
   call('ZREM', KEYS[2], lease)
   call('HDEL', KEYS[1], 'o:' .. lease)
   call('HDEL', KEYS[6], lease)
+  if money.calls then
+    count_call(key, -1)
+  end
 end
 local entry = count > 0 and lines
 if lined then
@@ -247,6 +263,12 @@ end
 if resized or moved then
   change('h', text(all_held))
   change(key .. '.h', text(money.held))
+  if group then
+    change('g:' .. group.id .. '.h', text(group.held))
+  end
+end
+if group and moved then
+  charge_group(group, minus(used, money.used), now, change)
 end
 if moved then
   change('b', text(balance))
