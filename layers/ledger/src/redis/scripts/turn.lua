@@ -4,13 +4,14 @@
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
 -- All that a turn charges is one entry of the journal: a line for each call. Where a call's entry is stands in a hash of
 -- all numbers that begin alike, so that nothing is written for each call alone.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes; then for each
+-- end its receipt's place, where it was settled by itself.
 -- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
 -- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
 -- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
 -- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
--- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; for each hash
+-- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; how many hashes there are; for each
 -- how many of them stand in it; and their fields there, in the order of the lines.
 -- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
 -- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
@@ -19,8 +20,8 @@ local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
 local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
-local HASHES, COUNTS = 7, 15
-local FIELDS = COUNTS + #KEYS - HASHES
+local HASHES, COUNTS, hashes = 7, 16, amount(ARGV[16])
+local FIELDS, ALONE = COUNTS + hashes, HASHES + hashes
 local count = #ARGV - FIELDS
 
 local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'loss', 'rc', 'o:' .. lease, 'lo', key .. '.lo', money_fields(key))
@@ -35,13 +36,20 @@ end
 local places, known = {}, false
 do
   local at = FIELDS
-  for hash = 1, #KEYS - HASHES do
+  for hash = 1, hashes do
     local stretch = amount(ARGV[COUNTS + hash])
     for i, place in ipairs(call('HMGET', KEYS[HASHES + hash], unpack(ARGV, at + 1, at + stretch))) do
       places[at - FIELDS + i] = place
       known = known or place
     end
     at = at + stretch
+  end
+  -- Hardly ever one of them was settled by itself.
+  if count > 0 and call('EXISTS', unpack(KEYS, ALONE + 1, ALONE + count)) > 0 then
+    for i = 1, count do
+      places[i] = places[i] or call('GET', KEYS[ALONE + i])
+      known = known or places[i]
+    end
   end
 end
 local now = now_ms()
@@ -240,7 +248,7 @@ if entry then
   local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*',
     'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry)
   local at = FIELDS
-  for hash = 1, #KEYS - HASHES do
+  for hash = 1, hashes do
     local found, stretch = {}, tonumber(ARGV[COUNTS + hash])
     for i = at + 1, at + stretch do
       if not lined or lined[i - FIELDS] then
