@@ -306,6 +306,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     };
     add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
+    count_groups_anew(&books).map_err(failed)?;
     let breaches = audit::breaches(&books, Occasion::Opening).map_err(failed)?;
     if !breaches.is_empty() {
         return Err(OpenError::Mismatch {
@@ -351,6 +352,25 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
     conn.prepare("SELECT name FROM pragma_table_info(?1)")?
         .query_map([table], |row| row.get(0))?
         .collect()
+}
+
+/// An earlier version charges keys and knows nothing of their groups: what it charged is nothing that a group has spent.
+fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
+    let sql = "WITH reckoned AS (
+                   SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
+                       WHERE keys.account = groups.account AND keys.record ->> 'group' = groups.id) AS carried
+                   FROM groups)
+               UPDATE groups SET carried = reckoned.carried FROM reckoned
+               WHERE groups.account = reckoned.account AND groups.id = reckoned.id
+                   AND groups.carried <> reckoned.carried";
+    let changed = books.execute(sql, [])?;
+    if changed > 0 {
+        tracing::warn!(
+            groups = changed,
+            "keys in groups were charged by a version that knows no groups: those charges do not count in their groups"
+        );
+    }
+    Ok(())
 }
 
 /// Settles the calls that ran when an earlier process died, by what it had noted last.
