@@ -1,6 +1,6 @@
 //! What moves money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
 
-use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS};
+use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
     account::{AccountId, KeyId},
     contract::{Booked, Entry, Settled},
@@ -194,16 +194,18 @@ impl Account {
         now: Millis,
     ) -> Settled {
         let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
-        let free_beside_hold = match self.keys.get(key) {
+        let money = self.keys.get_mut(key);
+        let group = money_in(&self.groups, &self.group_of, key);
+        let free_beside_hold = match &money {
             None => MicroRub::ZERO,
-            Some(money) => self.room_of(key, money, account, held, now).0,
+            Some(money) => money.room_in(group, account, held, now).0,
         };
         let charged = cost.min(held.plus_or_max(free_beside_hold));
         let loss = cost.minus_or_zero(charged);
         let left = self.balance.minus_or_zero(charged);
         let before = std::mem::replace(&mut self.balance, left);
         self.loss = self.loss.plus_or_max(loss);
-        if let Some(money) = self.keys.get_mut(key) {
+        if let Some(money) = money {
             let passed = money.spend(charged, now, number);
             let passed = passed.into_iter().map(|what| (Some(key.clone()), what));
             self.happened.extend(passed);

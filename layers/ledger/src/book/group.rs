@@ -1,5 +1,7 @@
 //! Groups of keys: which keys are in one, and what it has of their money.
 
+use std::collections::BTreeMap;
+
 use super::{Account, GroupBook, KeyBook, Millis, Rejection};
 use crate::{
     account::{GroupId, KeyId},
@@ -53,6 +55,7 @@ impl Account {
         group: Option<&GroupId>,
         concurrency: Option<u32>,
     ) -> Result<(), Rejection> {
+        self.limits_calls |= concurrency.is_some();
         let key = self.keys.get_mut(id).ok_or(Rejection::NotFound)?;
         let before = self.group_of.get(id);
         if before == group {
@@ -85,12 +88,7 @@ impl Account {
 
     /// The money of the group that a key is in.
     pub(super) fn money_of_group(&self, key: &KeyId) -> Option<&KeyBook> {
-        // Most accounts have no groups.
-        if self.group_of.is_empty() {
-            return None;
-        }
-        let group = self.group_of.get(key)?;
-        Some(&self.groups.get(group)?.money)
+        money_in(&self.groups, &self.group_of, key)
     }
 
     /// The same, to change it.
@@ -134,6 +132,19 @@ impl Account {
         };
         Some(group.view(record, self.balance.minus_or_zero(self.held), now))
     }
+}
+
+/// The money of the group that a key is in.
+pub(super) fn money_in<'a>(
+    groups: &'a BTreeMap<GroupId, GroupBook>,
+    group_of: &BTreeMap<KeyId, GroupId>,
+    key: &KeyId,
+) -> Option<&'a KeyBook> {
+    // Most accounts have no groups.
+    if group_of.is_empty() {
+        return None;
+    }
+    Some(&groups.get(group_of.get(key)?)?.money)
 }
 
 impl GroupBook {

@@ -127,32 +127,15 @@ impl Account {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
             None => (MicroRub::ZERO, None),
-            Some(money) => self.room_of(key, money, account, MicroRub::ZERO, now),
-        }
-    }
-
-    /// What a key can hold beside its open holds and `beside`, where its account has so much free, under its ceilings and
-    /// its group's.
-    pub(super) fn room_of(
-        &self,
-        id: &KeyId,
-        key: &KeyBook,
-        account: MicroRub,
-        beside: MicroRub,
-        now: Millis,
-    ) -> (MicroRub, Option<Ceiling>) {
-        let room = key.room(account, beside, now);
-        match self.money_of_group(id) {
-            None => room,
-            Some(group) => match group.room(room.0, beside, now) {
-                (_, None) => room,
-                (left, Some(ceiling)) => (left, Some(ceiling.of_group())),
-            },
+            Some(money) => money.room_in(self.money_of_group(key), account, MicroRub::ZERO, now),
         }
     }
 
     /// Whether the key may have one more call open, once what is past its time has ended.
     fn admits_a_call(&mut self, id: &KeyId, now: Millis) -> Result<(), Refusal> {
+        if !self.limits_calls {
+            return Ok(());
+        }
         let most = |account: &Self| {
             let key = account.keys.get(id)?;
             key.concurrency.filter(|most| key.calls >= *most)
@@ -235,6 +218,21 @@ impl KeyBook {
             }
         }
         room
+    }
+
+    /// The same beside what its group leaves, where it is in one.
+    pub(super) fn room_in(
+        &self,
+        group: Option<&Self>,
+        account: MicroRub,
+        beside: MicroRub,
+        now: Millis,
+    ) -> (MicroRub, Option<Ceiling>) {
+        let room = self.room(account, beside, now);
+        match group.map(|group| group.room(room.0, beside, now)) {
+            Some((left, Some(ceiling))) => (left, Some(ceiling.of_group())),
+            _ => room,
+        }
     }
 
     /// Its ceilings: the one that begins anew last comes first.

@@ -79,6 +79,8 @@ pub struct Account {
     groups: BTreeMap<GroupId, GroupBook>,
     /// The groups of those keys that are in one.
     group_of: BTreeMap<KeyId, GroupId>,
+    /// Of some key the number of open calls is limited.
+    limits_calls: bool,
     entries: HashMap<String, MicroRub>,
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
@@ -406,6 +408,7 @@ impl Account {
 
     /// Adds a key as a store remembers it.
     pub fn restore_key(&mut self, id: KeyId, key: KeyBook) {
+        self.limits_calls |= key.concurrency.is_some();
         self.keys.insert(id, key);
     }
 
