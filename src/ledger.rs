@@ -13,13 +13,13 @@ use std::{
 use tokio::time::Instant;
 use tollgate_ledger::{
     BoxError,
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
     conn::RedisFault,
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Entry, Feed, Hold, JournalPage, JournalPart,
-        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Note, Receipt, Reserved, Settled,
-        Settlement, TariffVersion, Telling,
+        AccountBooks, AccountView, Audit, BookError, Entry, Feed, GroupChange, GroupRecord,
+        GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin,
+        LedgerError, Note, Receipt, Reserved, Settled, Settlement, TariffVersion, Telling,
     },
     happening,
     memory::MemoryLedger,
@@ -506,6 +506,28 @@ impl LedgerAdmin for AnyLedger {
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
         books!(self, ledger => ledger.keys(account).await)
+    }
+
+    async fn create_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> Result<GroupView, BookError> {
+        books!(self, ledger => ledger.create_group(account, record, ceilings).await)
+    }
+
+    async fn change_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> Result<GroupView, BookError> {
+        books!(self, ledger => ledger.change_group(account, id, change).await)
+    }
+
+    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
+        books!(self, ledger => ledger.groups(account).await)
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {

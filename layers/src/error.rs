@@ -100,7 +100,7 @@ pub enum Error {
     /// 401: the key is past its time.
     #[error("key expired")]
     KeyExpired,
-    /// 401: a ceiling of the key is used up.
+    /// 401: a ceiling of the key, or of its group, is used up.
     #[error("key ceiling used up: {0:?}")]
     CeilingUsedUp(Ceiling),
     /// 401: the account has no funds.
@@ -119,8 +119,14 @@ pub enum Error {
         free: MicroRub,
         /// What the key's running calls hold.
         held: MicroRub,
-        /// The key's ceiling that leaves no more; `None` where the account's balance does.
+        /// The ceiling that leaves no more, of the key or of its group; `None` where the account's balance does.
         ceiling: Option<Ceiling>,
+    },
+    /// 429: as many calls of the key are open as may be at once.
+    #[error("{most} calls of the key are open, and no more may be")]
+    TooManyCalls {
+        /// How many that are.
+        most: u32,
     },
     /// 403: the key may not call this model.
     #[error("model {model:?} not allowed for this key")]

@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use ipnet::IpNet;
 use serde::Serialize;
 use tollgate_layers::{
-    key::{AccountId, KeyId, KeyStatus},
+    key::{AccountId, GroupId, KeyId, KeyStatus},
     money::MicroRub,
-    reserve::ledger::{AccountView, Item, KeyView, Receipt},
+    reserve::ledger::{AccountView, GroupView, Item, KeyView, Receipt},
     usage::End,
 };
 
@@ -40,6 +40,8 @@ pub(super) struct KeyAnswer<'a> {
     requests_per_second: Option<u32>,
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
+    group: Option<&'a GroupId>,
+    concurrency: Option<u32>,
     expires_at: Option<String>,
     created_at: String,
     changed_at: String,
@@ -69,6 +71,8 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             requests_per_second: record.requests_per_second,
             requests_per_minute: record.requests_per_minute,
             tokens_per_minute: record.tokens_per_minute,
+            group: record.group.as_ref(),
+            concurrency: record.concurrency,
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
             changed_at: rfc3339(record.changed_at_ms.max(record.created_at_ms)),
@@ -82,6 +86,43 @@ impl<'a> KeyAnswer<'a> {
         Self {
             key: Some(secret),
             ..Self::from(view)
+        }
+    }
+}
+
+/// A group of keys, in the words of a key.
+#[derive(Serialize)]
+pub(super) struct GroupAnswer<'a> {
+    id: &'a GroupId,
+    name: &'a str,
+    status: &'static str,
+    ceiling_rub: Option<MicroRub>,
+    spent_rub: MicroRub,
+    ceiling_month_rub: Option<MicroRub>,
+    spent_month_rub: MicroRub,
+    ceiling_day_rub: Option<MicroRub>,
+    spent_day_rub: MicroRub,
+    held_rub: MicroRub,
+    free_rub: MicroRub,
+}
+
+impl<'a> From<&'a GroupView> for GroupAnswer<'a> {
+    fn from(view: &'a GroupView) -> Self {
+        Self {
+            id: &view.record.id,
+            name: &view.record.name,
+            status: match view.record.removed {
+                true => "removed",
+                false => "active",
+            },
+            ceiling_rub: view.ceiling_rub,
+            spent_rub: view.spent_rub,
+            ceiling_month_rub: view.month.ceiling_rub,
+            spent_month_rub: view.month.spent_rub,
+            ceiling_day_rub: view.day.ceiling_rub,
+            spent_day_rub: view.day.spent_rub,
+            held_rub: view.held_rub,
+            free_rub: view.free_rub,
         }
     }
 }
@@ -236,6 +277,8 @@ mod tests {
                 requests_per_second: None,
                 requests_per_minute: None,
                 tokens_per_minute: None,
+                group: None,
+                concurrency: None,
                 expires_at_ms: Some(1_801_353_600_000),
                 created_at_ms: 0,
                 changed_at_ms: 0,
@@ -263,7 +306,7 @@ mod tests {
              \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
              \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\
              \"addresses\":[],\"requests_per_second\":null,\"requests_per_minute\":null,\
-             \"tokens_per_minute\":null,\"expires_at\":\"2027-01-31T00:00:00Z\",\
+             \"tokens_per_minute\":null,\"group\":null,\"concurrency\":null,\"expires_at\":\"2027-01-31T00:00:00Z\",\
              \"created_at\":\"1970-01-01T00:00:00Z\",\"changed_at\":\"1970-01-01T00:00:00Z\"}"
         );
         let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();

@@ -21,6 +21,7 @@ use crate::text::time::parse_rfc3339_ms;
 
 const LIST_LEN_MAX: usize = 1000;
 const REQUESTS_MAX: u32 = 1_000_000;
+const CALLS_MAX: u32 = 100_000;
 const TOKENS_MAX: u32 = 1_000_000_000;
 const PREFIX_LEN_MAX: usize = 16;
 
@@ -207,6 +208,11 @@ pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
 /// Requests in some time: at least one.
 pub(crate) fn requests(value: &Value) -> Result<u32, String> {
     up_to(REQUESTS_MAX, value)
+}
+
+/// Calls that may be open at once: at least one.
+pub(crate) fn calls(value: &Value) -> Result<u32, String> {
+    up_to(CALLS_MAX, value)
 }
 
 /// Tokens in some time: at least one.

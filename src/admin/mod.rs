@@ -17,6 +17,7 @@ mod change;
 mod events;
 pub(crate) mod export;
 mod fields;
+mod groups;
 mod keys;
 mod leases;
 mod payments;

@@ -93,6 +93,13 @@ impl Refusal {
             BookError::AboveMax => Self::Conflict(format!(
                 "the balance of {subject} would exceed 9007199254.740991 rubles; enter less"
             )),
+            BookError::NoGroup => Self::invalid(
+                "group",
+                "the account has no such group, or it was removed; make one first",
+            ),
+            BookError::GroupInUse => Self::Conflict(format!(
+                "{subject} has keys that are not deleted: take them out of it, or delete them"
+            )),
             BookError::Unavailable(source) => {
                 tracing::warn!(error = chain(&**source), subject, "ledger out of reach");
                 Self::LedgerOutOfReach("the ledger is out of reach; ask again".into())

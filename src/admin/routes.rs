@@ -13,8 +13,8 @@ use tower::Service;
 
 use super::{
     Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, calls, events,
-    export, keys, leases, payments, probes, query::Query, receipts, receivers, refusal::Refusal,
-    statements, usage, vendors,
+    export, groups, keys, leases, payments, probes, query::Query, receipts, receivers,
+    refusal::Refusal, statements, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
@@ -22,6 +22,7 @@ const ROOMS: &[&[Route]] = &[
     accounts::ROUTES,
     payments::ROUTES,
     keys::ROUTES,
+    groups::ROUTES,
     leases::ROUTES,
     receipts::ROUTES,
     calls::ROUTES,
@@ -406,6 +407,17 @@ mod tests {
                 ("POST", &*format!("{account}/keys"), Right::Support),
                 ("PATCH", "/admin/v1/keys/{key}", Right::Support),
                 ("DELETE", "/admin/v1/keys/{key}", Right::Support),
+                ("POST", &*format!("{account}/groups"), Right::Support),
+                (
+                    "PATCH",
+                    &*format!("{account}/groups/{{group}}"),
+                    Right::Support
+                ),
+                (
+                    "DELETE",
+                    &*format!("{account}/groups/{{group}}"),
+                    Right::Support
+                ),
                 ("POST", "/admin/v1/usage/rebuild", Right::Everything),
                 ("PATCH", "/admin/v1/vendors/{vendor}", Right::Everything),
                 ("POST", "/admin/v1/audit", Right::Money),

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 use tollgate_layers::{
-    key::{AccountId, KeyId},
+    key::{AccountId, GroupId, KeyId},
     money::MicroRub,
 };
 
@@ -117,6 +117,12 @@ pub(super) struct Limits {
     /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     tokens_per_minute: Option<u32>,
+    /// The group of keys that it spends with
+    #[arg(long, value_name = "GROUP")]
+    group: Option<GroupId>,
+    /// How many of its calls may be open at once, over all nodes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    concurrency: Option<u32>,
 }
 
 /// What may be taken away from a key.
@@ -149,6 +155,12 @@ pub(super) struct Without {
     /// Take its limit of tokens per minute away
     #[arg(long, conflicts_with = "tokens_per_minute")]
     no_tokens_per_minute: bool,
+    /// Take it out of its group
+    #[arg(long, conflicts_with = "group")]
+    no_group: bool,
+    /// Let any number of its calls be open at once
+    #[arg(long, conflicts_with = "concurrency")]
+    any_concurrency: bool,
 }
 
 const KEY: &[Cell] = &[
@@ -171,6 +183,8 @@ const KEY: &[Cell] = &[
     Cell::text("requests per second", "/requests_per_second").or("no limit"),
     Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
     Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
+    Cell::text("group", "/group").or("none"),
+    Cell::text("calls at once", "/concurrency").or("no limit"),
     Cell::text("expires", "/expires_at").or("never"),
     Cell::text("created", "/created_at"),
     Cell::text("changed", "/changed_at"),
@@ -186,6 +200,7 @@ const KEY_ROW: &[Cell] = &[
     Cell::rubles("spent", "/spent_rub"),
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("free", "/free_rub"),
+    Cell::text("group", "/group").or("none"),
     Cell::text("expires", "/expires_at").or("never"),
 ];
 
@@ -267,6 +282,8 @@ fn given(limits: Limits) -> Map<String, Value> {
         requests_per_second,
         requests_per_minute,
         tokens_per_minute,
+        group,
+        concurrency,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
     let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
@@ -281,6 +298,8 @@ fn given(limits: Limits) -> Map<String, Value> {
         ("requests_per_second", requests_per_second.map(Value::from)),
         ("requests_per_minute", requests_per_minute.map(Value::from)),
         ("tokens_per_minute", tokens_per_minute.map(Value::from)),
+        ("group", group.map(|group| Value::from(group.to_string()))),
+        ("concurrency", concurrency.map(Value::from)),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field.to_owned(), value?)))
@@ -299,6 +318,8 @@ fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
         (without.any_rate, "requests_per_second"),
         (without.no_requests_per_minute, "requests_per_minute"),
         (without.no_tokens_per_minute, "tokens_per_minute"),
+        (without.no_group, "group"),
+        (without.any_concurrency, "concurrency"),
     ]
     .into_iter()
     .filter_map(|(taken_away, field)| taken_away.then_some(field))
@@ -330,6 +351,8 @@ mod tests {
             requests_per_second: None,
             requests_per_minute: None,
             tokens_per_minute: None,
+            group: None,
+            concurrency: None,
         }
     }
 

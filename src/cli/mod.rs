@@ -10,6 +10,7 @@ mod csv;
 mod event;
 mod export;
 mod failure;
+mod group;
 mod health;
 mod import;
 mod key;
@@ -35,6 +36,7 @@ use self::{
     account::AccountCommand,
     event::EventCommand,
     failure::{Failure, USAGE},
+    group::GroupCommand,
     key::KeyCommand,
     lease::LeaseCommand,
     operator::OperatorCommand,
@@ -225,6 +227,18 @@ enum Command {
         reach: AdminArgs,
         #[command(subcommand)]
         command: KeyCommand,
+    },
+
+    /// Groups of keys with shared ceilings: create, list, update, remove
+    #[command(
+        after_help = "Examples:\n  tollgate group create acme support --ceiling-month 5000\n  \
+                            tollgate key set k0AbC123dEf456gH --group support\n  tollgate group list acme"
+    )]
+    Group {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: GroupCommand,
     },
 
     /// Who may sign in to the console by a name: create, list, delete
@@ -521,6 +535,7 @@ impl Command {
             Self::Payment { reach, command } => payment::payment(&reach, command).await,
             Self::Operator { command } => command.run(),
             Self::Key { reach, command } => key::key(&reach, command).await,
+            Self::Group { reach, command } => group::group(&reach, command).await,
             Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
             Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,
             Self::Statement { args, reach } => statement::statement(&reach, &args).await,
@@ -627,6 +642,9 @@ mod tests {
             "tollgate topup acme 100.50 --id p1",
             "tollgate adjust acme -12.50 --id a1 --reason refund",
             "tollgate adjust acme 12.50 --id a1 --reason refund",
+            "tollgate group create acme team --ceiling-day 5",
+            "tollgate group update acme team --no-ceiling-month",
+            "tollgate group remove acme team",
             "tollgate key create acme --name n --ceiling 5 --model a --model b --address 10.0.0.0/8 \
              --address ::1 --expires 2027-01-31 --requests-per-second 5",
             "tollgate key create acme --ceiling-month 50.5 --ceiling-day 5 --requests-per-minute 60 \

@@ -46,6 +46,7 @@ pub(super) struct Key {
     pub(super) requests_per_second: Option<u32>,
     pub(super) requests_per_minute: Option<u32>,
     pub(super) tokens_per_minute: Option<u32>,
+    pub(super) group: Option<String>,
     pub(super) expires_at: Option<String>,
     pub(super) created_at: String,
     pub(super) changed_at: String,

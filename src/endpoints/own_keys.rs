@@ -19,7 +19,7 @@ use tollgate_layers::{
     ceiling::Ceilings,
     error::Problem,
     facts::Caller,
-    key::{KeyId, KeyRecord, KeyStatus},
+    key::{GroupId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::ledger::{BookError, KeyChange, KeyView, LedgerAdmin},
 };
@@ -41,6 +41,7 @@ const FIELDS: &[&str] = &[
     "ceiling_month_rub",
     "ceiling_day_rub",
     "models",
+    "group",
 ];
 const MODELS_MAX: u64 = 1_000;
 
@@ -85,6 +86,7 @@ impl OwnKeys {
                 if change == KeyChange::default() {
                     return Err(Error::invalid("", Problem::Empty));
                 }
+                stays_in_group(owner, &change)?;
                 change
             }
             Method::DELETE => KeyChange {
@@ -130,6 +132,7 @@ impl OwnKeys {
     ) -> Result<Response<AnswerBody>, Error> {
         self.check(fields, FIELDS)?;
         let wish = wish(fields)?;
+        stays_in_group(owner, &wish)?;
         let ceilings = wish.ceilings(Ceilings::NONE);
         let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
         let there = keys
@@ -153,6 +156,8 @@ impl OwnKeys {
             requests_per_second: owner.requests_per_second,
             requests_per_minute: owner.requests_per_minute,
             tokens_per_minute: owner.tokens_per_minute,
+            group: owner.group.clone(),
+            concurrency: owner.concurrency,
             expires_at_ms: owner.expires_at_ms,
             created_at_ms: now_ms(),
             changed_at_ms: 0,
@@ -237,8 +242,40 @@ fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
         ceiling_month: rubles(fields, "ceiling_month_rub")?,
         ceiling_day: rubles(fields, "ceiling_day_rub")?,
         models: models(fields)?,
+        group: group(fields)?,
         ..KeyChange::default()
     })
+}
+
+/// Null takes a key out of its group.
+fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
+    let Some(value) = fields.get("group") else {
+        return Ok(None);
+    };
+    if value.is_null() {
+        return Ok(Some(None));
+    }
+    let wrong = || Error::invalid("group", Problem::WrongType("string"));
+    let group = value.as_str().ok_or_else(wrong)?;
+    group
+        .parse()
+        .map(|group| Some(Some(group)))
+        .map_err(|_| no_group())
+}
+
+fn no_group() -> Error {
+    Error::invalid("group", Problem::NotOneOf("the groups of the account"))
+}
+
+/// An owner whose own key is in a group looks after keys of that group: no key of his gets around its ceilings.
+fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
+    match (&owner.group, &change.group) {
+        (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(
+            "group",
+            Problem::NotOneOf("the group of the owner key"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Null takes a ceiling away.
@@ -285,6 +322,7 @@ fn status(value: &Value) -> Result<KeyStatus, Error> {
 fn of_change(error: BookError) -> Error {
     match error {
         BookError::NotFound => Error::OwnKeyUnknown,
+        BookError::NoGroup => no_group(),
         other => no_books(other),
     }
 }
@@ -319,6 +357,7 @@ struct OwnKey<'a> {
     held_rub: MicroRub,
     free_rub: MicroRub,
     models: &'a [String],
+    group: Option<&'a GroupId>,
     expires_at: Option<String>,
     created_at: String,
 }
@@ -342,6 +381,7 @@ impl<'a> From<&'a KeyView> for OwnKey<'a> {
             held_rub: view.held_rub,
             free_rub: view.free_rub,
             models: record.models_named(),
+            group: record.group.as_ref(),
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
         }

@@ -21,6 +21,14 @@ pub(super) fn subject(event: &Event) -> String {
                 rubles(*left_rub)
             )
         }
+        Happening::CeilingReached {
+            group: Some(group),
+            ceiling,
+            ..
+        } => format!(
+            "Лимит группы ключей {group} исчерпан: {}",
+            of_ceiling(*ceiling)
+        ),
         Happening::CeilingReached { ceiling, .. } => {
             format!("Лимит ключа исчерпан: {}", of_ceiling(*ceiling))
         }
@@ -79,6 +87,7 @@ pub(super) fn text(event: &Event) -> String {
             line(format!("Порог уведомления: {}", rubles(*level_rub)));
         }
         Happening::CeilingReached {
+            group,
             ceiling_rub,
             left_rub,
             ..
@@ -88,7 +97,13 @@ pub(super) fn text(event: &Event) -> String {
                 rubles(*ceiling_rub),
                 rubles(*left_rub)
             ));
-            line("Запросы с этим ключом будут отклоняться, пока лимит не изменят или он не начнётся заново.".to_owned());
+            let whose = match group {
+                None => "с этим ключом",
+                Some(_) => "с ключами этой группы",
+            };
+            line(format!(
+                "Запросы {whose} будут отклоняться, пока лимит не изменят или он не начнётся заново."
+            ));
         }
         Happening::TopUp {
             entry, balance_rub, ..

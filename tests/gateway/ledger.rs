@@ -145,6 +145,14 @@ on_every_store! {
     an_account_that_is_gone_is_not_charged
     a_receipt_is_what_was_settled
     only_settled_calls_have_a_receipt
+    a_group_spends_no_more_than_its_ceiling_whichever_key_asks
+    account_key_and_group_have_to_allow_a_hold
+    of_many_calls_at_once_a_group_lets_in_those_that_fit
+    a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
+    holds_that_end_by_themselves_leave_their_group
+    a_group_is_made_once_and_removed_when_its_keys_are_gone
+    no_more_calls_of_a_key_are_open_than_may_be
+    of_many_calls_at_once_as_many_as_may_be_are_let_in
     a_payment_counts_once_by_its_id
     a_correction_leaves_what_is_held
     amounts_are_exact_up_to_the_largest_and_none_goes_beyond

@@ -17,13 +17,13 @@ use tollgate_layers::{
     calendar::day_of,
     ceiling::{Ceiling, Ceilings},
     facts::RequestNumber,
-    key::{AccountId, KeyId, KeyRecord, KeyStatus},
+    key::{AccountId, GroupId, KeyId, KeyRecord, KeyStatus},
     money::MicroRub,
     reserve::{
         book::{self, Book, Command, Outcome, Rejection},
         ledger::{
-            BookError, Booked, Entry, Hold, KeyChange, LedgerError, Refusal, Reserved, Settled,
-            Settlement,
+            BookError, Booked, Entry, GroupChange, GroupRecord, Hold, KeyChange, LedgerError,
+            Refusal, Reserved, Settled, Settlement,
         },
         memory::MemoryLedger,
     },
@@ -225,6 +225,18 @@ fn prelude() -> Vec<Command> {
                 enabled: true,
             });
         }
+        // A group from the start, with a key in it; a second one later.
+        commands.push(Command::SetGroup {
+            account: account(index),
+            group: group_of(0),
+            ceilings: Ceilings::total(micro(300)),
+        });
+        commands.push(Command::Bind {
+            account: account(index),
+            key: key_of(index, 0),
+            group: Some(group_of(0)),
+            concurrency: Some(3),
+        });
     }
     commands
 }
@@ -238,6 +250,8 @@ fn account_of(command: &Command) -> u8 {
         Command::Reserve(hold) => &hold.account,
         Command::SetAccount { account, .. }
         | Command::SetKey { account, .. }
+        | Command::SetGroup { account, .. }
+        | Command::Bind { account, .. }
         | Command::Enter { account, .. }
         | Command::Settle { account, .. }
         | Command::Release { account, .. }
@@ -250,6 +264,10 @@ fn account_of(command: &Command) -> u8 {
 
 fn key_of(account: u8, key: u8) -> KeyId {
     format!("a{account}k{key}").parse().unwrap()
+}
+
+fn group_of(group: u8) -> GroupId {
+    format!("g{group}").parse().unwrap()
 }
 
 fn record_of(account_id: &AccountId, key: &KeyId, enabled: bool) -> KeyRecord {
@@ -297,21 +315,38 @@ fn key_index() -> impl Strategy<Value = u8> {
 
 fn command() -> impl Strategy<Value = Command> {
     let ceiling = || proptest::option::of((0..400i64).prop_map(micro));
-    let ceilings = (ceiling(), ceiling(), ceiling());
-    let ceilings = ceilings.prop_map(|(total, month, day)| Ceilings { total, month, day });
+    let ceilings = || {
+        let ceilings = (ceiling(), ceiling(), ceiling());
+        ceilings.prop_map(|(total, month, day)| Ceilings { total, month, day })
+    };
+    let group = proptest::option::of(0..2u8);
+    let concurrency = proptest::option::of(1..3u32);
     let fresh = prop_oneof![4 => Just(true), 1 => Just(false)];
     prop_oneof![
         1 => (account_index(), any::<bool>()).prop_map(|(index, suspended)| Command::SetAccount {
             account: account(index),
             suspended,
         }),
-        2 => (account_index(), key_index(), ceilings, prop_oneof![3 => Just(true), 1 => Just(false)])
+        2 => (account_index(), key_index(), ceilings(), prop_oneof![3 => Just(true), 1 => Just(false)])
             .prop_map(|(index, key, ceilings, enabled)| Command::SetKey {
                 account: account(index),
                 key: key_of(index, key),
                 ceilings,
                 enabled,
             }),
+        1 => (account_index(), 0..2u8, ceilings()).prop_map(|(index, group, ceilings)| Command::SetGroup {
+            account: account(index),
+            group: group_of(group),
+            ceilings,
+        }),
+        2 => (account_index(), key_index(), group, concurrency).prop_map(|(index, key, group, concurrency)| {
+            Command::Bind {
+                account: account(index),
+                key: key_of(index, key),
+                group: group.map(group_of),
+                concurrency,
+            }
+        }),
         3 => (account_index(), 0..5u8, -300..500i64).prop_map(|(index, id, amount)| Command::Enter {
             account: account(index),
             entry: topup(&format!("t{id}"), amount),
@@ -387,6 +422,43 @@ async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCa
                 changed => done(changed.map(drop))?,
             }
         }
+        Command::SetGroup {
+            account,
+            group,
+            ceilings,
+        } => {
+            let record = GroupRecord {
+                id: group.clone(),
+                name: String::new(),
+                removed: false,
+            };
+            let set = match ledger.create_group(account, &record, *ceilings).await {
+                Err(BookError::Exists) => {
+                    let change = GroupChange {
+                        ceiling: Some(ceilings.total),
+                        ceiling_month: Some(ceilings.month),
+                        ceiling_day: Some(ceilings.day),
+                        ..GroupChange::default()
+                    };
+                    ledger.change_group(account, group, &change).await
+                }
+                made => made,
+            };
+            done(set.map(drop))?
+        }
+        Command::Bind {
+            key,
+            group,
+            concurrency,
+            ..
+        } => {
+            let change = KeyChange {
+                group: Some(group.clone()),
+                concurrency: Some(*concurrency),
+                ..KeyChange::default()
+            };
+            done(ledger.change_key(key, &change).await.map(drop))?
+        }
         Command::Enter { account, entry } => done(ledger.enter(account, entry).await.map(drop))?,
         Command::Reserve(hold) => Outcome::Reserve(refusable(ledger.reserve(hold).await)?),
         Command::Settle {
@@ -436,6 +508,7 @@ fn done(answer: Result<(), BookError>) -> Result<Outcome, TestCaseError> {
         Err(BookError::Exists) => Outcome::Refused(Rejection::Exists),
         Err(BookError::BelowHeld) => Outcome::Refused(Rejection::BelowHeld),
         Err(BookError::AboveMax) => Outcome::Refused(Rejection::AboveMax),
+        Err(BookError::NoGroup) => Outcome::Refused(Rejection::NoGroup),
         Err(error) => return Err(failed(error)),
     })
 }
@@ -508,6 +581,12 @@ async fn views_agree<L: Books>(
             })
             .collect();
         same(shown, booked, &id)?;
+        let shown = ledger.groups(&id).await.map_err(failed)?;
+        let booked = account
+            .groups()
+            .map(|(group, _)| account.group_view(group, now));
+        let booked: Vec<_> = booked.flatten().collect();
+        same(shown, booked, &id)?;
     }
     Ok(())
 }
@@ -565,6 +644,9 @@ fn without_times(outcome: &Outcome) -> Outcome {
         Ceiling::Total => Ceiling::Total,
         Ceiling::Month { .. } => MONTH,
         Ceiling::Day { .. } => DAY,
+        Ceiling::GroupTotal => Ceiling::GroupTotal,
+        Ceiling::GroupMonth { .. } => MONTH.of_group(),
+        Ceiling::GroupDay { .. } => DAY.of_group(),
     };
     let refusal = |refusal| match refusal {
         Refusal::CeilingUsedUp(ceiling) => Refusal::CeilingUsedUp(timeless(ceiling)),
@@ -590,9 +672,12 @@ fn without_times(outcome: &Outcome) -> Outcome {
 struct Seen {
     suspended: bool,
     keys: BTreeMap<KeyId, (Ceilings, bool)>,
+    groups: BTreeMap<GroupId, Ceilings>,
+    /// Each key's group, and how many of its calls may be open at once.
+    bound: BTreeMap<KeyId, (Option<GroupId>, Option<u32>)>,
     entries: BTreeMap<String, i64>,
-    /// On which key, how much, and whether after midnight.
-    charges: Vec<(KeyId, i64, bool)>,
+    /// On which key, in which group, how much, and whether after midnight.
+    charges: Vec<(KeyId, Option<GroupId>, i64, bool)>,
     after_midnight: bool,
     midnight_of_month: bool,
     costs: i64,
@@ -676,6 +761,16 @@ impl History {
                 )?;
                 same(account.free(key, self.now).micro(), seen.free(key), at)?;
             }
+            for group in seen.groups.keys() {
+                let book = account.group(group).map(|group| group.money);
+                let money = book.map(|money| (money.used.micro(), money.held.micro()));
+                let used = seen.used_in(group, Ceiling::Total);
+                same(
+                    (group, money),
+                    (group, Some((used, seen.held_in(group)))),
+                    at,
+                )?;
+            }
         }
         Ok(())
     }
@@ -685,7 +780,10 @@ impl History {
 fn without_account(command: &Command) -> Outcome {
     match command {
         Command::SetAccount { .. } | Command::Release { .. } => Outcome::Done,
-        Command::SetKey { .. } | Command::Enter { .. } => Outcome::Refused(Rejection::NotFound),
+        Command::SetKey { .. }
+        | Command::SetGroup { .. }
+        | Command::Bind { .. }
+        | Command::Enter { .. } => Outcome::Refused(Rejection::NotFound),
         Command::Reserve(_) => Outcome::Reserve(Err(Refusal::Unknown)),
         Command::Settle { .. } => Outcome::Settled(settled(Booked::NoAccount, 0, 0)),
         Command::Extend { .. } => Outcome::Extended(false),
@@ -705,7 +803,7 @@ const fn settled(booked: Booked, charged: i64, loss: i64) -> Settled {
 
 impl Seen {
     fn charged(&self) -> i64 {
-        self.charges.iter().map(|(_, amount, _)| amount).sum()
+        self.charges.iter().map(|(_, _, amount, _)| amount).sum()
     }
 
     fn balance(&self) -> i64 {
@@ -727,14 +825,41 @@ impl Seen {
 
     /// What counts under a ceiling: all, or what was charged on this side of midnight.
     fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
+        self.counted(ceiling, |of_key, _| of_key == key)
+    }
+
+    fn counted(&self, ceiling: Ceiling, counts: impl Fn(&KeyId, Option<&GroupId>) -> bool) -> i64 {
         let all = match ceiling {
-            Ceiling::Total => true,
-            Ceiling::Month { .. } => !self.midnight_of_month,
-            Ceiling::Day { .. } => false,
+            Ceiling::Total | Ceiling::GroupTotal => true,
+            Ceiling::Month { .. } | Ceiling::GroupMonth { .. } => !self.midnight_of_month,
+            Ceiling::Day { .. } | Ceiling::GroupDay { .. } => false,
         };
-        let of_key = self.charges.iter().filter(|charge| charge.0 == *key);
-        let counted = of_key.filter(|charge| all || charge.2 == self.after_midnight);
-        counted.map(|(_, amount, _)| amount).sum()
+        let of_key = self.charges.iter();
+        let of_key = of_key.filter(|charge| counts(&charge.0, charge.1.as_ref()));
+        let counted = of_key.filter(|charge| all || charge.3 == self.after_midnight);
+        counted.map(|(_, _, amount, _)| amount).sum()
+    }
+
+    /// The same of what was charged in a group.
+    fn used_in(&self, group: &GroupId, ceiling: Ceiling) -> i64 {
+        self.counted(ceiling, |_, in_group| in_group == Some(group))
+    }
+
+    /// What the keys hold that are in the group now.
+    fn held_in(&self, group: &GroupId) -> i64 {
+        let keys = self.bound.iter();
+        let keys = keys.filter(|(_, (of_key, _))| of_key.as_ref() == Some(group));
+        keys.map(|(key, _)| self.held_by(key)).sum()
+    }
+
+    fn group_of(&self, key: &KeyId) -> Option<&GroupId> {
+        self.bound.get(key)?.0.as_ref()
+    }
+
+    fn is_full(&self, key: &KeyId) -> Option<u32> {
+        let most = self.bound.get(key)?.1?;
+        let open = self.open.values().filter(|held| held.hold.key == *key);
+        (open.count() >= most as usize).then_some(most)
     }
 
     /// The key's ceilings, and what each of them leaves beside the charges.
@@ -753,6 +878,26 @@ impl Seen {
         each.into_iter().filter_map(left).collect()
     }
 
+    /// The same of the key's group.
+    fn left_in_group(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
+        let Some((group, ceilings)) = self
+            .group_of(key)
+            .and_then(|group| Some((group, self.groups.get(group)?)))
+        else {
+            return Vec::new();
+        };
+        let each = [
+            (Ceiling::Total, ceilings.total),
+            (MONTH, ceilings.month),
+            (DAY, ceilings.day),
+        ];
+        let left = |(ceiling, limit): (Ceiling, Option<MicroRub>)| {
+            let used = self.used_in(group, ceiling);
+            Some((ceiling.of_group(), limit?.micro() - used))
+        };
+        each.into_iter().filter_map(left).collect()
+    }
+
     fn free(&self, key: &KeyId) -> i64 {
         self.room(key).0
     }
@@ -765,6 +910,13 @@ impl Seen {
         let mut room = (self.balance() - self.held(), None);
         for (ceiling, left) in self.left(key) {
             let left = (left - self.held_by(key)).max(0);
+            if left < room.0 {
+                room = (left, Some(ceiling));
+            }
+        }
+        for (ceiling, left) in self.left_in_group(key) {
+            let held = self.group_of(key).map_or(0, |group| self.held_in(group));
+            let left = (left - held).max(0);
             if left < room.0 {
                 room = (left, Some(ceiling));
             }
@@ -800,7 +952,8 @@ impl Seen {
         } else if self.balance() == 0 {
             Some(Refusal::AccountEmpty)
         } else {
-            let used_up = self.left(key).into_iter().find(|(_, left)| *left <= 0);
+            let left = self.left(key).into_iter().chain(self.left_in_group(key));
+            let used_up = left.into_iter().find(|(_, left)| *left <= 0);
             used_up.map(|(ceiling, _)| Refusal::CeilingUsedUp(ceiling))
         }
     }
@@ -815,6 +968,31 @@ impl Seen {
             } => {
                 self.keys.insert(key.clone(), (*ceilings, *enabled));
                 Outcome::Done
+            }
+            Command::SetGroup {
+                group, ceilings, ..
+            } => {
+                self.groups.insert(group.clone(), *ceilings);
+                Outcome::Done
+            }
+            Command::Bind {
+                key,
+                group,
+                concurrency,
+                ..
+            } => {
+                if !self.keys.contains_key(key) {
+                    Outcome::Refused(Rejection::NotFound)
+                } else if group
+                    .as_ref()
+                    .is_some_and(|group| !self.groups.contains_key(group))
+                {
+                    Outcome::Refused(Rejection::NoGroup)
+                } else {
+                    self.bound
+                        .insert(key.clone(), (group.clone(), *concurrency));
+                    Outcome::Done
+                }
             }
             Command::Enter { entry, .. } => self.enter(entry),
             Command::Reserve(hold) => Outcome::Reserve(self.reserve(hold)),
@@ -877,6 +1055,12 @@ impl Seen {
         if let Some(refusal) = self.refusal(&hold.key) {
             return Err(refusal);
         }
+        if self.is_full(&hold.key).is_some() {
+            self.expire();
+        }
+        if let Some(most) = self.is_full(&hold.key) {
+            return Err(Refusal::TooManyCalls { most });
+        }
         if self.free(&hold.key) < hold.want.micro() {
             self.expire();
         }
@@ -924,8 +1108,9 @@ impl Seen {
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);
+        let group = self.group_of(key).cloned();
         self.charges
-            .push((key.clone(), charged, self.after_midnight));
+            .push((key.clone(), group, charged, self.after_midnight));
         self.costs += cost;
         self.losses += cost - charged;
         let settled = settled(booked, charged, cost - charged);

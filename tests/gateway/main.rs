@@ -53,6 +53,7 @@ mod exchange_rate; // where the rubles for one USDT come from
 mod export; // the whole ledger as text, and the audit of it
 mod extra_paths; // models and money of a key, and the root
 mod fragments; // streams in whatever pieces a vendor cuts them
+mod groups; // keys that spend together, and how many of a key's calls are open at once
 mod half_closed; // clients that send no more, and read on
 mod holds; // what a call holds while it runs
 mod import; // accounts and keys from a CSV file

@@ -39,11 +39,13 @@ const PUBLIC_PATHS: [&str; 24] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 31] = [
+const ADMIN_PATHS: [&str; 33] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
     "/admin/v1/accounts/{account}/alerts",
+    "/admin/v1/accounts/{account}/groups",
+    "/admin/v1/accounts/{account}/groups/{group}",
     "/admin/v1/accounts/{account}/keys",
     "/admin/v1/accounts/{account}/statements/{month}",
     "/admin/v1/accounts/{account}/topups",

@@ -37,6 +37,8 @@ async fn expired(world: &World, account: &str) -> Key {
         requests_per_second: None,
         requests_per_minute: None,
         tokens_per_minute: None,
+        group: None,
+        concurrency: None,
         expires_at_ms: Some(1),
         created_at_ms: 0,
         changed_at_ms: 0,

@@ -11,6 +11,8 @@ KNOWN = {
     "account": "demo",
     "client": "opencode",
     "file": "page.js",
+    # The demo has no groups: these are 404.
+    "group": "team",
     "key": "demo-key",
     "model": "demo-chat",
     "month": "2026-11",

@@ -276,6 +276,7 @@ const fn holds_nothing(error: &Error) -> bool {
             | Error::AccountSuspended
             | Error::AccountEmpty
             | Error::CeilingUsedUp(_)
+            | Error::TooManyCalls { .. }
             | Error::DoesNotFit { .. }
             | Error::Internal(_)
             | Error::Overloaded

@@ -66,6 +66,10 @@ id! {
     /// A key's id, named by us. Not a secret.
     KeyId
 }
+id! {
+    /// The id of a group of an account's keys, named by the operator.
+    GroupId
+}
 
 /// SHA-256 of a key: what is stored and looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -166,6 +170,12 @@ pub struct KeyRecord {
     /// Tokens per minute, if limited.
     #[serde(default)]
     pub tokens_per_minute: Option<u32>,
+    /// The group of keys that it spends with, if it is in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
+    /// How many of its calls may be open at once, over all gateways, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
     /// Unix time in milliseconds from which the key is refused, if ever.
     #[serde(default)]
     pub expires_at_ms: Option<u64>,
@@ -192,6 +202,12 @@ impl KeyRecord {
     #[must_use]
     pub fn may_hold(&self) -> bool {
         self.status == KeyStatus::Active && !self.is_owner()
+    }
+
+    /// Whether it was deleted, for good.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.status == KeyStatus::Deleted
     }
 
     /// The word for what it is there for.

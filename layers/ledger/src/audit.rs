@@ -23,7 +23,7 @@ use serde::Deserialize;
 
 use super::contract::{AccountBooks, Booked, JournalLine, OpenHold, Receipt};
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     money::MicroRub,
     number::RequestNumber,
     price::Misfit,
@@ -50,6 +50,9 @@ pub struct Snapshot {
     pub entered_rub: MicroRub,
     /// Its keys.
     pub keys: Vec<KeySnapshot>,
+    /// Its groups of keys.
+    #[serde(default)]
+    pub groups: Vec<GroupSnapshot>,
     /// Its open holds.
     pub holds: Vec<OpenHold>,
     /// The journal has forgotten nothing.
@@ -67,6 +70,28 @@ pub struct KeySnapshot {
     pub held_rub: MicroRub,
     /// What it had used before the day or the month of its last charge began, whichever is more; `None` where that is
     /// not shown.
+    #[serde(skip)]
+    pub before_rub: Option<MicroRub>,
+    /// The group that it is in.
+    #[serde(default)]
+    pub group: Option<GroupId>,
+    /// How many of its calls are counted as open; `None` where they are not counted.
+    #[serde(skip)]
+    pub calls: Option<u64>,
+}
+
+/// The money of a group of keys.
+#[derive(Clone, Debug, Deserialize)]
+pub struct GroupSnapshot {
+    /// Which one.
+    pub id: GroupId,
+    /// `u`: of its keys while they were in it.
+    pub spent_rub: MicroRub,
+    /// `h_k` of its keys.
+    pub held_rub: MicroRub,
+    /// What it has spent beyond what its keys have.
+    pub carried_rub: MicroRub,
+    /// As a key's.
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }
@@ -87,6 +112,19 @@ impl From<&AccountBooks> for Snapshot {
                     id: key.record.id.clone(),
                     spent_rub: key.spent_rub,
                     held_rub: key.held_rub,
+                    before_rub: None,
+                    group: key.record.group.clone(),
+                    calls: None,
+                })
+                .collect(),
+            groups: books
+                .groups
+                .iter()
+                .map(|group| GroupSnapshot {
+                    id: group.record.id.clone(),
+                    spent_rub: group.spent_rub,
+                    held_rub: group.held_rub,
+                    carried_rub: group.carried_rub,
                     before_rub: None,
                 })
                 .collect(),
@@ -131,6 +169,7 @@ impl AccountAudit {
         };
         audit.holds();
         audit.sums();
+        audit.groups();
         audit
     }
 
@@ -373,9 +412,11 @@ impl AccountAudit {
             ..
         } = &self.books;
         let (balance, held) = (micro(*balance_rub), micro(*held_rub));
-        let mut by_key: BTreeMap<&KeyId, i128> = BTreeMap::new();
+        let mut by_key: BTreeMap<&KeyId, (i128, u64)> = BTreeMap::new();
         for hold in holds {
-            *by_key.entry(&hold.key).or_default() += micro(hold.held_rub);
+            let (sum, calls) = by_key.entry(&hold.key).or_default();
+            *sum += micro(hold.held_rub);
+            *calls += 1;
             if hold.due_ms.is_none() {
                 self.breaches.push(format!(
                     "I8 account {id}: hold {} would never expire",
@@ -394,17 +435,23 @@ impl AccountAudit {
             self.breaches
                 .push(format!("I5 account {id}: one number holds twice"));
         }
-        let sum: i128 = by_key.values().sum();
+        let sum: i128 = by_key.values().map(|(sum, _)| sum).sum();
         if sum != held {
             self.breaches.push(format!(
                 "I2 account {id}: held {held} but its holds sum to {sum} µ₽"
             ));
         }
         for key in keys {
-            let (held, sum) = (
-                micro(key.held_rub),
-                by_key.remove(&key.id).unwrap_or_default(),
-            );
+            let held = micro(key.held_rub);
+            let (sum, calls) = by_key.remove(&key.id).unwrap_or_default();
+            if let Some(counted) = key.calls
+                && counted != calls
+            {
+                self.breaches.push(format!(
+                    "I2 key {}: {counted} calls are counted as open, but it has {calls} holds",
+                    key.id
+                ));
+            }
             if sum != held {
                 self.breaches.push(format!(
                     "I2 key {}: held {held} but its holds sum to {sum} µ₽",
@@ -421,6 +468,52 @@ impl AccountAudit {
             self.breaches.push(format!(
                 "I4 account {id}: held {held} of a balance of {balance} µ₽"
             ));
+        }
+    }
+
+    /// What a group has is what its keys have (I2, I3).
+    fn groups(&mut self) {
+        let Snapshot {
+            id, keys, groups, ..
+        } = &self.books;
+        let mut of_keys: BTreeMap<&GroupId, (i128, i128)> = BTreeMap::new();
+        for key in keys {
+            let Some(group) = &key.group else { continue };
+            if groups.iter().all(|known| known.id != *group) {
+                self.breaches.push(format!(
+                    "I2 account {id}: key {} is in group {group}, which is not there",
+                    key.id
+                ));
+            }
+            let (held, used) = of_keys.entry(group).or_default();
+            *held += micro(key.held_rub);
+            *used += micro(key.spent_rub);
+        }
+        for group in groups {
+            let (held, used) = of_keys.remove(&group.id).unwrap_or_default();
+            let (has_held, has_used) = (micro(group.held_rub), micro(group.spent_rub));
+            if has_held != held {
+                self.breaches.push(format!(
+                    "I2 group {}: held {has_held} but its keys hold {held} µ₽",
+                    group.id
+                ));
+            }
+            let carried = micro(group.carried_rub);
+            let capped = is_capped(group.spent_rub) || is_capped(group.carried_rub);
+            if (has_used != used + carried || has_used < 0) && !capped {
+                self.breaches.push(format!(
+                    "I3 group {}: used {has_used}, but its keys used {used} and {carried} µ₽ are carried",
+                    group.id
+                ));
+            }
+            if let Some(before) = group.before_rub.map(micro)
+                && before > has_used
+            {
+                self.breaches.push(format!(
+                    "I3 group {}: used {has_used}, but {before} µ₽ before its day or month began",
+                    group.id
+                ));
+            }
         }
     }
 
@@ -584,6 +677,8 @@ mod tests {
             spent_rub: MicroRub::new(spent),
             held_rub: MicroRub::new(held),
             before_rub: None,
+            group: None,
+            calls: None,
         }
     }
 
@@ -597,6 +692,7 @@ mod tests {
             loss_rub: MicroRub::new(2),
             entered_rub: MicroRub::new(150),
             keys: vec![snapshot("k1", 10, 30), snapshot("k2", 0, 0)],
+            groups: Vec::new(),
             holds: vec![hold(1, "k1", 20), hold(2, "k1", 10)],
             journal_complete: true,
         }

@@ -38,7 +38,7 @@ impl Ceilings {
     }
 }
 
-/// One of a key's ceilings.
+/// One of a key's ceilings, or of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ceiling {
     /// Of all that it spends.
@@ -53,9 +53,47 @@ pub enum Ceiling {
         /// When the next one begins, in Unix milliseconds.
         resets_at_ms: u64,
     },
+    /// Of all that the keys of its group spend together.
+    GroupTotal,
+    /// Of what they spend in the current month.
+    GroupMonth {
+        /// When the next one begins, in Unix milliseconds.
+        resets_at_ms: u64,
+    },
+    /// Of what they spend in the current day.
+    GroupDay {
+        /// When the next one begins, in Unix milliseconds.
+        resets_at_ms: u64,
+    },
 }
 
 impl Ceiling {
+    /// The same of the key's group.
+    #[must_use]
+    pub const fn of_group(self) -> Self {
+        match self {
+            Self::Total | Self::GroupTotal => Self::GroupTotal,
+            Self::Month { resets_at_ms } | Self::GroupMonth { resets_at_ms } => {
+                Self::GroupMonth { resets_at_ms }
+            }
+            Self::Day { resets_at_ms } | Self::GroupDay { resets_at_ms } => {
+                Self::GroupDay { resets_at_ms }
+            }
+        }
+    }
+
+    /// When it begins anew, in Unix milliseconds. `None` where it never does.
+    #[must_use]
+    pub const fn resets_at_ms(self) -> Option<u64> {
+        match self {
+            Self::Total | Self::GroupTotal => None,
+            Self::Month { resets_at_ms }
+            | Self::Day { resets_at_ms }
+            | Self::GroupMonth { resets_at_ms }
+            | Self::GroupDay { resets_at_ms } => Some(resets_at_ms),
+        }
+    }
+
     /// That of the month which comes so many after January 1970.
     #[must_use]
     pub fn of_month(month: u64) -> Self {
@@ -75,10 +113,7 @@ impl Ceiling {
     /// The day on which it begins anew, as `2027-01-31`; at 00:00 UTC. `None` where it never does.
     #[must_use]
     pub fn resets_on(&self) -> Option<String> {
-        let (Self::Month { resets_at_ms } | Self::Day { resets_at_ms }) = *self else {
-            return None;
-        };
-        let day = i64::try_from(day_of(resets_at_ms)).ok()?;
+        let day = i64::try_from(day_of(self.resets_at_ms()?)).ok()?;
         let (year, month, day) = date_of_day(day);
         Some(format!("{year:04}-{month:02}-{day:02}"))
     }
@@ -163,7 +198,9 @@ mod tests {
         );
         assert_eq!(day.resets_on().as_deref(), Some("2026-03-01"));
         assert_eq!(month.resets_on().as_deref(), Some("2027-01-01"));
+        assert_eq!(day.of_group().resets_on(), day.resets_on());
         assert_eq!(Ceiling::Total.resets_on(), None);
+        assert_eq!(Ceiling::Total.of_group().resets_on(), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! names and keys. Each step says what a durable store must write down before it is answered.
 
 mod feed;
+mod groups;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -17,7 +18,7 @@ use super::{
     },
 };
 use crate::{
-    account::{AccountId, KeyDigest, KeyId, KeyRecord},
+    account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord},
     ceiling::{Ceilings, Period},
     happening::{Event, Levels},
     money::MicroRub,
@@ -91,13 +92,19 @@ pub(super) enum Record {
     Key {
         record: Arc<KeyRecord>,
         ceilings: Ceilings,
+        /// Those that it came into or left, as they have become.
+        groups: Vec<GroupRow>,
     },
+    /// A group of an account's keys.
+    Group { account: AccountId, group: GroupRow },
     Settled {
         receipt: Receipt,
         balance: MicroRub,
         loss: MicroRub,
         /// Its key's, if that is one of the account's.
         used: Option<Used>,
+        /// Its key's group's, where it is in one.
+        group: Option<(GroupId, Used)>,
         /// It was noted while it ran.
         noted: bool,
         /// What it tells.
@@ -149,6 +156,21 @@ impl Used {
             day: key.day,
         }
     }
+}
+
+/// A group as a durable store writes it down.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "read by the durable store")
+)]
+pub(super) struct GroupRow {
+    pub(super) id: GroupId,
+    pub(super) name: String,
+    pub(super) removed: bool,
+    pub(super) ceilings: Ceilings,
+    pub(super) carried: MicroRub,
+    pub(super) used: Used,
 }
 
 /// The book knows nothing of this number now: it never did, or it has forgotten.
@@ -239,11 +261,17 @@ impl State {
             item: call.item.clone(),
         };
         let used = account.key(&call.key).map(Used::of);
+        let group = account.group_of(&call.key);
+        let group = group.and_then(|id| {
+            let group = account.group(id)?;
+            Some((id.clone(), Used::of(&group.money)))
+        });
         let record = Record::Settled {
             receipt,
             balance: account.balance,
             loss: account.loss,
             used,
+            group,
             noted: self.noted.remove(&call.number),
             events: self
                 .feed
@@ -400,9 +428,13 @@ impl State {
                 }
             }
             None if self.by_digest.contains_key(&record.digest) => return Err(BookError::Exists),
-            None => self.put_key(Arc::new(record.clone()), ceilings),
+            None => {
+                self.has_group(&record.account, record.group.as_ref())?;
+                self.put_key(Arc::new(record.clone()), ceilings);
+                self.bind(record)?;
+            }
         }
-        self.changed_key(&record.id, now)
+        self.changed_key(&record.id, now, None)
     }
 
     pub(super) fn change_key(
@@ -414,19 +446,34 @@ impl State {
         let known = self.keys.get(id).ok_or(BookError::NotFound)?;
         let (_, money) = self.money_of(known).ok_or(BookError::NotFound)?;
         let ceilings = change.ceilings(money.ceilings);
+        let left = known.group.clone();
         let mut record = KeyRecord::clone(known);
         change.clone().apply(&mut record);
-        self.put_key(Arc::new(record), ceilings);
-        self.changed_key(id, now)
+        if record.group != left {
+            self.has_group(&record.account, record.group.as_ref())?;
+        }
+        self.put_key(Arc::new(record.clone()), ceilings);
+        self.bind(&record)?;
+        let left = left.filter(|left| Some(left) != record.group.as_ref());
+        self.changed_key(id, now, left.as_ref())
     }
 
-    fn changed_key(&self, id: &KeyId, now: Millis) -> Result<Journaled<KeyView>, BookError> {
+    fn changed_key(
+        &self,
+        id: &KeyId,
+        now: Millis,
+        left: Option<&GroupId>,
+    ) -> Result<Journaled<KeyView>, BookError> {
         let view = self.key(id, now)?;
         let record = self.keys.get(id).ok_or(BookError::NotFound)?;
-        let (_, money) = self.money_of(record).ok_or(BookError::NotFound)?;
+        let (account, money) = self.money_of(record).ok_or(BookError::NotFound)?;
+        let groups = record.group.iter().chain(left);
         let record = Record::Key {
             record: Arc::clone(record),
             ceilings: money.ceilings,
+            groups: groups
+                .filter_map(|group| GroupRow::of(account, group))
+                .collect(),
         };
         Ok((view, Some(record)))
     }
@@ -470,6 +517,7 @@ impl State {
             view,
             entered_rub: MicroRub::of_sum(account.entered()),
             keys,
+            groups: self.groups_of(id, now)?,
             holds,
             journal_end: end.to_string(),
             journal_complete: !self.forgotten.contains(id),
@@ -529,10 +577,17 @@ impl State {
             enabled: record.may_hold(),
             ..money
         };
+        let money = KeyBook {
+            concurrency: record.concurrency,
+            ..money
+        };
         let record = Arc::new(record);
         self.put_key(Arc::clone(&record), money.ceilings);
         if let Some(account) = self.book.account_mut(&record.account) {
             account.restore_key(record.id.clone(), money);
+            if let Some(group) = &record.group {
+                account.restore_member(&record.id, group);
+            }
         }
     }
 
@@ -593,6 +648,11 @@ impl State {
         let record = self.keys.get(id)?;
         let (account, money) = self.money_of(record)?;
         let free = account.balance.minus_or_zero(account.held);
-        Some(money.view(KeyRecord::clone(record), free, now))
+        let view = money.view(KeyRecord::clone(record), free, now);
+        let group = account.group_of(id).and_then(|group| account.group(group));
+        Some(match group {
+            None => view,
+            Some(group) => group.bounds(view, now),
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     money::MicroRub,
 };
 
@@ -146,6 +146,9 @@ pub enum Happening {
     },
     /// A ceiling is reached: see [`reached`].
     CeilingReached {
+        /// The group whose ceiling it is; `None` where it is the key's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<GroupId>,
         /// Which ceiling.
         ceiling: CeilingKind,
         /// The ceiling.

@@ -24,7 +24,7 @@
 //! # let record = KeyRecord {
 //! #     id: web.clone(), account: acme.clone(), digest: KeyDigest::new([7; 32]), prefix: "tg-…".into(), name: "web".into(),
 //! #     status: KeyStatus::Active, models: vec![], addresses: vec![], requests_per_second: None, requests_per_minute: None,
-//! #     tokens_per_minute: None, expires_at_ms: None, created_at_ms: 0, changed_at_ms: 0,
+//! #     tokens_per_minute: None, group: None, concurrency: None, expires_at_ms: None, created_at_ms: 0, changed_at_ms: 0,
 //! # };
 //! ledger.create_key(&record, Ceilings::NONE).await?;
 //!

@@ -18,15 +18,15 @@ use self::journal::Journal;
 pub use self::journal::RECEIPTS_MAX;
 use super::{
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Booked, Entry, Hold, JournalLine, JournalPage,
-        JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved,
-        Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Booked, Entry, GroupChange, GroupRecord,
+        GroupView, Hold, JournalLine, JournalPage, JournalPart, KeyChange, KeyView, Ledger,
+        LedgerAdmin, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     embedded::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
 };
 use crate::{
     BoxError,
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
     happening::Event,
     number::RequestNumber,
@@ -238,6 +238,32 @@ impl LedgerAdmin for MemoryLedger {
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
         self.for_books()?.state.keys_of(account, now_ms())
+    }
+
+    async fn create_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> Result<GroupView, BookError> {
+        let state = &mut self.for_books()?.state;
+        let created = state.create_group(account, record, ceilings, now_ms());
+        created.map(answer)
+    }
+
+    async fn change_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> Result<GroupView, BookError> {
+        let state = &mut self.for_books()?.state;
+        let changed = state.change_group(account, id, change, now_ms());
+        changed.map(answer)
+    }
+
+    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
+        self.for_books()?.state.groups_of(account, now_ms())
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {

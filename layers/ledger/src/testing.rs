@@ -48,6 +48,7 @@ mod desk;
 mod ends;
 mod feed;
 pub mod given;
+mod groups;
 mod holds;
 mod keys;
 
@@ -111,6 +112,7 @@ pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
         of_many_charges_at_once_one_passes_a_level
         a_payment_lets_a_level_be_told_again
         ceilings_tell_when_they_run_low_and_when_they_are_reached
+        a_group_tells_when_its_ceiling_is_reached
         levels_are_those_that_were_set
         what_was_told_before_is_not_told_again
         a_note_is_changed_by_who_knows_its_version
@@ -323,6 +325,15 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             an_account_that_is_gone_is_not_charged
             a_receipt_is_what_was_settled
             only_settled_calls_have_a_receipt;
+        groups:
+            a_group_spends_no_more_than_its_ceiling_whichever_key_asks
+            account_key_and_group_have_to_allow_a_hold
+            of_many_calls_at_once_a_group_lets_in_those_that_fit
+            a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there
+            holds_that_end_by_themselves_leave_their_group
+            a_group_is_made_once_and_removed_when_its_keys_are_gone
+            no_more_calls_of_a_key_are_open_than_may_be
+            of_many_calls_at_once_as_many_as_may_be_are_let_in;
         accounts:
             a_payment_counts_once_by_its_id
             a_correction_leaves_what_is_held

@@ -308,7 +308,7 @@ pub async fn compare(
 /// Whether two books have the same money, names, keys and holds.
 pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
     let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
-    what(one) == what(other) && one.holds == other.holds
+    what(one) == what(other) && one.holds == other.holds && one.groups == other.groups
 }
 
 #[cfg(test)]

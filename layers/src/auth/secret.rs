@@ -59,6 +59,8 @@ impl SecretKey {
             requests_per_second: None,
             requests_per_minute: None,
             tokens_per_minute: None,
+            group: None,
+            concurrency: None,
             expires_at_ms: None,
             created_at_ms: super::unix_ms(),
             changed_at_ms: 0,

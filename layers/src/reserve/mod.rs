@@ -436,6 +436,7 @@ pub fn refusal(error: LedgerError, needs: MicroRub) -> Error {
                 held,
                 ceiling,
             },
+            Refusal::TooManyCalls { most } => Error::TooManyCalls { most },
             // Our own numbers are never used twice.
             Refusal::Gone | Refusal::Conflict => {
                 Error::Internal("request number used twice".into())

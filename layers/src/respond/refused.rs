@@ -265,6 +265,7 @@ fn class(error: &Error) -> Class {
         Error::OwnKeyUnknown => (S::NOT_FOUND, "not_found_error", "key_not_found"),
         Error::AddressNotAllowed => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
         Error::TooManyRequests { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "rate_limit_exceeded"),
+        Error::TooManyCalls { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "concurrency_limit_exceeded"),
         Error::VendorLimit { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "vendor_rate_limit"),
         Error::ModelUnknown { .. } => {
             (S::SERVICE_UNAVAILABLE, "not_found_error", "model_not_found")
@@ -304,6 +305,7 @@ fn retry(error: &Error) -> Retry {
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
         Error::LedgerUnavailable(_)
+        | Error::TooManyCalls { .. }
         | Error::Overloaded
         | Error::Draining
         | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),

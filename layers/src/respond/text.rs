@@ -86,6 +86,10 @@ fn russian(error: &Error) -> String {
             let (ceiling, renewed) = russian_ceiling(ceiling);
             format!("{ceiling} исчерпан{renewed}.")
         }
+        Error::TooManyCalls { most } => format!(
+            "У ключа API уже выполняется столько запросов, сколько допустимо одновременно: {most}. Повторите, когда \
+             завершится один из них."
+        ),
         Error::AccountEmpty => "На балансе компании нет средств. Пополните баланс.".into(),
         Error::AccountSuspended => {
             "Обслуживание компании приостановлено, её баланс недоступен. Обратитесь к администратору.".into()
@@ -172,6 +176,9 @@ fn russian_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
         Ceiling::Total => "Лимит расходов ключа API",
         Ceiling::Month { .. } => "Месячный лимит расходов ключа API",
         Ceiling::Day { .. } => "Дневной лимит расходов ключа API",
+        Ceiling::GroupTotal => "Общий лимит расходов группы ключей",
+        Ceiling::GroupMonth { .. } => "Месячный лимит расходов группы ключей",
+        Ceiling::GroupDay { .. } => "Дневной лимит расходов группы ключей",
     };
     let renewed = ceiling
         .resets_on()
@@ -338,6 +345,9 @@ fn english(error: &Error) -> String {
             let (ceiling, renewed) = english_ceiling(ceiling);
             format!("{ceiling} is used up{renewed}.")
         }
+        Error::TooManyCalls { most } => format!(
+            "As many calls of the API key are running as may be at once: {most}. Try again when one of them has ended."
+        ),
         Error::AccountEmpty => "The company's balance has no funds. Top it up.".into(),
         Error::AccountSuspended => "The balance is not available: the company is suspended.".into(),
         Error::DoesNotFit {
@@ -420,6 +430,9 @@ fn english_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
         Ceiling::Total => "The API key's spending ceiling",
         Ceiling::Month { .. } => "The API key's monthly spending ceiling",
         Ceiling::Day { .. } => "The API key's daily spending ceiling",
+        Ceiling::GroupTotal => "The spending ceiling of the API key's group",
+        Ceiling::GroupMonth { .. } => "The monthly spending ceiling of the API key's group",
+        Ceiling::GroupDay { .. } => "The daily spending ceiling of the API key's group",
     };
     let renewed = ceiling
         .resets_on()

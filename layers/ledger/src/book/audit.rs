@@ -3,7 +3,7 @@
 use super::{Account, Book, KeyBook, Millis};
 use crate::{
     account::AccountId,
-    audit::{AccountAudit, KeySnapshot, Snapshot},
+    audit::{AccountAudit, GroupSnapshot, KeySnapshot, Snapshot},
     contract::{Audit, OpenHold},
     money::MicroRub,
     number::RequestNumber,
@@ -55,6 +55,15 @@ impl Account {
             spent_rub: key.used,
             held_rub: key.held,
             before_rub: Some(key.used_before()),
+            group: self.group_of.get(id).cloned(),
+            calls: Some(u64::from(key.calls)),
+        });
+        let groups = self.groups.iter().map(|(id, group)| GroupSnapshot {
+            id: id.clone(),
+            spent_rub: group.money.used,
+            held_rub: group.money.held,
+            carried_rub: group.carried,
+            before_rub: Some(group.money.used_before()),
         });
         let mut audit = AccountAudit::new(Snapshot {
             id: id.clone(),
@@ -64,6 +73,7 @@ impl Account {
             loss_rub: self.loss,
             entered_rub: MicroRub::of_sum(self.entered),
             keys: keys.collect(),
+            groups: groups.collect(),
             holds,
             journal_complete,
         });
@@ -117,6 +127,17 @@ mod tests {
                 account: account.clone(),
                 entry,
             },
+            Command::SetGroup {
+                account: account.clone(),
+                group: "g1".parse().unwrap(),
+                ceilings: Ceilings::NONE,
+            },
+            Command::Bind {
+                account: account.clone(),
+                key: key.clone(),
+                group: Some("g1".parse().unwrap()),
+                concurrency: None,
+            },
             Command::Reserve(Hold {
                 number: number(),
                 account,
@@ -131,6 +152,10 @@ mod tests {
         book
     }
 
+    fn of_group(account: &mut Account) -> &mut crate::book::GroupBook {
+        account.groups.values_mut().next().unwrap()
+    }
+
     fn number() -> RequestNumber {
         RequestNumber::from_uuid(Uuid::from_u128(1))
     }
@@ -139,7 +164,23 @@ mod tests {
     fn one_edit_of_a_book_that_breaks_an_invariant_is_found_by_its_name() {
         assert_eq!(book().audit().breaches, Vec::<String>::new());
         type Edit = fn(&mut Account);
-        let cases: [(Edit, &str); 9] = [
+        let cases: [(Edit, &str); 13] = [
+            (
+                |account| account.keys.values_mut().next().unwrap().calls = 2,
+                "I2 key k1: 2 calls are counted as open, but it has 1 holds",
+            ),
+            (
+                |account| of_group(account).money.held = MicroRub::new(29),
+                "I2 group g1: held 29 but its keys hold 30",
+            ),
+            (
+                |account| of_group(account).carried = MicroRub::new(1),
+                "I3 group g1: used 0, but its keys used 0 and 1 µ₽ are carried",
+            ),
+            (
+                |account| account.groups.clear(),
+                "I2 account acme: key k1 is in group g1, which is not there",
+            ),
             (|account| account.held = MicroRub::new(31), "I2 account"),
             (|account| account.due.clear(), "I8 account"),
             (|account| account.watched = None, "I8 account"),

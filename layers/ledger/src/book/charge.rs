@@ -1,9 +1,8 @@
 //! What moves money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
 
-use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS};
+use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
     account::{AccountId, KeyId},
-    ceiling::Ceilings,
     contract::{Booked, Entry, Settled},
     money::MicroRub,
     number::RequestNumber,
@@ -172,6 +171,10 @@ impl Account {
         self.held = self.held.minus_or_zero(open.held);
         if let Some(key) = self.keys.get_mut(&open.key) {
             key.held = key.held.minus_or_zero(open.held);
+            key.calls = key.calls.saturating_sub(1);
+        }
+        if let Some(group) = self.money_of_group_mut(&open.key) {
+            group.held = group.held.minus_or_zero(open.held);
         }
         Some(open)
     }
@@ -195,9 +198,10 @@ impl Account {
     ) -> Settled {
         let account = self.balance.minus_or_zero(self.held.plus_or_max(held));
         let money = self.keys.get_mut(key);
+        let group = money_in(&self.groups, &self.group_of, key);
         let free_beside_hold = match &money {
             None => MicroRub::ZERO,
-            Some(money) => money.room(account, held, now).0,
+            Some(money) => money.room_in(group, account, held, now).0,
         };
         let charged = cost.min(held.plus_or_max(free_beside_hold));
         let loss = cost.minus_or_zero(charged);
@@ -205,14 +209,10 @@ impl Account {
         let before = std::mem::replace(&mut self.balance, left);
         self.loss = self.loss.plus_or_max(loss);
         if let Some(money) = money {
-            (money.month, money.day) = (money.month_at(now), money.day_at(now));
-            let used = money.used.plus_or_max(charged);
-            if money.ceilings != Ceilings::NONE {
-                let passed = money.passed(used, now, number);
-                let passed = passed.into_iter().map(|what| (Some(key.clone()), what));
-                self.happened.extend(passed);
-            }
-            money.used = used;
+            let passed = money.spend(charged, now, number);
+            let passed = passed.into_iter().map(|what| (Some(key.clone()), what));
+            self.happened.extend(passed);
+            self.charge_group(key, charged, now, number);
         }
         if let Some(level) = self.levels.passed(before, left) {
             self.tell_low(level, number.to_string());

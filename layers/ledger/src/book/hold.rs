@@ -41,6 +41,7 @@ impl Book {
             };
         }
         account.admits(&hold.key, now)?;
+        account.admits_a_call(&hold.key, now)?;
         let (mut free, mut ceiling) = account.room(&hold.key, now);
         if free < hold.want && account.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
             (free, ceiling) = account.room(&hold.key, now);
@@ -56,6 +57,10 @@ impl Book {
         }
         let due = now.saturating_add(millis(hold.ttl));
         key.held = key.held.plus_or_max(held);
+        key.calls = key.calls.saturating_add(1);
+        if let Some(group) = account.money_of_group_mut(&hold.key) {
+            group.held = group.held.plus_or_max(held);
+        }
         account.held = account.held.plus_or_max(held);
         account.due.insert((due, hold.number));
         let open = Open {
@@ -111,25 +116,41 @@ impl Book {
 }
 
 impl Account {
-    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings.
+    /// What a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
     #[must_use]
     pub fn free(&self, key: &KeyId, now: Millis) -> MicroRub {
         self.room(key, now).0
     }
 
     /// The same, and the ceiling that leaves no more, if one does.
-    pub(super) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
+    pub(crate) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
             None => (MicroRub::ZERO, None),
-            Some(key) => key.room(account, MicroRub::ZERO, now),
+            Some(money) => money.room_in(self.money_of_group(key), account, MicroRub::ZERO, now),
         }
+    }
+
+    /// Whether the key may have one more call open, once what is past its time has ended.
+    fn admits_a_call(&mut self, id: &KeyId, now: Millis) -> Result<(), Refusal> {
+        if !self.limits_calls {
+            return Ok(());
+        }
+        let most = |account: &Self| {
+            let key = account.keys.get(id)?;
+            key.concurrency.filter(|most| key.calls >= *most)
+        };
+        if most(self).is_some() {
+            self.expire(EXPIRE_ON_RESERVE_MAX, now);
+        }
+        most(self).map_or(Ok(()), |most| Err(Refusal::TooManyCalls { most }))
     }
 
     /// The refusals that do not depend on an amount. Empty is judged by posted money alone, so that
     /// a key whose money is merely held is told that the call does not fit.
     pub(super) fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
-        let key = self.keys.get(key).ok_or(Refusal::Unknown)?;
+        let id = key;
+        let key = self.keys.get(id).ok_or(Refusal::Unknown)?;
         if !key.enabled {
             Err(Refusal::Disabled)
         } else if self.suspended {
@@ -139,7 +160,11 @@ impl Account {
         } else if let Some(bound) = key.bounds(now).find(Bound::is_used_up) {
             Err(Refusal::CeilingUsedUp(bound.ceiling))
         } else {
-            Ok(())
+            let group = self.money_of_group(id);
+            match group.and_then(|group| group.bounds(now).find(Bound::is_used_up)) {
+                None => Ok(()),
+                Some(bound) => Err(Refusal::CeilingUsedUp(bound.ceiling.of_group())),
+            }
         }
     }
 }
@@ -148,29 +173,37 @@ impl KeyBook {
     /// The key as operators see it, where its account has so much free.
     #[must_use]
     pub fn view(&self, record: KeyRecord, account: MicroRub, now: Millis) -> KeyView {
-        let (month, day) = (self.month_at(now), self.day_at(now));
+        let (month, day) = self.periods(now);
         KeyView {
             record,
             ceiling_rub: self.ceilings.total,
             spent_rub: self.used,
             held_rub: self.held,
             free_rub: self.room(account, MicroRub::ZERO, now).0,
-            month: PeriodView {
-                ceiling_rub: self.ceilings.month,
-                spent_rub: month.spent(self.used),
-                resets_at_ms: month_begins_ms(month.index.saturating_add(1)),
-            },
-            day: PeriodView {
-                ceiling_rub: self.ceilings.day,
-                spent_rub: day.spent(self.used),
-                resets_at_ms: day_begins_ms(day.index.saturating_add(1)),
-            },
+            month,
+            day,
         }
+    }
+
+    /// Its current month and day as operators see them.
+    pub(super) fn periods(&self, now: Millis) -> (PeriodView, PeriodView) {
+        let (month, day) = (self.month_at(now), self.day_at(now));
+        let month = PeriodView {
+            ceiling_rub: self.ceilings.month,
+            spent_rub: month.spent(self.used),
+            resets_at_ms: month_begins_ms(month.index.saturating_add(1)),
+        };
+        let day = PeriodView {
+            ceiling_rub: self.ceilings.day,
+            spent_rub: day.spent(self.used),
+            resets_at_ms: day_begins_ms(day.index.saturating_add(1)),
+        };
+        (month, day)
     }
 
     /// What the key can hold beside its open holds and `beside`, where its account has so much free; and
     /// the ceiling that leaves no more, if one does.
-    pub(super) fn room(
+    pub(crate) fn room(
         &self,
         account: MicroRub,
         beside: MicroRub,
@@ -185,6 +218,21 @@ impl KeyBook {
             }
         }
         room
+    }
+
+    /// The same beside what its group leaves, where it is in one.
+    pub(super) fn room_in(
+        &self,
+        group: Option<&Self>,
+        account: MicroRub,
+        beside: MicroRub,
+        now: Millis,
+    ) -> (MicroRub, Option<Ceiling>) {
+        let room = self.room(account, beside, now);
+        match group.map(|group| group.room(room.0, beside, now)) {
+            Some((left, Some(ceiling))) => (left, Some(ceiling.of_group())),
+            _ => room,
+        }
     }
 
     /// Its ceilings: the one that begins anew last comes first.

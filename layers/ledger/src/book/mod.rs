@@ -4,7 +4,9 @@
 //! are tested against. Account A has a posted balance `b` and held `h`; its key k
 //! has a ceiling `l`, used `u` and held `h_k`. It may have a ceiling for the day and one for the month
 //! besides: for them `u` is what was charged in the current day or month of UTC, and `h_k` is all that it
-//! holds, since nobody knows on which day a call will be charged. What always holds:
+//! holds, since nobody knows on which day a call will be charged. A key may be in a group, which has ceilings of the same
+//! kinds: for them `u` is what its keys were charged while they were in it, and `h_k` is what they hold. What always
+//! holds:
 //!
 //! - **I1** a hold is granted only within `min(b − h, l − u − h_k)` for each `l`, in one step;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
@@ -16,6 +18,7 @@
 mod audit;
 mod charge;
 mod expiry;
+mod group;
 mod hold;
 mod telling;
 
@@ -28,7 +31,7 @@ use foldhash::fast::FixedState;
 
 use super::contract::{BookError, Entry, Hold, Refusal, Reserved, Settled};
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     ceiling::{Ceilings, Period},
     happening::{Happening, Levels},
     money::MicroRub,
@@ -73,6 +76,11 @@ pub struct Account {
     /// What has happened since somebody asked.
     happened: Vec<(Option<KeyId>, Happening)>,
     keys: BTreeMap<KeyId, KeyBook>,
+    groups: BTreeMap<GroupId, GroupBook>,
+    /// The groups of those keys that are in one.
+    group_of: BTreeMap<KeyId, GroupId>,
+    /// Of some key the number of open calls is limited.
+    limits_calls: bool,
     entries: HashMap<String, MicroRub>,
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
@@ -101,6 +109,23 @@ pub struct KeyBook {
     pub day: Period,
     /// What is left under a ceiling when it tells that it runs low.
     pub levels: Levels,
+    /// How many of its calls may be open at once, where that is limited.
+    pub concurrency: Option<u32>,
+    /// How many are.
+    pub calls: u32,
+}
+
+/// The money of a group of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupBook {
+    /// Its name.
+    pub name: String,
+    /// It was removed.
+    pub removed: bool,
+    /// What its keys may spend together, have spent in it and hold.
+    pub money: KeyBook,
+    /// What it has used beyond what its keys have: that of keys that left it, less what keys had used when they came.
+    pub carried: MicroRub,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +164,26 @@ pub enum Command {
         ceilings: Ceilings,
         /// Whether it gets new holds.
         enabled: bool,
+    },
+    /// Makes a group of keys, or changes its ceilings.
+    SetGroup {
+        /// Its account.
+        account: AccountId,
+        /// Its id.
+        group: GroupId,
+        /// The most that its keys may spend together, where limited.
+        ceilings: Ceilings,
+    },
+    /// Puts a key into a group, or takes it out of the one it is in, and says how many of its calls may be open at once.
+    Bind {
+        /// Its account.
+        account: AccountId,
+        /// The key.
+        key: KeyId,
+        /// Its group from here on.
+        group: Option<GroupId>,
+        /// How many calls, where that is limited.
+        concurrency: Option<u32>,
     },
     /// A payment or a correction.
     Enter {
@@ -224,6 +269,8 @@ pub enum Rejection {
     BelowHeld,
     /// The balance would exceed [`MicroRub::MAX`].
     AboveMax,
+    /// No such group, or it was removed.
+    NoGroup,
 }
 
 impl From<Rejection> for BookError {
@@ -233,6 +280,7 @@ impl From<Rejection> for BookError {
             Rejection::Exists => Self::Exists,
             Rejection::BelowHeld => Self::BelowHeld,
             Rejection::AboveMax => Self::AboveMax,
+            Rejection::NoGroup => Self::NoGroup,
         }
     }
 }
@@ -256,6 +304,29 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
                 Outcome::Done
             }
         },
+        Command::SetGroup {
+            account,
+            group,
+            ceilings,
+        } => match book.accounts.get_mut(account) {
+            None => Outcome::Refused(Rejection::NotFound),
+            Some(account) => {
+                account.set_group(group, "", *ceilings, false);
+                Outcome::Done
+            }
+        },
+        Command::Bind {
+            account,
+            key,
+            group,
+            concurrency,
+        } => {
+            let account = book.accounts.get_mut(account).ok_or(Rejection::NotFound);
+            match account.and_then(|account| account.bind(key, group.as_ref(), *concurrency)) {
+                Ok(()) => Outcome::Done,
+                Err(rejection) => Outcome::Refused(rejection),
+            }
+        }
         Command::Enter { account, entry } => match book.enter(account, entry) {
             Ok(()) => Outcome::Done,
             Err(rejection) => Outcome::Refused(rejection),
@@ -337,6 +408,7 @@ impl Account {
 
     /// Adds a key as a store remembers it.
     pub fn restore_key(&mut self, id: KeyId, key: KeyBook) {
+        self.limits_calls |= key.concurrency.is_some();
         self.keys.insert(id, key);
     }
 

@@ -5,7 +5,7 @@ use std::mem;
 use super::{Account, KeyBook, Millis};
 use crate::{
     account::KeyId,
-    ceiling::Ceiling,
+    ceiling::{Ceiling, Ceilings},
     contract::Entry,
     happening::{CeilingKind, Happening, reached},
     money::MicroRub,
@@ -51,19 +51,31 @@ impl Account {
 }
 
 impl KeyBook {
-    /// What it tells of its ceilings when it comes to have used so much. Its day and month are the current ones.
-    pub(super) fn passed(
-        &self,
-        used: MicroRub,
+    /// Uses so much more. Says what that tells of its ceilings.
+    pub(super) fn spend(
+        &mut self,
+        charged: MicroRub,
         now: Millis,
         number: RequestNumber,
     ) -> Vec<Happening> {
+        (self.month, self.day) = (self.month_at(now), self.day_at(now));
+        let used = self.used.plus_or_max(charged);
+        let told = match self.ceilings == Ceilings::NONE {
+            true => Vec::new(),
+            false => self.passed(used, now, number),
+        };
+        self.used = used;
+        told
+    }
+
+    /// What it tells of its ceilings when it comes to have used so much. Its day and month are the current ones.
+    fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {
             let ceiling = match bound.ceiling {
-                Ceiling::Total => CeilingKind::Total,
-                Ceiling::Month { .. } => CeilingKind::Month,
-                Ceiling::Day { .. } => CeilingKind::Day,
+                Ceiling::Total | Ceiling::GroupTotal => CeilingKind::Total,
+                Ceiling::Month { .. } | Ceiling::GroupMonth { .. } => CeilingKind::Month,
+                Ceiling::Day { .. } | Ceiling::GroupDay { .. } => CeilingKind::Day,
             };
             let (ceiling_rub, before) = (bound.limit, bound.limit.minus_or_zero(bound.spent));
             let spent = bound.spent.plus_or_max(used.minus_or_zero(self.used));
@@ -81,6 +93,7 @@ impl KeyBook {
             let reached = reached(ceiling_rub);
             if left_rub <= reached && reached < before {
                 told.push(Happening::CeilingReached {
+                    group: None,
                     ceiling,
                     ceiling_rub,
                     left_rub,

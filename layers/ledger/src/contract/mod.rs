@@ -4,6 +4,7 @@
 //! the state machine that says what every answer means.
 
 mod feed;
+mod groups;
 mod journal;
 mod views;
 
@@ -14,12 +15,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     feed::{EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, TOLD_MS, Telling},
+    groups::{GroupChange, GroupRecord, GroupView},
     journal::{JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPages, JournalPart, Receipt},
     views::{AccountBooks, AccountView, KeyChange, KeyView, OpenHold, PeriodView},
 };
 use crate::{
     BoxError,
-    account::{AccountId, KeyId, KeyRecord},
+    account::{AccountId, GroupId, KeyId, KeyRecord},
     ceiling::{Ceiling, Ceilings},
     endpoint::{self, Endpoint},
     money::MicroRub,
@@ -78,7 +80,7 @@ pub enum Refusal {
     Disabled,
     /// The account's posted balance is spent.
     AccountEmpty,
-    /// A ceiling of the key is used up.
+    /// A ceiling of the key, or of its group, is used up.
     CeilingUsedUp(Ceiling),
     /// It does not fit beside what is held.
     DoesNotFit {
@@ -86,8 +88,13 @@ pub enum Refusal {
         free: MicroRub,
         /// Held by the key's running calls.
         held: MicroRub,
-        /// The key's ceiling that leaves no more; `None` where the account's money does.
+        /// The ceiling that leaves no more, of the key or of its group; `None` where the account's money does.
         ceiling: Option<Ceiling>,
+    },
+    /// As many of the key's calls are open as may be at once.
+    TooManyCalls {
+        /// How many that are.
+        most: u32,
     },
     /// The number was settled or released already.
     Gone,
@@ -103,6 +110,7 @@ impl fmt::Display for Refusal {
             Self::Disabled => "disabled",
             Self::AccountEmpty => "account_empty",
             Self::CeilingUsedUp(_) => "ceiling_used_up",
+            Self::TooManyCalls { most } => return write!(f, "too_many_calls: {most} at once"),
             Self::DoesNotFit { free, held, .. } => {
                 return write!(f, "does_not_fit: {free} free, {held} held");
             }
@@ -396,6 +404,12 @@ pub enum BookError {
     /// The balance would exceed the largest amount.
     #[error("the balance would exceed the largest amount")]
     AboveMax,
+    /// The account has no such group, or it was removed.
+    #[error("the account has no such group, or it was removed")]
+    NoGroup,
+    /// The group has keys that are not deleted.
+    #[error("the group has keys that are not deleted")]
+    GroupInUse,
     /// The ledger is out of reach, or its answer was lost: ask again with the same id.
     #[error("ledger out of reach")]
     Unavailable(#[source] BoxError),
@@ -505,6 +519,38 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<KeyView>, BookError>> + Send;
+
+    /// Makes a group of an account's keys. The same id, name and ceilings again change nothing; the id of a removed one is
+    /// not used again.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn create_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
+
+    /// Changes a group, or removes it, which takes that none of its keys is left.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn change_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
+
+    /// All groups of an account, by id; removed ones too.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn groups(
+        &self,
+        account: &AccountId,
+    ) -> impl Future<Output = Result<Vec<GroupView>, BookError>> + Send;
 
     /// The receipt of a call.
     ///

@@ -2,11 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::GroupView;
 use crate::{
-    account::{AccountId, KeyId, KeyRecord, KeyStatus},
+    account::{AccountId, GroupId, KeyId, KeyRecord, KeyStatus},
     ceiling::Ceilings,
     money::MicroRub,
     number::RequestNumber,
+};
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+use crate::{
+    calendar::{day_of, month_of},
+    ceiling::Period,
 };
 
 /// A hold that stands, as operators see it.
@@ -88,17 +94,26 @@ pub struct KeyView {
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl KeyView {
     /// Its month and its day, as a ledger keeps them.
-    pub(crate) fn periods(&self) -> (crate::ceiling::Period, crate::ceiling::Period) {
-        use crate::{
-            calendar::{day_of, month_of},
-            ceiling::Period,
-        };
-        let period = |view: &PeriodView, index: fn(u64) -> u64| Period {
-            index: index(view.resets_at_ms.saturating_sub(1)),
-            before: self.spent_rub.minus_or_zero(view.spent_rub),
-        };
-        (period(&self.month, month_of), period(&self.day, day_of))
+    pub(crate) fn periods(&self) -> (Period, Period) {
+        periods(self.spent_rub, &self.month, &self.day)
     }
+}
+
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+impl GroupView {
+    /// The same of a group.
+    pub(crate) fn periods(&self) -> (Period, Period) {
+        periods(self.spent_rub, &self.month, &self.day)
+    }
+}
+
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+fn periods(spent: MicroRub, month: &PeriodView, day: &PeriodView) -> (Period, Period) {
+    let period = |view: &PeriodView, index: fn(u64) -> u64| Period {
+        index: index(view.resets_at_ms.saturating_sub(1)),
+        before: spent.minus_or_zero(view.spent_rub),
+    };
+    (period(month, month_of), period(day, day_of))
 }
 
 /// What a key may spend and has spent in a day or a month of UTC.
@@ -122,6 +137,9 @@ pub struct AccountBooks {
     pub entered_rub: MicroRub,
     /// Its keys, by id; deleted ones too.
     pub keys: Vec<KeyView>,
+    /// Its groups of keys, by id; removed ones too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupView>,
     /// Its holds, by number.
     pub holds: Vec<OpenHold>,
     /// How far the journal went at that moment.
@@ -153,6 +171,10 @@ pub struct KeyChange {
     pub requests_per_minute: Option<Option<u32>>,
     /// Tokens per minute; `Some(None)` takes the limit away.
     pub tokens_per_minute: Option<Option<u32>>,
+    /// The group of keys that it spends with; `Some(None)` takes it out of its group.
+    pub group: Option<Option<GroupId>>,
+    /// How many of its calls may be open at once; `Some(None)` takes the limit away.
+    pub concurrency: Option<Option<u32>>,
     /// When it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
     /// When it was changed.
@@ -186,6 +208,8 @@ impl KeyChange {
         set(&mut record.requests_per_second, self.requests_per_second);
         set(&mut record.requests_per_minute, self.requests_per_minute);
         set(&mut record.tokens_per_minute, self.tokens_per_minute);
+        set(&mut record.group, self.group);
+        set(&mut record.concurrency, self.concurrency);
         set(&mut record.expires_at_ms, self.expires_at_ms);
         set(&mut record.changed_at_ms, self.changed_at_ms);
         if record.status != KeyStatus::Deleted {

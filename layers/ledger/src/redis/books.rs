@@ -11,13 +11,13 @@ use super::{
     retention_ms,
 };
 use crate::{
-    account::{AccountId, KeyId, KeyRecord},
+    account::{AccountId, GroupId, KeyId, KeyRecord},
     audit,
     ceiling::Ceilings,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Entry, JournalPage, JournalPart, KeyChange,
-        KeyView, LedgerAdmin, Receipt, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Entry, GroupChange, GroupRecord, GroupView,
+        JournalPage, JournalPart, KeyChange, KeyView, LedgerAdmin, Receipt, TariffVersion,
     },
     money::MicroRub,
     number::RequestNumber,
@@ -160,7 +160,8 @@ impl LedgerAdmin for RedisLedger {
             let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
             if let Some(version) = self.write_key(&known.json, &record, set).await? {
                 self.publish(&record, version).await?;
-                if change.status.is_some() || set.iter().any(Option::is_some) {
+                let bound = change.group.is_some() || change.concurrency.is_some();
+                if bound || change.status.is_some() || set.iter().any(Option::is_some) {
                     self.leases_have_heard(&record.account).await?;
                 }
                 return self.key(id).await;
@@ -187,6 +188,28 @@ impl LedgerAdmin for RedisLedger {
         let mut views: Vec<KeyView> = stored.into_iter().map(|stored| stored.view).collect();
         views.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
         Ok(views)
+    }
+
+    async fn create_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> Result<GroupView, BookError> {
+        self.make_group(account, record, ceilings).await
+    }
+
+    async fn change_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> Result<GroupView, BookError> {
+        self.write_group(account, id, change).await
+    }
+
+    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
+        self.stored_groups(account).await
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
@@ -314,6 +337,8 @@ pub(super) fn done(word: &str) -> Result<(), BookError> {
         "ok" => return Ok(()),
         "not_found" => BookError::NotFound,
         "exists" => BookError::Exists,
+        "no_group" => BookError::NoGroup,
+        "in_use" => BookError::GroupInUse,
         "below_held" => BookError::BelowHeld,
         "above_max" => BookError::AboveMax,
         word => RedisFault::Unexpected(format!("answer {word:?}")).into(),

@@ -11,6 +11,7 @@ use futures_util::future::try_join_all;
 use super::{
     COPYING, RECEIPT_MS, RedisLedger, SCHEMA, digits,
     feed::{FEED, feed_key},
+    keys::state_of,
     names::{account_key, digest_key, id_key, receipt_key},
     new_enough, other_schema,
 };
@@ -18,8 +19,8 @@ use crate::{
     account::{AccountId, KeyId, KeyRecord},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
-        AccountBooks, BookError, JournalLine, KeyView, LedgerAdmin, LedgerError, Note, Receipt,
-        TariffVersion,
+        AccountBooks, BookError, GroupView, JournalLine, KeyView, LedgerAdmin, LedgerError, Note,
+        Receipt, TariffVersion,
     },
     happening::{Event, Levels},
     money::MicroRub,
@@ -146,10 +147,9 @@ impl RedisCopy {
 /// What an account's hash has of a key's money. Nothing is held: who copies has stopped the gateways.
 fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     let record = &key.record;
-    let enabled = u8::from(record.may_hold()).to_string();
     let (month, day) = key.periods();
     let mut fields = vec![
-        ("s", enabled),
+        ("s", state_of(record)),
         ("u", digits(key.spent_rub)),
         ("h", "0".to_owned()),
         ("v", "1".to_owned()),
@@ -164,6 +164,30 @@ fn money_fields(key: &KeyView) -> Vec<(String, String)> {
         fields.extend(ceiling.map(|ceiling| (part, digits(ceiling))));
     }
     let named = |(part, value)| (format!("{}.{part}", record.id), value);
+    fields.into_iter().map(named).collect()
+}
+
+/// The same of a group.
+fn group_fields(group: &GroupView) -> Vec<(String, String)> {
+    let record = &group.record;
+    let (month, day) = group.periods();
+    let mut fields = vec![
+        ("name", record.name.clone()),
+        ("s", u8::from(!record.removed).to_string()),
+        ("u", digits(group.spent_rub)),
+        ("h", "0".to_owned()),
+        ("c", digits(group.carried_rub)),
+        ("m", month.to_string()),
+        ("d", day.to_string()),
+    ];
+    for (part, ceiling) in [
+        ("l", group.ceiling_rub),
+        ("lm", group.month.ceiling_rub),
+        ("ld", group.day.ceiling_rub),
+    ] {
+        fields.extend(ceiling.map(|ceiling| (part, digits(ceiling))));
+    }
+    let named = |(part, value)| (format!("g:{}.{part}", record.id), value);
     fields.into_iter().map(named).collect()
 }
 
@@ -235,6 +259,13 @@ impl Target for RedisCopy {
             }
             try_join_all(written).await?;
             let fields: Vec<(String, String)> = some.iter().flat_map(money_fields).collect();
+            self.set_fields(money, &fields).await?;
+        }
+        if !books.groups.is_empty() {
+            let ids = books.groups.iter().map(|group| &*group.record.id);
+            let ids = ids.collect::<Vec<_>>().join(" ");
+            let mut fields: Vec<_> = books.groups.iter().flat_map(group_fields).collect();
+            fields.push(("groups".to_owned(), ids));
             self.set_fields(money, &fields).await?;
         }
         let of_account = [

@@ -333,6 +333,10 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
             by: word("by")?,
         },
         "ceiling_reached" => Happening::CeilingReached {
+            group: match fields.get("group") {
+                None => None,
+                Some(id) => Some(id.parse().map_err(|_| "group")?),
+            },
             ceiling: ceiling()?,
             ceiling_rub: amount("limit")?,
             left_rub: amount("left")?,

@@ -84,16 +84,12 @@ impl RedisLedger {
             Some(None) => String::new(),
             Some(Some(ceiling)) => digits(ceiling),
         });
-        let enabled = u8::from(record.may_hold()).to_string();
-        let keys = [
-            account_key(&record.account, ""),
-            account_key(&record.account, ":k"),
-        ];
+        let keys = ["", ":k", ":x"].map(|part| account_key(&record.account, part));
         let args = [
             record.id.to_string(),
             before.to_owned(),
             after,
-            enabled,
+            state_of(record),
             total,
             month,
             day,
@@ -166,39 +162,69 @@ impl RedisLedger {
     }
 }
 
-/// A key's record, and its fields in the order of [`KEY_PARTS`].
-pub(super) type KeyRow = (String, Vec<Option<String>>);
+/// What stands in a key's field `s`, as `state.lua` reads it.
+pub(super) fn state_of(record: &KeyRecord) -> String {
+    let enabled = u8::from(record.may_hold());
+    match (&record.group, record.concurrency) {
+        (None, None) => enabled.to_string(),
+        (group, calls) => {
+            let group = group.as_deref().unwrap_or_default();
+            let calls = calls.map_or_else(String::new, |calls| calls.to_string());
+            format!("{enabled}:{group}:{calls}")
+        }
+    }
+}
+
+/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's in that of [`MONEY_PARTS`], where it is in
+/// one.
+pub(super) type KeyRow = (String, Vec<Option<String>>, Vec<Option<String>>);
 
 /// The fields of a key, as `keys.lua` answers them.
 pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
 
+/// Those of them that are money, as `money.lua` has them.
+pub(super) const MONEY_PARTS: [&str; 8] = ["s", "u", "h", "l", "lm", "ld", "m", "d"];
+
 /// A key's view at the time `now`, where its account has so much free.
 pub(super) fn stored(
-    (json, fields): KeyRow,
+    (json, fields, group): KeyRow,
     account_free: MicroRub,
     now: u64,
 ) -> Result<StoredKey, RedisFault> {
     let record: KeyRecord = serde_json::from_str(&json)
         .map_err(|error| RedisFault::Unexpected(format!("key record: {error}")))?;
-    let fields: [Option<String>; KEY_PARTS.len()] = fields
-        .try_into()
-        .map_err(|_| RedisFault::Unexpected(format!("key {}: other fields", record.id)))?;
-    let [
-        version,
-        enabled,
-        used,
-        held,
-        total,
-        month,
-        day,
-        this_month,
-        today,
-    ] = fields;
-    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
-        Ok(parsed(&record, field, part)?.map(MicroRub::new))
-    };
+    let mut fields = fields.into_iter();
+    let version = fields.next().flatten();
+    let who = format!("key {}", record.id);
     let money = KeyBook {
-        enabled: enabled.as_deref() == Some("1"),
+        concurrency: record.concurrency,
+        ..money_of(&who, fields.collect())?
+    };
+    let version = parsed(&who, version, "v")?.unwrap_or_default();
+    let mut free = account_free;
+    if !group.is_empty() {
+        let money = money_of(&who, group)?;
+        free = money.room(account_free, MicroRub::ZERO, now).0;
+    }
+    Ok(StoredKey {
+        version,
+        json,
+        view: money.view(record, free, now),
+        money,
+    })
+}
+
+/// The money of a key or of a group, whose fields stand in the order of [`MONEY_PARTS`].
+pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook, RedisFault> {
+    let fields: [Option<String>; MONEY_PARTS.len()] = fields
+        .try_into()
+        .map_err(|_| RedisFault::Unexpected(format!("{who}: other fields")))?;
+    let [state, used, held, total, month, day, this_month, today] = fields;
+    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
+        Ok(parsed(who, field, part)?.map(MicroRub::new))
+    };
+    Ok(KeyBook {
+        enabled: state.is_some_and(|state| state.starts_with('1')),
         ceilings: Ceilings {
             total: amount(total, "l")?,
             month: amount(month, "lm")?,
@@ -206,28 +232,22 @@ pub(super) fn stored(
         },
         used: amount(used, "u")?.unwrap_or_default(),
         held: amount(held, "h")?.unwrap_or_default(),
-        month: parsed(&record, this_month, "m")?.unwrap_or_default(),
-        day: parsed(&record, today, "d")?.unwrap_or_default(),
+        month: parsed(who, this_month, "m")?.unwrap_or_default(),
+        day: parsed(who, today, "d")?.unwrap_or_default(),
         ..KeyBook::default()
-    };
-    Ok(StoredKey {
-        version: parsed(&record, version, "v")?.unwrap_or_default(),
-        json,
-        view: money.view(record, account_free, now),
-        money,
     })
 }
 
 fn parsed<T: FromStr>(
-    record: &KeyRecord,
+    who: &str,
     field: Option<String>,
     part: &str,
 ) -> Result<Option<T>, RedisFault> {
     let Some(field) = field else { return Ok(None) };
-    field.parse::<T>().map(Some).map_err(|_| {
-        let id = &record.id;
-        RedisFault::Unexpected(format!("key {id}: field {part} is not what we write"))
-    })
+    field
+        .parse::<T>()
+        .map(Some)
+        .map_err(|_| RedisFault::Unexpected(format!("{who}: field {part} is not what we write")))
 }
 
 #[cfg(test)]
@@ -253,7 +273,7 @@ mod tests {
                 Some("20512:20"),
             ];
             let fields = fields.map(|field| field.map(str::to_owned));
-            (json.clone(), fields.to_vec())
+            (json.clone(), fields.to_vec(), Vec::new())
         };
         for (ceiling, ceiling_day, account_free, free) in [
             (None, None, 70, 70),

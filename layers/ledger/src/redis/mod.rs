@@ -29,11 +29,16 @@
 //! tg:w:{...}        STRING  for a second, behind an operator's write that waits for a replica
 //! ```
 //!
-//! Of a key: `s` whether it is enabled; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
+//! Of a key: `s` whether it is enabled, and behind that its group and how many of its calls may be open at once, where it
+//! has any (see the file scripts/state.lua): a gateway that knows of neither lets such a key hold nothing; `n` how many are,
+//! where that is limited; `l`, `lm`, `ld` its ceilings in all, of a month, of a day; `u` used;
 //! `lo` the levels at which it is told that little is left, as the account has for its balance;
 //! `h` held; `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`; `v` the
 //! version of its record. Months and days came later: a gateway that does not know them
 //! leaves them alone, and what it charges counts in them all the same, since it counts in `u`.
+//!
+//! A group has the fields of a key's money under the name `g:<group>`, which is no key's, beside them `name`, and `c`: what it
+//! has spent beyond what its keys have. `groups` has the ids of all.
 //!
 //! Time is the server's. A call whose answer was lost may have run; every step can be sent again.
 
@@ -43,6 +48,7 @@ mod check;
 mod copy;
 mod days;
 mod feed;
+mod groups;
 mod identity;
 mod journal;
 mod keys;
@@ -265,6 +271,9 @@ impl RedisLedger {
                 self.missing_account().await?;
                 Err(refused("unknown", None))
             }
+            "too_many_calls" => Err(LedgerError::Refused(Refusal::TooManyCalls {
+                most: u32::try_from(first.micro()).unwrap_or(u32::MAX),
+            })),
             word => Err(refused(word, ceiling)),
         }
     }
@@ -591,6 +600,9 @@ fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
         "total" => Some(Ceiling::Total),
         "month" => Some(Ceiling::of_month(index)),
         "day" => Some(Ceiling::of_day(index)),
+        "group_total" => Some(Ceiling::GroupTotal),
+        "group_month" => Some(Ceiling::of_month(index).of_group()),
+        "group_day" => Some(Ceiling::of_day(index).of_group()),
         word => return Err(RedisFault::Unexpected(format!("ceiling {word:?}"))),
     })
 }

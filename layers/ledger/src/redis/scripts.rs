@@ -40,7 +40,7 @@ scripts! {
     // What leases need.
     turn, recall, leases,
     // What an operator needs.
-    create_account, change_account, account, enter, set_key, publish_key, keys, receipt, places, tariff,
+    create_account, change_account, account, enter, set_key, publish_key, keys, set_group, groups, receipt, places, tariff,
     // What an audit and an export need.
     books, open_and_ended,
     // What a copy from another ledger needs.
@@ -54,7 +54,7 @@ scripts! {
 /// What scripts come with, by name. KEYS[1] is the account's hash wherever they use it. The state machine
 /// is book.rs: change both or neither.
 const PARTS: &[(&str, &str)] = &texts![
-    amounts, calendar, clock, expiry, holds, money, telling, turns
+    amounts, calendar, clock, expiry, holds, money, state, telling, turns
 ];
 
 /// Scripts for usual cases, by name.

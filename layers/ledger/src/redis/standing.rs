@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     RedisLedger,
-    keys::{KEY_PARTS, StoredKey, stored},
+    groups::{GroupRow, views},
+    keys::{KEY_PARTS, MONEY_PARTS, StoredKey, stored},
     names::account_key,
 };
 use crate::{
     account::{AccountId, KeyId},
-    audit::{KeySnapshot, Snapshot},
+    audit::{GroupSnapshot, KeySnapshot, Snapshot},
     conn::RedisFault,
-    contract::{AccountBooks, AccountView, KeyView, OpenHold},
+    contract::{AccountBooks, AccountView, GroupView, KeyView, OpenHold},
     money::MicroRub,
 };
 
@@ -101,6 +102,7 @@ impl StoredBooks {
             },
             entered_rub,
             keys,
+            groups: self.groups(free_rub)?,
             holds,
             journal_end: self.journal_end.clone(),
             journal_complete,
@@ -132,6 +134,8 @@ impl StoredBooks {
                         Some(due) => Some(due.parse().map_err(|_| unexpected())?),
                     },
                 });
+            } else if name.starts_with("g:") {
+                // A group's.
             } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
                 let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
                 let (used, held) = (
@@ -143,6 +147,8 @@ impl StoredBooks {
                     spent_rub: used,
                     held_rub: held,
                     before_rub: None,
+                    group: None,
+                    calls: None,
                 };
                 if keys.insert(key, money).is_none() && self.records.contains_key(key_id) {
                     spent = spent.plus_or_max(used);
@@ -150,6 +156,17 @@ impl StoredBooks {
             }
         }
         holds.sort_unstable_by_key(|hold| hold.number);
+        for key in keys.values_mut() {
+            self.bind(id, key)?;
+        }
+        let groups = self.groups(MicroRub::ZERO)?.into_iter();
+        let groups = groups.map(|group| GroupSnapshot {
+            before_rub: Some(used_before(&group)),
+            id: group.record.id,
+            spent_rub: group.spent_rub,
+            held_rub: group.held_rub,
+            carried_rub: group.carried_rub,
+        });
         Ok(Snapshot {
             id: id.clone(),
             balance_rub: amount("b")?,
@@ -158,6 +175,7 @@ impl StoredBooks {
             loss_rub: amount("loss")?,
             entered_rub: MicroRub::of_sum(self.entered),
             keys: keys.into_values().collect(),
+            groups: groups.collect(),
             holds,
             journal_complete: self.journal_complete,
         })
@@ -184,8 +202,13 @@ impl StoredBooks {
             spent_rub: MicroRub::ZERO,
             held_rub: MicroRub::ZERO,
             before_rub: Some(before),
+            group: None,
+            calls: None,
         });
-        snapshot.keys.extend(unused);
+        for mut key in unused {
+            self.bind(id, &mut key)?;
+            snapshot.keys.push(key);
+        }
         snapshot.keys.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         Ok(snapshot)
     }
@@ -193,10 +216,63 @@ impl StoredBooks {
     fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
         let keys = self.records.iter().map(|(key, record)| {
             let field = |part: &str| self.fields.get(&format!("{key}.{part}")).cloned();
-            let row = (record.clone(), KEY_PARTS.map(field).to_vec());
+            let group = self.group_of(key);
+            let group = group.map_or_else(Vec::new, |group| self.money_of_group(group));
+            let row = (record.clone(), KEY_PARTS.map(field).to_vec(), group);
             stored(row, account_free, self.now)
         });
         keys.collect()
+    }
+
+    /// Of a key's state the group and how many of its calls may be open, both as text.
+    fn state_of(&self, key: &str) -> Option<(&str, &str)> {
+        let state = self.fields.get(&format!("{key}.s"))?;
+        state.split_once(':')?.1.split_once(':')
+    }
+
+    fn group_of(&self, key: &str) -> Option<&str> {
+        let (group, _) = self.state_of(key)?;
+        Some(group).filter(|group| !group.is_empty())
+    }
+
+    /// Says in which group a key is, and how many of its calls are counted as open.
+    fn bind(&self, id: &AccountId, key: &mut KeySnapshot) -> Result<(), RedisFault> {
+        let Some((group, calls)) = self.state_of(&key.id) else {
+            return Ok(());
+        };
+        if !group.is_empty() {
+            let unexpected = |_| unexpected(id, &format!("{}.s", key.id));
+            key.group = Some(group.parse().map_err(unexpected)?);
+        }
+        if !calls.is_empty() {
+            let counted = self.number(id, &format!("{}.n", key.id))?;
+            key.calls = Some(u64::try_from(counted.unwrap_or_default()).unwrap_or(u64::MAX));
+        }
+        Ok(())
+    }
+
+    fn money_of_group(&self, group: &str) -> Vec<Option<String>> {
+        let field = |part: &str| self.fields.get(&format!("g:{group}.{part}")).cloned();
+        MONEY_PARTS.map(field).to_vec()
+    }
+
+    fn groups(&self, account_free: MicroRub) -> Result<Vec<GroupView>, RedisFault> {
+        let ids = self.fields.get("groups").map_or("", String::as_str);
+        let row = |id: &str| -> GroupRow {
+            let field = |part: &str| self.fields.get(&format!("g:{id}.{part}"));
+            let carried = field("c").and_then(|carried| carried.parse().ok());
+            let name = field("name").cloned().unwrap_or_default();
+            let carried = carried.unwrap_or_default();
+            (id.to_owned(), name, carried, self.money_of_group(id))
+        };
+        views(
+            ids.split(' ')
+                .filter(|id| !id.is_empty())
+                .map(row)
+                .collect(),
+            account_free,
+            self.now,
+        )
     }
 
     fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>, RedisFault> {
@@ -205,6 +281,12 @@ impl StoredBooks {
             Some(value) => value.parse().map(Some).map_err(|_| unexpected(id, name)),
         }
     }
+}
+
+/// What a group had used before its day or its month began, whichever is more.
+fn used_before(group: &GroupView) -> MicroRub {
+    let (month, day) = group.periods();
+    month.before.max(day.before)
 }
 
 fn unexpected(id: &AccountId, name: &str) -> RedisFault {

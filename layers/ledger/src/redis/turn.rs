@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     RECEIPT_MS, RedisLedger, booked_of, digits,
-    names::{account_key, begins, hold_keys, place_field, places_key},
+    names::{account_key, begins, hold_keys, place_field, places_key, receipt_key},
 };
 use crate::{
     account::{AccountId, KeyId},
@@ -119,10 +119,14 @@ impl RedisLedger {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
         let (hashes, counts) = hashes_of(turn, &ends);
-        let mut keys = Vec::with_capacity(7 + hashes.len());
+        let mut keys = Vec::with_capacity(7 + hashes.len() + ends.len());
         keys.extend(hold_keys(&turn.account));
         keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
         keys.extend(hashes);
+        let alone = ends
+            .iter()
+            .map(|end| receipt_key(&turn.account, end.settlement.number));
+        keys.extend(alone);
         let mut args: Vec<Vec<u8>> = [
             turn.lease.to_string(),
             turn.key.to_string(),
@@ -145,6 +149,7 @@ impl RedisLedger {
             format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
         });
         args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
+        args.push(counts.len().to_string().into_bytes());
         args.extend(counts.iter().map(|count| count.to_string().into_bytes()));
         let fields = ends.iter().map(|end| place_field(end.settlement.number));
         args.extend(fields);

@@ -17,7 +17,7 @@ use super::file::{amount, count};
 use crate::{
     BoxError,
     account::KeyId,
-    audit::{AccountAudit, CallMoney, KeySnapshot, Snapshot},
+    audit::{AccountAudit, CallMoney, GroupSnapshot, KeySnapshot, Snapshot},
     contract::Booked,
     durable::file::{from_json, parsed, unreadable},
     money::MicroRub,
@@ -45,6 +45,7 @@ pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Resul
     let mut strays = Strays::default();
     let mut books = accounts(conn, occasion)?;
     add_keys(conn, &mut books, &mut strays)?;
+    add_groups(conn, &mut books, &mut strays)?;
     add_entries(conn, &mut books, &mut strays)?;
     let mut judged: HashMap<String, Judged> = books
         .into_iter()
@@ -93,6 +94,7 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),
+            groups: Vec::new(),
             journal_complete: occasion == Occasion::Audit && !forgotten.contains(&id),
         };
         accounts.insert(
@@ -112,7 +114,8 @@ fn add_keys(
     strays: &mut Strays,
 ) -> rusqlite::Result<()> {
     let mut select = conn.prepare(
-        "SELECT account, id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)) FROM keys",
+        "SELECT account, id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)), record ->> 'group'
+         FROM keys",
     )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
@@ -123,8 +126,37 @@ fn add_keys(
                 spent_rub: amount(row, 2)?,
                 held_rub: MicroRub::ZERO,
                 before_rub: Some(amount(row, 3)?),
+                group: match row.get_ref(4)? {
+                    ValueRef::Null => None,
+                    _ => Some(parsed(row, 4)?),
+                },
+                calls: None,
             }),
             None => strays.add(account, "keys"),
+        }
+    }
+    Ok(())
+}
+
+fn add_groups(
+    conn: &Connection,
+    books: &mut HashMap<String, Books>,
+    strays: &mut Strays,
+) -> rusqlite::Result<()> {
+    let mut select = conn
+        .prepare("SELECT account, id, used, max(month_before, day_before), carried FROM groups")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let account = text(row, 0)?;
+        match books.get_mut(account) {
+            Some(books) => books.snapshot.groups.push(GroupSnapshot {
+                id: parsed(row, 1)?,
+                spent_rub: amount(row, 2)?,
+                held_rub: MicroRub::ZERO,
+                carried_rub: amount(row, 4)?,
+                before_rub: Some(amount(row, 3)?),
+            }),
+            None => strays.add(account, "groups"),
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use uuid::fmt::Hyphenated;
 
 use super::{feed, rollup};
 use crate::{
-    account::{AccountId, KeyId, KeyRecord},
+    account::{AccountId, GroupId, KeyId, KeyRecord},
     book::Millis,
     ceiling::Ceilings,
     contract::{Entry, Item, Receipt, TariffVersion},
@@ -19,7 +19,7 @@ use crate::{
         crash_log,
         file::{in_one_commit, integer, number_text, one, to_json},
     },
-    embedded::{Record, Used},
+    embedded::{GroupRow, Record, Used},
     endpoint::Endpoint,
     money::MicroRub,
     price::Price,
@@ -93,6 +93,7 @@ impl<'a> Batch<'a, '_> {
                 balance,
                 loss,
                 used,
+                group,
                 noted,
                 events,
             } => {
@@ -106,6 +107,10 @@ impl<'a> Batch<'a, '_> {
                     .insert(&receipt.account, (*balance, *loss));
                 if let Some(used) = used {
                     self.totals.keys.insert(&receipt.key, *used);
+                }
+                if let Some((group, used)) = group {
+                    let groups = &mut self.totals.groups;
+                    groups.insert((&receipt.account, group), *used);
                 }
                 Ok(())
             }
@@ -124,7 +129,17 @@ impl<'a> Batch<'a, '_> {
                 feed::write(conn, events, None)?;
                 write_entry(conn, account, entry, *at_ms, *balance)
             }
-            Record::Key { record, ceilings } => write_key(conn, record, *ceilings),
+            Record::Key {
+                record,
+                ceilings,
+                groups,
+            } => {
+                write_key(conn, record, *ceilings)?;
+                groups
+                    .iter()
+                    .try_for_each(|group| write_group(conn, &record.account, group))
+            }
+            Record::Group { account, group } => write_group(conn, account, group),
             Record::Noted(running) => crash_log::note(conn, running),
             Record::Forgotten(number) => crash_log::forget(conn, *number),
             Record::Tariff {
@@ -198,6 +213,39 @@ fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusql
         ceilings.month.map(MicroRub::micro),
         ceilings.day.map(MicroRub::micro),
         to_json(record)?
+    ];
+    one(conn.prepare_cached(sql)?.execute(row)?)
+}
+
+/// As it has become.
+pub(super) fn write_group(
+    conn: &Connection,
+    account: &AccountId,
+    group: &GroupRow,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO groups (account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
+                   month, month_before, day, day_before)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+               ON CONFLICT (account, id) DO UPDATE SET
+                   name = excluded.name, removed = excluded.removed, ceiling = excluded.ceiling,
+                   ceiling_month = excluded.ceiling_month, ceiling_day = excluded.ceiling_day,
+                   carried = excluded.carried, used = excluded.used, month = excluded.month,
+                   month_before = excluded.month_before, day = excluded.day, day_before = excluded.day_before";
+    let Used { in_all, month, day } = group.used;
+    let row = params![
+        &**account,
+        &*group.id,
+        group.name,
+        group.removed,
+        group.ceilings.total.map(MicroRub::micro),
+        group.ceilings.month.map(MicroRub::micro),
+        group.ceilings.day.map(MicroRub::micro),
+        group.carried.micro(),
+        in_all.micro(),
+        integer(month.index),
+        month.before.micro(),
+        integer(day.index),
+        day.before.micro(),
     ];
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
@@ -308,12 +356,13 @@ fn price_text<'a>(
     Ok(known[place].1.as_str())
 }
 
-/// What accounts and keys have come to and the file does not say yet.
+/// What accounts, keys and their groups have come to and the file does not say yet.
 #[derive(Default)]
 struct Totals<'a> {
     /// Balance and loss.
     accounts: BTreeMap<&'a AccountId, (MicroRub, MicroRub)>,
     keys: BTreeMap<&'a KeyId, Used>,
+    groups: BTreeMap<(&'a AccountId, &'a GroupId), Used>,
 }
 
 impl Totals<'_> {
@@ -332,6 +381,23 @@ impl Totals<'_> {
             let mut update = conn.prepare_cached(sql)?;
             while let Some((id, used)) = self.keys.pop_first() {
                 let row = params![
+                    &**id,
+                    used.in_all.micro(),
+                    integer(used.month.index),
+                    used.month.before.micro(),
+                    integer(used.day.index),
+                    used.day.before.micro()
+                ];
+                one(update.execute(row)?)?;
+            }
+        }
+        if !self.groups.is_empty() {
+            let sql = "UPDATE groups SET used = ?3, month = ?4, month_before = ?5, day = ?6, day_before = ?7
+                       WHERE account = ?1 AND id = ?2";
+            let mut update = conn.prepare_cached(sql)?;
+            while let Some(((account, id), used)) = self.groups.pop_first() {
+                let row = params![
+                    &**account,
                     &**id,
                     used.in_all.micro(),
                     integer(used.month.index),

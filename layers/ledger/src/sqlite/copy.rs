@@ -11,7 +11,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::{
     SqliteLedger,
-    batch::Receipts,
+    batch::{Receipts, write_group},
     feed,
     file::{self, LEDGER, OpenError, integer, one},
 };
@@ -20,6 +20,7 @@ use crate::{
     account::{AccountId, KeyId},
     contract::{AccountBooks, BookError, JournalLine, Note, TariffVersion},
     durable::file::{SqliteFile, to_json},
+    embedded::{GroupRow, Used},
     happening::{Event, Levels},
     money::MicroRub,
     transfer::{Source, Target},
@@ -60,7 +61,7 @@ impl SqliteCopy {
         conn.execute_batch(
             "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
              DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; DELETE FROM events; DELETE FROM levels;
-             DELETE FROM notes; DELETE FROM sums; DELETE FROM sums_places; COMMIT;",
+             DELETE FROM notes; DELETE FROM groups; DELETE FROM sums; DELETE FROM sums_places; COMMIT;",
         )?;
         Ok(Self {
             path: path.to_owned(),
@@ -162,6 +163,22 @@ impl Target for SqliteCopy {
                     day.before.micro(),
                 ];
                 one(insert.execute(row)?)?;
+            }
+            for group in &books.groups {
+                let (month, day) = group.periods();
+                let row = GroupRow {
+                    id: group.record.id.clone(),
+                    name: group.record.name.clone(),
+                    removed: group.record.removed,
+                    ceilings: group.ceilings(),
+                    carried: group.carried_rub,
+                    used: Used {
+                        in_all: group.spent_rub,
+                        month,
+                        day,
+                    },
+                };
+                write_group(batch, &view.id, &row)?;
             }
             // What the journal has forgotten: nobody knows when, but the id must not be booked again.
             let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)

@@ -3,6 +3,7 @@
 //! ```text
 //! accounts   id, name, suspended, balance, loss
 //! keys       id, account, digest, ceilings, used and before the current month and day, record (JSON)
+//! groups     account, id, name, ceilings, used and before the current month and day, carried
 //! entries    account, id, amount, reason, at_ms                  payments and corrections, kept for ever
 //! receipts   number, at_ms, account, key, tokens, money, price…  one for each settled call
 //! tariff     id, effective_from_ms, fingerprint
@@ -33,7 +34,7 @@ use super::{
 use crate::{
     BoxError,
     account::{AccountId, KeyId, KeyRecord},
-    book::{Account, KeyBook},
+    book::{Account, GroupBook, KeyBook},
     ceiling::{Ceilings, Period},
     contract::{Item, Receipt, TariffVersion},
     durable::{
@@ -129,6 +130,22 @@ CREATE TABLE IF NOT EXISTS levels (
     key TEXT NOT NULL,
     levels TEXT NOT NULL,
     PRIMARY KEY (account, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS groups (
+    account TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    removed INTEGER NOT NULL CHECK (removed IN (0, 1)),
+    ceiling INTEGER,
+    ceiling_month INTEGER,
+    ceiling_day INTEGER,
+    carried INTEGER NOT NULL,
+    used INTEGER NOT NULL CHECK (used >= 0),
+    month INTEGER NOT NULL,
+    month_before INTEGER NOT NULL,
+    day INTEGER NOT NULL,
+    day_before INTEGER NOT NULL,
+    PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (
     name TEXT PRIMARY KEY NOT NULL,
@@ -291,6 +308,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     };
     add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
+    count_groups_anew(&books).map_err(failed)?;
     let breaches = audit::breaches(&books, Occasion::Opening).map_err(failed)?;
     if !breaches.is_empty() {
         return Err(OpenError::Mismatch {
@@ -338,6 +356,25 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
+/// An earlier version charges keys and knows nothing of their groups: what it charged is nothing that a group has spent.
+fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
+    let sql = "WITH reckoned AS (
+                   SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
+                       WHERE keys.account = groups.account AND keys.record ->> 'group' = groups.id) AS carried
+                   FROM groups)
+               UPDATE groups SET carried = reckoned.carried FROM reckoned
+               WHERE groups.account = reckoned.account AND groups.id = reckoned.id
+                   AND groups.carried <> reckoned.carried";
+    let changed = books.execute(sql, [])?;
+    if changed > 0 {
+        tracing::warn!(
+            groups = changed,
+            "keys in groups were charged by a version that knows no groups: those charges do not count in their groups"
+        );
+    }
+    Ok(())
+}
+
 /// Settles the calls that ran when an earlier process died, by what it had noted last.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
     let mut records = Vec::new();
@@ -359,6 +396,7 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
 pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
     let mut state = State::default();
     load_accounts(conn, &mut state)?;
+    load_groups(conn, &mut state)?;
     load_keys(conn, &mut state)?;
     let mut select = conn.prepare("SELECT account FROM forgotten")?;
     let mut rows = select.query([])?;
@@ -400,6 +438,40 @@ fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
 }
 
 /// Their accounts are loaded.
+fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+    let select =
+        "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
+                         month, month_before, day, day_before FROM groups";
+    let mut select = conn.prepare(select)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let removed: bool = row.get(3)?;
+        let money = KeyBook {
+            enabled: !removed,
+            ceilings: Ceilings {
+                total: optional_amount(row, 4)?,
+                month: optional_amount(row, 5)?,
+                day: optional_amount(row, 6)?,
+            },
+            used: amount(row, 8)?,
+            month: period(row, 9)?,
+            day: period(row, 11)?,
+            ..KeyBook::default()
+        };
+        let group = GroupBook {
+            name: row.get(2)?,
+            removed,
+            money,
+            carried: amount(row, 7)?,
+        };
+        if let Some(account) = state.book.account_mut(&parsed(row, 0)?) {
+            account.restore_group(parsed(row, 1)?, group);
+        }
+    }
+    Ok(())
+}
+
+/// Their accounts and groups are loaded.
 fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";

@@ -46,15 +46,15 @@ use self::{
 pub use self::{copy::SqliteCopy, file::OpenError};
 use super::{
     contract::{
-        AccountBooks, AccountView, Audit, BookError, Booked, Entry, Hold, JournalPage, JournalPart,
-        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
-        Settlement, TariffVersion,
+        AccountBooks, AccountView, Audit, BookError, Booked, Entry, GroupChange, GroupRecord,
+        GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin,
+        LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     embedded::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, first_result, now_ms},
 };
 use crate::{
     BoxError,
-    account::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
     durable::group_commit::Committed,
     number::RequestNumber,
@@ -356,6 +356,30 @@ impl LedgerAdmin for SqliteLedger {
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
         self.look(|state| state.keys_of(account, now_ms()))?
+    }
+
+    async fn create_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> Result<GroupView, BookError> {
+        let queued = self.queue(|state, now| state.create_group(account, record, ceilings, now));
+        self.durable(queued).await
+    }
+
+    async fn change_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> Result<GroupView, BookError> {
+        let queued = self.queue(|state, now| state.change_group(account, id, change, now));
+        self.durable(queued).await
+    }
+
+    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
+        self.look(|state| state.groups_of(account, now_ms()))?
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {

@@ -174,6 +174,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
         by: by(1),
     };
     let reached = |ceiling, of, left, n| Happening::CeilingReached {
+        group: None,
         ceiling,
         ceiling_rub: micro(of),
         left_rub: micro(left),
@@ -188,6 +189,8 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
         ]
     );
 }
+
+pub(super) use super::groups::a_group_tells_when_its_ceiling_is_reached;
 
 pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) {
     open(ledger, 0).await;

@@ -22,6 +22,7 @@ const OTHERWISE: &[&str] = &[
     "a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged",
     "a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged",
     "amounts_are_exact_up_to_the_largest_and_none_goes_beyond",
+    "a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

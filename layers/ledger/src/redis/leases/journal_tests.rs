@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     contract::{
-        Booked, JournalLine, JournalPages, JournalPart, Ledger, LedgerAdmin, Receipt, Settled,
+        Booked, Hold, JournalLine, JournalPages, JournalPart, Ledger, LedgerAdmin, Receipt, Settled,
     },
     redis::{
         test_server::Server,
@@ -268,4 +268,42 @@ async fn memory(server: &Server) -> usize {
         .lines()
         .find_map(|line| line.strip_prefix("used_memory_dataset:"));
     line.unwrap().trim().parse().unwrap()
+}
+
+/// Whoever settled it knew nothing of the lease: a gateway without leases, by an outbox that does not name it.
+#[tokio::test]
+async fn what_was_settled_alone_is_not_charged_again_in_a_turn() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    let numbers = [(); 3].map(|()| RequestNumber::now_v7());
+    // One that was held by itself, and one that only the lease had held.
+    let own = Hold {
+        number: numbers[0],
+        ..hold(0, "k1", 50)
+    };
+    ledger.reserve(&own).await.unwrap();
+    for (number, cost) in [(numbers[0], 50), (numbers[1], 60)] {
+        let settled = ledger.settle(&ended(number, cost)).await.unwrap();
+        assert_eq!((settled.charged, settled.repeated), (micro(cost), false));
+    }
+    let told = [50, 60, 70].into_iter().zip(numbers);
+    let told: Vec<Settlement> = told.map(|(cost, number)| ended(number, cost)).collect();
+    let answer = ledger.turn(&turn(lease, ["a", "b"], &told)).await.unwrap();
+    let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
+    let answers: Vec<_> = answer.ends.iter().map(charged).collect();
+    assert_eq!(
+        answers,
+        [
+            (Booked::Held, micro(50), true),
+            (Booked::Forced, micro(60), true),
+            (Booked::Held, micro(70), false),
+        ]
+    );
+    let view = ledger.account(&acme()).await.unwrap();
+    assert_eq!(view.spent_rub, micro(180));
+    assert_eq!(receipts(&pages(&ledger, false, 10).await).len(), 3);
+    crate::testing::is_sound(&ledger).await;
 }

@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     ceiling::Ceilings,
-    contract::{Booked, Item, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin, Settled},
+    contract::{
+        Booked, GroupRecord, Item, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin,
+        Settled,
+    },
     money::MicroRub,
     number::RequestNumber,
     redis::{RECEIPT_MS, names::account_key, scripts, test_server::Server, turn::Turn},
@@ -69,6 +72,13 @@ enum Step {
         enabled: bool,
         ceiling: Option<i64>,
     },
+    /// How many of a key's calls may be open at once.
+    Limit {
+        key: usize,
+        concurrency: Option<u32>,
+    },
+    /// What the group may spend that both keys are in.
+    SetGroup(Option<i64>),
     Suspend(bool),
     Remember,
     FallBack,
@@ -105,6 +115,9 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
         2 => (-900..900i64).prop_map(Step::Enter),
         1 => (0..KEYS, prop_oneof![4 => Just(true), 1 => Just(false)], proptest::option::of(0..3_000i64))
             .prop_map(|(key, enabled, ceiling)| Step::SetKey { key, enabled, ceiling }),
+        1 => (0..KEYS, prop_oneof![3 => Just(None), 1 => (1..4u32).prop_map(Some)])
+            .prop_map(|(key, concurrency)| Step::Limit { key, concurrency }),
+        1 => proptest::option::of(0..5_000i64).prop_map(Step::SetGroup),
         1 => prop_oneof![5 => Just(false), 1 => Just(true)].prop_map(Step::Suspend),
         1 => (gateway(), 0..KEYS).prop_map(|(gateway, key)| Step::Expire { gateway, key }),
         1 => Just(Step::Remember),
@@ -147,6 +160,8 @@ struct World<'a> {
     covered: BTreeSet<RequestNumber>,
     entries: u32,
     clock: u64,
+    /// The most that the group may have spent and hold.
+    of_group: i64,
     /// Something was lost that had been acknowledged, or had expired: a call may find its money gone.
     fell: bool,
     remembered: bool,
@@ -205,6 +220,21 @@ fn a_rule_that_is_left_out_of_the_script_is_missed() {
             "left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)",
             "left = left + change",
         ),
+        // What a lease has counts against the group's ceiling.
+        ("    group.held = minus(group.held + change, 0)", ""),
+        (
+            "local free = room_in(minus(balance, all_held), money, group, 0)",
+            "local free = room(minus(balance, all_held), money, 0)",
+        ),
+        // What it pays is spent in the group.
+        (
+            "  charge_group(group, minus(used, money.used), now, change)",
+            "",
+        ),
+        // Where the number of calls is limited, each is held by itself.
+        ("and not over and not money.calls", "and not over"),
+        // A lease that ends is a call less.
+        ("    count_call(key, -1)", ""),
         // A lease pays for its own calls.
         (
             "booked == 'held' and math.min(call_end.cover, cost, left) or 0",
@@ -267,13 +297,23 @@ impl<'a> World<'a> {
         let ledger = server.ledger().await;
         ledger.create_account(&acme(), "").await.unwrap();
         ledger.enter(&acme(), &topup("first", MONEY)).await.unwrap();
+        let group = GroupRecord {
+            id: "g1".parse().unwrap(),
+            name: String::new(),
+            removed: false,
+        };
+        ledger
+            .create_group(&acme(), &group, Ceilings::NONE)
+            .await
+            .unwrap();
         for index in 0..KEYS {
             let ceilings = Ceilings {
                 day: (index == 1).then(|| micro(3_000)),
                 ..Ceilings::NONE
             };
             let digest = u8::try_from(index).unwrap() + 1;
-            let record = record(&acme(), &key_of(index), digest);
+            let mut record = record(&acme(), &key_of(index), digest);
+            record.group = Some(group.id.clone());
             ledger.create_key(&record, ceilings).await.unwrap();
         }
         // Many turns tell something, and so charge their ends one by one.
@@ -290,6 +330,7 @@ impl<'a> World<'a> {
             covered: BTreeSet::new(),
             entries: 0,
             clock: 0,
+            of_group: i64::MAX,
             fell: false,
             remembered: false,
         }
@@ -372,6 +413,27 @@ impl<'a> World<'a> {
                 self.ledger.publish(&record, version).await.unwrap();
                 Ok(())
             }
+            Step::Limit { key, concurrency } => {
+                let known = self.ledger.stored_key(&key_of(key)).await.unwrap().unwrap();
+                let mut record = known.view.record;
+                record.concurrency = concurrency;
+                let written = self.ledger.write_key(&known.json, &record, [None; 3]).await;
+                let version = written.unwrap().expect("nobody else changes it");
+                self.ledger.publish(&record, version).await.unwrap();
+                Ok(())
+            }
+            Step::SetGroup(ceiling) => {
+                let taken = self.taken_by_group().await;
+                let digits = ceiling.map_or_else(String::new, |ceiling| ceiling.to_string());
+                let args = ["g1", "change", "0", "", &digits, "=", "="].map(str::to_owned);
+                let word = self
+                    .operate(|scripts| &scripts.set_group, &["", ":k"], &args)
+                    .await;
+                prop_assert_eq!(word, "ok");
+                // What was spent and held before it was lowered stays.
+                self.of_group = ceiling.map_or(i64::MAX, |ceiling| ceiling.max(taken));
+                Ok(())
+            }
             Step::Suspend(suspended) => {
                 let args = ["s".to_owned(), u8::from(suspended).to_string()];
                 let word = self
@@ -407,6 +469,11 @@ impl<'a> World<'a> {
         let script = script(&self.ledger.0.scripts);
         let word = self.ledger.ask_durably(script, &keys, args).await;
         word.unwrap()
+    }
+
+    async fn taken_by_group(&self) -> i64 {
+        let groups = self.ledger.groups(&acme()).await.unwrap();
+        groups[0].spent_rub.micro() + groups[0].held_rub.micro()
     }
 
     async fn call(&mut self, gateway: usize, key: usize, want: i64, now: Now) -> Checked {
@@ -665,6 +732,13 @@ return 1";
         if self.fell {
             return Ok(());
         }
+        let taken = self.taken_by_group().await;
+        prop_assert!(
+            taken <= self.of_group,
+            "the group has taken {} of {}",
+            taken,
+            self.of_group
+        );
         let leases = self.ledger.leases_of(&acme()).await.unwrap();
         let stored: BTreeMap<RequestNumber, i64> = leases
             .iter()

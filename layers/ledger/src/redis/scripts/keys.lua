@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- with: amounts, clock, calendar, money
+-- with: amounts, clock, calendar, state, money
 -- Keys of an account as operators see them. KEYS[2] = its key records. ARGV: the keys, none for all.
--- Answers nil, or balance, held, the time in ms, and for each key its record and the fields of its money,
--- the version first.
+-- Answers nil, or balance, held, the time in ms, and for each key its record, the fields of its money, the version
+-- first, and those of its group's, none where it is in none.
 local row = redis.call('HMGET', KEYS[1], 'b', 'h')
 if not row[1] then
   return false
@@ -11,7 +11,9 @@ local rows = {}
 for _, key in ipairs(#ARGV > 0 and ARGV or redis.call('HKEYS', KEYS[2])) do
   local record = redis.call('HGET', KEYS[2], key)
   if record then
-    rows[#rows + 1] = {record, redis.call('HMGET', KEYS[1], key .. '.v', money_fields(key))}
+    local fields = call('HMGET', KEYS[1], key .. '.v', money_fields(key))
+    local _, group = state_of(fields[2])
+    rows[#rows + 1] = {record, fields, group and call('HMGET', KEYS[1], money_fields('g:' .. group)) or {}}
   end
 end
 return {stored(row[1]), stored(row[2]), now_ms(), rows}

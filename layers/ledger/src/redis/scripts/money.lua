@@ -9,6 +9,7 @@ end
 -- spent under each; the one that begins anew last comes first. Most keys have none.
 local function money_of(row, at, now)
   local used, bounds = stored(row[at + 1]), {}
+  local enabled, group, calls = state_of(row[at])
   local total, monthly, daily = row[at + 3], row[at + 4], row[at + 5]
   if total then
     bounds[1] = {ceiling = 'total', limit = tonumber(total), spent = used, index = 0}
@@ -23,7 +24,36 @@ local function money_of(row, at, now)
     bounds[#bounds + 1] = {
       ceiling = 'day', limit = tonumber(daily), spent = minus(used, before), index = day}
   end
-  return {enabled = row[at], used = used, held = stored(row[at + 2]), bounds = bounds}
+  return {enabled = enabled, used = used, held = stored(row[at + 2]), bounds = bounds, group = group, calls = calls}
+end
+
+-- The money of the group that a key is in, or nil. To all that goes by money it is a key's.
+local function group_of(money, now)
+  if not money.group then
+    return nil
+  end
+  local row = call('HMGET', KEYS[1], money_fields('g:' .. money.group))
+  if not row[1] then
+    return nil
+  end
+  local group = money_of(row, 1, now)
+  group.id, group.month, group.day = money.group, row[7], row[8]
+  for i = 1, #group.bounds do
+    group.bounds[i].group = group.id
+  end
+  return group
+end
+
+-- The bounds of a key and of its group.
+local function bounds_of(money, group)
+  if not group then
+    return money.bounds
+  end
+  local all = {unpack(money.bounds)}
+  for i = 1, #group.bounds do
+    all[#all + 1] = group.bounds[i]
+  end
+  return all
 end
 
 -- What a key can hold beside its open holds and `beside`, where its account has so much free; and the
@@ -40,8 +70,18 @@ local function room(account, money, beside)
   return least, by
 end
 
+-- The same beside what its group leaves.
+local function room_in(account, money, group, beside)
+  local least, by = room(account, money, beside)
+  if group then
+    local left, met = room(least, group, beside)
+    return left, met or by
+  end
+  return least, by
+end
+
 -- The refusal that does not depend on an amount, or nil; then the bound that was met, or nil.
-local function refusal(money, suspended, balance)
+local function refusal(money, group, suspended, balance)
   if not money.enabled then
     return 'unknown'
   elseif money.enabled ~= '1' then
@@ -56,13 +96,32 @@ local function refusal(money, suspended, balance)
       return 'used_up', bound
     end
   end
+  for _, bound in ipairs(group and group.bounds or {}) do
+    if bound.spent >= bound.limit then
+      return 'used_up', bound
+    end
+  end
   return nil
 end
 
 -- How answers tell of a bound: which ceiling, and of which month or day.
 local function told(bound)
   if bound then
-    return bound.ceiling, bound.index
+    return (bound.group and 'group_' or '') .. bound.ceiling, bound.index
   end
   return '', 0
+end
+
+-- What a charge makes of a group's money, by `change`.
+local function charge_group(group, charged, now, change)
+  local name = 'g:' .. group.id
+  change(name .. '.u', text(plus(group.used, charged)))
+  local month, before_month, month_is_new = period_of(group.month, month_of(now), group.used)
+  if month_is_new then
+    change(name .. '.m', text(month) .. ':' .. text(before_month))
+  end
+  local day, before_day, day_is_new = period_of(group.day, day_of(now), group.used)
+  if day_is_new then
+    change(name .. '.d', text(day) .. ':' .. text(before_day))
+  end
 end

@@ -1,10 +1,12 @@
 #!lua flags=no-writes
--- with: amounts, clock, calendar, money
+-- with: amounts, clock, calendar, state, money
 -- Whether the key could hold anything at all. ARGV: key. Answers a word, the ceiling that refuses it if one
 -- does, and of which month or day.
 local row = redis.call('HMGET', KEYS[1], 'b', 's', money_fields(ARGV[1]))
 if not row[1] then
   return {'unknown', '', 0}
 end
-local refused, met = refusal(money_of(row, 3, now_ms()), row[2], stored(row[1]))
+local now = now_ms()
+local money = money_of(row, 3, now)
+local refused, met = refusal(money, group_of(money, now), row[2], stored(row[1]))
 return {refused or 'ok', told(met)}

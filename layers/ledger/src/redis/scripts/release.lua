@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- with: amounts, holds
+-- with: amounts, state, holds
 -- Ends a hold without a charge. The tombstone is written even where there is no hold, so that a
 -- RESERVE still on its way finds it gone. KEYS[5] = the number's tombstone. ARGV: number.
 local number = ARGV[1]

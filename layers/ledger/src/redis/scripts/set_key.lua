@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- with: amounts
+-- with: amounts, state, holds
 -- Adds or changes a key: its record and its money fields in one step. I12 holds from here on.
--- KEYS[2] = the account's key records. ARGV: key, the record as it was read (empty: there must be
--- none), the new record, enabled (0 or 1), the ceilings in all, of a month and of a day ('=' leaves one,
+-- KEYS[2] = the account's key records, KEYS[3] = holds by due time. ARGV: key, the record as it was read (empty: there
+-- must be none), the new record, its state (see state.lua), the ceilings in all, of a month and of a day ('=' leaves one,
 -- empty takes it away). Answers: word, the record's version.
-local key, before, after, enabled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, before, after, state = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ceilings = {['.l'] = ARGV[5], ['.lm'] = ARGV[6], ['.ld'] = ARGV[7]}
 for part, ceiling in pairs(ceilings) do
   if ceiling ~= '=' and ceiling ~= '' then
@@ -21,6 +21,41 @@ end
 if before ~= '' and cjson.decode(before).status == 'deleted' and cjson.decode(after).status ~= 'deleted' then
   return {'deleted', 0}
 end
+local _, left, limit_before = state_of(call('HGET', KEYS[1], key .. '.s'))
+local _, joined, limit = state_of(state)
+if joined and joined ~= left and call('HGET', KEYS[1], 'g:' .. joined .. '.s') ~= '1' then
+  return {'no_group', 0}
+end
+-- What the key holds goes with it; what it has used stays where it was.
+if joined ~= left then
+  local row = call('HMGET', KEYS[1], key .. '.u', key .. '.h')
+  local function move(group, sign)
+    local name = 'g:' .. group
+    local there = call('HMGET', KEYS[1], name .. '.h', name .. '.c')
+    local carried = math.max(math.min(stored(there[2]) - sign * stored(row[1]), MAX), -MAX)
+    call('HSET', KEYS[1], name .. '.h', text(minus(stored(there[1]) + sign * stored(row[2]), 0)), name .. '.c', text(carried))
+  end
+  if left then
+    move(left, -1)
+  end
+  if joined then
+    move(joined, 1)
+  end
+end
+-- Its open holds are counted from here on, a lease among them as one.
+if limit and not limit_before then
+  local count = 0
+  for _, number in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
+    local hold = call('HGET', KEYS[1], 'o:' .. number)
+    if hold then
+      local _, holder = parse_hold(hold)
+      count = count + (holder == key and 1 or 0)
+    end
+  end
+  call('HSET', KEYS[1], key .. '.n', text(count))
+elseif limit_before and not limit then
+  call('HDEL', KEYS[1], key .. '.n')
+end
 for part, ceiling in pairs(ceilings) do
   if ceiling == '' then
     redis.call('HDEL', KEYS[1], key .. part)
@@ -28,6 +63,6 @@ for part, ceiling in pairs(ceilings) do
     redis.call('HSET', KEYS[1], key .. part, ceiling)
   end
 end
-redis.call('HSET', KEYS[1], key .. '.s', enabled)
+redis.call('HSET', KEYS[1], key .. '.s', state)
 redis.call('HSET', KEYS[2], key, after)
 return {'ok', redis.call('HINCRBY', KEYS[1], key .. '.v', 1)}

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- usual: settle_usual
--- with: amounts, calendar, clock, money, holds, telling, turns
+-- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- Charges a call and ends its hold, once: I3, I5.
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's place in it,
 -- KEYS[8] = what the account tells, KEYS[9] = where numbers stand that turns of leases have charged.
@@ -80,13 +80,17 @@ if not booked or holder ~= key then
 end
 
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 5, now)
+local group = group_of(money, now)
 if booked == 'held' then
   all_held, money.held = minus(all_held, held), minus(money.held, held)
+  if group then
+    group.held = minus(group.held, held)
+  end
 end
 -- The hold was promised: it pays even where a ceiling has been lowered since.
 local beside = 0
 if money.enabled then
-  beside = room(minus(balance, plus(all_held, held)), money, held)
+  beside = room_in(minus(balance, plus(all_held, held)), money, group, held)
 end
 local charged = math.min(cost, plus(held, beside))
 local loss = minus(cost, charged)
@@ -107,6 +111,15 @@ end
 if booked == 'held' then
   change('h', text(all_held))
   change(key .. '.h', text(money.held))
+  if group then
+    change('g:' .. group.id .. '.h', text(group.held))
+  end
+  if money.calls then
+    count_call(key, -1)
+  end
+end
+if group then
+  charge_group(group, charged, now, change)
 end
 if money.enabled then
   change(key .. '.u', text(plus(money.used, charged)))
@@ -127,7 +140,7 @@ local charged_text, loss_text = text(charged), text(loss)
 bury(KEYS[5], booked, charged_text, loss_text)
 journal(booked, charged_text, loss_text)
 local levels = call('HMGET', KEYS[1], 'lo', key .. '.lo')
-local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and money.bounds or {}, balance, charged,
+local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and bounds_of(money, group) or {}, balance, charged,
   number)
 if told > 0 then
   return {booked, charged, loss, 0, told}

@@ -11,7 +11,8 @@ do
     key .. '.s', key .. '.u', key .. '.h', key .. '.m', key .. '.d', 'lo', key .. '.lo',
     key .. '.l', key .. '.lm', key .. '.ld')
   local balance, all_held, used, key_held = row[1], row[2], row[5], row[6]
-  if balance and all_held and row[3] and row[4] and used and key_held and cost and held and retention then
+  -- A longer state tells of a group, or of a limit of calls.
+  if balance and all_held and row[3] and row[4] and #row[4] == 1 and used and key_held and cost and held and retention then
     balance, all_held, used, key_held = tonumber(balance), tonumber(all_held), tonumber(used), tonumber(key_held)
     local time = call('TIME')
     local at = time[1] .. string.sub('00000' .. time[2], -6, -4)

@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, money, holds, telling, turns
+-- with: amounts, calendar, clock, state, money, holds, telling, turns
 -- A turn of a lease: ends of calls that it held money for are charged, and it is opened, made larger or smaller, given
 -- back. To all other scripts a lease is a hold of its key: what they keep true of holds is true of leases.
 -- All that a turn charges is one entry of the journal: a line for each call. Where a call's entry is stands in a hash of
 -- all numbers that begin alike, so that nothing is written for each call alone.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes.
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = what the account tells; then those hashes; then for each
+-- end its receipt's place, where it was settled by itself.
 -- ARGV: the lease's number, its key; what is done ('open', 'go on', 'close', or 'tell': the ends alone); the word of
 -- the turn before this one, and this one's; how much is given back, how much more is asked for, with how little left
 -- beside it nobody gets more; how long the hold lives, for how long more may be granted from it (0: nothing is), both in
 -- ms; whose it is; retention in ms; of the ends, each with a number of its own: their costs together, or nothing where the
 -- lease has not all of each; the lines of the entry as they are if each is charged its cost, "<number> <held> <cost>
--- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; for each hash
+-- <charged> <loss> <booked> <item>"; for each what the lease has and whether it is fresh, "<cover>:<0 or 1>"; how many hashes there are; for each
 -- how many of them stand in it; and their fields there, in the order of the lines.
 -- Answers how it went, what the lease has now, what is free beside it, whether money is short (0 or 1; 2: somebody asks
 -- for it); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or nothing
@@ -19,8 +20,8 @@ local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[
 local give, more, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8])
 local ttl, grants, owner, retention = amount(ARGV[9]), amount(ARGV[10]), ARGV[11], amount(ARGV[12])
 local total, lines, covers = ARGV[13] ~= '' and amount(ARGV[13]), ARGV[14], ARGV[15]
-local HASHES, COUNTS = 7, 15
-local FIELDS = COUNTS + #KEYS - HASHES
+local HASHES, COUNTS, hashes = 7, 16, amount(ARGV[16])
+local FIELDS, ALONE = COUNTS + hashes, HASHES + hashes
 local count = #ARGV - FIELDS
 
 local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'loss', 'rc', 'o:' .. lease, 'lo', key .. '.lo', money_fields(key))
@@ -35,7 +36,7 @@ end
 local places, known = {}, false
 do
   local at = FIELDS
-  for hash = 1, #KEYS - HASHES do
+  for hash = 1, hashes do
     local stretch = amount(ARGV[COUNTS + hash])
     for i, place in ipairs(call('HMGET', KEYS[HASHES + hash], unpack(ARGV, at + 1, at + stretch))) do
       places[at - FIELDS + i] = place
@@ -43,10 +44,19 @@ do
     end
     at = at + stretch
   end
+  -- Hardly ever one of them was settled by itself.
+  if count > 0 and call('EXISTS', unpack(KEYS, ALONE + 1, ALONE + count)) > 0 then
+    for i = 1, count do
+      places[i] = places[i] or call('GET', KEYS[ALONE + i])
+      known = known or places[i]
+    end
+  end
 end
 local now = now_ms()
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
-local refused = refusal(money, row[3], balance)
+local group = group_of(money, now)
+local bounds = bounds_of(money, group)
+local refused = refusal(money, group, row[3], balance)
 
 -- What the lease has, and how its ends are booked: from it, late, or by force.
 local left, holder, booked_here = 0, key, nil
@@ -122,17 +132,20 @@ local function charge_one(i, call_end)
   local cost = call_end.cost
   local cover = booked == 'held' and math.min(call_end.cover, cost, left) or 0
   left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)
+  if group then
+    group.held = minus(group.held, cover)
+  end
   local beside = 0
   if money.enabled then
-    beside = room(minus(balance, plus(all_held, cover)), money, cover)
+    beside = room_in(minus(balance, plus(all_held, cover)), money, group, cover)
   end
   local charged = math.min(cost, plus(cover, beside))
   local loss = minus(cost, charged)
-  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and money.bounds or {},
+  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and bounds or {},
     balance, charged, call_end.number)
   balance, used, lost, moved = minus(balance, charged), plus(used, charged), plus(lost, loss), true
-  for b = 1, #money.bounds do
-    money.bounds[b].spent = plus(money.bounds[b].spent, charged)
+  for b = 1, #bounds do
+    bounds[b].spent = plus(bounds[b].spent, charged)
   end
   lined[i] = call_end.number .. call_end.held_and_cost .. text(charged) .. ' ' .. text(loss) .. ' ' .. booked .. ' ' ..
     call_end.item
@@ -152,11 +165,11 @@ local function charge_each()
 end
 -- What tells nothing as a whole tells nothing in parts.
 local function tells_nothing()
-  if not row[7] and not row[8] and #money.bounds == 0 then
+  if not row[7] and not row[8] and #bounds == 0 then
     return true
   end
-  for i = 1, #money.bounds do
-    local bound = money.bounds[i]
+  for i = 1, #bounds do
+    local bound = bounds[i]
     local reached = floor(bound.limit / 100)
     local was, stays = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, total))
     if passed(row[8], was, stays) or (stays <= reached and reached < was) then
@@ -169,9 +182,12 @@ if count > 0 and total and not known and booked_here == 'held' and holder == key
   and tells_nothing()
 then
   left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)
+  if group then
+    group.held = minus(group.held, total)
+  end
   balance, used, moved = minus(balance, total), plus(used, total), true
-  for i = 1, #money.bounds do
-    money.bounds[i].spent = plus(money.bounds[i].spent, total)
+  for i = 1, #bounds do
+    bounds[i].spent = plus(bounds[i].spent, total)
   end
 elseif count > 0 then
   charge_each()
@@ -179,11 +195,13 @@ end
 
 -- Over a ceiling that was lowered, nothing more is granted from what is leased.
 local over = false
-for i = 1, #money.bounds do
-  over = over or plus(money.bounds[i].spent, money.held) > money.bounds[i].limit
+for i = 1, #bounds do
+  local bound = bounds[i]
+  over = over or plus(bound.spent, bound.group and group.held or money.held) > bound.limit
 end
-local may = not refused and not over
-local free = room(minus(balance, all_held), money, 0)
+-- Nobody could say of how many calls a lease is: where that is limited, each is held by itself.
+local may = not refused and not over and not money.calls
+local free = room_in(minus(balance, all_held), money, group, 0)
 local recalled = math.abs(now - stored(row[5])) < 1000
 local short = not may or free < short_of or recalled
 local resized = false
@@ -197,6 +215,9 @@ if word == 'ok' and step ~= 'tell' and not again then
     change = math.min(more, math.floor(free / (2 * leases)))
   end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)
+  if group then
+    group.held = minus(group.held + change, 0)
+  end
   free = math.max(free - change, 0)
   if step == 'open' and left == 0 then
     word, resized = refused and 'refused' or 'short', false
@@ -211,6 +232,9 @@ if closes then
   call('ZREM', KEYS[2], lease)
   call('HDEL', KEYS[1], 'o:' .. lease)
   call('HDEL', KEYS[6], lease)
+  if money.calls then
+    count_call(key, -1)
+  end
 end
 local entry = count > 0 and lines
 if lined then
@@ -224,7 +248,7 @@ if entry then
   local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*',
     'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry)
   local at = FIELDS
-  for hash = 1, #KEYS - HASHES do
+  for hash = 1, hashes do
     local found, stretch = {}, tonumber(ARGV[COUNTS + hash])
     for i = at + 1, at + stretch do
       if not lined or lined[i - FIELDS] then
@@ -247,6 +271,12 @@ end
 if resized or moved then
   change('h', text(all_held))
   change(key .. '.h', text(money.held))
+  if group then
+    change('g:' .. group.id .. '.h', text(group.held))
+  end
+end
+if group and moved then
+  charge_group(group, minus(used, money.used), now, change)
 end
 if moved then
   change('b', text(balance))

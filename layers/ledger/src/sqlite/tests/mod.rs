@@ -49,6 +49,8 @@ fn record(index: u8) -> KeyRecord {
         requests_per_second: Some(3),
         requests_per_minute: None,
         tokens_per_minute: None,
+        group: None,
+        concurrency: None,
         expires_at_ms: Some(4_000_000_000_000),
         created_at_ms: 5,
         changed_at_ms: 0,

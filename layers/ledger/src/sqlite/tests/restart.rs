@@ -185,3 +185,55 @@ async fn a_closed_ledger_serves_nothing() {
         Err(BookError::Unavailable(_))
     ));
 }
+
+/// Groups with what they have spent; and what a version that knows no groups has charged meanwhile is not theirs.
+#[tokio::test]
+async fn groups_outlive_a_restart_and_a_version_that_knows_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, path) = used(&dir).await;
+    let group = GroupRecord {
+        id: "g1".parse().unwrap(),
+        name: "Отдел".into(),
+        removed: false,
+    };
+    let ceilings = Ceilings {
+        day: Some(MicroRub::new(500)),
+        ..Ceilings::NONE
+    };
+    let made = ledger.create_group(&account(0), &group, ceilings).await;
+    made.unwrap();
+    let into = KeyChange {
+        group: Some(Some(group.id.clone())),
+        concurrency: Some(Some(7)),
+        ..KeyChange::default()
+    };
+    ledger.change_key(&key(0), &into).await.unwrap();
+    ledger.reserve(&hold(4, 40, 40, HOUR)).await.unwrap();
+    ledger.settle(&settlement(4, 40, true)).await.unwrap();
+    let before = (
+        ledger.groups(&account(0)).await.unwrap(),
+        ledger.key(&key(0)).await.unwrap(),
+    );
+    assert_eq!(before.0[0].day.spent_rub, MicroRub::new(40));
+    ledger.close().await;
+
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let after = (
+        ledger.groups(&account(0)).await.unwrap(),
+        ledger.key(&key(0)).await.unwrap(),
+    );
+    assert_eq!(after, before);
+    assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
+    ledger.close().await;
+
+    // As such a version charges.
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch(
+        "UPDATE keys SET used = used + 5 WHERE id = 'k0'; UPDATE accounts SET balance = balance - 5 WHERE id = 'a0';",
+    )
+    .unwrap();
+    drop(conn);
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let groups = ledger.groups(&account(0)).await.unwrap();
+    assert_eq!(groups[0].spent_rub, MicroRub::new(40));
+}

@@ -1,0 +1,179 @@
+//! Groups of keys: which keys are in one, and what it has of their money.
+
+use std::collections::BTreeMap;
+
+use super::{Account, GroupBook, KeyBook, Millis, Rejection};
+use crate::{
+    account::{GroupId, KeyId},
+    ceiling::Ceilings,
+    contract::{GroupRecord, GroupView, KeyView},
+    happening::Happening,
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+impl Account {
+    /// Makes a group, or changes it.
+    pub fn set_group(&mut self, id: &GroupId, name: &str, ceilings: Ceilings, removed: bool) {
+        let group = self.groups.entry(id.clone()).or_default();
+        name.clone_into(&mut group.name);
+        group.money.ceilings = ceilings;
+        group.money.enabled = !removed;
+        group.removed = removed;
+    }
+
+    /// Adds a group as a store remembers it.
+    pub fn restore_group(&mut self, id: GroupId, group: GroupBook) {
+        self.groups.insert(id, group);
+    }
+
+    /// A group.
+    #[must_use]
+    pub fn group(&self, id: &GroupId) -> Option<&GroupBook> {
+        self.groups.get(id)
+    }
+
+    /// Its groups.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = (&GroupId, &GroupBook)> {
+        self.groups.iter()
+    }
+
+    /// The group that a key is in.
+    #[must_use]
+    pub fn group_of(&self, key: &KeyId) -> Option<&GroupId> {
+        self.group_of.get(key)
+    }
+
+    /// Puts a key into a group, with all that it holds, or takes it out of the one it is in; and says how many of its
+    /// calls may be open at once.
+    ///
+    /// # Errors
+    /// There is no such key, or no such group.
+    pub fn bind(
+        &mut self,
+        id: &KeyId,
+        group: Option<&GroupId>,
+        concurrency: Option<u32>,
+    ) -> Result<(), Rejection> {
+        self.limits_calls |= concurrency.is_some();
+        let key = self.keys.get_mut(id).ok_or(Rejection::NotFound)?;
+        let before = self.group_of.get(id);
+        if before == group {
+            key.concurrency = concurrency;
+            return Ok(());
+        }
+        if let Some(group) = group {
+            let joined = self.groups.get_mut(group);
+            let joined = joined.filter(|group| !group.removed);
+            let joined = joined.ok_or(Rejection::NoGroup)?;
+            joined.money.held = joined.money.held.plus_or_max(key.held);
+            joined.carried = plus(joined.carried, -key.used.micro());
+        }
+        if let Some(left) = before.and_then(|before| self.groups.get_mut(before)) {
+            left.money.held = left.money.held.minus_or_zero(key.held);
+            left.carried = plus(left.carried, key.used.micro());
+        }
+        key.concurrency = concurrency;
+        match group {
+            Some(group) => self.group_of.insert(id.clone(), group.clone()),
+            None => self.group_of.remove(id),
+        };
+        Ok(())
+    }
+
+    /// Says that a key is in a group as a store remembers it.
+    pub fn restore_member(&mut self, key: &KeyId, group: &GroupId) {
+        self.group_of.insert(key.clone(), group.clone());
+    }
+
+    /// The money of the group that a key is in.
+    pub(super) fn money_of_group(&self, key: &KeyId) -> Option<&KeyBook> {
+        money_in(&self.groups, &self.group_of, key)
+    }
+
+    /// The same, to change it.
+    pub(super) fn money_of_group_mut(&mut self, key: &KeyId) -> Option<&mut KeyBook> {
+        if self.group_of.is_empty() {
+            return None;
+        }
+        let group = self.group_of.get(key)?;
+        Some(&mut self.groups.get_mut(group)?.money)
+    }
+
+    /// Notes what a key was charged in its group, and what that tells.
+    pub(super) fn charge_group(
+        &mut self,
+        key: &KeyId,
+        charged: MicroRub,
+        now: Millis,
+        by: RequestNumber,
+    ) {
+        let Some(money) = self.money_of_group_mut(key) else {
+            return;
+        };
+        let told = money.spend(charged, now, by);
+        let id = self.group_of.get(key).cloned();
+        self.happened.extend(told.into_iter().map(|mut what| {
+            if let Happening::CeilingReached { group, .. } = &mut what {
+                group.clone_from(&id);
+            }
+            (None, what)
+        }));
+    }
+
+    /// A group as operators see it.
+    #[must_use]
+    pub fn group_view(&self, id: &GroupId, now: Millis) -> Option<GroupView> {
+        let group = self.groups.get(id)?;
+        let record = GroupRecord {
+            id: id.clone(),
+            name: group.name.clone(),
+            removed: group.removed,
+        };
+        Some(group.view(record, self.balance.minus_or_zero(self.held), now))
+    }
+}
+
+/// The money of the group that a key is in.
+pub(super) fn money_in<'a>(
+    groups: &'a BTreeMap<GroupId, GroupBook>,
+    group_of: &BTreeMap<KeyId, GroupId>,
+    key: &KeyId,
+) -> Option<&'a KeyBook> {
+    // Most accounts have no groups.
+    if group_of.is_empty() {
+        return None;
+    }
+    Some(&groups.get(group_of.get(key)?)?.money)
+}
+
+impl GroupBook {
+    /// The group as operators see it, where its account has so much free.
+    #[must_use]
+    pub fn view(&self, record: GroupRecord, account: MicroRub, now: Millis) -> GroupView {
+        let (month, day) = self.money.periods(now);
+        GroupView {
+            record,
+            ceiling_rub: self.money.ceilings.total,
+            spent_rub: self.money.used,
+            held_rub: self.money.held,
+            free_rub: self.money.room(account, MicroRub::ZERO, now).0,
+            month,
+            day,
+            carried_rub: self.carried,
+        }
+    }
+
+    /// What is left to a key of it.
+    #[must_use]
+    pub fn bounds(&self, key: KeyView, now: Millis) -> KeyView {
+        KeyView {
+            free_rub: self.money.room(key.free_rub, MicroRub::ZERO, now).0,
+            ..key
+        }
+    }
+}
+
+fn plus(amount: MicroRub, change: i64) -> MicroRub {
+    MicroRub::of_sum(i128::from(amount.micro()) + i128::from(change))
+}

@@ -1,0 +1,132 @@
+//! Groups of keys as they stand in the ledger.
+
+use std::str::FromStr;
+
+use super::{
+    RedisLedger,
+    books::done,
+    digits,
+    keys::{CeilingsSet, money_of},
+    names::account_key,
+};
+use crate::{
+    account::{AccountId, GroupId},
+    book::GroupBook,
+    ceiling::Ceilings,
+    conn::RedisFault,
+    contract::{BookError, GroupChange, GroupRecord, GroupView},
+    money::MicroRub,
+};
+
+/// A group's id, its name, what it carries, and its fields in the order of `money.lua`.
+pub(super) type GroupRow = (String, String, i64, Vec<Option<String>>);
+
+impl RedisLedger {
+    pub(super) async fn make_group(
+        &self,
+        account: &AccountId,
+        record: &GroupRecord,
+        ceilings: Ceilings,
+    ) -> Result<GroupView, BookError> {
+        let Ceilings { total, month, day } = ceilings;
+        let set = [total, month, day].map(Some);
+        self.set_group(account, &record.id, "create", Some(&record.name), set)
+            .await?;
+        self.group(account, &record.id).await
+    }
+
+    pub(super) async fn write_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        change: &GroupChange,
+    ) -> Result<GroupView, BookError> {
+        let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
+        let step = if change.remove { "remove" } else { "change" };
+        self.set_group(account, id, step, change.name.as_deref(), set)
+            .await?;
+        if set.iter().any(Option::is_some) {
+            self.leases_have_heard(account).await?;
+        }
+        self.group(account, id).await
+    }
+
+    async fn set_group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+        step: &str,
+        name: Option<&str>,
+        ceilings: CeilingsSet,
+    ) -> Result<(), BookError> {
+        let keys = ["", ":k"].map(|part| account_key(account, part));
+        let [total, month, day] = ceilings.map(|set| match set {
+            None => "=".to_owned(),
+            Some(None) => String::new(),
+            Some(Some(ceiling)) => digits(ceiling),
+        });
+        let args = [
+            id.to_string(),
+            step.to_owned(),
+            u8::from(name.is_some()).to_string(),
+            name.unwrap_or_default().to_owned(),
+            total,
+            month,
+            day,
+        ];
+        let word: String = self
+            .ask_durably(&self.0.scripts.set_group, &keys, &args)
+            .await?;
+        done(&word)
+    }
+
+    async fn group(&self, account: &AccountId, id: &GroupId) -> Result<GroupView, BookError> {
+        let groups = self.stored_groups(account).await?;
+        let found = groups.into_iter().find(|group| group.record.id == *id);
+        found.ok_or(BookError::NotFound)
+    }
+
+    /// All groups of an account, by id.
+    pub(super) async fn stored_groups(
+        &self,
+        account: &AccountId,
+    ) -> Result<Vec<GroupView>, BookError> {
+        let keys = [account_key(account, "")];
+        let reply: Option<(i64, i64, u64, Vec<GroupRow>)> = self
+            .ask_patiently(&self.0.scripts.groups, &keys, &[])
+            .await?;
+        let (balance, held, now, rows) = reply.ok_or(BookError::NotFound)?;
+        let free = MicroRub::new(balance).minus_or_zero(MicroRub::new(held));
+        Ok(views(rows, free, now)?)
+    }
+}
+
+/// Groups at the time `now`, by id, where their account has so much free.
+pub(super) fn views(
+    rows: Vec<GroupRow>,
+    account_free: MicroRub,
+    now: u64,
+) -> Result<Vec<GroupView>, RedisFault> {
+    let view = |(id, name, carried, fields): GroupRow| {
+        let unexpected = |_| RedisFault::Unexpected(format!("group {id:?}"));
+        let record = GroupRecord {
+            id: GroupId::from_str(&id).map_err(unexpected)?,
+            name,
+            removed: fields
+                .first()
+                .is_some_and(|state| state.as_deref() == Some("0")),
+        };
+        let group = GroupBook {
+            money: money_of(&format!("group {id}"), fields)?,
+            carried: MicroRub::new(carried),
+            ..GroupBook::default()
+        };
+        Ok(group.view(record, account_free, now))
+    };
+    let mut views = rows
+        .into_iter()
+        .map(view)
+        .collect::<Result<Vec<_>, RedisFault>>()?;
+    views.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
+    Ok(views)
+}

@@ -1,0 +1,376 @@
+//! Promises about groups of keys, and about how many calls of a key are open at once.
+
+use super::{
+    Books,
+    desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
+    given::{acme, due, hold, key, micro, record},
+};
+use crate::{
+    account::{GroupId, KeyStatus},
+    ceiling::{Ceiling, Ceilings},
+    contract::{
+        BookError, Booked, GroupChange, GroupRecord, GroupView, Hold, KeyChange, LedgerError,
+        Refusal,
+    },
+    happening::{CeilingKind, Happening},
+};
+
+/// How many of many calls at once there are.
+const AT_ONCE: u128 = 64;
+
+fn group(id: &str) -> GroupId {
+    id.parse().unwrap()
+}
+
+async fn make<L: Books>(ledger: &L, id: &str, ceilings: Ceilings) -> GroupView {
+    let record = GroupRecord {
+        id: group(id),
+        name: "Отдел".into(),
+        removed: false,
+    };
+    let made = ledger.create_group(&acme(), &record, ceilings).await;
+    made.unwrap()
+}
+
+async fn put<L: Books>(ledger: &L, id: &str, into: Option<&str>) {
+    let change = KeyChange {
+        group: Some(into.map(group)),
+        ..KeyChange::default()
+    };
+    let view = ledger.change_key(&key(id), &change).await.unwrap();
+    assert_eq!(view.record.group, into.map(group));
+}
+
+async fn change<L: Books>(
+    ledger: &L,
+    id: &str,
+    change: GroupChange,
+) -> Result<GroupView, BookError> {
+    ledger.change_group(&acme(), &group(id), &change).await
+}
+
+async fn set_group_ceiling<L: Books>(ledger: &L, id: &str, ceiling: Option<i64>) -> GroupView {
+    let lowered = GroupChange {
+        ceiling: Some(ceiling.map(micro)),
+        ..GroupChange::default()
+    };
+    change(ledger, id, lowered).await.unwrap()
+}
+
+async fn set_concurrency<L: Books>(ledger: &L, id: &str, concurrency: Option<u32>) {
+    let change = KeyChange {
+        concurrency: Some(concurrency),
+        ..KeyChange::default()
+    };
+    let view = ledger.change_key(&key(id), &change).await.unwrap();
+    assert_eq!(view.record.concurrency, concurrency);
+}
+
+/// Spent, held, free and carried.
+async fn money_of<L: Books>(ledger: &L, id: &str) -> [i64; 4] {
+    let groups = ledger.groups(&acme()).await.unwrap();
+    let view = groups.iter().find(|view| view.record.id == group(id));
+    let view = view.unwrap();
+    let shown = ledger.books(&acme()).await.unwrap().groups;
+    assert!(shown.iter().any(|shown| shown.record == view.record));
+    [
+        view.spent_rub,
+        view.held_rub,
+        view.free_rub,
+        view.carried_rub,
+    ]
+    .map(crate::money::MicroRub::micro)
+}
+
+fn beyond(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
+    Refusal::DoesNotFit {
+        free: micro(free),
+        held: micro(held),
+        ceiling: Some(ceiling),
+    }
+}
+
+/// I1 and I2 over the keys of a group.
+pub(super) async fn a_group_spends_no_more_than_its_ceiling_whichever_key_asks<L: Books>(
+    ledger: &L,
+) {
+    open(ledger, 1000).await;
+    make(ledger, "g1", Ceilings::total(micro(300))).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    let granted = reserved(ledger, &hold(1, "k1", 200)).await;
+    assert_eq!(granted.free, micro(100));
+    assert_eq!(
+        refused(ledger, &hold(2, "k2", 101)).await,
+        beyond(Ceiling::GroupTotal, 100, 0)
+    );
+    let less = Hold {
+        least: micro(10),
+        ..hold(3, "k2", 150)
+    };
+    assert_eq!(reserved(ledger, &less).await.held, micro(100));
+    assert_eq!(money_of(ledger, "g1").await, [0, 300, 0, 0]);
+    let view = ledger.key(&key("k2")).await.unwrap();
+    assert_eq!((view.free_rub, view.held_rub), (micro(0), micro(100)));
+    release(ledger, 3, "k2").await;
+    // Beyond its hold a call takes what the group has left, and no more.
+    assert_eq!(settled(ledger, 1, "k1", 350).await.charged, micro(300));
+    assert_eq!(money_of(ledger, "g1").await, [300, 0, 0, 0]);
+    for id in ["k1", "k2"] {
+        assert_eq!(
+            refused(ledger, &hold(4, id, 1)).await,
+            Refusal::CeilingUsedUp(Ceiling::GroupTotal)
+        );
+        let probed = ledger.probe(&acme(), &key(id)).await.unwrap_err();
+        assert!(matches!(
+            probed,
+            LedgerError::Refused(Refusal::CeilingUsedUp(Ceiling::GroupTotal))
+        ));
+    }
+    set_group_ceiling(ledger, "g1", Some(301)).await;
+    reserved(ledger, &hold(5, "k2", 1)).await;
+    set_group_ceiling(ledger, "g1", None).await;
+    reserved(ledger, &hold(6, "k2", 600)).await;
+}
+
+/// The key's own ceiling and the account's money go on to hold beside the group's.
+pub(super) async fn account_key_and_group_have_to_allow_a_hold<L: Books>(ledger: &L) {
+    open(ledger, 250).await;
+    make(ledger, "g1", Ceilings::total(micro(200))).await;
+    put(ledger, "k1", Some("g1")).await;
+    set_ceiling(ledger, "k1", Some(50)).await;
+    assert_eq!(
+        refused(ledger, &hold(1, "k1", 51)).await,
+        beyond(Ceiling::Total, 50, 0)
+    );
+    set_ceiling(ledger, "k1", None).await;
+    assert_eq!(
+        refused(ledger, &hold(1, "k1", 201)).await,
+        beyond(Ceiling::GroupTotal, 200, 0)
+    );
+    // Of a key in no group.
+    reserved(ledger, &hold(2, "k2", 100)).await;
+    assert_eq!(
+        refused(ledger, &hold(1, "k1", 151)).await,
+        Refusal::DoesNotFit {
+            free: micro(150),
+            held: micro(0),
+            ceiling: None
+        }
+    );
+    reserved(ledger, &hold(3, "k1", 150)).await;
+}
+
+/// I1 under calls of two keys at once.
+pub(super) async fn of_many_calls_at_once_a_group_lets_in_those_that_fit<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    make(ledger, "g1", Ceilings::total(micro(100))).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    let holds: Vec<Hold> = (0..AT_ONCE)
+        .map(|n| hold(n, ["k1", "k2"][usize::from(n % 2 == 1)], 10))
+        .collect();
+    let asked = holds.iter().map(|hold| ledger.reserve(hold));
+    let answers = futures_util::future::join_all(asked).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 10);
+    assert_eq!(money_of(ledger, "g1").await, [0, 100, 0, 0]);
+    for (hold, answer) in holds.iter().zip(answers) {
+        if answer.is_ok() {
+            ledger
+                .release(hold.number, &acme(), &hold.key)
+                .await
+                .unwrap();
+        }
+    }
+    assert_eq!(money_of(ledger, "g1").await, [0, 0, 100, 0]);
+}
+
+/// I2 and I3 while keys come and go.
+pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent_there<L: Books>(
+    ledger: &L,
+) {
+    open(ledger, 1000).await;
+    make(ledger, "g1", Ceilings::total(micro(500))).await;
+    make(ledger, "g2", Ceilings::NONE).await;
+    reserved(ledger, &hold(1, "k1", 70)).await;
+    settled(ledger, 1, "k1", 70).await;
+    reserved(ledger, &hold(2, "k1", 30)).await;
+    put(ledger, "k1", Some("g1")).await;
+    assert_eq!(money_of(ledger, "g1").await, [0, 30, 470, -70]);
+    settled(ledger, 2, "k1", 30).await;
+    reserved(ledger, &hold(3, "k1", 40)).await;
+    put(ledger, "k1", Some("g2")).await;
+    assert_eq!(money_of(ledger, "g1").await, [30, 0, 470, 30]);
+    assert_eq!(money_of(ledger, "g2").await, [0, 40, 860, -100]);
+    settled(ledger, 3, "k1", 40).await;
+    assert_eq!(money_of(ledger, "g2").await, [40, 0, 860, -100]);
+    put(ledger, "k1", None).await;
+    assert_eq!(money_of(ledger, "g2").await, [40, 0, 860, 40]);
+    let elsewhere = KeyChange {
+        group: Some(Some(group("nowhere"))),
+        ..KeyChange::default()
+    };
+    let refused = ledger.change_key(&key("k1"), &elsewhere).await.unwrap_err();
+    assert!(matches!(refused, BookError::NoGroup), "{refused}");
+    assert_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
+    // One that is made in a group.
+    let mut third = record(&acme(), "k3", 3);
+    third.group = Some(group("nowhere"));
+    let refused = ledger.create_key(&third, Ceilings::NONE).await.unwrap_err();
+    assert!(matches!(refused, BookError::NoGroup), "{refused}");
+    third.group = Some(group("g1"));
+    ledger.create_key(&third, Ceilings::NONE).await.unwrap();
+    reserved(ledger, &hold(4, "k3", 11)).await;
+    assert_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
+}
+
+pub(super) async fn holds_that_end_by_themselves_leave_their_group<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    make(ledger, "g1", Ceilings::total(micro(100))).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    reserved(ledger, &due(1, "k1", 60)).await;
+    // It is in the way of one that fits without it.
+    reserved(ledger, &hold(2, "k2", 90)).await;
+    assert_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
+    // Late, from what the group has free.
+    let late = settled(ledger, 1, "k1", 60).await;
+    assert_eq!((late.booked, late.charged), (Booked::Late, micro(10)));
+    assert_eq!(money_of(ledger, "g1").await, [10, 90, 0, 0]);
+}
+
+pub(super) async fn a_group_is_made_once_and_removed_when_its_keys_are_gone<L: Books>(ledger: &L) {
+    open(ledger, 100).await;
+    let ceilings = Ceilings {
+        total: None,
+        month: Some(micro(50)),
+        day: Some(micro(40)),
+    };
+    let made = make(ledger, "g1", ceilings).await;
+    assert_eq!(make(ledger, "g1", ceilings).await, made);
+    assert_eq!(made.ceilings(), ceilings);
+    let other = GroupRecord {
+        name: "Другой".into(),
+        ..made.record.clone()
+    };
+    let refused = ledger.create_group(&acme(), &other, ceilings).await;
+    assert!(matches!(refused, Err(BookError::Exists)));
+    let renamed = GroupChange {
+        name: Some("Другой".into()),
+        ..GroupChange::default()
+    };
+    let renamed = change(ledger, "g1", renamed).await.unwrap();
+    assert_eq!((renamed.record, renamed.ceiling_rub), (other, None));
+    put(ledger, "k1", Some("g1")).await;
+    let day = refused_by(ledger, 1, 41).await;
+    assert!(matches!(
+        day,
+        Refusal::DoesNotFit {
+            ceiling: Some(Ceiling::GroupDay { .. }),
+            ..
+        }
+    ));
+    let remove = || GroupChange {
+        remove: true,
+        ..GroupChange::default()
+    };
+    let in_use = change(ledger, "g1", remove()).await;
+    assert!(matches!(in_use, Err(BookError::GroupInUse)));
+    set_status(ledger, "k1", KeyStatus::Deleted).await;
+    assert!(change(ledger, "g1", remove()).await.unwrap().record.removed);
+    let again = ledger
+        .create_group(&acme(), &made.record, ceilings)
+        .await
+        .unwrap_err();
+    assert!(matches!(again, BookError::Exists), "{again}");
+    let into = KeyChange {
+        group: Some(Some(group("g1"))),
+        ..KeyChange::default()
+    };
+    let refused = ledger.change_key(&key("k2"), &into).await.unwrap_err();
+    assert!(matches!(refused, BookError::NoGroup), "{refused}");
+    let nowhere = change(ledger, "nowhere", remove()).await;
+    assert!(matches!(nowhere, Err(BookError::NotFound)));
+}
+
+async fn refused_by<L: Books>(ledger: &L, n: u128, want: i64) -> Refusal {
+    refused(ledger, &hold(n, "k1", want)).await
+}
+
+/// As many calls as may be are open, and no more, whatever they cost; each that ends lets another one in.
+pub(super) async fn no_more_calls_of_a_key_are_open_than_may_be<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    // It counts those that were open before there was a limit.
+    reserved(ledger, &hold(1, "k1", 10)).await;
+    set_concurrency(ledger, "k1", Some(2)).await;
+    reserved(ledger, &hold(2, "k1", 0)).await;
+    let full = Refusal::TooManyCalls { most: 2 };
+    assert_eq!(refused_by(ledger, 3, 1).await, full);
+    // Asked for again it is the same call.
+    reserved(ledger, &hold(2, "k1", 0)).await;
+    reserved(ledger, &hold(4, "k2", 10)).await;
+    settled(ledger, 1, "k1", 10).await;
+    reserved(ledger, &due(5, "k1", 10)).await;
+    // What is past its time makes room.
+    reserved(ledger, &hold(6, "k1", 10)).await;
+    assert_eq!(refused_by(ledger, 7, 1).await, full);
+    release(ledger, 2, "k1").await;
+    reserved(ledger, &hold(8, "k1", 10)).await;
+    assert_eq!(refused_by(ledger, 9, 1).await, full);
+    set_concurrency(ledger, "k1", Some(3)).await;
+    reserved(ledger, &hold(10, "k1", 10)).await;
+    set_concurrency(ledger, "k1", None).await;
+    reserved(ledger, &hold(11, "k1", 10)).await;
+    set_concurrency(ledger, "k1", Some(1)).await;
+    for n in [6, 8, 10, 11] {
+        assert_eq!(
+            refused_by(ledger, 12, 1).await,
+            Refusal::TooManyCalls { most: 1 }
+        );
+        release(ledger, n, "k1").await;
+    }
+    reserved(ledger, &hold(13, "k1", 10)).await;
+}
+
+pub(super) async fn of_many_calls_at_once_as_many_as_may_be_are_let_in<L: Books>(ledger: &L) {
+    open(ledger, 1_000_000).await;
+    make(ledger, "g1", Ceilings::NONE).await;
+    put(ledger, "k1", Some("g1")).await;
+    set_concurrency(ledger, "k1", Some(7)).await;
+    let holds: Vec<Hold> = (0..AT_ONCE).map(|n| hold(n, "k1", 10)).collect();
+    let asked = holds.iter().map(|hold| ledger.reserve(hold));
+    let answers = futures_util::future::join_all(asked).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
+}
+
+/// Told once, of the group and of no key.
+pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
+    L: Books + super::Feed,
+>(
+    ledger: &L,
+) {
+    open(ledger, 1000).await;
+    make(ledger, "g1", Ceilings::total(micro(100))).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    for (n, id, cost) in [(1, "k1", 60), (2, "k2", 39), (3, "k1", 1)] {
+        reserved(ledger, &hold(n, id, cost)).await;
+        settled(ledger, n, id, cost).await;
+    }
+    ledger.gather().await.unwrap();
+    let events = ledger.events(0, 10).await.unwrap();
+    let [_, told] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(told.key, None);
+    assert_eq!(
+        told.what,
+        Happening::CeilingReached {
+            group: Some(group("g1")),
+            ceiling: CeilingKind::Total,
+            ceiling_rub: micro(100),
+            left_rub: micro(1),
+            by: super::given::number(2).to_string(),
+        }
+    );
+}

@@ -1,0 +1,164 @@
+//! Groups of an account's keys: made, limited, removed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tollgate_layers::{
+    ceiling::Ceilings,
+    key::GroupId,
+    reserve::ledger::{BookError, GroupChange, GroupRecord, LedgerAdmin},
+};
+
+use super::{
+    Admin, Answer, Right,
+    accounts::account_id,
+    answer::GroupAnswer,
+    change::changes,
+    fields::{self, Fields},
+    ok,
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/accounts/{account}/groups", |admin, asked| {
+        Box::pin(admin.list_groups(asked))
+    }),
+    Route::post("/admin/v1/accounts/{account}/groups", |admin, asked| {
+        Box::pin(admin.create_group(asked))
+    })
+    .needs(Right::Support),
+    Route::patch(
+        "/admin/v1/accounts/{account}/groups/{group}",
+        |admin, asked| Box::pin(admin.change_group(asked)),
+    )
+    .needs(Right::Support),
+    Route::delete(
+        "/admin/v1/accounts/{account}/groups/{group}",
+        |admin, asked| Box::pin(admin.remove_group(asked)),
+    )
+    .needs(Right::Support),
+];
+
+const FIELDS: &[&str] = &[
+    "id",
+    "name",
+    "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
+];
+const CHANGE_FIELDS: &[&str] = &[
+    "name",
+    "ceiling_rub",
+    "ceiling_month_rub",
+    "ceiling_day_rub",
+];
+
+impl Admin {
+    async fn list_groups(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let groups = self.store.groups(&account).await;
+        let groups =
+            groups.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let groups: Vec<GroupAnswer<'_>> = groups.iter().map(GroupAnswer::from).collect();
+        ok(&BTreeMap::from([("groups", groups)]))
+    }
+
+    async fn create_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+        let id: GroupId = fields.required("id", fields::id)?;
+        let wish = wish(&mut fields)?;
+        let record = GroupRecord {
+            name: wish.name.clone().unwrap_or_else(|| id.to_string()),
+            id,
+            removed: false,
+        };
+        let ceilings = wish.ceilings(Ceilings::NONE);
+        let made = self.store.create_group(&account, &record, ceilings).await;
+        let subject = match made {
+            Err(BookError::NotFound) => {
+                format!("account {account}")
+            }
+            _ => format!("group {} of account {account}", record.id),
+        };
+        let view = made.map_err(|error| Refusal::of_change(&error, &subject))?;
+        let mut unlimited = view.clone();
+        unlimited.ceiling_rub = None;
+        (unlimited.month.ceiling_rub, unlimited.day.ceiling_rub) = (None, None);
+        let limits = changes(
+            FIELDS,
+            &GroupAnswer::from(&unlimited),
+            &GroupAnswer::from(&view),
+        );
+        tracing::info!(
+            target: "audit", who = who.name(), what = "group.create", account = %account, group = %record.id,
+            name = record.name, limits
+        );
+        ok(&GroupAnswer::from(&view))
+    }
+
+    async fn change_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let named = [asked.named(), asked.second_named()].map(str::to_owned);
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, CHANGE_FIELDS)?;
+        let change = wish(&mut fields)?;
+        if change == GroupChange::default() {
+            let problem = format!(
+                "nothing to change: send one of {}",
+                CHANGE_FIELDS.join(", ")
+            );
+            return Err(Refusal::invalid("", problem));
+        }
+        self.write_group(who.name(), "group.change", &named, &change)
+            .await
+    }
+
+    async fn remove_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let named = [asked.named(), asked.second_named()].map(str::to_owned);
+        let change = GroupChange {
+            remove: true,
+            ..GroupChange::default()
+        };
+        self.write_group(asked.who().name(), "group.remove", &named, &change)
+            .await
+    }
+
+    async fn write_group(
+        &self,
+        who: &str,
+        what: &str,
+        [account, group]: &[String; 2],
+        change: &GroupChange,
+    ) -> Result<Answer, Refusal> {
+        let account = account_id(account)?;
+        let none = || Refusal::NotFound(format!("no group {group} of account {account}"));
+        let id: GroupId = group.parse().map_err(|_| none())?;
+        let of_ledger =
+            |error| Refusal::of_change(&error, &format!("group {id} of account {account}"));
+        let before = self.store.groups(&account).await.map_err(of_ledger)?;
+        let before = before.into_iter().find(|known| known.record.id == id);
+        let before = before.ok_or_else(none)?;
+        if before.record.removed && !change.remove {
+            return Err(Refusal::Conflict(format!(
+                "group {id} was removed and stays so; make another"
+            )));
+        }
+        let view = self.store.change_group(&account, &id, change).await;
+        let view = view.map_err(of_ledger)?;
+        let [was, is] = [&before, &view].map(GroupAnswer::from);
+        let change = changes(&[CHANGE_FIELDS, &["status"]].concat(), &was, &is);
+        tracing::info!(target: "audit", who, what, account = %account, group = %id, change);
+        ok(&GroupAnswer::from(&view))
+    }
+}
+
+fn wish(fields: &mut Fields) -> Result<GroupChange, Refusal> {
+    Ok(GroupChange {
+        name: fields.optional("name", fields::line)?,
+        ceiling: fields.nullable("ceiling_rub", fields::ceiling)?,
+        ceiling_month: fields.nullable("ceiling_month_rub", fields::ceiling)?,
+        ceiling_day: fields.nullable("ceiling_day_rub", fields::ceiling)?,
+        remove: false,
+    })
+}

@@ -1,0 +1,438 @@
+//! Groups of keys and calls at once, over gateways that share a ledger: what an operator allows is never exceeded,
+//! whichever keys ask at which gateway, and whoever is killed in between.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tollgate_layers::{
+    ceiling::Ceilings,
+    facts::RequestNumber,
+    reserve::{
+        ledger::{
+            GroupRecord, Hold, KeyChange, Ledger, LedgerAdmin, LedgerError, Refusal, Settlement,
+        },
+        redis::{LeaseSettings, RedisLedger},
+    },
+};
+
+use crate::{
+    harness::{World, eventually, request},
+    ledger::{acme, hold, is_sound, micro, over, record, settlement, topup},
+    ops::{BOTH, Op, bearer},
+    replies::Running,
+    support::redis::RedisServer,
+};
+
+const CALLS: u128 = 500;
+const KEYS: u128 = 10;
+const PRICE: i64 = 10;
+
+async fn group_of_keys(ledger: &RedisLedger, ceiling: i64) {
+    ledger.create_account(&acme(), "Acme").await.unwrap();
+    ledger
+        .enter(&acme(), &topup("first", 1_000_000))
+        .await
+        .unwrap();
+    let group = GroupRecord {
+        id: "team".parse().unwrap(),
+        name: "Team".into(),
+        removed: false,
+    };
+    let ceilings = Ceilings {
+        day: Some(micro(ceiling)),
+        ..Ceilings::NONE
+    };
+    ledger
+        .create_group(&acme(), &group, ceilings)
+        .await
+        .unwrap();
+    for n in 0..KEYS {
+        let digest = u8::try_from(n).unwrap() + 1;
+        let mut key = record(&acme(), &format!("k{n}"), digest);
+        key.group = Some(group.id.clone());
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
+    }
+}
+
+fn call(n: u128) -> Hold {
+    Hold {
+        number: RequestNumber::now_v7(),
+        ..hold(n, &format!("k{}", n % KEYS), PRICE)
+    }
+}
+
+fn end(hold: &Hold, cost: i64) -> Settlement {
+    Settlement {
+        number: hold.number,
+        key: hold.key.clone(),
+        held: hold.want,
+        ..settlement(0, &hold.key, cost)
+    }
+}
+
+/// Holds stay until all have asked.
+async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
+    let mut asking = JoinSet::new();
+    for n in 0..CALLS {
+        let gateway = gateways[usize::try_from(n).unwrap() % gateways.len()].clone();
+        asking.spawn(async move {
+            let hold = call(n);
+            let answer = gateway.reserve(&hold).await;
+            (gateway, hold, answer)
+        });
+    }
+    let mut granted = Vec::new();
+    for (gateway, hold, answer) in asking.join_all().await {
+        match answer {
+            Ok(_) => granted.push((gateway, hold)),
+            Err(LedgerError::Refused(Refusal::DoesNotFit { ceiling, .. })) => {
+                let resets = ceiling.and_then(|ceiling| ceiling.resets_on());
+                assert!(resets.is_some(), "{ceiling:?}");
+            }
+            Err(LedgerError::Refused(Refusal::CeilingUsedUp(_))) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert_eq!(granted.len(), paid_for);
+    // Each would cost more than it holds: no more is charged than the group may spend.
+    let mut charged = 0;
+    for (gateway, hold) in &granted {
+        let settled = gateway.settle(&end(hold, PRICE + 1)).await.unwrap();
+        charged += settled.charged.micro();
+    }
+    let ceiling = i64::try_from(paid_for).unwrap() * PRICE;
+    assert_eq!(charged, ceiling);
+    let groups = gateways[0].groups(&acme()).await.unwrap();
+    assert_eq!(groups[0].day.spent_rub, micro(ceiling));
+    assert_eq!(
+        (groups[0].held_rub, groups[0].free_rub),
+        (micro(0), micro(0))
+    );
+    is_sound(&gateways[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
+    let server = RedisServer::start().await;
+    let gateways = [
+        over(&server).await,
+        over(&server).await,
+        over(&server).await,
+    ];
+    group_of_keys(&gateways[0], 37 * PRICE).await;
+    as_many_as_the_group_pays_for(&gateways, 37).await;
+}
+
+/// Many keys' leases draw on one group: it serves what its ceiling pays for, to the last call and not beyond.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
+    let server = RedisServer::start().await;
+    let mut tasks = JoinSet::new();
+    let mut gateways = Vec::new();
+    for n in 0..3 {
+        let settings = LeaseSettings {
+            calls_per_second_min: 0,
+            ..LeaseSettings::new(Duration::from_millis(500), format!("gateway {n}"))
+        };
+        let ledger = over(&server).await.with_leases(settings);
+        let tended = ledger.clone();
+        tasks.spawn(async move { tended.tend_leases().await });
+        gateways.push(ledger);
+    }
+    group_of_keys(&gateways[0], 600 * PRICE).await;
+    let mut calling = JoinSet::new();
+    for n in 0..KEYS * 3 {
+        let gateway = gateways[usize::try_from(n).unwrap() % gateways.len()].clone();
+        calling.spawn(async move {
+            let (mut served, mut refused) = (0, 0);
+            while refused < 2 {
+                let hold = call(n);
+                match gateway.reserve(&hold).await {
+                    Ok(_) => {
+                        gateway.settle(&end(&hold, PRICE)).await.unwrap();
+                        (served, refused) = (served + 1, 0);
+                    }
+                    Err(LedgerError::Refused(_)) => refused += 1,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            served
+        });
+    }
+    let served: u64 = calling.join_all().await.into_iter().sum();
+    let counts = gateways.iter().filter_map(RedisLedger::lease_counts);
+    let granted: u64 = counts.map(|counts| counts.granted).sum();
+    for gateway in &gateways {
+        assert!(gateway.give_back().await);
+    }
+    let groups = gateways[0].groups(&acme()).await.unwrap();
+    assert_eq!(
+        (served, groups[0].spent_rub),
+        (600, micro(600 * PRICE)),
+        "{groups:?}"
+    );
+    assert!(granted > 60, "{granted} holds came from leases");
+    assert_eq!(groups[0].held_rub, micro(0));
+    is_sound(&gateways[0]).await;
+    tasks.shutdown().await;
+}
+
+async fn limit(ledger: &RedisLedger, concurrency: u32) {
+    let change = KeyChange {
+        concurrency: Some(Some(concurrency)),
+        ..KeyChange::default()
+    };
+    ledger
+        .change_key(&"k0".parse().unwrap(), &change)
+        .await
+        .unwrap();
+}
+
+/// A killed gateway's calls count until they are past their time, and are not forgotten in the count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
+    let server = RedisServer::start().await;
+    let gateways = [
+        over(&server).await,
+        over(&server).await,
+        over(&server).await,
+    ];
+    group_of_keys(&gateways[0], 1_000_000).await;
+    limit(&gateways[0], 5).await;
+    let wish = |ttl| Hold {
+        number: RequestNumber::now_v7(),
+        ttl,
+        ..hold(0, "k0", PRICE)
+    };
+    let mut asking = JoinSet::new();
+    for n in 0..500 {
+        let gateway = gateways[n % 3].clone();
+        let hold = wish(Duration::from_secs(2));
+        asking.spawn(async move { (gateway.reserve(&hold).await, hold) });
+    }
+    let mut open = Vec::new();
+    for (answer, hold) in asking.join_all().await {
+        match answer {
+            Ok(_) => open.push(hold),
+            Err(LedgerError::Refused(Refusal::TooManyCalls { most })) => assert_eq!(most, 5),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert_eq!(open.len(), 5);
+    // Two end; one of them is told twice. Of the others nobody hears again.
+    for hold in [&open[0], &open[1], &open[1]] {
+        gateways[1].settle(&end(hold, PRICE)).await.unwrap();
+    }
+    for _ in 0..2 {
+        gateways[2]
+            .reserve(&wish(Duration::from_secs(600)))
+            .await
+            .unwrap();
+    }
+    let refused = gateways[0].reserve(&wish(Duration::from_secs(600))).await;
+    assert!(matches!(
+        refused,
+        Err(LedgerError::Refused(Refusal::TooManyCalls { most: 5 }))
+    ));
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    for _ in 0..3 {
+        gateways[0]
+            .reserve(&wish(Duration::from_secs(600)))
+            .await
+            .unwrap();
+    }
+    assert!(
+        gateways[1]
+            .reserve(&wish(Duration::from_secs(600)))
+            .await
+            .is_err()
+    );
+    is_sound(&gateways[0]).await;
+    let count: Option<String> = server.ask(&["HGET", "tg:{acme}", "k0.n"]).await.unwrap();
+    assert_eq!(json!(count), json!("5"));
+}
+
+/// Of the operators' API, an owner and callers, over sockets.
+#[tokio::test]
+async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
+    let world = World::start().await;
+    let caller = world.key().await;
+    let groups = "/admin/v1/accounts/acme/groups";
+    let made = json!({ "id": "team", "name": "Отдел", "ceiling_day_rub": "0.01" });
+    let made = world.admin(Method::POST, groups, Some(made)).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let shown = made.json();
+    assert_eq!(
+        (
+            &shown["id"],
+            &shown["status"],
+            &shown["ceiling_day_rub"],
+            &shown["spent_rub"]
+        ),
+        (
+            &json!("team"),
+            &json!("active"),
+            &json!("0.01"),
+            &json!("0.00")
+        )
+    );
+    for (method, path, body, status, says) in [
+        (
+            Method::POST,
+            groups.to_owned(),
+            json!({ "id": "team" }),
+            409,
+            "exists already",
+        ),
+        (
+            Method::POST,
+            groups.to_owned(),
+            json!({ "name": "x" }),
+            400,
+            "id: required",
+        ),
+        (
+            Method::POST,
+            groups.to_owned(),
+            json!({ "id": "a b" }),
+            400,
+            "id: an id is",
+        ),
+        (
+            Method::PATCH,
+            format!("{groups}/nowhere"),
+            json!({ "name": "x" }),
+            404,
+            "no group nowhere",
+        ),
+        (
+            Method::PATCH,
+            format!("{groups}/team"),
+            json!({}),
+            400,
+            "nothing to change",
+        ),
+        (
+            Method::PATCH,
+            format!("/admin/v1/keys/{}", caller.id),
+            json!({ "group": "nowhere" }),
+            400,
+            "group: the account has no such group",
+        ),
+    ] {
+        let answer = world.admin(method, &path, Some(body)).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(answer.text().contains(says), "{path}: {}", answer.text());
+    }
+
+    let key = format!("/admin/v1/keys/{}", caller.id);
+    let put = world
+        .admin(Method::PATCH, &key, Some(json!({ "group": "team" })))
+        .await;
+    assert_eq!(
+        (put.status.as_u16(), &put.json()["group"]),
+        (200, &json!("team"))
+    );
+    // One that an owner makes beside it, in the same group.
+    let owner = world
+        .another_key("acme", json!({ "kind": "owner", "group": "team" }))
+        .await;
+    let own = request(
+        Method::POST,
+        &world.url("/v1/tollgate/keys"),
+        &[
+            ("authorization", &*bearer(&owner)),
+            ("content-type", "application/json"),
+        ],
+        json!({ "name": "ci" }).to_string().into(),
+    );
+    let own = world.ask(own).await;
+    assert_eq!(
+        (own.status.as_u16(), &own.json()["group"]),
+        (200, &json!("team")),
+        "{own:?}"
+    );
+    let out = request(
+        Method::PATCH,
+        &world.url(&format!("/v1/tollgate/keys/{}", caller.id)),
+        &[
+            ("authorization", &*bearer(&owner)),
+            ("content-type", "application/json"),
+        ],
+        json!({ "group": null }).to_string().into(),
+    );
+    let out = world.ask(out).await;
+    assert_eq!(out.status, 400, "{out:?}");
+
+    // It may hold no more than the group has left, and is told so.
+    let call = world.chat(&caller, &Op::Chat.body("x")).await;
+    assert_eq!(call.status, 403, "{call:?}");
+    let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        told.contains("Дневной лимит расходов группы ключей больше не позволяет, обновится "),
+        "{told}"
+    );
+    let raised = json!({ "ceiling_day_rub": null });
+    let raised = world
+        .admin(Method::PATCH, &format!("{groups}/team"), Some(raised))
+        .await;
+    assert_eq!(raised.status, 200, "{raised:?}");
+    let number = world.chat(&caller, &Op::Chat.body("x")).await.number();
+    let receipt = world.receipt(&number).await;
+    let listed = world.admin(Method::GET, groups, None).await.json();
+    assert_eq!(listed["groups"][0]["spent_rub"], receipt["charged_rub"]);
+
+    let used = json!({ "ceiling_rub": receipt["charged_rub"] });
+    world
+        .admin(Method::PATCH, &format!("{groups}/team"), Some(used))
+        .await;
+    let call = world.chat(&caller, &Op::Chat.body("x")).await;
+    assert_eq!(call.status, 401, "{call:?}");
+    let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        told.contains("Общий лимит расходов группы ключей исчерпан"),
+        "{told}"
+    );
+
+    let removed = world
+        .admin(Method::DELETE, &format!("{groups}/team"), None)
+        .await;
+    assert_eq!(removed.status, 409, "{removed:?}");
+    let audit = world.admin(Method::POST, "/admin/v1/audit", None).await;
+    assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
+}
+
+/// A call is open until its stream has ended, and whoever comes meanwhile is told when to come again.
+#[tokio::test]
+async fn one_call_too_many_is_told_to_come_again() {
+    let world = World::start().await;
+    let caller = world
+        .key_with("acme", "100", json!({ "concurrency": 1 }))
+        .await;
+    let shown = world
+        .admin(Method::GET, &format!("/admin/v1/keys/{}", caller.id), None)
+        .await;
+    assert_eq!(shown.json()["concurrency"], 1);
+    let running = Running::start(&world, Op::Chat, &caller, &Op::Chat.body("x")).await;
+    for op in BOTH {
+        let refused = op.call(&world, &caller, &op.body("x")).await;
+        assert_eq!(refused.status, 429, "{refused:?}");
+        assert_eq!(refused.headers["retry-after"], "1");
+        let told = refused.text();
+        assert!(
+            told.contains("столько запросов, сколько допустимо одновременно: 1"),
+            "{told}"
+        );
+    }
+    running.finish().await;
+    let path = format!("/admin/v1/keys/{}", caller.id);
+    eventually("the call has ended", async || {
+        let key = world.admin(Method::GET, &path, None).await.json();
+        (key["held_rub"] == "0.00").then_some(())
+    })
+    .await;
+    let next = Running::start(&world, Op::Chat, &caller, &Op::Chat.body("x")).await;
+    next.finish().await;
+}
