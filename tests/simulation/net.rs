@@ -295,6 +295,8 @@ const fn order_of(command: &Command) -> u64 {
         Command::Extend { .. } => 6,
         Command::Probe { .. } => 7,
         Command::Expire { .. } => 8,
+        Command::SetGroup { .. } => 9,
+        Command::Bind { .. } => 10,
     }
 }
 

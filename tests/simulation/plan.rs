@@ -669,6 +669,8 @@ pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumbe
         } => (account, Some(*number)),
         Command::SetAccount { account, .. }
         | Command::SetKey { account, .. }
+        | Command::SetGroup { account, .. }
+        | Command::Bind { account, .. }
         | Command::Enter { account, .. }
         | Command::Probe { account, .. }
         | Command::Expire { account, .. } => (account, None),

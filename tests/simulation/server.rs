@@ -366,6 +366,15 @@ impl std::fmt::Display for Ask {
                 enabled,
                 ..
             } => return write!(f, "set {key} {ceilings:?} enabled {enabled}"),
+            Command::SetGroup {
+                group, ceilings, ..
+            } => return write!(f, "set {group} {ceilings:?}"),
+            Command::Bind {
+                key,
+                group,
+                concurrency,
+                ..
+            } => return write!(f, "bind {key} {group:?} {concurrency:?}"),
             Command::SetAccount { suspended, .. } => {
                 return write!(f, "set {} suspended {suspended}", about(command).0);
             }
