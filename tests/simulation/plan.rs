@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use tollgate_layers::{
     ceiling::Ceilings,
     facts::RequestNumber,
-    key::{AccountId, KeyId},
+    key::{AccountId, GroupId, KeyId},
     money::MicroRub,
     reserve::{
         book::Command,
@@ -455,6 +455,10 @@ struct AccountPlan {
     id: AccountId,
     balance: MicroRub,
     keys: Vec<KeyPlan>,
+    /// What its keys may spend together, where they are in a group.
+    group: Option<MicroRub>,
+    /// How many calls of a key may be open at once.
+    concurrency: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -476,6 +480,8 @@ fn accounts(random: &mut Random) -> Vec<AccountPlan> {
                     enabled: true,
                 })
                 .collect(),
+            group: random.chance(300).then(|| cost(random.between(100, 1_500))),
+            concurrency: random.chance(200).then(|| random.between(1, 8) as u32),
         })
         .collect()
 }
@@ -492,6 +498,24 @@ fn opening(accounts: &[AccountPlan]) -> Vec<Command> {
             entry: entry("opening".into(), account.balance),
         });
         commands.extend(account.keys.iter().map(|key| set_key(&account.id, key)));
+        let group = account.group.map(|ceiling| {
+            let group: GroupId = "all".parse().expect("a good id");
+            commands.push(Command::SetGroup {
+                account: account.id.clone(),
+                group: group.clone(),
+                ceilings: Ceilings {
+                    total: Some(ceiling),
+                    ..Ceilings::NONE
+                },
+            });
+            group
+        });
+        commands.extend(account.keys.iter().map(|key| Command::Bind {
+            account: account.id.clone(),
+            key: key.id.clone(),
+            group: group.clone(),
+            concurrency: account.concurrency,
+        }));
     }
     commands
 }

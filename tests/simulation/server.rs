@@ -10,7 +10,7 @@ use tollgate_layers::{
     key::{AccountId, KeyId},
     money::MicroRub,
     reserve::{
-        book::{self, Book, Command, Outcome},
+        book::{self, Account, Book, Command, Outcome},
         ledger::{Booked, Settled},
     },
 };
@@ -139,6 +139,7 @@ impl Server {
                 self.breaches
                     .push(format!("I4 account {id}: {account:?} at {now} ms"));
             }
+            self.breaches.extend(beyond_a_limit(id, account, now));
         }
         if !is_old && let Some(replica) = &mut self.replica {
             match ask {
@@ -232,6 +233,25 @@ impl Server {
     pub(crate) const fn books(&self) -> &Books {
         &self.books
     }
+}
+
+/// What a group's keys have spent and hold beyond its ceiling, and calls of a key beyond as many as may be open.
+fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
+    let groups = account.groups().filter_map(|(group, book)| {
+        let ceiling = book.money.ceilings.total?;
+        let taken = book.money.used.plus_or_max(book.money.held);
+        (taken > ceiling)
+            .then(|| format!("I4 group {group} of {id}: {taken} of {ceiling} at {now} ms"))
+    });
+    let keys = account.keys().filter_map(|(key, book)| {
+        let most = usize::try_from(book.concurrency?).ok()?;
+        let open = account
+            .holds()
+            .filter(|(_, holder, ..)| *holder == key)
+            .count();
+        (open > most).then(|| format!("key {key}: {open} calls at once of {most} at {now} ms"))
+    });
+    groups.chain(keys).collect()
 }
 
 fn sweep(book: &Book) -> Vec<Command> {
