@@ -109,12 +109,28 @@ pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
 }
 
 /// The page to sign in on.
-pub(super) fn sign_in(status: StatusCode, problem: Option<&str>) -> Answer {
-    let frame = Frame {
+pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provider) -> Answer {
+    let page = Frame {
         problem,
         ..Frame::bare("Sign in", None)
     };
-    written(status, &SignInHtml { page: frame })
+    written(status, &SignInHtml { page, provider })
+}
+
+/// Whether an OpenID provider may be gone by, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Provider {
+    None,
+    Offered,
+    /// Whoever was signed in by it has left, and is still known there.
+    Left,
+}
+
+/// The page of somebody who has come back from the provider. It leads on by itself: the browser brings the new cookie
+/// to requests that a page of ours has begun, and not to those that follow on another site's.
+pub(super) fn arrived() -> Answer {
+    let page = Frame::bare("Signed in", None);
+    written(StatusCode::OK, &ArrivedHtml { page })
 }
 
 /// A page that says one thing.
@@ -614,7 +630,8 @@ macro_rules! pages {
 }
 
 pages! {
-    SignInHtml "sign_in.html" {}
+    SignInHtml "sign_in.html" { provider: Provider }
+    ArrivedHtml "arrived.html" {}
     ToldHtml "told.html" {}
     OverviewHtml "overview.html" {
         ready: String,

@@ -168,8 +168,7 @@ impl Gateway {
                 dispatcher.clone(),
                 payments.clone(),
             );
-            let console =
-                ConsoleLayer::new(&admin.key, admin.operators_file.clone(), Arc::clone(&live));
+            let console = ConsoleLayer::new(admin, Arc::clone(&live));
             let service = stack::operators(&admin.key, api, console);
             let settings = ServerSettings {
                 connections: limits.admin_connections.clone(),
