@@ -14,7 +14,7 @@ use tower::Service;
 use super::{
     Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, calls, events,
     export, keys, leases, payments, probes, query::Query, receipts, receivers, refusal::Refusal,
-    statements, usage, vendors,
+    statements, tariffs, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
@@ -29,6 +29,7 @@ const ROOMS: &[&[Route]] = &[
     statements::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
+    tariffs::ROUTES,
     audit::ROUTES,
     events::ROUTES,
     alerts::ROUTES,
@@ -341,6 +342,7 @@ mod tests {
             ("GET", "vendors", "vendors", "", KEY),
             ("PATCH", "vendors/a%20b", "vendors/{vendor}", "a%20b", KEY),
             ("POST", "audit", "audit", "", KEY),
+            ("GET", "tariffs", "tariffs", "", KEY),
             ("GET", "events", "events", "", QUERY),
             ("PUT", "keys/k1/alerts", "keys/{key}/alerts", "k1", KEY),
         ] {

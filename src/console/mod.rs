@@ -9,6 +9,7 @@ mod calls;
 mod changes;
 mod events;
 mod form;
+mod history;
 mod live;
 mod oidc;
 pub(crate) mod operators;

@@ -12,6 +12,7 @@ use super::{
     changes::{self, Change},
     events,
     form::Form,
+    history::Former,
     page, see,
     sessions::random,
     views::{
@@ -525,6 +526,10 @@ impl Visit {
         };
         let then = then_has.unwrap_or(now_has);
         let sold = sold.iter().filter_map(|row| WhatIf::of(row, now_has, then));
+        let former = match self.former_prices().await? {
+            Ok(former) => former,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let version = snapshot.version();
         let rows = snapshot.models().map(|(model, prices)| {
             let price = prices.map(|prices| &prices.usual);
@@ -563,6 +568,7 @@ impl Visit {
                 since: rfc3339(version.effective_from_ms),
                 rate: snapshot.rate().map(|reading| reading.rate.to_string()),
                 rows: rows.collect(),
+                former,
             },
         )))
     }
@@ -683,6 +689,7 @@ pages! {
         since: String,
         rate: Option<String>,
         rows: Vec<PriceRow>,
+        former: Vec<Former>,
     }
     AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(&'a str, String)>> }
 }

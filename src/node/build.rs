@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     admin::Admin,
-    catalog::{rate_feed::RateFeed, snapshot::Live},
+    catalog::{rate_feed::RateFeed, snapshot::Live, tariffs},
     config::Config,
     console::ConsoleLayer,
     edge::{
@@ -77,6 +77,7 @@ impl Gateway {
             .tariff_version(&fingerprint)
             .await
             .context("cannot read the tariff version")?;
+        tariffs::keep(&store, version, &config.live).await;
         let limits = LiveLimits::new(config);
         let live = Arc::new(Live::new(config, version, RENDERERS));
         let metrics = Arc::new(Metrics::new(&config.service));
