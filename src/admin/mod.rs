@@ -29,6 +29,7 @@ mod refusal;
 mod routes;
 mod shape;
 mod statements;
+mod tariffs;
 #[cfg(test)]
 mod tests;
 mod usage;

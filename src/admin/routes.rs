@@ -14,7 +14,7 @@ use tower::Service;
 use super::{
     Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, calls, events,
     export, groups, keys, leases, payments, probes, query::Query, receipts, receivers,
-    refusal::Refusal, statements, usage, vendors,
+    refusal::Refusal, statements, tariffs, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
@@ -30,6 +30,7 @@ const ROOMS: &[&[Route]] = &[
     statements::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
+    tariffs::ROUTES,
     audit::ROUTES,
     events::ROUTES,
     alerts::ROUTES,
@@ -342,6 +343,7 @@ mod tests {
             ("GET", "vendors", "vendors", "", KEY),
             ("PATCH", "vendors/a%20b", "vendors/{vendor}", "a%20b", KEY),
             ("POST", "audit", "audit", "", KEY),
+            ("GET", "tariffs", "tariffs", "", KEY),
             ("GET", "events", "events", "", QUERY),
             ("PUT", "keys/k1/alerts", "keys/{key}/alerts", "k1", KEY),
         ] {

@@ -23,6 +23,7 @@ use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use super::*;
 use crate::{
     catalog::snapshot::tests::live,
+    config::AdminConfig,
     console::ConsoleLayer,
     edge::{head::TwoLengths, panics::PanicsLayer, server::OpenConnections},
     events::Tail,
@@ -96,7 +97,14 @@ fn admin() -> Api {
         connections: OpenConnections::default(),
     };
     let scrape = Scrape::new(Arc::clone(&metrics), sources);
-    let console = ConsoleLayer::new(&key, None, Arc::clone(&live));
+    let config = AdminConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        key: key.clone(),
+        operators_file: None,
+        oidc: None,
+        connections_max: 1,
+    };
+    let console = ConsoleLayer::new(&config, Arc::clone(&live));
     let payments = Payments::new(store.clone(), None, Language::En);
     let admin = Admin::new(
         store.clone(),

@@ -9,3 +9,4 @@ pub mod prices;
 pub mod rate_feed;
 pub mod select_json;
 pub mod snapshot;
+pub(crate) mod tariffs;

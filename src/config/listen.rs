@@ -126,10 +126,15 @@ impl Check<'_> {
             let problem = format!("{}: {error}", path.display());
             self.errors.add("admin.operators_file", problem);
         }
+        let oidc = match raw.oidc {
+            None => Some(None),
+            Some(raw) => self.oidc(raw).map(Some),
+        };
         Some(AdminConfig {
             listen: listen?,
             key,
             operators_file,
+            oidc: oidc?,
             connections_max: connections_max?,
         })
     }

@@ -34,6 +34,7 @@ mod ledger;
 mod limits;
 mod listen;
 mod model;
+mod oidc;
 mod payments;
 mod price_lists;
 mod prices;
@@ -55,6 +56,7 @@ pub use self::{
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
     files::Files,
+    oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
@@ -183,6 +185,8 @@ pub struct AdminConfig {
     pub key: SecretString,
     /// Who may sign in to the console by a name; read whenever somebody does.
     pub operators_file: Option<PathBuf>,
+    /// Who else may, by an OpenID provider.
+    pub oidc: Option<OidcConfig>,
     /// Connections to it.
     pub connections_max: usize,
 }

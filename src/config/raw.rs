@@ -93,6 +93,44 @@ pub(super) struct RawAdmin {
     pub(super) operators_file: Option<String>,
     /// Operators' connections at a time; 1/32 of the files that the process may open, 8 to 256.
     pub(super) connections_max: Option<u64>,
+    /// Signing in to the console by an OpenID provider.
+    pub(super) oidc: Option<RawOidc>,
+}
+
+/// `[admin.oidc]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawOidc {
+    /// The provider's address, as it calls itself.
+    pub(super) issuer: Option<String>,
+    /// The name by which it knows the console.
+    pub(super) client_id: Option<String>,
+    /// What the console shows it; a secret. Absent: a public client.
+    pub(super) client_secret: Option<String>,
+    /// Where it sends browsers back to: the console's address with /console/oidc/back behind it.
+    pub(super) redirect_url: Option<String>,
+    /// What is asked for beside openid, like ["email", "groups"].
+    pub(super) scopes: Vec<String>,
+    /// The claim that says what somebody is called; "email", which must be verified.
+    pub(super) name_claim: Option<String>,
+    /// The claim that has their groups, as a text or a list; "groups".
+    pub(super) role_claim: Option<String>,
+    /// Groups by the role that they have.
+    pub(super) roles: RawOidcRoles,
+}
+
+/// `[admin.oidc.roles]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawOidcRoles {
+    /// Who may do all of it.
+    pub(super) admin: Vec<String>,
+    /// Who may look, and do what is about money.
+    pub(super) finance: Vec<String>,
+    /// Who may look, and change accounts and keys.
+    pub(super) support: Vec<String>,
+    /// Who may look.
+    pub(super) read: Vec<String>,
 }
 
 /// `[traces]`

@@ -9,7 +9,9 @@ mod calls;
 mod changes;
 mod events;
 mod form;
+mod history;
 mod live;
+mod oidc;
 pub(crate) mod operators;
 mod pages;
 mod sessions;
@@ -19,7 +21,6 @@ mod what_if;
 
 use std::{
     fmt,
-    path::PathBuf,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -27,7 +28,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tollgate_layers::Error;
 use tower::{Layer, Service};
 
@@ -40,6 +41,7 @@ use self::{
 use crate::{
     admin::{AnswerBody, Operator, UnreadBody},
     catalog::snapshot::Live,
+    config::AdminConfig,
     endpoints::router::from_boxed,
 };
 
@@ -58,12 +60,14 @@ pub struct ConsoleLayer {
 }
 
 impl ConsoleLayer {
-    /// Lets the holder of `key` in, and those whom the file names. Prices are read from `live`.
+    /// Lets the holder of the admin key in, those whom the file names, and those whom the provider does. Prices are read
+    /// from `live`.
     #[must_use]
-    pub fn new(key: &SecretString, operators: Option<PathBuf>, live: Arc<Live>) -> Self {
-        let key = digest(key.expose_secret().as_bytes());
+    pub fn new(admin: &AdminConfig, live: Arc<Live>) -> Self {
+        let key = digest(admin.key.expose_secret().as_bytes());
+        let (operators, oidc) = (admin.operators_file.clone(), admin.oidc.clone());
         Self {
-            sign_in: Arc::new(SignIn::new(key, operators)),
+            sign_in: Arc::new(SignIn::new(key, operators, oidc)),
             live,
         }
     }
@@ -171,8 +175,14 @@ impl Console {
             return Ok(if posted {
                 sign_in.enter(&head, &form).await
             } else {
-                pages::sign_in(StatusCode::OK, None)
+                sign_in.page_after(&form)
             });
+        }
+        if let Some(segment) = path.strip_prefix("/console/oidc")
+            && !posted
+            && let Some(answer) = sign_in.by_provider(segment, &head, &form).await
+        {
+            return Ok(answer);
         }
         let Some((token, session, operator)) = sign_in.who(&head.headers).await else {
             return Ok(see("/console/sign-in"));

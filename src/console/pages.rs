@@ -12,6 +12,7 @@ use super::{
     changes::{self, Change},
     events,
     form::Form,
+    history::Former,
     page, see,
     sessions::random,
     views::{
@@ -109,12 +110,28 @@ pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
 }
 
 /// The page to sign in on.
-pub(super) fn sign_in(status: StatusCode, problem: Option<&str>) -> Answer {
-    let frame = Frame {
+pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provider) -> Answer {
+    let page = Frame {
         problem,
         ..Frame::bare("Sign in", None)
     };
-    written(status, &SignInHtml { page: frame })
+    written(status, &SignInHtml { page, provider })
+}
+
+/// Whether an OpenID provider may be gone by, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Provider {
+    None,
+    Offered,
+    /// Whoever was signed in by it has left, and is still known there.
+    Left,
+}
+
+/// The page of somebody who has come back from the provider. It leads on by itself: the browser brings the new cookie
+/// to requests that a page of ours has begun, and not to those that follow on another site's.
+pub(super) fn arrived() -> Answer {
+    let page = Frame::bare("Signed in", None);
+    written(StatusCode::OK, &ArrivedHtml { page })
 }
 
 /// A page that says one thing.
@@ -509,6 +526,10 @@ impl Visit {
         };
         let then = then_has.unwrap_or(now_has);
         let sold = sold.iter().filter_map(|row| WhatIf::of(row, now_has, then));
+        let former = match self.former_prices().await? {
+            Ok(former) => former,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let version = snapshot.version();
         let rows = snapshot.models().map(|(model, prices)| {
             let price = prices.map(|prices| &prices.usual);
@@ -547,6 +568,7 @@ impl Visit {
                 since: rfc3339(version.effective_from_ms),
                 rate: snapshot.rate().map(|reading| reading.rate.to_string()),
                 rows: rows.collect(),
+                former,
             },
         )))
     }
@@ -614,7 +636,8 @@ macro_rules! pages {
 }
 
 pages! {
-    SignInHtml "sign_in.html" {}
+    SignInHtml "sign_in.html" { provider: Provider }
+    ArrivedHtml "arrived.html" {}
     ToldHtml "told.html" {}
     OverviewHtml "overview.html" {
         ready: String,
@@ -666,6 +689,7 @@ pages! {
         since: String,
         rate: Option<String>,
         rows: Vec<PriceRow>,
+        former: Vec<Former>,
     }
     AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(&'a str, String)>> }
 }

@@ -11,6 +11,8 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 use tollgate_layers::error::BoxError;
 
+use crate::admin::Role;
+
 /// How many sessions there are at a time; whoever was away longest makes room.
 const SESSIONS_MAX: usize = 1000;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
@@ -26,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) name: Arc<str>,
     /// Of the password or key that was shown: when it changes, its sessions end.
     pub(crate) proof: [u8; 32],
+    /// Of somebody whom a provider named: what they may do, as it said when they came.
+    pub(crate) role: Option<Role>,
     csrf: Arc<str>,
     begun: Instant,
     seen: Instant,
@@ -51,7 +55,12 @@ impl Sessions {
     ///
     /// # Errors
     /// There are no random bytes.
-    pub(crate) fn begin(&self, name: &str, proof: [u8; 32]) -> Result<String, BoxError> {
+    pub(crate) fn begin(
+        &self,
+        name: &str,
+        proof: [u8; 32],
+        role: Option<Role>,
+    ) -> Result<String, BoxError> {
         let (token, csrf) = (random()?, random()?);
         let now = Instant::now();
         let mut sessions = self.lock();
@@ -65,6 +74,7 @@ impl Sessions {
         let session = Session {
             name: name.into(),
             proof,
+            role,
             csrf: csrf.into(),
             begun: now,
             seen: now,
@@ -129,14 +139,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_when_it_is_idle_or_old_and_not_before() {
         let sessions = Sessions::default();
-        let token = sessions.begin("anna", [0; 32]).unwrap();
+        let token = sessions.begin("anna", [0; 32], None).unwrap();
         for _ in 0..(AGE_MAX.as_secs() / IDLE_MAX.as_secs()) {
             assert!(sessions.find(&token).is_some());
             tokio::time::advance(IDLE_MAX).await;
         }
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(sessions.find(&token).is_none(), "too old");
-        let token = sessions.begin("anna", [0; 32]).unwrap();
+        let token = sessions.begin("anna", [0; 32], None).unwrap();
         tokio::time::advance(IDLE_MAX + Duration::from_secs(1)).await;
         assert!(sessions.find(&token).is_none(), "idle");
     }
@@ -145,7 +155,7 @@ mod tests {
     async fn all_of_somebodys_sessions_end_together_and_others_stay() {
         let sessions = Sessions::default();
         let [one, two, other] =
-            ["anna", "anna", "boris"].map(|name| sessions.begin(name, [0; 32]).unwrap());
+            ["anna", "anna", "boris"].map(|name| sessions.begin(name, [0; 32], None).unwrap());
         assert_ne!(one, two);
         assert_eq!(sessions.end_all("anna"), 2);
         assert!(sessions.find(&one).is_none() && sessions.find(&two).is_none());
@@ -157,10 +167,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn however_many_sign_in_the_latest_are_kept() {
         let sessions = Sessions::default();
-        let first = sessions.begin("anna", [0; 32]).unwrap();
+        let first = sessions.begin("anna", [0; 32], None).unwrap();
         for _ in 0..SESSIONS_MAX {
             tokio::time::advance(Duration::from_millis(1)).await;
-            sessions.begin("boris", [0; 32]).unwrap();
+            sessions.begin("boris", [0; 32], None).unwrap();
         }
         assert_eq!(sessions.lock().len(), SESSIONS_MAX);
         assert!(sessions.find(&first).is_none());

@@ -1,4 +1,4 @@
-//! Signing in and out: the admin key, or a name and a password; a cookie for the session.
+//! Signing in and out: the admin key, a name and a password, or a provider's word; a cookie for the session.
 
 use std::{net::IpAddr, path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -13,11 +13,16 @@ use tollgate_layers::{
 use super::{
     Answer,
     form::Form,
+    oidc::{Known, Oidc},
     operators::{ADMIN, Named, Operators},
-    pages, see,
+    pages::{self, Provider},
+    see,
     sessions::{AGE_MAX, Session, Sessions, digest, random},
 };
-use crate::admin::{Operator, Role};
+use crate::{
+    admin::{Operator, Role},
+    config::OidcConfig,
+};
 
 const COOKIE: &str = "tollgate_console";
 /// Wrong passwords and keys from an address: so many at once, and one more every twelve seconds.
@@ -34,6 +39,7 @@ const TRIED_AT_ONCE_MAX: usize = 2;
 pub(super) struct SignIn {
     key_digest: [u8; 32],
     operators: Option<PathBuf>,
+    oidc: Option<Oidc>,
     sessions: Sessions,
     guesses: PostPaid<IpAddr>,
     tried: Semaphore,
@@ -50,10 +56,15 @@ fn nobody() -> Option<&'static Named> {
 }
 
 impl SignIn {
-    pub(super) fn new(key_digest: [u8; 32], operators: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        key_digest: [u8; 32],
+        operators: Option<PathBuf>,
+        oidc: Option<OidcConfig>,
+    ) -> Self {
         Self {
             key_digest,
             operators,
+            oidc: oidc.map(Oidc::new),
             sessions: Sessions::default(),
             guesses: PostPaid::new(ADDRESSES_MAX),
             tried: Semaphore::new(TRIED_AT_ONCE_MAX),
@@ -64,6 +75,10 @@ impl SignIn {
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
         let token = token(headers)?;
         let session = self.sessions.find(&token)?;
+        if let Some(role) = session.role {
+            let operator = Operator::new(&session.name, role);
+            return Some((token, session, operator));
+        }
         let operator = match self.proof(&session.name).await {
             Some((role, proof)) if proof == session.proof => Operator::new(&session.name, role),
             // Another password, or a name that is gone: what was shown then opens nothing now.
@@ -110,14 +125,7 @@ impl SignIn {
     /// A name and a password, or the admin key without a name, against a new session.
     pub(super) async fn enter(&self, head: &Parts, form: &Form) -> Answer {
         let address = head.extensions.get().map(ClientAddr::block);
-        if let Some(address) = address
-            && let Err(wait) = self.guesses.admit(address, GUESSES).await
-        {
-            let seconds = wait.as_secs() + 1;
-            let said = format!("Too many wrong tries from your address. Try again in {seconds} s.");
-            let mut res = pages::sign_in(StatusCode::TOO_MANY_REQUESTS, Some(&said));
-            res.headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        if let Some(res) = self.too_often(address).await {
             return res;
         }
         let name = match form.get("name") {
@@ -125,7 +133,7 @@ impl SignIn {
             name => name,
         };
         let Ok(proof) = self.check(name, form.exact("password")).await else {
-            return pages::sign_in(
+            return self.page(
                 StatusCode::SERVICE_UNAVAILABLE,
                 Some("Others are signing in right now. Try again."),
             );
@@ -137,28 +145,113 @@ impl SignIn {
             let name: String = name.chars().take(64).collect();
             let address = address.map(tracing::field::display);
             tracing::warn!(target: "audit", what = "console.refused", name, address);
-            return pages::sign_in(
+            return self.page(
                 StatusCode::UNAUTHORIZED,
                 Some("The name or the password is wrong."),
             );
         };
-        // The browser's old session ends: a token that was known before is worth nothing after.
+        match self.begin(head, name, proof, None) {
+            Some(token) => with_cookie(see("/"), &head.headers, &token, AGE_MAX),
+            None => self.fault(),
+        }
+    }
+
+    fn fault(&self) -> Answer {
+        let said = "Our own fault; the log says more.";
+        self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
+    }
+
+    /// Refuses an address that has guessed too often.
+    async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
+        let wait = self.guesses.admit(address?, GUESSES).await.err()?;
+        let seconds = wait.as_secs() + 1;
+        let said = format!("Too many wrong tries from your address. Try again in {seconds} s.");
+        let mut res = self.page(StatusCode::TOO_MANY_REQUESTS, Some(&said));
+        res.headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        Some(res)
+    }
+
+    /// A new session's token. The browser's old session ends: what was known before is worth nothing after.
+    fn begin(
+        &self,
+        head: &Parts,
+        name: &str,
+        proof: [u8; 32],
+        role: Option<Role>,
+    ) -> Option<String> {
         if let Some(token) = token(&head.headers) {
             self.sessions.end(&token);
         }
-        let token = match self.sessions.begin(name, proof) {
+        let token = match self.sessions.begin(name, proof, role) {
             Ok(token) => token,
             Err(error) => {
                 tracing::error!(%error, "no session can be begun");
-                return pages::sign_in(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    Some("Our own fault; the log says more."),
-                );
+                return None;
             }
         };
+        let address = head.extensions.get().map(ClientAddr::block);
         let address = address.map(tracing::field::display);
-        tracing::info!(target: "audit", who = name, what = "console.sign_in", address);
-        with_cookie(see("/"), &head.headers, &token, AGE_MAX)
+        let role = role.map(Role::as_str);
+        tracing::info!(target: "audit", who = name, what = "console.sign_in", role, address);
+        Some(token)
+    }
+
+    /// The page to sign in on.
+    pub(super) fn page(&self, status: StatusCode, problem: Option<&str>) -> Answer {
+        let provider = match self.oidc {
+            Some(_) => Provider::Offered,
+            None => Provider::None,
+        };
+        pages::sign_in(status, problem, provider)
+    }
+
+    /// The same for whoever has just left, by the query of the page.
+    pub(super) fn page_after(&self, form: &Form) -> Answer {
+        match &self.oidc {
+            Some(_) if form.get("left") == "oidc" => {
+                pages::sign_in(StatusCode::OK, None, Provider::Left)
+            }
+            _ => self.page(StatusCode::OK, None),
+        }
+    }
+
+    /// What is asked for of signing in by a provider; `None`: there is no such page.
+    pub(super) async fn by_provider(
+        &self,
+        segment: &str,
+        head: &Parts,
+        form: &Form,
+    ) -> Option<Answer> {
+        let oidc = self.oidc.as_ref()?;
+        let address = head.extensions.get().map(ClientAddr::block);
+        if let Some(res) = self.too_often(address).await {
+            return Some(res);
+        }
+        match segment {
+            "" => Some(oidc.start(head).await),
+            "/out" => Some(oidc.leave().await),
+            "/back" => Some(match oidc.back(&head.headers, form).await {
+                Ok(Known { name, role }) => {
+                    let begun = self.begin(head, &name, digest(name.as_bytes()), Some(role));
+                    let res = match begun {
+                        Some(token) => {
+                            with_cookie(pages::arrived(), &head.headers, &token, AGE_MAX)
+                        }
+                        None => self.fault(),
+                    };
+                    Oidc::arrived(res, &head.headers)
+                }
+                Err(refused) => {
+                    // That the provider is away is nobody's guess.
+                    if let Some(address) = address.filter(|_| refused.status.is_client_error()) {
+                        self.guesses.take(&address, 1);
+                    }
+                    refused.page()
+                }
+            }),
+            _ => None,
+        }
     }
 
     /// What the password proves; `None`: nothing. `Err`: it was not tried.
@@ -198,7 +291,11 @@ impl SignIn {
             1
         };
         tracing::info!(target: "audit", who = &*session.name, what = "console.sign_out", sessions = ended);
-        with_cookie(see("/console/sign-in"), &head.headers, "", Duration::ZERO)
+        let page = match session.role {
+            Some(_) => "/console/sign-in?left=oidc",
+            None => "/console/sign-in",
+        };
+        with_cookie(see(page), &head.headers, "", Duration::ZERO)
     }
 }
 
@@ -218,17 +315,20 @@ fn token(headers: &HeaderMap) -> Option<String> {
 
 /// Only this origin's own requests bring it, no script reads it, and over TLS it comes by TLS alone.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration) -> Answer {
-    // The listener has no TLS; a proxy before it says whether it has. Whoever lies has a cookie that is sent less.
-    let is_tls = headers
-        .get("x-forwarded-proto")
-        .is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"));
-    let secure = if is_tls { "; Secure" } else { "" };
+    let secure = if is_tls(headers) { "; Secure" } else { "" };
     let age = age.as_secs();
     let cookie =
         format!("{COOKIE}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
     let cookie = HeaderValue::from_str(&cookie).expect("digits and letters");
     res.headers_mut().insert(header::SET_COOKIE, cookie);
     res
+}
+
+/// Whether a browser came by TLS. The listener has none; a proxy before it says whether it has. Whoever lies has a cookie
+/// that is sent less.
+pub(super) fn is_tls(headers: &HeaderMap) -> bool {
+    let scheme = headers.get("x-forwarded-proto");
+    scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
 /// Whether a form comes from a page of this host, as far as the browser says where from.

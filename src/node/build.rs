@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     admin::Admin,
-    catalog::{rate_feed::RateFeed, snapshot::Live},
+    catalog::{rate_feed::RateFeed, snapshot::Live, tariffs},
     config::Config,
     console::ConsoleLayer,
     edge::{
@@ -77,6 +77,7 @@ impl Gateway {
             .tariff_version(&fingerprint)
             .await
             .context("cannot read the tariff version")?;
+        tariffs::keep(&store, version, &config.live).await;
         let limits = LiveLimits::new(config);
         let live = Arc::new(Live::new(config, version, RENDERERS));
         let metrics = Arc::new(Metrics::new(&config.service));
@@ -168,8 +169,7 @@ impl Gateway {
                 dispatcher.clone(),
                 payments.clone(),
             );
-            let console =
-                ConsoleLayer::new(&admin.key, admin.operators_file.clone(), Arc::clone(&live));
+            let console = ConsoleLayer::new(admin, Arc::clone(&live));
             let service = stack::operators(&admin.key, api, console);
             let settings = ServerSettings {
                 connections: limits.admin_connections.clone(),

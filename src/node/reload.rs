@@ -21,7 +21,7 @@ use super::{
     build::{follow, tell_expiry},
 };
 use crate::{
-    catalog::rate_feed::RateFeed,
+    catalog::{rate_feed::RateFeed, tariffs},
     config::{Config, Files, Loaded, need_restart},
     edge::panics::catch_round,
 };
@@ -175,7 +175,9 @@ impl Gateway {
         let version = if fingerprint == self.fingerprint {
             self.live.snapshot().version()
         } else {
-            self.store.tariff_version(&fingerprint).await?
+            let version = self.store.tariff_version(&fingerprint).await?;
+            tariffs::keep(&self.store, version, &config.live).await;
+            version
         };
         self.fingerprint = fingerprint;
         self.live.replace(config, version);

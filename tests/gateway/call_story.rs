@@ -102,6 +102,8 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
     let of_call = exported.lines().find(|line| line.contains(&plain.number()));
     let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
     let times = times.split('"').next().unwrap();
+    // Of its first vendor, which fails, it says more.
+    let times = times.split('|').next().unwrap();
     assert!(times.ends_with(" 200") && times.len() <= 24, "{times}");
     let audited = world
         .admin(Method::POST, "/admin/v1/audit", None)
@@ -180,7 +182,7 @@ async fn a_call_without_a_receipt_is_known_to_the_gateway_that_refused_it() {
         let told = answer.json();
         let code = &told["error"]["code"];
         assert!(
-            code.is_null() || *code == call["code"],
+            code.is_null() || code == "" || *code == call["code"],
             "{what}: {call} {told}"
         );
         assert_eq!(call["path"], "/v1/chat/completions");

@@ -109,14 +109,23 @@ impl Browser {
     pub(crate) async fn signed_in(world: &World, name: &str, password: &str) -> Self {
         let answer = Self::try_in(world, name, password).await;
         assert_eq!(answer.status, 303, "{name}: {answer:?}");
-        let mut browser = Self {
-            cookie: set_cookie(&answer).unwrap(),
+        let browser = Self::with_cookie(&set_cookie(&answer).unwrap());
+        browser.in_session(world).await
+    }
+
+    pub(crate) fn with_cookie(cookie: &str) -> Self {
+        Self {
+            cookie: cookie.to_owned(),
             csrf: String::new(),
-        };
-        let html = browser.page(world, "/").await;
+        }
+    }
+
+    /// With the token of its session's forms.
+    pub(crate) async fn in_session(mut self, world: &World) -> Self {
+        let html = self.page(world, "/").await;
         let (_, behind) = html.split_once("name=\"csrf\" value=\"").unwrap();
-        browser.csrf = behind.split('"').next().unwrap().to_owned();
-        browser
+        self.csrf = behind.split('"').next().unwrap().to_owned();
+        self
     }
 
     pub(crate) async fn admin(world: &World) -> Self {

@@ -34,6 +34,8 @@ mod commands; // exit codes, and what commands say when something is wrong
 mod connect; // ready-made set-up of clients
 mod console; // the operators' pages, and attacks on them
 mod console_events; // their page of events and receivers
+mod console_oidc; // signing in to them by a provider
+mod console_prices; // what was in force when
 mod cost; // what the caller is told of a call's cost
 mod draining; // what a stop does to running calls
 mod edge; // the binary and hand-written bytes, for the files below

@@ -39,7 +39,7 @@ const PUBLIC_PATHS: [&str; 24] = [
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 33] = [
+const ADMIN_PATHS: [&str; 34] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
@@ -65,6 +65,7 @@ const ADMIN_PATHS: [&str; 33] = [
     "/admin/v1/receivers/{receiver}",
     "/admin/v1/receivers/{receiver}/dead",
     "/admin/v1/receivers/{receiver}/replays",
+    "/admin/v1/tariffs",
     "/admin/v1/usage",
     "/admin/v1/usage/rebuild",
     "/admin/v1/vendors",

@@ -62,6 +62,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
         Restart(|one, other| operators(&one.admin) != operators(&other.admin)),
     ),
     ("admin.connections_max", Taken),
+    ("admin.oidc", Restart(oidc_differs)),
     ("traces", Restart(|one, other| one.traces != other.traces)),
     ("seller", Taken),
     ("webhook", Taken),
@@ -133,6 +134,14 @@ fn operators(admin: &Option<AdminConfig>) -> Option<&Path> {
     admin
         .as_ref()
         .and_then(|admin| admin.operators_file.as_deref())
+}
+
+fn oidc_differs(one: &Config, other: &Config) -> bool {
+    let oidc = |config: &Config| Some(config.admin.as_ref()?.oidc.clone()?);
+    match (oidc(one), oidc(other)) {
+        (Some(one), Some(other)) => !one.is(&other),
+        (one, other) => one.is_some() != other.is_some(),
+    }
 }
 
 fn shown(admin: &Option<AdminConfig>) -> Option<&str> {

@@ -121,7 +121,15 @@ pub(super) fn base() -> Value {
         "cache_write_12h": "3", "input_image": "1", "input_audio": "1", "output_audio": "2", "output_image": "2", "web_search_call": "0.01",
     });
     json!({
-        "admin": { "key": "${ADMIN_KEY}" },
+        "admin": {
+            "key": "${ADMIN_KEY}",
+            "oidc": {
+                "issuer": "https://login.example",
+                "client_id": "tollgate",
+                "redirect_url": "https://console.example/console/oidc/back",
+                "roles": { "admin": ["tollgate-admins"] },
+            },
+        },
         "traces": { "url": "http://127.0.0.1:4318/v1/traces" },
         "seller": { "name": "Acme" },
         "webhook": [{ "name": "w", "url": "https://hooks.example/", "secrets": ["${WEBHOOK_SECRET}"] }],

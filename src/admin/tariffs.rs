@@ -1,0 +1,48 @@
+//! Tariff versions: what was in force when.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Admin, Answer, ok, refusal::Refusal, routes::Route};
+use crate::{
+    catalog::tariffs::{self, Tariff},
+    text::time::rfc3339,
+};
+
+pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/tariffs", |admin, _| {
+    Box::pin(admin.list_tariffs())
+})];
+
+/// How many are shown, the newest.
+const SHOWN_MAX: usize = 50;
+
+#[derive(Serialize)]
+struct TariffsAnswer<'a> {
+    tariffs: Vec<TariffAnswer<'a>>,
+}
+
+#[derive(Serialize)]
+struct TariffAnswer<'a> {
+    version: u64,
+    since: String,
+    #[serde(flatten)]
+    tariff: &'a Tariff,
+}
+
+impl Admin {
+    async fn list_tariffs(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let kept = tariffs::kept(&self.store).await;
+        let kept = kept.map_err(|error| Refusal::of_ledger(&error, "tariffs"))?;
+        let tariffs = kept.iter().take(SHOWN_MAX);
+        ok(&TariffsAnswer {
+            tariffs: tariffs
+                .map(|(version, tariff)| TariffAnswer {
+                    version: *version,
+                    since: rfc3339(tariff.since_ms),
+                    tariff,
+                })
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! What was in force when: of each tariff version a note of its base prices, its multiplier and what vendors take, which
+//! the ledger keeps. The first gateway that has a version in force writes it; the others find it there.
+
+use std::collections::BTreeMap;
+
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use tollgate_ledger::contract::{BookError, Feed, TariffVersion};
+
+use crate::{
+    config::{LiveConfig, UsdtRates},
+    ledger::AnyLedger,
+};
+
+const NOTES: &str = "tariff/";
+
+/// A tariff version, as it was noted when it came into force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tariff {
+    /// Since when, in Unix milliseconds.
+    pub(crate) since_ms: u64,
+    pub(crate) multiplier: Decimal,
+    pub(crate) models: BTreeMap<String, Prices>,
+}
+
+/// The base prices of a model, in USDT for a million tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Prices {
+    #[serde(flatten)]
+    pub(crate) usual: Rates,
+    /// What the first of its vendors takes of which that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<Rates>,
+    /// It has further prices, under conditions or of other classes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) more: bool,
+}
+
+/// The four that each model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rates {
+    pub(crate) input: Decimal,
+    pub(crate) cached_input: Decimal,
+    pub(crate) output: Decimal,
+    pub(crate) cache_write: Decimal,
+}
+
+impl Rates {
+    fn of(rates: &UsdtRates) -> Self {
+        Self {
+            input: rates.input.normalize(),
+            cached_input: rates.cached_input.normalize(),
+            output: rates.output.normalize(),
+            cache_write: rates.cache_write.normalize(),
+        }
+    }
+}
+
+impl Tariff {
+    fn of(version: TariffVersion, config: &LiveConfig) -> Self {
+        let prices = config.models.iter().map(|model| {
+            let cost = model.route_costs.first();
+            let others = model.usdt_mtok.classes.iter();
+            let prices = Prices {
+                usual: Rates::of(&model.usdt_mtok),
+                cost: cost.map(|cost| Rates::of(&cost.usdt_mtok)),
+                more: !model.price_rules.is_empty()
+                    || others.filter(|(_, rate)| rate.is_some()).count() > 0,
+            };
+            (model.id.clone(), prices)
+        });
+        Self {
+            since_ms: version.effective_from_ms,
+            multiplier: config.tariff.sell_rate_multiplier.normalize(),
+            models: prices.collect(),
+        }
+    }
+}
+
+/// Notes what is in force from now on, unless it is noted. No call waits for it, and a ledger out of reach does not
+/// keep a gateway from selling: the next start notes it.
+pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
+    let name = format!("{NOTES}{:020}", version.id);
+    let text = serde_json::to_string(&Tariff::of(version, config)).expect("prices are JSON");
+    match store.put_note(&name, 0, &text).await {
+        // Another gateway was here first, or this one before.
+        Ok(()) | Err(BookError::Exists) => {}
+        Err(error) => {
+            tracing::warn!(%error, version = version.id, "the prices of a tariff version are not noted yet");
+        }
+    }
+}
+
+/// All that were noted, with their numbers, the newest first.
+pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
+    let notes = store.notes(NOTES).await?;
+    let mut tariffs: Vec<(u64, Tariff)> = notes
+        .iter()
+        .filter_map(|note| {
+            let id = note.name.strip_prefix(NOTES)?.parse().ok()?;
+            // What a later version notes otherwise is not shown.
+            Some((id, serde_json::from_str(&note.text).ok()?))
+        })
+        .collect();
+    tariffs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
+    Ok(tariffs)
+}

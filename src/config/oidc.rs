@@ -1,0 +1,184 @@
+//! What `[admin.oidc]` means.
+
+use http::{Uri, uri::Scheme};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::{
+    check::{Check, web_address},
+    raw::RawOidc,
+};
+use crate::admin::Role;
+
+/// Where the provider sends browsers back to.
+pub(crate) const BACK: &str = "/console/oidc/back";
+
+/// `[admin.oidc]`: who signs in to the console by an OpenID provider.
+#[derive(Clone, Debug)]
+pub struct OidcConfig {
+    /// What the provider calls itself, character by character.
+    pub issuer: String,
+    /// What it calls the console.
+    pub client_id: String,
+    /// What the console shows it; `None`: it is a public client, with PKCE alone.
+    pub client_secret: Option<SecretString>,
+    /// Where it sends browsers back to.
+    pub redirect_url: String,
+    /// Asked for beside `openid`.
+    pub scopes: Vec<String>,
+    /// The claim that says what somebody is called.
+    pub name_claim: String,
+    /// The claim that has their groups.
+    pub role_claim: String,
+    /// Groups by the role that they have, the mightiest first.
+    pub roles: Vec<(Role, Vec<String>)>,
+}
+
+impl OidcConfig {
+    /// What somebody of these groups may do.
+    pub(crate) fn role_of(&self, groups: &[&str]) -> Option<Role> {
+        let found = self
+            .roles
+            .iter()
+            .find(|(_, named)| named.iter().any(|group| groups.contains(&group.as_str())));
+        found.map(|(role, _)| *role)
+    }
+
+    /// Whether it is the same, its secret too.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let parts = |it: &Self| {
+            let secret = it.client_secret.as_ref();
+            let secret = secret.map(|secret| secret.expose_secret().to_owned());
+            let names = [&it.issuer, &it.client_id, &it.redirect_url]
+                .map(String::clone)
+                .to_vec();
+            let claims = [it.name_claim.clone(), it.role_claim.clone()];
+            (names, claims, secret, it.scopes.clone(), it.roles.clone())
+        };
+        parts(self) == parts(other)
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn oidc(&mut self, raw: RawOidc) -> Option<OidcConfig> {
+        let advice = "give the provider's address, as it calls itself in its discovery document";
+        let issuer = self.required(raw.issuer, "admin.oidc.issuer", advice);
+        let issuer = issuer.filter(|text| self.keep(safe(text), "admin.oidc.issuer").is_some());
+        let advice = "give the name by which the provider knows the console";
+        let client_id = self.required(raw.client_id, "admin.oidc.client_id", advice);
+        let client_secret = match raw.client_secret {
+            None => Some(None),
+            given => self.secret(given, "admin.oidc.client_secret", "").map(Some),
+        };
+        let path = "admin.oidc.redirect_url";
+        let advice = "give the console's address for browsers with /console/oidc/back behind it, as the provider has it";
+        let redirect_url = self.required(raw.redirect_url, path, advice);
+        let redirect_url = redirect_url.filter(|text| {
+            let back = safe(text).and_then(|url| match url.path() {
+                BACK if url.query().is_none() => Ok(()),
+                _ => Err(format!("must end with {BACK}")),
+            });
+            self.keep(back, path).is_some()
+        });
+        let groups = [
+            (Role::Admin, raw.roles.admin),
+            (Role::Finance, raw.roles.finance),
+            (Role::Support, raw.roles.support),
+            (Role::Read, raw.roles.read),
+        ];
+        if groups.iter().all(|(_, groups)| groups.is_empty()) {
+            let problem = "names no group: nobody could sign in; give those of a role, like admin = [\"tollgate-admins\"]";
+            self.errors.add("admin.oidc.roles", problem);
+            return None;
+        }
+        for scope in &raw.scopes {
+            if scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                let problem = format!("{scope:?} is no scope: one word each");
+                self.errors.add("admin.oidc.scopes", problem);
+                return None;
+            }
+        }
+        Some(OidcConfig {
+            issuer: issuer?,
+            client_id: client_id?,
+            client_secret: client_secret?,
+            redirect_url: redirect_url?,
+            scopes: raw.scopes,
+            name_claim: raw.name_claim.unwrap_or_else(|| "email".into()),
+            role_claim: raw.role_claim.unwrap_or_else(|| "groups".into()),
+            roles: groups.into(),
+        })
+    }
+}
+
+/// An address that nobody on the way can answer for: https, or this machine's own.
+fn safe(text: &str) -> Result<Uri, String> {
+    let url = web_address(text).map_err(|problem| problem.to_string())?;
+    let host = url.host().unwrap_or_default();
+    let own = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+    if url.scheme() == Some(&Scheme::HTTPS) || own {
+        Ok(url)
+    } else {
+        Err("must begin with https://; http is for this machine alone".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::assert_mistakes;
+
+    const GOOD: &str = "[admin.oidc]\nissuer = \"https://login.example\"\nclient_id = \"tollgate\"\n\
+        redirect_url = \"https://console.example/console/oidc/back\"\n[admin.oidc.roles]\nadmin = [\"a\"]\n";
+
+    #[test]
+    fn mistakes_name_the_setting() {
+        let with = |from: &str, to: &str| format!("{}[admin]", GOOD.replacen(from, to, 1));
+        let cases = [
+            (
+                "https://login",
+                "http://login",
+                "admin.oidc.issuer",
+                "https",
+            ),
+            (
+                "https://login.example",
+                "login",
+                "admin.oidc.issuer",
+                "http",
+            ),
+            (
+                "client_id = \"tollgate\"\n",
+                "",
+                "admin.oidc.client_id",
+                "name",
+            ),
+            (
+                "oidc/back",
+                "oidc",
+                "admin.oidc.redirect_url",
+                "/console/oidc/back",
+            ),
+            (
+                "https://console",
+                "http://console",
+                "admin.oidc.redirect_url",
+                "https",
+            ),
+            ("[\"a\"]", "[]", "admin.oidc.roles", "no group"),
+            (
+                "issuer",
+                "scopes = [\"a b\"]\nissuer",
+                "admin.oidc.scopes",
+                "one word",
+            ),
+            (
+                "issuer",
+                "client_secret = \"plain\"\nissuer",
+                "admin.oidc.client_secret",
+                "secret",
+            ),
+        ];
+        for (from, to, path, says) in cases {
+            assert_mistakes(&[("[admin]", &with(from, to), path, says)]);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Former prices on the page of prices: what each tariff version changed, and what was left of it behind the vendors.
+
+use rust_decimal::Decimal;
+use serde::Deserialize;
+use tollgate_layers::Error;
+
+use super::{Visit, api::Refused};
+use crate::catalog::tariffs::{Prices, Rates, Tariff};
+
+#[derive(Deserialize)]
+struct Tariffs {
+    tariffs: Vec<Numbered>,
+}
+
+#[derive(Deserialize)]
+struct Numbered {
+    version: u64,
+    since: String,
+    #[serde(flatten)]
+    tariff: Tariff,
+}
+
+/// A tariff version, beside the one before it.
+pub(super) struct Former {
+    pub(super) version: u64,
+    pub(super) since: String,
+    pub(super) multiplier: Cell,
+    /// The version before is known: only what it changed is listed.
+    pub(super) compared: bool,
+    pub(super) rows: Vec<FormerRow>,
+}
+
+/// A model's prices in it.
+pub(super) struct FormerRow {
+    pub(super) model: String,
+    /// `new`, `gone`, or nothing.
+    pub(super) mark: &'static str,
+    pub(super) cells: Vec<(&'static str, Cell)>,
+}
+
+/// A value, and the one before where that was another.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) was: Option<String>,
+    pub(super) now: String,
+}
+
+impl Cell {
+    fn of(was: Option<String>, now: String) -> Self {
+        Self {
+            was: was.filter(|was| *was != now),
+            now,
+        }
+    }
+}
+
+impl Visit {
+    /// All tariff versions that are known, the newest first.
+    pub(super) async fn former_prices(&self) -> Result<Result<Vec<Former>, Refused>, Error> {
+        let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
+        Ok(answer.map(|Tariffs { tariffs }| {
+            let before = tariffs.iter().skip(1).map(Some).chain([None]);
+            let pairs = tariffs.iter().zip(before);
+            pairs
+                .map(|(it, before)| {
+                    // One between them may not have been noted.
+                    let before = before.filter(|before| before.version + 1 == it.version);
+                    former(it, before.map(|before| &before.tariff))
+                })
+                .collect()
+        }))
+    }
+}
+
+fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
+    let Numbered {
+        version,
+        since,
+        tariff,
+    } = it;
+    let is_repriced = before.is_some_and(|before| before.multiplier != tariff.multiplier);
+    let mut rows = Vec::new();
+    for (model, prices) in &tariff.models {
+        let was = before.map(|before| before.models.get(model));
+        if was == Some(Some(prices)) && !is_repriced {
+            continue;
+        }
+        let earlier = was.flatten().zip(before);
+        let earlier = earlier.map(|(was, before)| cells_of(was, before.multiplier));
+        let now = cells_of(prices, tariff.multiplier);
+        let cells = now.into_iter().enumerate().map(|(at, (name, now))| {
+            let was = earlier.as_ref().map(|earlier| earlier[at].1.clone());
+            (name, Cell::of(was, now))
+        });
+        rows.push(FormerRow {
+            model: model.clone(),
+            mark: if was == Some(None) { "new" } else { "" },
+            cells: cells.collect(),
+        });
+    }
+    let gone = before.into_iter().flat_map(|before| &before.models);
+    for (model, was) in gone.filter(|(model, _)| !tariff.models.contains_key(*model)) {
+        let multiplier = before.map_or(tariff.multiplier, |before| before.multiplier);
+        let cells = cells_of(was, multiplier).into_iter();
+        rows.push(FormerRow {
+            model: model.clone(),
+            mark: "gone",
+            cells: cells
+                .map(|(name, was)| (name, Cell::of(Some(was), "—".into())))
+                .collect(),
+        });
+    }
+    Former {
+        version: *version,
+        since: since.clone(),
+        multiplier: Cell::of(
+            before.map(|before| before.multiplier.to_string()),
+            tariff.multiplier.to_string(),
+        ),
+        compared: before.is_some(),
+        rows,
+    }
+}
+
+fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6] {
+    let Rates {
+        input,
+        cached_input,
+        output,
+        cache_write,
+    } = prices.usual;
+    let margin = |rate: Decimal, cost: fn(&Rates) -> Decimal| {
+        let cost = prices.cost.as_ref().map(cost);
+        cost.and_then(|cost| margin(rate, multiplier, cost))
+            .unwrap_or_else(|| "—".into())
+    };
+    [
+        ("Input", input.to_string()),
+        ("Cached input", cached_input.to_string()),
+        ("Output", output.to_string()),
+        ("Cache write", cache_write.to_string()),
+        ("Margin of input", margin(input, |cost| cost.input)),
+        ("Margin of output", margin(output, |cost| cost.output)),
+    ]
+}
+
+/// What is left of a price, in percent of it: 13.0 %.
+fn margin(rate: Decimal, multiplier: Decimal, cost: Decimal) -> Option<String> {
+    let price = rate.checked_mul(multiplier)?;
+    let left = price.checked_sub(cost)?.checked_mul(Decimal::ONE_HUNDRED)?;
+    let mut percent = left.checked_div(price)?.round_dp(1);
+    percent.rescale(1);
+    Some(format!("{percent} %"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn numbered(version: u64, multiplier: &str, models: serde_json::Value) -> Numbered {
+        let tariff = json!({
+            "version": version, "since": "x", "since_ms": 1, "multiplier": multiplier, "models": models,
+        });
+        serde_json::from_value(tariff).unwrap()
+    }
+
+    fn model(output: &str) -> serde_json::Value {
+        let rates =
+            json!({ "input": "1", "cached_input": "0.1", "output": output, "cache_write": "1" });
+        let mut model = rates.clone();
+        model["cost"] = rates;
+        model["cost"]["output"] = "2".into();
+        model
+    }
+
+    #[test]
+    fn a_version_shows_what_it_changed_and_nothing_else() {
+        let one = numbered(
+            1,
+            "1.15",
+            json!({ "a": model("2"), "b": model("2"), "c": model("2") }),
+        );
+        let two = numbered(
+            2,
+            "1.15",
+            json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
+        );
+        let first = former(&one, None);
+        assert!(!first.compared && first.rows.len() == 3);
+        let margin = &first.rows[0].cells[5].1;
+        assert_eq!((margin.was.as_deref(), &*margin.now), (None, "13.0 %"));
+
+        let second = former(&two, Some(&one.tariff));
+        let marks: Vec<_> = second
+            .rows
+            .iter()
+            .map(|row| (&*row.model, row.mark))
+            .collect();
+        assert_eq!(marks, [("a", ""), ("d", "new"), ("c", "gone")]);
+        let cell = |at: usize| &second.rows[0].cells[at].1;
+        assert_eq!((cell(2).was.as_deref(), &*cell(2).now), (Some("2"), "4"));
+        assert_eq!(cell(0).was, None);
+        assert_eq!(
+            (cell(5).was.as_deref(), &*cell(5).now),
+            (Some("13.0 %"), "56.5 %")
+        );
+        assert_eq!(second.multiplier, Cell::of(None, "1.15".into()));
+
+        let dearer = numbered(
+            3,
+            "1.3",
+            json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
+        );
+        let third = former(&dearer, Some(&two.tariff));
+        assert_eq!(third.multiplier.was.as_deref(), Some("1.15"));
+        assert_eq!(third.rows.len(), 3, "all are dearer");
+    }
+}

@@ -1,0 +1,404 @@
+//! Signing in by an OpenID provider: the authorization code with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636).
+//!
+//! Nothing is kept of somebody who is on the way to the provider: their browser has a random word in a cookie of this
+//! way alone, and state, nonce and the verifier of the code are made of that. So a code is worth nothing in another
+//! browser, and nobody's memory fills up.
+
+mod provider;
+mod token;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
+use serde_json::{Map, Value};
+use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
+
+use self::provider::{Provider, ProviderError};
+use super::{
+    Answer,
+    form::Form,
+    pages, see,
+    sessions::{digest, random},
+    sign_in::is_tls,
+};
+use crate::{admin::Role, config::OidcConfig, text::percent::encoded};
+
+const COOKIE: &str = "tollgate_console_oidc";
+/// How long somebody may take at the provider.
+const AGE_SECONDS: u64 = 600;
+/// What is asked of the provider at the same time.
+const ASKED_AT_ONCE_MAX: usize = 8;
+const NAME_CHARS_MAX: usize = 200;
+
+/// The provider and what is configured of it.
+pub(super) struct Oidc {
+    config: OidcConfig,
+    provider: Provider,
+    asked: Semaphore,
+}
+
+/// Somebody whom the provider knows, and who has a role here.
+pub(super) struct Known {
+    /// As the audit's lines have it. No file of operators can name somebody so.
+    pub(super) name: String,
+    pub(super) role: Role,
+}
+
+/// Why somebody who comes back is not let in: what they are told. The log has the rest.
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    pub(super) text: String,
+}
+
+impl Oidc {
+    pub(super) fn new(config: OidcConfig) -> Self {
+        Self {
+            config,
+            provider: Provider::new(),
+            asked: Semaphore::new(ASKED_AT_ONCE_MAX),
+        }
+    }
+
+    /// Sends a browser to the provider.
+    pub(super) async fn start(&self, head: &Parts) -> Answer {
+        let Ok(_permit) = self.asked.try_acquire() else {
+            return busy().page();
+        };
+        let (ends, word) = match (self.provider.ends(&self.config).await, random()) {
+            (Ok(ends), Ok(word)) => (ends, word),
+            (Err(error), _) => return failed(&error).page(),
+            (_, Err(error)) => {
+                tracing::error!(%error, "nobody can be sent to the provider");
+                return page(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "Our own fault; the log says more.",
+                );
+            }
+        };
+        let way = Way::of(&word);
+        let mut scopes = "openid".to_owned();
+        for scope in &self.config.scopes {
+            scopes = format!("{scopes} {scope}");
+        }
+        let to = with_query(
+            &ends.authorization_endpoint,
+            &[
+                ("response_type", "code"),
+                ("client_id", &self.config.client_id),
+                ("redirect_uri", &self.config.redirect_url),
+                ("scope", &scopes),
+                ("state", &way.state),
+                ("nonce", &way.nonce),
+                ("code_challenge", &way.challenge()),
+                ("code_challenge_method", "S256"),
+            ],
+        );
+        let Ok(to) = HeaderValue::from_str(&to) else {
+            tracing::error!("admin.oidc.issuer: its authorization_endpoint is no address");
+            return page(
+                StatusCode::BAD_GATEWAY,
+                "The provider's address is none; the log says more.",
+            );
+        };
+        let mut res = see("/");
+        res.headers_mut().insert(header::LOCATION, to);
+        with_cookie(res, &head.headers, &word, AGE_SECONDS)
+    }
+
+    /// Who has come back. Nothing is asked of the provider for a browser that was not sent there.
+    pub(super) async fn back(&self, headers: &HeaderMap, form: &Form) -> Result<Known, Refused> {
+        let way = cookie(headers).map(|word| Way::of(&word));
+        let state = form.get("state").as_bytes();
+        let Some(way) = way.filter(|way| bool::from(way.state.as_bytes().ct_eq(state))) else {
+            return Err(Refused {
+                status: StatusCode::BAD_REQUEST,
+                text: "This browser was not on its way to the provider, or took longer than ten minutes. Try again."
+                    .into(),
+            });
+        };
+        // RFC 9207: of another provider nothing is taken.
+        let issuer = form.get("iss");
+        if !issuer.is_empty() && issuer != self.config.issuer {
+            return Err(Refused {
+                status: StatusCode::BAD_REQUEST,
+                text: "Another provider than that of admin.oidc.issuer has sent you here.".into(),
+            });
+        }
+        let code = form.get("code");
+        if code.is_empty() {
+            let word: String = form.get("error").chars().take(60).collect();
+            tracing::warn!(target: "audit", what = "console.refused", by = "oidc", error = word);
+            return Err(Refused {
+                status: StatusCode::FORBIDDEN,
+                text: format!("The provider did not let you in ({word})."),
+            });
+        }
+        let Ok(_permit) = self.asked.try_acquire() else {
+            return Err(busy());
+        };
+        let claims = self
+            .provider
+            .claims(&self.config, code, &way.verifier, &way.nonce)
+            .await
+            .map_err(|error| failed(&error))?;
+        self.known(&claims)
+    }
+
+    /// What the claims of somebody come to here.
+    fn known(&self, claims: &Map<String, Value>) -> Result<Known, Refused> {
+        let OidcConfig {
+            name_claim,
+            role_claim,
+            ..
+        } = &self.config;
+        let refused = |text: String| {
+            tracing::warn!(target: "audit", what = "console.refused", by = "oidc", why = text);
+            Refused {
+                status: StatusCode::FORBIDDEN,
+                text,
+            }
+        };
+        let name = claims.get(name_claim).and_then(Value::as_str);
+        let plain = |name: &&str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@+".contains(c);
+            !name.is_empty() && name.len() <= NAME_CHARS_MAX && name.chars().all(plain)
+        };
+        let Some(name) = name.filter(plain) else {
+            return Err(refused(format!(
+                "The provider does not say what you are called: its claim {name_claim:?} (admin.oidc.name_claim) is \
+                 missing, or has other characters than letters, digits, '.', '-', '_', '+' and '@'. admin.oidc.scopes \
+                 may have to ask for it."
+            )));
+        };
+        if name_claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+            return Err(refused(format!(
+                "The provider has not verified the address {name}."
+            )));
+        }
+        let groups: Vec<&str> = match claims.get(role_claim) {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let Some(role) = self.config.role_of(&groups) else {
+            return Err(refused(format!(
+                "{name} has no role here: none of the groups of admin.oidc.roles stands in the provider's claim \
+                 {role_claim:?} (admin.oidc.role_claim)."
+            )));
+        };
+        Ok(Known {
+            name: format!("oidc:{name}"),
+            role,
+        })
+    }
+
+    /// Sends a browser to where the provider forgets it, too.
+    pub(super) async fn leave(&self) -> Answer {
+        let ends = match self.provider.ends(&self.config).await {
+            Ok(ends) => ends,
+            Err(error) => return failed(&error).page(),
+        };
+        let Some(end) = &ends.end_session_endpoint else {
+            return page(
+                StatusCode::OK,
+                "You are signed out here. The provider has no page to sign out on.",
+            );
+        };
+        let to = with_query(end, &[("client_id", &self.config.client_id)]);
+        let mut res = see("/console/sign-in");
+        if let Ok(to) = HeaderValue::from_str(&to) {
+            res.headers_mut().insert(header::LOCATION, to);
+        }
+        res
+    }
+
+    /// Without the cookie of the way there.
+    pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
+        with_cookie(res, headers, "", 0)
+    }
+}
+
+impl Refused {
+    pub(super) fn page(&self) -> Answer {
+        page(self.status, &self.text)
+    }
+}
+
+fn page(status: StatusCode, says: &str) -> Answer {
+    pages::sign_in(status, Some(says), pages::Provider::Offered)
+}
+
+fn busy() -> Refused {
+    Refused {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        text: "Others are signing in right now. Try again.".into(),
+    }
+}
+
+/// What is said of an error that the log has in full.
+fn failed(error: &ProviderError) -> Refused {
+    tracing::error!(%error, "nobody is let in by the OpenID provider");
+    let setting = match error {
+        ProviderError::Client(_) => "admin.oidc.client_id",
+        ProviderError::Code(_) => "admin.oidc.redirect_url",
+        _ => "admin.oidc.issuer",
+    };
+    Refused {
+        status: StatusCode::BAD_GATEWAY,
+        text: format!(
+            "The provider could not be asked, or was not believed; the gateway's log says why. Look at {setting}."
+        ),
+    }
+}
+
+/// What goes with somebody to the provider and comes back, made of a random word.
+struct Way {
+    state: String,
+    nonce: String,
+    verifier: String,
+}
+
+impl Way {
+    fn of(word: &str) -> Self {
+        let part = |name: &str| URL_SAFE_NO_PAD.encode(digest(format!("{name} {word}").as_bytes()));
+        Self {
+            state: part("state"),
+            nonce: part("nonce"),
+            verifier: part("verifier"),
+        }
+    }
+
+    /// RFC 7636, 4.2.
+    fn challenge(&self) -> String {
+        URL_SAFE_NO_PAD.encode(digest(self.verifier.as_bytes()))
+    }
+}
+
+fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
+    let fields = fields
+        .iter()
+        .map(|(name, value)| format!("{name}={}", encoded(value)));
+    let fields = fields.collect::<Vec<_>>().join("&");
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}{fields}")
+}
+
+/// The word of a browser that is on its way: 64 digits.
+fn cookie(headers: &HeaderMap) -> Option<String> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let mut words = cookies
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(name, word)| *name == COOKIE && word.len() == 64);
+    match (words.next(), words.next()) {
+        (Some((_, word)), None) => Some(word.to_owned()),
+        _ => None,
+    }
+}
+
+/// Lax: the provider's page sends the browser back, and it must bring this then.
+fn with_cookie(mut res: Answer, headers: &HeaderMap, word: &str, age: u64) -> Answer {
+    let secure = if is_tls(headers) { "; Secure" } else { "" };
+    let cookie = format!(
+        "{COOKIE}={word}; Path=/console/oidc; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
+    );
+    let cookie = HeaderValue::from_str(&cookie).expect("digits and letters");
+    res.headers_mut().append(header::SET_COOKIE, cookie);
+    res
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn oidc() -> Oidc {
+        Oidc::new(OidcConfig {
+            issuer: "https://login.example".into(),
+            client_id: "tollgate".into(),
+            client_secret: None,
+            redirect_url: "https://console.example/console/oidc/back".into(),
+            scopes: Vec::new(),
+            name_claim: "email".into(),
+            role_claim: "groups".into(),
+            roles: vec![
+                (Role::Admin, vec!["ops".into()]),
+                (Role::Finance, vec!["money".into(), "boss".into()]),
+                (Role::Read, vec!["all".into()]),
+            ],
+        })
+    }
+
+    #[tokio::test]
+    async fn claims_come_to_a_name_and_the_mightiest_role_or_to_words_that_name_the_setting() {
+        let oidc = oidc();
+        let known = |claims: Value| {
+            let known = oidc.known(claims.as_object().unwrap());
+            known
+                .map(|known| (known.name, known.role))
+                .map_err(|refused| refused.text)
+        };
+        let anna = |groups: Value| json!({ "email": "anna@example.com", "groups": groups });
+        for (groups, role) in [
+            (json!(["all", "ops"]), Role::Admin),
+            (json!(["boss", "all"]), Role::Finance),
+            (json!("all"), Role::Read),
+        ] {
+            assert_eq!(
+                known(anna(groups)),
+                Ok(("oidc:anna@example.com".into(), role))
+            );
+        }
+        for (claims, says) in [
+            (anna(json!(["other"])), "admin.oidc.roles"),
+            (anna(json!(7)), "admin.oidc.role_claim"),
+            (json!({ "groups": ["ops"] }), "admin.oidc.name_claim"),
+            (
+                json!({ "email": "a\nb", "groups": ["ops"] }),
+                "admin.oidc.name_claim",
+            ),
+            (
+                json!({ "email": "a@b", "email_verified": false, "groups": ["ops"] }),
+                "not verified",
+            ),
+        ] {
+            let refused = known(claims).unwrap_err();
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_way_is_the_same_for_its_word_and_tells_nothing_of_it() {
+        let (one, other) = (Way::of("a"), Way::of("b"));
+        assert_eq!(one.state, Way::of("a").state);
+        assert_ne!(one.state, other.state);
+        assert!(one.state != one.nonce && one.nonce != one.verifier);
+        // RFC 7636, 4.1: 43 characters at least.
+        assert_eq!((one.verifier.len(), one.challenge().len()), (43, 43));
+    }
+
+    #[tokio::test]
+    async fn whoever_was_not_sent_is_not_taken_in() {
+        let oidc = oidc();
+        let mut headers = HeaderMap::new();
+        let form = |word: &str| Form::parse(&format!("code=x&state={}", Way::of(word).state));
+        let word = "0".repeat(64);
+        let refused = oidc.back(&headers, &form(&word)).await.err().unwrap();
+        assert_eq!(refused.status, 400);
+        let value = format!("{COOKIE}={word}");
+        headers.insert(header::COOKIE, HeaderValue::from_str(&value).unwrap());
+        let refused = oidc.back(&headers, &form("1")).await.err().unwrap();
+        assert_eq!(refused.status, 400);
+        let state = Way::of(&word).state;
+        for (query, says) in [
+            ("error=access_denied", "access_denied"),
+            ("code=x&iss=https%3A%2F%2Fevil.example", "admin.oidc.issuer"),
+        ] {
+            let form = Form::parse(&format!("{query}&state={state}"));
+            let refused = oidc.back(&headers, &form).await.err().unwrap();
+            assert!(refused.text.contains(says), "{}", refused.text);
+        }
+    }
+}

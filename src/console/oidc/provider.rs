@@ -1,0 +1,303 @@
+//! The provider: where its ends are, what it signs with, and what it gives for a code.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use jsonwebtoken::jwk::JwkSet;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout};
+use tollgate_layers::error::BoxError;
+
+use super::token::{self, Expected, TokenError};
+use crate::{
+    config::OidcConfig,
+    node::https::{self, HttpsClient},
+    text::percent::encoded,
+};
+
+/// Time for a whole answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// How long what the provider says of itself is believed.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+
+/// Asks the provider.
+pub(super) struct Provider {
+    client: HttpsClient,
+    known: Mutex<Option<Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    ends: Arc<Ends>,
+    keys: Arc<JwkSet>,
+    since: Instant,
+}
+
+/// OpenID Connect Discovery 1.0, 3.
+#[derive(Debug, Deserialize)]
+pub(super) struct Ends {
+    issuer: String,
+    pub(super) authorization_endpoint: String,
+    token_endpoint: String,
+    jwks_uri: String,
+    pub(super) end_session_endpoint: Option<String>,
+    #[serde(default)]
+    token_endpoint_auth_methods_supported: Vec<String>,
+}
+
+/// Why somebody could not be let in: for the log. It names the setting that is to be looked at.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProviderError {
+    #[error("admin.oidc.issuer: {url} cannot be asked: {source}")]
+    OutOfReach { url: String, source: BoxError },
+    #[error("admin.oidc.issuer: {url} answered {status}{said}")]
+    Answered {
+        url: String,
+        status: StatusCode,
+        said: String,
+    },
+    #[error(
+        "admin.oidc.issuer is {wanted:?}, and what is found there calls itself {given:?}: take that"
+    )]
+    Issuer { wanted: String, given: String },
+    #[error(
+        "admin.oidc.client_id or admin.oidc.client_secret: the provider does not know the console by them{0}"
+    )]
+    Client(String),
+    #[error(
+        "the provider gave nothing for the code{0}; admin.oidc.redirect_url must be what it has"
+    )]
+    Code(String),
+    #[error("the provider's token is not believed: {0}")]
+    Token(#[from] TokenError),
+}
+
+/// RFC 6749, 5.2.
+#[derive(Default, Deserialize)]
+struct Said {
+    #[serde(default)]
+    error: String,
+    #[serde(default)]
+    error_description: String,
+}
+
+impl Said {
+    fn of(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    /// For the log, where it is short.
+    fn text(&self) -> String {
+        let parts = [&self.error, &self.error_description];
+        let parts = parts.map(|part| part.chars().filter(|c| !c.is_control()).take(200));
+        let [error, why] = parts.map(Iterator::collect::<String>);
+        match (error.as_str(), why.as_str()) {
+            ("", _) => String::new(),
+            (error, "") => format!(" ({error})"),
+            (error, why) => format!(" ({error}: {why})"),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Given {
+    id_token: String,
+}
+
+impl Provider {
+    pub(super) fn new() -> Self {
+        Self {
+            client: https::client(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Where its ends are.
+    pub(super) async fn ends(&self, config: &OidcConfig) -> Result<Arc<Ends>, ProviderError> {
+        Ok(self.known(config, true).await?.ends)
+    }
+
+    /// What it says of itself: as it is remembered, if that will do.
+    async fn known(&self, config: &OidcConfig, remembered: bool) -> Result<Known, ProviderError> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |known: &Known| remembered && known.since.elapsed() < KNOWN_FOR;
+        if let Some(known) = lock().clone().filter(fresh) {
+            return Ok(known);
+        }
+        let issuer = config.issuer.trim_end_matches('/');
+        let ends: Ends = self
+            .get(&format!("{issuer}/.well-known/openid-configuration"))
+            .await?;
+        if ends.issuer != config.issuer {
+            return Err(ProviderError::Issuer {
+                wanted: config.issuer.clone(),
+                given: ends.issuer.chars().take(200).collect(),
+            });
+        }
+        let keys: JwkSet = self.get(&ends.jwks_uri).await?;
+        let known = Known {
+            ends: Arc::new(ends),
+            keys: Arc::new(keys),
+            since: Instant::now(),
+        };
+        *lock() = Some(known.clone());
+        Ok(known)
+    }
+
+    /// What it says of whoever has this code.
+    pub(super) async fn claims(
+        &self,
+        config: &OidcConfig,
+        code: &str,
+        verifier: &str,
+        nonce: &str,
+    ) -> Result<Map<String, Value>, ProviderError> {
+        let known = self.known(config, true).await?;
+        let token = self.exchange(config, &known.ends, code, verifier).await?;
+        let expected = Expected {
+            issuer: &config.issuer,
+            client_id: &config.client_id,
+            nonce,
+        };
+        match token::claims(&token, &known.keys, expected) {
+            // It has other keys by now.
+            Err(TokenError::KeyUnknown) => {
+                let known = self.known(config, false).await?;
+                Ok(token::claims(&token, &known.keys, expected)?)
+            }
+            claims => Ok(claims?),
+        }
+    }
+
+    /// RFC 6749, 4.1.3, with RFC 7636, 4.5.
+    async fn exchange(
+        &self,
+        config: &OidcConfig,
+        ends: &Ends,
+        code: &str,
+        verifier: &str,
+    ) -> Result<String, ProviderError> {
+        let mut fields = vec![
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", &config.redirect_url),
+            ("code_verifier", verifier),
+        ];
+        let methods = &ends.token_endpoint_auth_methods_supported;
+        let takes = |name: &str| methods.iter().any(|method| method == name);
+        // Basic is what a provider takes that does not say (Discovery 1.0, 3).
+        let in_body = takes("client_secret_post") && !takes("client_secret_basic");
+        let mut basic = None;
+        match &config.client_secret {
+            None => fields.push(("client_id", &config.client_id)),
+            Some(secret) if in_body => {
+                fields.push(("client_id", &config.client_id));
+                fields.push(("client_secret", secret.expose_secret()));
+            }
+            Some(secret) => {
+                let secret = encoded(secret.expose_secret());
+                let pair = STANDARD.encode(format!("{}:{secret}", encoded(&config.client_id)));
+                let mut value = HeaderValue::from_str(&format!("Basic {pair}")).ok();
+                value.iter_mut().for_each(|value| value.set_sensitive(true));
+                basic = value;
+            }
+        }
+        let fields = fields
+            .iter()
+            .map(|(name, value)| format!("{name}={}", encoded(value)));
+        let body = fields.collect::<Vec<_>>().join("&");
+        let (status, answer) = self
+            .send(&ends.token_endpoint, Method::POST, body, basic)
+            .await?;
+        if status == StatusCode::OK {
+            let given: Given = parsed(&ends.token_endpoint, status, &answer)?;
+            return Ok(given.id_token);
+        }
+        let said = Said::of(&answer);
+        Err(match &*said.error {
+            "invalid_client" | "unauthorized_client" => ProviderError::Client(said.text()),
+            "invalid_grant" => ProviderError::Code(said.text()),
+            _ => ProviderError::Answered {
+                url: ends.token_endpoint.clone(),
+                status,
+                said: said.text(),
+            },
+        })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, url: &str) -> Result<T, ProviderError> {
+        let (status, answer) = self.send(url, Method::GET, String::new(), None).await?;
+        if status != StatusCode::OK {
+            return Err(ProviderError::Answered {
+                url: url.to_owned(),
+                status,
+                said: Said::of(&answer).text(),
+            });
+        }
+        parsed(url, status, &answer)
+    }
+
+    async fn send(
+        &self,
+        url: &str,
+        method: Method,
+        body: String,
+        authorization: Option<HeaderValue>,
+    ) -> Result<(StatusCode, Bytes), ProviderError> {
+        let out_of_reach = |source: BoxError| ProviderError::OutOfReach {
+            url: url.to_owned(),
+            source,
+        };
+        let uri: Uri = url
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| out_of_reach(error.into()))?;
+        let mut req = Request::new(Full::new(Bytes::from(body)));
+        let headers = req.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        if method == Method::POST {
+            let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+            headers.insert(header::CONTENT_TYPE, form);
+        }
+        if let Some(authorization) = authorization {
+            headers.insert(header::AUTHORIZATION, authorization);
+        }
+        *req.method_mut() = method;
+        *req.uri_mut() = uri;
+        let answer = async {
+            let res = self.client.request(req).await?;
+            let status = res.status();
+            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
+            Ok::<_, BoxError>((status, body.collect().await?.to_bytes()))
+        };
+        match timeout(ANSWER_TIMEOUT, answer).await {
+            Ok(answer) => answer.map_err(out_of_reach),
+            Err(error) => Err(out_of_reach(error.into())),
+        }
+    }
+}
+
+fn parsed<T: DeserializeOwned>(
+    url: &str,
+    status: StatusCode,
+    answer: &[u8],
+) -> Result<T, ProviderError> {
+    serde_json::from_slice(answer).map_err(|error| ProviderError::Answered {
+        url: url.to_owned(),
+        status,
+        // Where in the answer, and nothing of it: it may be a token.
+        said: format!(
+            ", which is not understood at line {}, column {}",
+            error.line(),
+            error.column()
+        ),
+    })
+}

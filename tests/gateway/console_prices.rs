@@ -1,0 +1,76 @@
+//! What was in force when: tariff versions are noted in the ledger, and the console shows what each changed.
+
+use http::Method;
+use serde_json::json;
+
+use crate::{
+    console::Browser,
+    harness::{RedisServer, Setup, World},
+    ledger::folder,
+};
+
+async fn versions(world: &World) -> Vec<u64> {
+    let answer = world.admin(Method::GET, "/admin/v1/tariffs", None).await;
+    let tariffs = answer.json()["tariffs"].as_array().unwrap().clone();
+    let versions = tariffs.iter().map(|it| it["version"].as_u64().unwrap());
+    versions.collect()
+}
+
+/// Two gateways on one ledger after another, the second with other prices.
+async fn prices_are_shown_by_version(ledger: &str) {
+    let first = Setup::default().ledger(ledger).start().await;
+    assert_eq!(versions(&first).await, [1]);
+    let me = Browser::admin(&first).await;
+    let html = me.page(&first, "/console/prices").await;
+    assert!(
+        html.contains("Tariff No. 1, since") && html.contains("is not known"),
+        "{html}"
+    );
+    assert!(!html.contains("<ins>"), "{html}");
+    first.gateway.drain().await.unwrap();
+
+    let dearer = || {
+        Setup::default().ledger(ledger).edit(
+            "sell_rate_multiplier = \"1\"",
+            "sell_rate_multiplier = \"1.30\"",
+        )
+    };
+    let second = dearer().start().await;
+    assert_eq!(versions(&second).await, [2, 1]);
+    let all = second
+        .admin(Method::GET, "/admin/v1/tariffs", None)
+        .await
+        .json();
+    assert_eq!(all["tariffs"][0]["multiplier"], "1.3");
+    assert_eq!(
+        all["tariffs"][0]["models"]["chat"],
+        all["tariffs"][1]["models"]["chat"]
+    );
+    assert!(all["tariffs"][1]["models"]["chat"]["input"].is_string());
+    let me = Browser::admin(&second).await;
+    let html = me.page(&second, "/console/prices").await;
+    assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
+    second.gateway.drain().await.unwrap();
+
+    // The same prices again are the same version, noted once.
+    let third = dearer().start().await;
+    assert_eq!(versions(&third).await, [2, 1]);
+    let audited = third
+        .admin(Method::POST, "/admin/v1/audit", None)
+        .await
+        .json();
+    assert_eq!(audited["breaches"], json!([]));
+}
+
+#[tokio::test]
+async fn in_sqlite_prices_are_shown_by_version() {
+    let folder = folder();
+    let url = format!("sqlite:{}", folder.path().join("books.db").display());
+    prices_are_shown_by_version(&url).await;
+}
+
+#[tokio::test]
+async fn in_redis_prices_are_shown_by_version() {
+    let server = RedisServer::start().await;
+    prices_are_shown_by_version(&server.url()).await;
+}
