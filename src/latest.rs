@@ -5,22 +5,30 @@ use std::{
     collections::{BinaryHeap, VecDeque},
     fmt,
     str::FromStr,
+    time::Duration,
 };
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tollgate_layers::{
     key::AccountId,
     reserve::ledger::{
-        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPart, LedgerAdmin, Receipt,
+        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, LedgerAdmin,
+        Receipt,
     },
 };
+use tollgate_ledger::rollup::{Rollup, Search, Sought, Times};
 
 use crate::ledger::AnyLedger;
 
 /// How many lines of the journal one page looks through at most, for those that are asked for.
-const LINES_MAX: usize = 5_000;
+const LINES_MAX: usize = 2_000;
 /// The same where it is of many accounts: their lines come few at a time.
 const LINES_OF_ALL_MAX: usize = 1_000;
+/// In so many steps back it asks the sums when there may be some.
+const STRETCHES_MAX: usize = 16;
+/// After so long it takes no further step.
+const LONG: Duration = Duration::from_millis(50);
 /// How many accounts are asked at the same time.
 const ACCOUNTS_AT_ONCE: usize = 64;
 /// A page of an account's is so many times as long as the one before, where it is one among many.
@@ -31,28 +39,33 @@ const PAGE_GROWTH: usize = 8;
 pub(crate) struct LatestLines<'a> {
     store: &'a AnyLedger,
     account: &'a AccountId,
-    since_ms: u64,
-    until_ms: u64,
+    /// What is left to be read, oldest first.
+    left: Times<'a>,
     after: Option<String>,
     limit: usize,
-    ended: bool,
 }
 
 impl<'a> LatestLines<'a> {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         store: &'a AnyLedger,
         account: &'a AccountId,
         since_ms: u64,
         until_ms: u64,
     ) -> Self {
+        let times = Times {
+            times: vec![since_ms..until_ms],
+            behind: None,
+        };
+        Self::in_times(store, account, times)
+    }
+
+    const fn in_times(store: &'a AnyLedger, account: &'a AccountId, left: Times<'a>) -> Self {
         Self {
             store,
             account,
-            since_ms,
-            until_ms,
+            left,
             after: None,
             limit: JOURNAL_LINES_MAX,
-            ended: false,
         }
     }
 
@@ -64,26 +77,40 @@ impl<'a> LatestLines<'a> {
 
     /// The next lines; `None` behind the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<JournalLine>>, BookError> {
-        if self.ended {
+        let Some(part) = self.part() else {
             return Ok(None);
-        }
-        if self.after.is_some() {
+        };
+        if part.after.is_some() {
             // The embedded ledgers answer at once: others want to be served too.
             tokio::task::yield_now().await;
         }
-        let part = JournalPart {
-            since_ms: self.since_ms,
-            until_ms: self.until_ms,
+        let page = self.store.journal(self.account, &part).await?;
+        Ok(Some(self.turned(page)))
+    }
+
+    /// What is asked for next.
+    fn part(&self) -> Option<JournalPart<'_>> {
+        let time = self.left.times.last()?;
+        Some(JournalPart {
+            since_ms: time.start,
+            until_ms: time.end,
             after: self.after.as_deref(),
+            behind: self.left.behind,
             newest_first: true,
             limit: self.limit,
             ..JournalPart::whole()
-        };
+        })
+    }
+
+    /// Goes on behind that.
+    fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.limit = (self.limit * PAGE_GROWTH).min(JOURNAL_LINES_MAX);
-        let page = self.store.journal(self.account, &part).await?;
         self.after = page.next;
-        self.ended = self.after.is_none();
-        Ok(Some(page.lines))
+        if self.after.is_none() {
+            self.left.times.pop();
+            self.left.behind = None;
+        }
+        page.lines
     }
 }
 
@@ -112,48 +139,131 @@ pub(crate) struct ReceiptsPage {
 }
 
 impl ReceiptsPage {
-    /// The latest of these accounts that `asks_for` takes; those of one millisecond by account, in this order.
+    /// The latest of these accounts that `asks_for` takes; those of one millisecond by account, in this order. `asks_for`
+    /// takes none that is not sought.
     pub(crate) async fn read(
         store: &AnyLedger,
         accounts: &[AccountId],
         part: &ReceiptsPart,
+        sought: Sought<'_>,
         asks_for: impl Fn(&Receipt) -> bool,
     ) -> Result<Self, BookError> {
-        let mut reached = part.after;
-        let (until_ms, mut seen) = match reached {
-            Some(ReceiptsCursor { at_ms, lines }) => (at_ms.saturating_add(1), lines),
-            None => (u64::MAX, 0),
+        let until_ms = match part.after {
+            Some(after) => part.until_ms.min(after.at_ms.saturating_add(1)),
+            None => part.until_ms,
         };
-        let until_ms = until_ms.min(part.until_ms);
-        let mut latest = Latest::begin(store, accounts, part.since_ms, until_ms).await?;
-        let lines_max = match accounts.len() {
-            1 => LINES_MAX,
-            _ => LINES_OF_ALL_MAX,
+        let alone = match accounts {
+            [account] => Some(account),
+            _ => None,
         };
-        let (mut receipts, mut left) = (Vec::new(), lines_max);
-        while let Some(line) = latest.next().await? {
-            let at_ms = line.at_ms();
-            if seen > 0 && part.after.is_some_and(|after| after.at_ms == at_ms) {
-                seen -= 1;
-                continue;
+        let mut search = Search::begin(store, alone, sought, part.since_ms..until_ms).await?;
+        let mut reading = Reading::new(accounts.len(), part);
+        let begun = Instant::now();
+        // One at least: whoever asks on gets further.
+        for step in 0..STRETCHES_MAX {
+            if step > 0 && begun.elapsed() > LONG {
+                break;
             }
-            if receipts.len() == part.limit || left == 0 {
-                let next = reached;
-                return Ok(Self { receipts, next });
-            }
-            left -= 1;
-            reached = Some(ReceiptsCursor::behind(reached, at_ms));
-            let is_asked_for = charged(&line).is_some_and(&asks_for);
-            if let JournalLine::Call(receipt) = line
-                && is_asked_for
-            {
-                receipts.push(receipt);
+            let Some(stretch) = search.next(store).await? else {
+                return Ok(reading.ended());
+            };
+            let times = |account: &AccountId| stretch.times(&search, account);
+            let mut latest = Latest::begin(store, accounts, times).await?;
+            while let Some(line) = latest.next().await? {
+                if let Some(next) = reading.enough(line.at_ms()) {
+                    return Ok(reading.cut(next));
+                }
+                reading.add(line, &asks_for);
             }
         }
-        Ok(Self {
-            receipts,
-            next: None,
+        Ok(match search.next(store).await? {
+            Some(stretch) => {
+                let next = ReceiptsCursor::before(stretch.time.end);
+                reading.cut(next)
+            }
+            None => reading.ended(),
         })
+    }
+
+    /// From when on all is in this page, and in those before it, that was asked for; `None` where there is no more.
+    pub(crate) fn searched_since_ms(&self) -> Option<u64> {
+        self.next.map(|next| next.at_ms.saturating_add(1))
+    }
+}
+
+/// A page while it is read.
+struct Reading {
+    receipts: Vec<Receipt>,
+    limit: usize,
+    /// How many lines may still be looked at.
+    left: usize,
+    /// The page before ended within this millisecond, behind so many receipts.
+    given: Option<ReceiptsCursor>,
+    /// The millisecond of the line before.
+    at_ms: u64,
+    /// How many of its receipts that were asked for have come, in this page and in those before it.
+    of_ms: u32,
+}
+
+impl Reading {
+    fn new(accounts: usize, part: &ReceiptsPart) -> Self {
+        Self {
+            receipts: Vec::new(),
+            limit: part.limit,
+            left: match accounts {
+                1 => LINES_MAX,
+                _ => LINES_OF_ALL_MAX,
+            },
+            given: part.after,
+            at_ms: u64::MAX,
+            of_ms: 0,
+        }
+    }
+
+    /// Where the next page begins, if the line of this time is for that one. All lines of one millisecond are looked at,
+    /// or none: receipts that were not asked for are not counted.
+    const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
+        if self.receipts.len() == self.limit {
+            return Some(ReceiptsCursor {
+                at_ms: self.at_ms,
+                receipts: self.of_ms,
+            });
+        }
+        match self.left == 0 && at_ms < self.at_ms {
+            true => Some(ReceiptsCursor { at_ms, receipts: 0 }),
+            false => None,
+        }
+    }
+
+    fn add(&mut self, line: JournalLine, asks_for: impl Fn(&Receipt) -> bool) {
+        self.left = self.left.saturating_sub(1);
+        if line.at_ms() < self.at_ms {
+            (self.at_ms, self.of_ms) = (line.at_ms(), 0);
+        }
+        let is_asked_for = charged(&line).is_some_and(asks_for);
+        if let JournalLine::Call(receipt) = line
+            && is_asked_for
+        {
+            self.of_ms += 1;
+            let given = self.given.filter(|given| given.at_ms == self.at_ms);
+            if given.is_none_or(|given| self.of_ms > given.receipts) {
+                self.receipts.push(receipt);
+            }
+        }
+    }
+
+    fn cut(self, next: ReceiptsCursor) -> ReceiptsPage {
+        ReceiptsPage {
+            receipts: self.receipts,
+            next: Some(next),
+        }
+    }
+
+    fn ended(self) -> ReceiptsPage {
+        ReceiptsPage {
+            receipts: self.receipts,
+            next: None,
+        }
     }
 }
 
@@ -174,34 +284,47 @@ impl<'a> Latest<'a> {
     async fn begin(
         store: &'a AnyLedger,
         accounts: &'a [AccountId],
-        since_ms: u64,
-        until_ms: u64,
+        times: impl Fn(&AccountId) -> Times<'a>,
     ) -> Result<Self, BookError> {
-        let ways = accounts.iter().map(|account| {
-            let latest = LatestLines::new(store, account, since_ms, until_ms);
-            Way {
+        let ways = accounts.iter().filter_map(|account| {
+            let times = times(account);
+            if times.times.is_empty() {
+                return None;
+            }
+            let latest = LatestLines::in_times(store, account, times);
+            Some(Way {
                 latest: match accounts.len() {
                     1 => latest,
                     _ => latest.few_at_first(),
                 },
                 lines: VecDeque::new(),
-            }
+            })
         });
         let mut ways: Vec<Way<'a>> = ways.collect();
+        let count = ways.len();
         for some in ways.chunks_mut(ACCOUNTS_AT_ONCE) {
-            for filled in join_all(some.iter_mut().map(Way::fill)).await {
-                match filled {
+            let parts = some.iter().filter_map(|way| {
+                let part = way.latest.part()?;
+                Some((way.latest.account, part))
+            });
+            let parts: Vec<(&AccountId, JournalPart<'_>)> = parts.collect();
+            let pages = store.journals(&parts).await?;
+            for (way, page) in some.iter_mut().zip(pages) {
+                match page {
+                    Some(page) => way.lines = way.latest.turned(page).into(),
+                    None if accounts.len() == 1 => return Err(BookError::NotFound),
                     // One of many may be gone since they were listed.
-                    Err(BookError::NotFound) if accounts.len() > 1 => {}
-                    filled => filled?,
+                    None => way.latest.left.times.clear(),
                 }
             }
+            let filled = join_all(some.iter_mut().map(Way::fill)).await;
+            filled.into_iter().collect::<Result<(), BookError>>()?;
         }
         let mut latest = Self {
             ways,
             turns: BinaryHeap::new(),
         };
-        (0..accounts.len()).for_each(|at| latest.wait(at));
+        (0..count).for_each(|at| latest.wait(at));
         Ok(latest)
     }
 
@@ -237,27 +360,27 @@ impl Way<'_> {
     }
 }
 
-/// How far was read: up to so many lines of this millisecond. The store's own cursors would tell a caller how many
-/// calls others make.
+/// How far was read: all that is younger than this millisecond, and so many of its receipts that were asked for. The
+/// store's own cursors would tell a caller how many calls others make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptsCursor {
     at_ms: u64,
-    lines: u32,
+    receipts: u32,
 }
 
 impl ReceiptsCursor {
-    const fn behind(before: Option<Self>, at_ms: u64) -> Self {
-        let lines = match before {
-            Some(before) if before.at_ms == at_ms => before.lines.saturating_add(1),
-            _ => 1,
-        };
-        Self { at_ms, lines }
+    /// All from this time on was read.
+    const fn before(at_ms: u64) -> Self {
+        Self {
+            at_ms: at_ms.saturating_sub(1),
+            receipts: 0,
+        }
     }
 }
 
 impl fmt::Display for ReceiptsCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.at_ms, self.lines)
+        write!(f, "{}-{}", self.at_ms, self.receipts)
     }
 }
 
@@ -265,10 +388,10 @@ impl FromStr for ReceiptsCursor {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parsed = text.split_once('-').and_then(|(at_ms, lines)| {
+        let parsed = text.split_once('-').and_then(|(at_ms, receipts)| {
             Some(Self {
                 at_ms: at_ms.parse().ok()?,
-                lines: lines.parse().ok()?,
+                receipts: receipts.parse().ok()?,
             })
         });
         parsed.ok_or("must be the `next` of an answer to the same question")
@@ -280,13 +403,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_counts_the_lines_of_its_millisecond() {
-        let mut reached = None;
-        for (at_ms, text) in [(9, "9-1"), (9, "9-2"), (8, "8-1"), (7, "7-1"), (7, "7-2")] {
-            let next = ReceiptsCursor::behind(reached, at_ms);
+    fn a_cursor_is_read_as_it_was_written() {
+        for (at_ms, receipts, text) in [(9, 1, "9-1"), (8, 0, "8-0")] {
+            let next = ReceiptsCursor { at_ms, receipts };
             assert_eq!(next.to_string(), text);
             assert_eq!(text.parse(), Ok(next));
-            reached = Some(next);
         }
         for none in ["", "7", "7-", "-1", "7-x", "7-1-1"] {
             assert!(none.parse::<ReceiptsCursor>().is_err(), "{none}");

@@ -614,12 +614,27 @@ impl Rollup for AnyLedger {
         books!(self, ledger => Rollup::account_ids(ledger).await)
     }
 
+    async fn journals(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> Result<Vec<Option<JournalPage>>, BookError> {
+        books!(self, ledger => ledger.journals(parts).await)
+    }
+
     async fn marks(&self) -> Result<Marks, BookError> {
         books!(self, ledger => ledger.marks().await)
     }
 
     async fn rolled(&self, scope: &Scope, time: Range<u64>) -> Result<Rolled, BookError> {
         books!(self, ledger => ledger.rolled(scope, time).await)
+    }
+
+    async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
+        books!(self, ledger => ledger.oldest_sums_ms(scope).await)
+    }
+
+    fn place_ms(&self, place: &str) -> u64 {
+        books!(self, ledger => ledger.place_ms(place))
     }
 
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {

@@ -10,7 +10,7 @@ use tollgate_layers::{
     session::SessionId,
     usage::End,
 };
-use tollgate_ledger::rollup::Rollup;
+use tollgate_ledger::rollup::{self, Rollup, Sought};
 
 use super::{
     Admin, Answer, NOT_A_NUMBER,
@@ -20,7 +20,10 @@ use super::{
     refusal::Refusal,
     routes::{Asked, Route},
 };
-use crate::latest::{ReceiptsPage, ReceiptsPart};
+use crate::{
+    latest::{ReceiptsPage, ReceiptsPart},
+    text::time::rfc3339,
+};
 
 pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/receipts", |admin, asked| {
@@ -42,6 +45,9 @@ struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
     /// For `after`; null behind the last.
     next: Option<String>,
+    /// From when on all was looked through, here and in the answers before; missing behind the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    searched_since: Option<String>,
 }
 
 /// Which of all, of an account's or of a key's.
@@ -78,6 +84,16 @@ impl ReceiptsQuery {
                 limit: query.optional("limit", limit)?.unwrap_or(RECEIPTS),
             },
         })
+    }
+
+    /// What the sums know of it.
+    fn sought(&self) -> Sought<'_> {
+        Sought {
+            key: self.key.as_ref(),
+            model: self.model.as_deref(),
+            vendor: self.vendor.as_deref(),
+            failed: self.end.map(rollup::is_failed),
+        }
     }
 
     fn asks_for(&self, receipt: &Receipt) -> bool {
@@ -124,7 +140,8 @@ impl Admin {
             }
         };
         let asks_for = |receipt: &Receipt| wish.asks_for(receipt);
-        let page = ReceiptsPage::read(&self.store, &accounts, &wish.part, asks_for).await;
+        let page =
+            ReceiptsPage::read(&self.store, &accounts, &wish.part, wish.sought(), asks_for).await;
         let page = page.map_err(|error| match accounts.as_slice() {
             [account] => Refusal::of_ledger(&error, &format!("account {account}")),
             _ => Refusal::of_ledger(&error, "accounts"),
@@ -132,6 +149,7 @@ impl Admin {
         ok(&ReceiptsAnswer {
             receipts: page.receipts.iter().map(ReceiptAnswer::from).collect(),
             next: page.next.map(|next| next.to_string()),
+            searched_since: page.searched_since_ms().map(rfc3339),
         })
     }
 

@@ -56,6 +56,7 @@ pub(super) struct Key {
 pub(super) struct Calls {
     pub(super) receipts: Vec<Call>,
     pub(super) next: Option<String>,
+    pub(super) searched_since: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -21,6 +21,7 @@ use tollgate_layers::{
     session::SessionId,
     usage::{End, Usage},
 };
+use tollgate_ledger::rollup::Sought;
 use tower::Service;
 
 use crate::{
@@ -79,6 +80,11 @@ impl Receipts {
             after: params.optional("after", "cursor", |text| text.parse().ok())?,
             limit: usize::try_from(limit).expect("it is small"),
         };
+        let sought = Sought {
+            key: of.as_ref().or_else(|| (!key.is_owner()).then_some(&key.id)),
+            model: model.as_deref(),
+            ..Sought::default()
+        };
         let asks_for = |receipt: &Receipt| {
             let item = &receipt.item;
             sees(key, of.as_ref(), &receipt.key)
@@ -89,6 +95,7 @@ impl Receipts {
             &self.store,
             std::slice::from_ref(&key.account),
             &part,
+            sought,
             asks_for,
         )
         .await;
@@ -134,6 +141,9 @@ struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
     /// For `after`; null behind the last.
     next: Option<String>,
+    /// From when on all was looked through, here and in the answers before; missing behind the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    searched_since: Option<String>,
 }
 
 impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
@@ -141,6 +151,7 @@ impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
         Self {
             receipts: page.receipts.iter().map(ReceiptJson::from).collect(),
             next: page.next.map(|next| next.to_string()),
+            searched_since: page.searched_since_ms().map(rfc3339),
         }
     }
 }

@@ -39,7 +39,7 @@ const DAY_MS: u64 = 86_400_000;
 const DAYS: u64 = 30;
 const DAYS_MAX: u64 = 31;
 /// How many lines of the account's journal sessions are made of at most.
-const LINES_MAX: usize = 5_000;
+const LINES_MAX: usize = 2_000;
 /// How many are made at the same time.
 const AT_ONCE_MAX: usize = 4;
 /// How many sessions are named.

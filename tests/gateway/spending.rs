@@ -84,18 +84,30 @@ async fn agrees(world: &World) {
     assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
 
     // Any page size gives each call once, latest first, and none of the sibling's.
-    for limit in [1, 3, 8, 200] {
-        let (mut seen, mut path) = (Vec::new(), format!("receipts?limit={limit}"));
-        loop {
-            let page = own_json(world, &key, &path).await;
-            seen.extend(numbers(&page).into_iter().map(str::to_owned));
-            assert!(numbers(&page).len() <= limit);
-            let Some(next) = page["next"].as_str() else {
-                break;
-            };
-            path = format!("receipts?limit={limit}&after={next}");
+    for (filter, wanted) in [
+        ("", (0..8).collect()),
+        ("&model=chat", vec![1, 3, 5, 7]),
+        ("&session=night", vec![4, 5, 6, 7]),
+        ("&session=day&model=messages", vec![2]),
+        ("&model=none", vec![]),
+    ] {
+        let wanted: Vec<&str> = wanted.into_iter().map(|at: usize| &*calls[at]).collect();
+        for limit in [1, 3, 8, 200] {
+            let asked = format!("receipts?limit={limit}{filter}");
+            let (mut seen, mut path) = (Vec::new(), asked.clone());
+            loop {
+                let page = own_json(world, &key, &path).await;
+                seen.extend(numbers(&page).into_iter().map(str::to_owned));
+                assert!(numbers(&page).len() <= limit);
+                let Some(next) = page["next"].as_str() else {
+                    assert_eq!(page["searched_since"], Value::Null, "{asked}");
+                    break;
+                };
+                assert!(page["searched_since"].is_string(), "{asked}: {page}");
+                path = format!("{asked}&after={next}");
+            }
+            assert_eq!(seen, wanted, "{asked}");
         }
-        assert_eq!(seen, calls, "{limit}");
     }
     let one = own_json(world, &key, &format!("receipts/{}", calls[0])).await;
     let first = own_json(world, &key, "receipts?limit=1").await;

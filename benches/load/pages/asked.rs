@@ -1,6 +1,6 @@
 //! What is asked for, and how long each answer takes to its last byte.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -10,16 +10,24 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 use tollgate::Gateway;
 
 use crate::{filled::Filled, fixtures::support::process::ADMIN_KEY};
+
+const HALF_AN_HOUR_MS: u128 = 1_800_000;
+const MONTH_MS: u128 = 30 * 86_400_000;
 
 pub(crate) struct Visitor {
     client: Client<HttpConnector, Full<Bytes>>,
     admin: String,
     public: String,
     cookie: String,
+    /// An owner key of the account with most receipts: it sees those of all its keys.
+    owner: String,
+    /// The account's last call.
+    number: String,
 }
 
 /// Something to ask for.
@@ -30,7 +38,7 @@ pub(crate) struct Page {
 }
 
 impl Visitor {
-    pub(crate) async fn sign_in(gateway: &Gateway) -> anyhow::Result<Self> {
+    pub(crate) async fn sign_in(gateway: &Gateway, filled: &Filled) -> anyhow::Result<Self> {
         let admin = gateway
             .admin_address()
             .context("it listens for operators")?;
@@ -39,6 +47,8 @@ impl Visitor {
             admin: format!("http://{admin}"),
             public: format!("http://{}", gateway.address()),
             cookie: String::new(),
+            owner: String::new(),
+            number: String::new(),
         };
         let req = Request::post(format!("{}/console/sign-in", visitor.admin))
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -53,18 +63,35 @@ impl Visitor {
             .next()
             .unwrap_or_default()
             .clone_into(&mut visitor.cookie);
+        let account = &filled.account;
+        let req = Request::post(format!(
+            "{}/admin/v1/accounts/{account}/keys",
+            visitor.admin
+        ))
+        .header(header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}"))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::from(r#"{"kind":"owner","name":"bench"}"#))?;
+        let made = visitor.client.request(req).await?.into_body();
+        let made: Value = serde_json::from_slice(&made.collect().await?.to_bytes())?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        visitor.owner = text(&made["key"]).context("an owner key is made")?;
+        let path = format!("/admin/v1/receipts?account={account}&limit=1");
+        let latest = visitor.admin(&path).await?;
+        let number = text(&latest["receipts"][0]["number"]);
+        visitor.number = number.context("the account has calls")?;
         Ok(visitor)
     }
 
     /// Every page and route that has to do with receipts.
     pub(crate) fn pages(&self, filled: &Filled) -> Vec<Page> {
-        let Filled {
-            account,
-            key,
-            secret,
-            number,
-        } = filled;
+        let Filled { account, key, .. } = filled;
+        let number = &self.number;
         let session = "s-7";
+        // As an answer's `next` says it, of the middle of the busy hour and of a month ago.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+        let [busy, old] =
+            [HALF_AN_HOUR_MS, MONTH_MS].map(|ago_ms| format!("{}-0", now_ms - ago_ms));
         let console = [
             "/".to_owned(),
             "/console/accounts".into(),
@@ -75,6 +102,12 @@ impl Visitor {
             "/console/calls?model=none".into(),
             format!("/console/calls?account={account}"),
             format!("/console/calls?account={account}&session={session}"),
+            format!("/console/calls?after={busy}"),
+            format!("/console/calls?after={old}"),
+            format!("/console/calls?account={account}&after={busy}"),
+            format!("/console/calls?account={account}&after={old}"),
+            format!("/console/calls?account={account}&model=none"),
+            format!("/console/calls?account={account}&end=vendor_error"),
             format!("/console/calls/{number}"),
             "/console/usage".into(),
             format!("/console/usage?account={account}"),
@@ -86,6 +119,9 @@ impl Visitor {
             "/v1/tollgate/key".into(),
             "/v1/tollgate/usage".into(),
             "/v1/tollgate/receipts?limit=25".into(),
+            format!("/v1/tollgate/receipts?limit=25&after={busy}"),
+            "/v1/tollgate/receipts?limit=25&model=none".into(),
+            "/v1/tollgate/receipts?limit=25&session=none".into(),
             format!("/v1/tollgate/receipts/{number}"),
         ];
         let console = console.into_iter().map(|path| Page {
@@ -96,29 +132,78 @@ impl Visitor {
         let own = own.into_iter().map(|path| Page {
             path,
             origin: self.public.clone(),
-            header: (header::AUTHORIZATION, format!("Bearer {secret}")),
+            header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
         console.chain(own).collect()
     }
 
     pub(crate) async fn time(&self, page: &Page) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        self.get(page).await?;
+        Ok(begun.elapsed())
+    }
+
+    async fn get(&self, page: &Page) -> anyhow::Result<Bytes> {
         let (name, value) = &page.header;
         let req = Request::builder()
             .method(Method::GET)
             .uri(format!("{}{}", page.origin, page.path))
             .header(name, value)
             .body(Full::default())?;
-        let begun = Instant::now();
         let res = self.client.request(req).await?;
         let status = res.status();
         let body = res.into_body().collect().await?.to_bytes();
-        let time = begun.elapsed();
         anyhow::ensure!(
             status == StatusCode::OK,
             "{}: {status}: {}",
             page.path,
             String::from_utf8_lossy(&body)
         );
-        Ok(time)
+        Ok(body)
     }
+
+    async fn admin(&self, path: &str) -> anyhow::Result<Value> {
+        let page = Page {
+            path: path.to_owned(),
+            origin: self.admin.clone(),
+            header: (header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}")),
+        };
+        Ok(serde_json::from_slice(&self.get(&page).await?)?)
+    }
+
+    /// Sums that pages show are what was written, and what the books of the accounts come to. Says how many calls.
+    pub(crate) async fn check(&self, receipts: Option<u64>) -> anyhow::Result<u64> {
+        let accounts = self.admin("/admin/v1/accounts").await?;
+        let (mut spent, mut counted) = (0, 0);
+        for account in accounts["accounts"].as_array().context("accounts")? {
+            spent += micro(&account["spent_rub"])?;
+        }
+        for group in ["day", "hour", "model"] {
+            let usage = self
+                .admin(&format!("/admin/v1/usage?group={group}"))
+                .await?;
+            let (total, mut calls, mut charged) = (&usage["total"], 0, 0);
+            for row in usage["rows"].as_array().context("rows")? {
+                calls += row["calls"].as_u64().context("calls")?;
+                charged += micro(&row["charged_rub"])?;
+            }
+            anyhow::ensure!(
+                total["calls"] == calls && receipts.is_none_or(|receipts| receipts == calls),
+                "{calls} calls by {group}, {receipts:?} receipts: {total}"
+            );
+            counted = calls;
+            anyhow::ensure!(
+                micro(&total["charged_rub"])? == spent && charged == spent,
+                "{charged} charged by {group}, {spent} spent: {total}"
+            );
+        }
+        Ok(counted)
+    }
+}
+
+/// Rubles in micro-rubles.
+fn micro(rubles: &Value) -> anyhow::Result<i128> {
+    let text = rubles.as_str().context("rubles")?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    Ok(format!("{whole}{fraction:0<6}").parse()?)
 }

@@ -10,7 +10,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 use tollgate_layers::{
@@ -50,9 +49,8 @@ pub(crate) struct Filled {
     /// The account with most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
-    pub(crate) secret: String,
-    /// Its last call on that key.
-    pub(crate) number: RequestNumber,
+    /// How many there are, where this run has written them.
+    pub(crate) receipts: Option<u64>,
 }
 
 /// Numbers that look random, and are the same in each run.
@@ -72,7 +70,6 @@ impl Dice {
 struct Plan<'a> {
     options: &'a Options,
     now_ms: u64,
-    secret: SecretKey,
     price: Arc<Price>,
     written: AtomicU64,
     begun: Instant,
@@ -84,7 +81,6 @@ impl<'a> Plan<'a> {
         Ok(Self {
             options,
             now_ms: u64::try_from(since_epoch.as_millis())?,
-            secret: SecretKey::generate(),
             price: Arc::new(Price {
                 input: Rate::new(100_000_000),
                 output: Rate::new(400_000_000),
@@ -166,12 +162,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Writes an account; answers the last call on its first key.
-    async fn write<T: Target>(
-        &self,
-        target: &mut T,
-        at: u64,
-    ) -> anyhow::Result<Option<RequestNumber>> {
+    /// Writes an account.
+    async fn write<T: Target>(&self, target: &mut T, at: u64) -> anyhow::Result<()> {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ (at + 1));
         let times = self.times(at, &mut dice);
         let id = Self::account(at);
@@ -184,15 +176,11 @@ impl<'a> Plan<'a> {
         };
         target.lines(&id, &[paid], false).await?;
         let mut spent: HashMap<KeyId, i64> = HashMap::new();
-        let mut last = None;
         for times in times.chunks(LINES) {
             let mut lines = Vec::with_capacity(times.len());
             for at_ms in times {
                 let receipt = self.receipt(at, *at_ms, &mut dice);
                 *spent.entry(receipt.key.clone()).or_default() += receipt.charged_rub.micro();
-                if receipt.key == Self::key(at, 0) {
-                    last = Some(receipt.number);
-                }
                 lines.push(JournalLine::Call(receipt));
             }
             target.lines(&id, &lines, false).await?;
@@ -209,10 +197,7 @@ impl<'a> Plan<'a> {
         };
         scratch.enter(&id, &paid).await?;
         for key in 0..KEYS {
-            let digest = match (at, key) {
-                (0, 0) => self.secret.digest(),
-                _ => SecretKey::generate().digest(),
-            };
+            let digest = SecretKey::generate().digest();
             let record = key_record(&id, &Self::key(at, key), digest);
             scratch.create_key(&record, Ceilings::NONE).await?;
         }
@@ -226,7 +211,7 @@ impl<'a> Plan<'a> {
         books.view.balance_rub = MicroRub::new(PAID.micro() - spent);
         let entries = [("paid".to_owned(), PAID)].into();
         target.account(&books, &entries).await?;
-        Ok(last)
+        Ok(())
     }
 
     fn progress(&self, lines: u64) {
@@ -250,29 +235,34 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn filled(self, number: Option<RequestNumber>) -> anyhow::Result<Filled> {
-        Ok(Filled {
-            account: Self::account(0),
-            key: Self::key(0, 0),
-            secret: self.secret.expose().to_string(),
-            number: number.context("the first account has calls")?,
-        })
+    fn filled(self) -> Filled {
+        Filled {
+            receipts: Some(self.written.into_inner()),
+            ..Filled::before()
+        }
     }
 }
 
 impl Filled {
+    /// By an earlier run.
+    pub(crate) fn before() -> Self {
+        Self {
+            account: Plan::account(0),
+            key: Plan::key(0, 0),
+            receipts: None,
+        }
+    }
+
     pub(crate) async fn file(options: &Options, path: &Path) -> anyhow::Result<Self> {
         let plan = Plan::new(options)?;
         let mut copy = SqliteCopy::begin(path).map_err(anyhow::Error::from_boxed)?;
-        let mut last = None;
         for at in 0..options.accounts {
-            let found = plan.write(&mut copy, at).await?;
-            last = last.or(found);
+            plan.write(&mut copy, at).await?;
         }
         let ledger = copy.filled().await?;
         plan.roll_up(&ledger).await?;
         copy.publish(ledger).await?;
-        plan.filled(last)
+        Ok(plan.filled())
     }
 
     pub(crate) async fn redis(options: &Options, url: &str) -> anyhow::Result<Self> {
@@ -281,20 +271,18 @@ impl Filled {
             let plan = &plan;
             async move {
                 let mut copy = RedisCopy::begin(url, RedisSettings::default()).await?;
-                let mut last = None;
                 let own = (0..options.accounts).filter(|at| at % WRITERS == writer);
                 for at in own {
-                    let found = plan.write(&mut copy, at).await?;
-                    last = last.or(found.filter(|_| at == 0));
+                    plan.write(&mut copy, at).await?;
                 }
-                anyhow::Ok(last)
+                anyhow::Ok(())
             }
         });
-        let last = try_join_all(writers).await?.into_iter().flatten().next();
+        try_join_all(writers).await?;
         let mut copy = RedisCopy::begin(url, RedisSettings::default()).await?;
         let ledger = copy.filled().await?;
         plan.roll_up(&ledger).await?;
         copy.publish(ledger).await?;
-        plan.filled(last)
+        Ok(plan.filled())
     }
 }

@@ -1,6 +1,6 @@
 //! Does every page come in time when there are millions of receipts?
 //!
-//! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N]`
+//! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N --filled URL]`
 //!
 //! Fills a ledger as a copy does, rolls its journals up, starts a gateway on it, and asks for each page and each route
 //! that reads receipts, one after the other. Ends with status 1 when the slowest answer of any of them takes longer than
@@ -15,12 +15,17 @@ mod filled;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
+use serde_json::json;
+use tokio::time::Instant;
 use tollgate::{Gateway, config::Config};
 
 use crate::{
     asked::Visitor,
     filled::Filled,
-    fixtures::support::{config::ConfigText, process::ADMIN_KEY, redis::RedisServer},
+    fixtures::{
+        results::{figure, keep, machine},
+        support::{config::ConfigText, process::ADMIN_KEY, redis::RedisServer},
+    },
 };
 
 /// Asks for every page of a gateway that has many receipts.
@@ -44,6 +49,9 @@ pub(crate) struct Options {
     /// How often each is asked for.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
+    /// A ledger that an earlier run has filled, as the configuration names it; it is not filled again.
+    #[arg(long)]
+    filled: Option<String>,
     /// Where the ledger's file is put for the time; it needs about 600 bytes a receipt.
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -88,26 +96,23 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         None => tempfile::tempdir()?,
     };
     let server;
-    let (name, url, filled) = match store {
-        Store::Sqlite => {
+    let (url, filled) = match (store, &options.filled) {
+        (_, Some(url)) => (url.clone(), Filled::before()),
+        (Store::Sqlite, None) => {
             let file = folder.path().join("ledger.db");
             let filled = Filled::file(options, &file).await?;
-            let bytes = std::fs::metadata(&file)?.len();
-            eprintln!("pages: the file has {} MB", bytes / 1_000_000);
-            ("sqlite", format!("sqlite:{}", file.display()), filled)
+            (format!("sqlite:{}", file.display()), filled)
         }
-        Store::Redis => {
+        (Store::Redis, None) => {
             server = RedisServer::start().await;
-            let filled = Filled::redis(options, &server.url()).await?;
-            let info: String = server.ask(&["INFO", "memory"]).await?;
-            let used = info
-                .lines()
-                .find_map(|line| line.strip_prefix("used_memory:"));
-            let used: u64 = used.unwrap_or_default().trim().parse()?;
-            eprintln!("pages: the server has {} MB", used / 1_000_000);
-            ("redis", server.url(), filled)
+            (server.url(), Filled::redis(options, &server.url()).await?)
         }
     };
+    let (name, bytes) = match url.strip_prefix("sqlite:") {
+        Some(file) => ("sqlite", std::fs::metadata(file)?.len()),
+        None => ("redis", memory_of(&url).await?),
+    };
+    eprintln!("pages: {name} has {} MB", bytes / 1_000_000);
     let text = ConfigText::over(&url)
         .admin()
         .outbox(&folder.path().join("outbox.db"))
@@ -121,14 +126,18 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     let config = Config::parse(&text, &env)
         .unwrap_or_else(|errors| panic!("the benches' own config: {errors}"));
     let gateway = Gateway::build(&config, |_| {}).await?;
-    let visitor = Visitor::sign_in(&gateway).await?;
+    let visitor = Visitor::sign_in(&gateway, &filled).await?;
+    let begun = Instant::now();
+    let receipts = visitor.check(filled.receipts).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    eprintln!("pages: all sums are what was written ({seconds:.1} s)");
     println!(
-        "\n{name}, {} receipts of {} accounts in {} days\n",
-        options.receipts, options.accounts, options.days
+        "\n{name}, {receipts} receipts of {} accounts in {} days\n",
+        options.accounts, options.days
     );
     println!("| page | first, ms | median, ms | slowest, ms |\n|---|---|---|---|");
     let bound = Duration::from_millis(options.bound_ms);
-    let mut in_time = true;
+    let (mut in_time, mut results) = (true, Vec::new());
     for page in visitor.pages(&filled) {
         let mut times = Vec::new();
         for _ in 0..options.runs {
@@ -139,6 +148,18 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         let late = if slowest > bound { " **late**" } else { "" };
         in_time &= slowest <= bound;
+        // What is not the same in each run is left out.
+        let path = page.path.split('/').map(|part| match part {
+            number if number.len() == 36 => "<number>",
+            part => part,
+        });
+        let path: Vec<&str> = path.collect();
+        results.push(json!({
+            "page": path.join("/"),
+            "first_ms": figure(first.as_secs_f64() * 1e3),
+            "median_ms": figure(median.as_secs_f64() * 1e3),
+            "slowest_ms": figure(slowest.as_secs_f64() * 1e3),
+        }));
         let ms = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
         println!(
             "| `{}` | {} | {} | {}{late} |",
@@ -149,5 +170,30 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         );
     }
     gateway.drain().await?;
+    let run = json!({
+        "run": machine(),
+        "receipts": receipts,
+        "accounts": options.accounts,
+        "days": options.days,
+        "runs": options.runs,
+        "bound_ms": options.bound_ms,
+        "bytes": bytes,
+        "results": results,
+    });
+    keep("pages.json", [(name.to_owned(), run)])?;
     Ok(in_time)
+}
+
+/// How much a server has.
+async fn memory_of(url: &str) -> anyhow::Result<u64> {
+    let client = redis::Client::open(url)?;
+    let mut conn = client.get_multiplexed_async_connection().await?;
+    let info: String = redis::cmd("INFO")
+        .arg("memory")
+        .query_async(&mut conn)
+        .await?;
+    let used = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    Ok(used.unwrap_or_default().trim().parse()?)
 }

@@ -83,6 +83,8 @@ pub struct JournalPart<'a> {
     pub newest_first: bool,
     /// Nothing that came later than these books: their [`journal_end`](super::AccountBooks::journal_end).
     pub end: Option<&'a str>,
+    /// Where the newest come first: nothing up to this place, as a [`Rollup`](crate::rollup::Rollup) tells how far it is.
+    pub behind: Option<&'a str>,
     /// How many lines at most; no more than [`JOURNAL_LINES_MAX`] come.
     pub limit: usize,
 }
@@ -97,6 +99,7 @@ impl JournalPart<'_> {
             after: None,
             newest_first: false,
             end: None,
+            behind: None,
             limit: JOURNAL_LINES_MAX,
         }
     }

@@ -81,8 +81,11 @@ impl Journal {
     ) -> Result<JournalPage, BookError> {
         let after = part.after.map(place).transpose()?;
         let end = part.end.map_or(Ok(JournalCursor::MAX), place)?;
+        let behind = part.behind.map_or(Ok(0), place)?;
+        let first = behind.saturating_add(1);
         let (first, last) = match after {
-            Some(after) if part.newest_first => (1, after.saturating_sub(1).min(end)),
+            Some(after) if part.newest_first => (first, after.saturating_sub(1).min(end)),
+            None if part.newest_first => (first, end),
             after => (after.map_or(0, |after| after.saturating_add(1)), end),
         };
         let Some(lines) = self.lines.get(account).filter(|_| first <= last) else {

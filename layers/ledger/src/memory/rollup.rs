@@ -18,6 +18,14 @@ impl Rollup for MemoryLedger {
         Ok(Rolled::default())
     }
 
+    async fn oldest_sums_ms(&self, _: &Scope) -> Result<Option<u64>, BookError> {
+        Ok(None)
+    }
+
+    fn place_ms(&self, _: &str) -> u64 {
+        0
+    }
+
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
         Ok(vec![None; ids.len()])
     }

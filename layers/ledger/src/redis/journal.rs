@@ -1,6 +1,6 @@
 //! An account's journal in Redis, read in pages.
 
-use std::{collections::HashMap, fmt, str::FromStr};
+use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
 
 use super::{RedisLedger, booked_of, books::receipt_of, names::account_key};
 use crate::{
@@ -18,11 +18,17 @@ const ID_LATER_MS_MAX: u64 = 3_600_000;
 /// How many entries are asked for first: one may be a turn of a lease, with many calls.
 const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
+/// So many entries are looked through for lines whose ids tell a later time.
+const YOUNGEST_ENTRIES_MAX: usize = 10_000;
+/// By so much an id may be ahead of its line while no clock goes back: a script takes its time.
+const ID_LATER_MS_USUAL: u64 = 1_000;
 
 /// Which lines of a stream, both ends among them; `after` alone is not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
+    /// Newest first: not these, nor what is before them.
+    pub(super) behind: Option<JournalCursor>,
     pub(super) newest_first: bool,
     pub(super) since_ms: u64,
     pub(super) end: StreamId,
@@ -44,6 +50,68 @@ pub(super) struct JournalCursor {
     read: Option<usize>,
 }
 
+/// How far a journal is in the sums, and with that, of which lines it is known whether their ids tell a later time. In
+/// the words of [`StandingLines::place`](crate::rollup::StandingLines): `<cursor>`, and behind a `~`, where a clock went
+/// back, `<first ms of such lines>-<last ms of their ids>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RolledPlace {
+    pub(super) cursor: JournalCursor,
+    later: Option<(u64, u64)>,
+}
+
+impl RolledPlace {
+    /// Whether to know it makes a page cheaper: one that goes back from a time in the past.
+    pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
+        part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
+    }
+
+    /// This far, with one more line known.
+    pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self, RedisFault> {
+        let cursor: JournalCursor = place.parse()?;
+        let mut later = before.and_then(|before| before.later);
+        if cursor.place.ms > at_ms.saturating_add(ID_LATER_MS_USUAL) {
+            let (first, last) = later.unwrap_or((u64::MAX, 0));
+            later = Some((first.min(at_ms), last.max(cursor.place.ms)));
+        }
+        Ok(Self { cursor, later })
+    }
+
+    /// Where lines of this time end, but for those that are not in the sums yet; `None` where nobody knows, or there are
+    /// none between.
+    fn end(&self, times: &Range<u64>) -> Option<StreamId> {
+        let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
+        let is_known = self
+            .later
+            .is_none_or(|(first, last)| times.end <= first || end_ms >= last);
+        (is_known && self.cursor.place.ms > end_ms).then(|| StreamId::last_of(end_ms))
+    }
+}
+
+impl fmt::Display for RolledPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.cursor, f)?;
+        match self.later {
+            Some((first, last)) => write!(f, "~{first}-{last}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for RolledPlace {
+    type Err = RedisFault;
+
+    fn from_str(text: &str) -> Result<Self, RedisFault> {
+        let later = text.split_once('~').map(|(_, later)| {
+            let parsed: Result<StreamId, RedisFault> = later.parse();
+            parsed.map(|StreamId { ms, sequence }| (ms, sequence))
+        });
+        Ok(Self {
+            cursor: text.parse()?,
+            later: later.transpose()?,
+        })
+    }
+}
+
 /// An entry as it stands in the stream.
 type RawEntry = (String, HashMap<String, String>);
 
@@ -63,20 +131,70 @@ impl RedisLedger {
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> Result<JournalPage, BookError> {
-        let Some(stretch) = JournalRange::of(part)? else {
-            return Ok(JournalPage::default());
+        let rolled = match RolledPlace::helps(part) {
+            true => self.rolled_places(&[account]).await?.pop().flatten(),
+            false => None,
         };
-        let (placed, next) = self.placed_lines(account, stretch).await?;
-        if placed.is_empty() {
+        let page = self.page_of(account, part, rolled.as_ref()).await?;
+        if page.lines.is_empty() && page.next.is_none() {
             self.must_exist(account).await?;
         }
+        Ok(page)
+    }
+
+    /// The same of an account that was listed.
+    pub(super) async fn page_of(
+        &self,
+        account: &AccountId,
+        part: &JournalPart<'_>,
+        rolled: Option<&RolledPlace>,
+    ) -> Result<JournalPage, BookError> {
+        let Some(mut stretch) = JournalRange::of(part)? else {
+            return Ok(JournalPage::default());
+        };
         let times = part.since_ms..part.until_ms;
+        let rolled = rolled.filter(|_| RolledPlace::helps(part));
+        if let Some((rolled, end)) = rolled.and_then(|rolled| Some((rolled, rolled.end(&times)?)))
+            && end < stretch.end
+        {
+            let behind = Some(rolled.cursor);
+            let youngest = JournalRange { behind, ..stretch };
+            // Where all that may be of this time is in the sums, it is known.
+            let is_known = stretch.end <= rolled.cursor.place;
+            if is_known || !self.has_some_of(account, youngest, &times).await? {
+                stretch.end = end;
+            }
+        }
+        let (placed, next) = self.placed_lines(account, stretch).await?;
         let lines = placed.into_iter().map(|placed| placed.line);
         let lines = lines.filter(|line| times.contains(&line.at_ms()));
         Ok(JournalPage {
             lines: lines.collect(),
             next,
         })
+    }
+
+    /// Whether a stretch may have lines of this time. Where it is long nobody looks through all of it.
+    async fn has_some_of(
+        &self,
+        account: &AccountId,
+        mut stretch: JournalRange,
+        times: &Range<u64>,
+    ) -> Result<bool, RedisFault> {
+        for _ in 0..YOUNGEST_ENTRIES_MAX / ENTRIES_MAX {
+            let entries = self.entries(account, &stretch, ENTRIES_MAX).await?;
+            let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
+            let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
+            if ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms))) {
+                return Ok(true);
+            }
+            let Some((place, _)) = entries.last().filter(|_| entries.len() == ENTRIES_MAX) else {
+                return Ok(false);
+            };
+            let (place, read) = (place.parse()?, None);
+            stretch.after = Some(JournalCursor { place, read });
+        }
+        Ok(true)
     }
 
     /// The lines of a stretch, as many as it may have, and where to go on; `None` at the end.
@@ -95,10 +213,11 @@ impl RedisLedger {
             for (place, fields) in &entries {
                 let of_turn = fields.get("kind").is_some_and(|kind| kind == CALLS);
                 let mut lines = lines_of(account, place, fields)?;
+                let entry: StreamId = place.parse()?;
                 if stretch.newest_first {
+                    lines.drain(..stretch.not_of(entry).min(lines.len()));
                     lines.reverse();
                 }
-                let entry: StreamId = place.parse()?;
                 let read = stretch.read_of(entry);
                 for (n, line) in lines.into_iter().enumerate().skip(read) {
                     if placed.len() == stretch.limit {
@@ -149,7 +268,11 @@ impl RedisLedger {
                 None => format!("({place}"),
             });
         let (command, from, to) = if stretch.newest_first {
-            ("XREVRANGE", behind.unwrap_or(end), since)
+            (
+                "XREVRANGE",
+                behind.unwrap_or(end),
+                stretch.first().unwrap_or(since),
+            )
         } else {
             ("XRANGE", behind.unwrap_or(since), end)
         };
@@ -194,6 +317,7 @@ impl JournalRange {
         };
         let stretch = Self {
             after,
+            behind: part.behind.map(str::parse).transpose()?,
             newest_first: part.newest_first,
             since_ms: part.since_ms,
             end,
@@ -214,6 +338,22 @@ impl JournalRange {
             Some(after) => after.place >= self.end,
             None => self.since_ms > self.end.ms,
         }
+    }
+
+    /// Newest first: the entry that is read last, where that is not one by its time.
+    fn first(&self) -> Option<String> {
+        let JournalCursor { place, read } = self.behind?;
+        let begins_behind = place.ms >= self.since_ms;
+        begins_behind.then(|| match read {
+            Some(_) => place.to_string(),
+            None => format!("({place}"),
+        })
+    }
+
+    /// Newest first: how many of an entry's oldest lines are not asked for.
+    fn not_of(&self, entry: StreamId) -> usize {
+        let behind = self.behind.filter(|behind| behind.place == entry);
+        behind.and_then(|behind| behind.read).unwrap_or_default()
     }
 
     /// How many lines of an entry the reader has had.
@@ -265,6 +405,8 @@ impl FromStr for JournalCursor {
     type Err = RedisFault;
 
     fn from_str(text: &str) -> Result<Self, RedisFault> {
+        // What else is known behind it is of no use to who goes on from there.
+        let text = text.split_once('~').map_or(text, |(cursor, _)| cursor);
         let (place, read) = match text.split_once('/') {
             Some((place, read)) => (place, Some(read)),
             None => (text, None),
@@ -277,6 +419,12 @@ impl FromStr for JournalCursor {
                 .map_err(|_| no_place(text))?,
         })
     }
+}
+
+/// No line behind a place is older; 0 of what is no place.
+pub(super) fn place_ms(place: &str) -> u64 {
+    let cursor: Option<JournalCursor> = place.parse().ok();
+    cursor.map_or(0, |cursor| cursor.place.ms)
 }
 
 fn no_place(text: &str) -> RedisFault {
@@ -383,6 +531,38 @@ pub(super) fn line_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_are_late_where_a_clock_went_back_and_nowhere_else() {
+        let mut rolled = None;
+        for (place, at_ms, text) in [
+            ("5000-0", 5000, "5000-0"),
+            ("8000-0", 7500, "8000-0"),
+            // The clock goes back by four seconds, and comes forward again.
+            ("8000-1", 4100, "8000-1~4100-8000"),
+            ("8000-2/3", 6000, "8000-2/3~4100-8000"),
+            ("9500-0", 9500, "9500-0~4100-8000"),
+        ] {
+            let now = RolledPlace::with(rolled, place, at_ms).unwrap();
+            assert_eq!(now.to_string(), text);
+            assert_eq!(text.parse::<RolledPlace>().unwrap(), now);
+            assert_eq!(text.parse::<JournalCursor>().unwrap(), now.cursor);
+            rolled = Some(now);
+        }
+        let rolled = rolled.unwrap();
+        for (until_ms, end) in [
+            (4100, Some("5100-18446744073709551615")),
+            (4101, None),
+            (6999, None),
+            (7000, Some("8000-18446744073709551615")),
+            (8400, Some("9400-18446744073709551615")),
+            // What is behind the place is read in any case.
+            (8500, None),
+        ] {
+            let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());
+            assert_eq!(found.as_deref(), end, "{until_ms}");
+        }
+    }
 
     #[test]
     fn a_stretch_ends_with_its_time_or_with_the_books() {

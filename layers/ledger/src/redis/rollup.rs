@@ -16,13 +16,13 @@ use std::{
 
 use super::{
     RECEIPT_MS, RedisLedger,
-    journal::{JournalCursor, JournalRange, StreamId},
+    journal::{self, JournalCursor, JournalRange, RolledPlace, StreamId},
 };
 use crate::{
     account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{BookError, JOURNAL_LINES_MAX},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words},
+    contract::{BookError, JOURNAL_LINES_MAX, JournalPage, JournalPart},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words, there},
 };
 
 const MARKS: &str = "tg:sums:{sums}";
@@ -91,9 +91,48 @@ impl RedisLedger {
     }
 }
 
+impl RedisLedger {
+    /// How far the journals of these accounts are in the sums, in their order.
+    pub(super) async fn rolled_places(
+        &self,
+        accounts: &[&AccountId],
+    ) -> Result<Vec<Option<RolledPlace>>, RedisFault> {
+        let names: Vec<String> = accounts.iter().map(|id| format!("p:{id}")).collect();
+        let mut words = vec!["HMGET", MARKS];
+        words.extend(names.iter().map(String::as_str));
+        let places: Vec<Option<String>> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+        let places = places.iter();
+        places
+            .map(|place| place.as_deref().map(str::parse).transpose())
+            .collect()
+    }
+}
+
 impl Rollup for RedisLedger {
     async fn account_ids(&self) -> Result<Vec<AccountId>, BookError> {
         Ok(Self::account_ids(self).await?)
+    }
+
+    async fn journals(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> Result<Vec<Option<JournalPage>>, BookError> {
+        if let [(account, part)] = parts {
+            return Ok(vec![there(self.journal_page(account, part).await)?]);
+        }
+        let helps = parts.iter().any(|(_, part)| RolledPlace::helps(part));
+        let rolled = match helps {
+            true => {
+                let accounts: Vec<&AccountId> = parts.iter().map(|(id, _)| *id).collect();
+                self.rolled_places(&accounts).await?
+            }
+            false => vec![None; parts.len()],
+        };
+        // One that is gone has no lines, which is all that is asked of many.
+        let pages = parts.iter().zip(&rolled);
+        let pages = pages.map(|((id, part), rolled)| self.page_of(id, part, rolled.as_ref()));
+        let pages = futures_util::future::join_all(pages).await;
+        pages.into_iter().map(|page| page.map(Some)).collect()
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
@@ -122,6 +161,17 @@ impl Rollup for RedisLedger {
             }
         }
         Ok(Rolled { rows, places })
+    }
+
+    /// Older ones the server has forgotten.
+    async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
+        Ok(Some(
+            Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),
+        ))
+    }
+
+    fn place_ms(&self, place: &str) -> u64 {
+        journal::place_ms(place)
     }
 
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
@@ -161,6 +211,7 @@ impl Rollup for RedisLedger {
         };
         let stretch = JournalRange {
             after: after.map(str::parse::<JournalCursor>).transpose()?,
+            behind: None,
             newest_first: false,
             since_ms: 0,
             end: StreamId::last_of(last_ms),
@@ -169,10 +220,19 @@ impl Rollup for RedisLedger {
         if stretch.is_behind() {
             return Ok(StandingLines::default());
         }
+        let mut rolled = after.map(str::parse::<RolledPlace>).transpose()?;
         let (placed, next) = self.placed_lines(account, stretch).await?;
         let more = next.is_some();
+        for line in &placed {
+            let at_ms = line.line.at_ms();
+            rolled = Some(RolledPlace::with(rolled, &line.place, at_ms)?);
+        }
+        if let (Some(rolled), Some(next)) = (&mut rolled, &next) {
+            rolled.cursor = next.parse()?;
+        }
+        let rolled = rolled.filter(|_| !placed.is_empty());
         Ok(StandingLines {
-            place: next.or_else(|| placed.last().map(|placed| placed.place.clone())),
+            place: rolled.map(|rolled| rolled.to_string()),
             lines: placed.into_iter().map(|placed| placed.line).collect(),
             more,
         })

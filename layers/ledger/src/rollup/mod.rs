@@ -17,6 +17,10 @@
 mod check;
 mod read;
 mod roll;
+mod search;
+#[cfg(test)]
+#[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
+mod search_tests;
 mod sums;
 #[cfg(test)]
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
@@ -24,17 +28,19 @@ mod tests;
 
 use std::{collections::HashMap, ops::Range};
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::check,
     read::{Part, Whose, read},
     roll::{Roller, roll_up},
-    sums::Sums,
+    search::{Search, Sought, Stretch, Times},
+    sums::{Sums, is_failed},
 };
 use crate::{
     account::{AccountId, KeyId},
-    contract::{BookError, JournalLine, LedgerAdmin, Receipt},
+    contract::{BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt},
     endpoint::{self, Endpoint},
 };
 
@@ -162,6 +168,17 @@ pub struct Change {
     pub places: Vec<(AccountId, String)>,
 }
 
+/// A page, if its account is there.
+pub(crate) fn there(
+    page: Result<JournalPage, BookError>,
+) -> Result<Option<JournalPage>, BookError> {
+    match page {
+        Ok(page) => Ok(Some(page)),
+        Err(BookError::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A ledger that keeps sums. One that keeps none has no marks, and whoever asks reads the journals.
 pub trait Rollup: LedgerAdmin {
     /// The ids of all accounts. Worth an implementation of its own where their money need not be looked at.
@@ -172,6 +189,22 @@ pub trait Rollup: LedgerAdmin {
         async move {
             let views = self.accounts().await?;
             Ok(views.into_iter().map(|view| view.id).collect())
+        }
+    }
+
+    /// Parts of several journals, in their order; `None` of an account that is not there. Worth an implementation of its own
+    /// where they can be asked for together.
+    ///
+    /// # Errors
+    /// See [`LedgerAdmin::journal`].
+    fn journals(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> impl Future<Output = Result<Vec<Option<JournalPage>>, BookError>> + Send {
+        async move {
+            let pages = parts.iter().map(|(id, part)| self.journal(id, part));
+            let pages = join_all(pages).await.into_iter();
+            pages.map(there).collect()
         }
     }
 
@@ -190,6 +223,19 @@ pub trait Rollup: LedgerAdmin {
         scope: &Scope,
         time: Range<u64>,
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
+
+    /// When the oldest sums of a scope may begin; `None` where it has none.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn oldest_sums_ms(
+        &self,
+        scope: &Scope,
+    ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
+
+    /// When the line at a place of a journal was booked, in Unix milliseconds: none behind it was before that, unless a
+    /// server's clock went back.
+    fn place_ms(&self, place: &str) -> u64;
 
     /// These sums, in their order.
     ///

@@ -2,12 +2,10 @@
 
 use std::ops::{ControlFlow, Range};
 
-use futures_util::future::join_all;
-
-use super::{DAY_MS, Rollup, Scope, Sums, sums::counted};
+use super::{DAY_MS, Rollup, Scope, Sums, sums::counted, there};
 use crate::{
     account::{AccountId, KeyId},
-    contract::{BookError, JournalPage, JournalPart, Receipt},
+    contract::{BookError, JournalPart, Receipt},
     endpoint::Endpoint,
 };
 
@@ -130,13 +128,14 @@ async fn lines<L: Rollup + ?Sized>(
     add: &mut (impl FnMut(&Part<'_>) -> ControlFlow<()> + Send),
 ) -> Result<(), BookError> {
     for some in accounts.chunks(ACCOUNTS_AT_ONCE) {
-        let first = some.iter().map(|id| {
-            let after = place(id);
-            async move { page(ledger, id, time, after.as_deref()).await }
-        });
-        let pages = join_all(first).await;
+        let places: Vec<Option<String>> = some.iter().map(&place).collect();
+        let first = some.iter().zip(&places);
+        let first = first.map(|(id, after)| (id, part(time, after.as_deref())));
+        let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
+        let pages = ledger.journals(&first).await?;
         for (id, first) in some.iter().zip(pages) {
-            let mut found = first?;
+            // It may be gone since the accounts were read.
+            let Some(mut found) = first else { continue };
             loop {
                 for receipt in found.lines.iter().filter_map(counted) {
                     let asked = time.contains(&receipt.at_ms);
@@ -147,29 +146,20 @@ async fn lines<L: Rollup + ?Sized>(
                 let Some(next) = found.next else { break };
                 // The embedded ledgers answer at once: others want to be served too.
                 tokio::task::yield_now().await;
-                found = page(ledger, id, time, Some(&next)).await?;
+                let page = ledger.journal(id, &part(time, Some(&next))).await;
+                found = there(page)?.unwrap_or_default();
             }
         }
     }
     Ok(())
 }
 
-async fn page<L: Rollup + ?Sized>(
-    ledger: &L,
-    account: &AccountId,
-    time: &Range<u64>,
-    after: Option<&str>,
-) -> Result<JournalPage, BookError> {
-    let part = JournalPart {
+fn part<'a>(time: &Range<u64>, after: Option<&'a str>) -> JournalPart<'a> {
+    JournalPart {
         since_ms: time.start,
         until_ms: time.end,
         after,
         ..JournalPart::whole()
-    };
-    match ledger.journal(account, &part).await {
-        // It is gone since the accounts were read.
-        Err(BookError::NotFound) => Ok(JournalPage::default()),
-        page => page,
     }
 }
 

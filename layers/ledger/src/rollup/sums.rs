@@ -47,10 +47,9 @@ impl Sums {
         let item = &receipt.item;
         let charged = i128::from(receipt.charged_rub.micro());
         let vendor_cost = item.vendor_cost_rub.map(|cost| i128::from(cost.micro()));
-        let failed = matches!(item.end, End::VendorCut | End::VendorError);
         Self {
             calls: 1,
-            failed_calls: u64::from(failed),
+            failed_calls: u64::from(is_failed(item.end)),
             estimated_calls: u64::from(item.estimated),
             usage: item.usage,
             charged_micro: charged,
@@ -73,6 +72,12 @@ impl Sums {
         self.vendor_cost_micro += other.vendor_cost_micro;
         self.margin_micro += other.margin_micro;
     }
+}
+
+/// Whether an answer that ended so is among [`Sums::failed_calls`].
+#[must_use]
+pub const fn is_failed(end: End) -> bool {
+    matches!(end, End::VendorCut | End::VendorError)
 }
 
 /// The receipt of a line, if it counts. A dispute moved nothing and may be of a call that was charged.

@@ -20,9 +20,9 @@ use crate::{
     usage::{End, Usage},
 };
 
-const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
+pub(super) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-const DAYS: u64 = 40;
+pub(super) const DAYS: u64 = 40;
 /// Enough for all that is charged.
 const PAID: i64 = 1_000_000_000_000;
 
@@ -30,21 +30,21 @@ const PAID: i64 = 1_000_000_000_000;
 type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 
 #[derive(Clone, Debug)]
-struct Call {
-    account: usize,
-    key: usize,
+pub(super) struct Call {
+    pub(super) account: usize,
+    pub(super) key: usize,
     /// Before now.
-    ago_ms: u64,
-    model: u8,
-    vendor: u8,
-    endpoint: Option<Endpoint>,
-    charged: i64,
-    vendor_cost: Option<i64>,
-    failed: bool,
-    stale: bool,
+    pub(super) ago_ms: u64,
+    pub(super) model: u8,
+    pub(super) vendor: u8,
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) charged: i64,
+    pub(super) vendor_cost: Option<i64>,
+    pub(super) failed: bool,
+    pub(super) stale: bool,
 }
 
-fn call() -> impl Strategy<Value = Call> {
+pub(super) fn call() -> impl Strategy<Value = Call> {
     let ago = prop_oneof![0..HOUR_MS, 0..3 * DAY_MS, 0..DAYS * DAY_MS];
     let what = (
         0..3u8,
@@ -103,7 +103,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
     }
 }
 
-fn key_of(account: usize, key: usize) -> KeyId {
+pub(super) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
@@ -233,24 +233,24 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     assert_eq!(told, whole, "made anew");
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     u64::try_from(since_epoch.unwrap().as_millis()).unwrap()
 }
 
-fn sorted(calls: &[Call], now_ms: u64) -> Vec<Receipt> {
+pub(super) fn sorted(calls: &[Call], now_ms: u64) -> Vec<Receipt> {
     let mut calls = calls.to_vec();
     calls.sort_by_key(|call| std::cmp::Reverse(call.ago_ms));
     let calls = calls.iter().enumerate();
     calls.map(|(at, call)| receipt(at, call, now_ms)).collect()
 }
 
-async fn in_file(dir: &Path, receipts: &[Receipt], first_ms: u64) -> SqliteLedger {
+pub(super) async fn in_file(dir: &Path, receipts: &[Receipt], first_ms: u64) -> SqliteLedger {
     let copy = SqliteCopy::begin(&dir.join("ledger.db")).unwrap();
     fill(copy, receipts, first_ms).await
 }
 
-async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u64) -> RedisLedger {
+pub(super) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u64) -> RedisLedger {
     let _: String = server.ask(&["FLUSHALL"]).await;
     let copy = RedisCopy::begin(&server.url, RedisSettings::default());
     fill(copy.await.unwrap(), receipts, first_ms).await
@@ -296,7 +296,7 @@ fn sums_and_what_is_behind_them_are_all_receipts_one_by_one() {
     tried.unwrap();
 }
 
-fn some_calls() -> Vec<Call> {
+pub(super) fn some_calls() -> Vec<Call> {
     let call = Call {
         account: 0,
         key: 0,

@@ -26,6 +26,7 @@ pub(super) struct JournalRange {
     since: i64,
     until: i64,
     after: Option<JournalCursor>,
+    behind: Option<JournalCursor>,
     newest_first: bool,
     limit: usize,
 }
@@ -39,19 +40,20 @@ impl JournalRange {
             None => u64::MAX,
             Some(end) => end.parse::<u64>().map_err(|_| unreadable(end))?,
         };
-        let after = match part.after {
-            None => None,
-            Some(after) => Some(
-                after
-                    .parse::<JournalCursor>()
-                    .map_err(|_| unreadable(after))?,
-            ),
+        let place = |text: Option<&str>| {
+            let parsed =
+                text.map(|text| text.parse::<JournalCursor>().map_err(|_| unreadable(text)));
+            parsed.transpose()
         };
+        let (after, behind) = (place(part.after)?, place(part.behind)?);
+        let behind = behind.filter(|_| part.newest_first);
+        let since = integer(part.since_ms);
         Ok(Self {
             account: account.clone(),
-            since: integer(part.since_ms),
+            since: (behind.as_ref()).map_or(since, |behind| since.max(behind.at_ms)),
             until: integer(part.until_ms.min(end.saturating_add(1))),
             after,
+            behind,
             newest_first: part.newest_first,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         })
@@ -88,6 +90,10 @@ impl JournalRange {
             lines.reverse();
         }
         lines.truncate(self.limit);
+        // They are of its millisecond, and the last.
+        if let Some(behind) = &self.behind {
+            lines.retain(|(place, _)| place > behind);
+        }
         Ok(lines)
     }
 
@@ -194,6 +200,12 @@ impl JournalRange {
     fn limit_for_sql(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
     }
+}
+
+/// When the line at a place was booked; 0 of what is no place.
+pub(super) fn place_ms(place: &str) -> u64 {
+    let cursor: Option<JournalCursor> = place.parse().ok();
+    cursor.map_or(0, |cursor| u64::try_from(cursor.at_ms).unwrap_or_default())
 }
 
 /// A line's place in its journal.

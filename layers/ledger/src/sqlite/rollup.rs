@@ -7,11 +7,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     SqliteLedger,
     file::{count, integer},
-    journal::JournalRange,
+    journal::{self, JournalRange},
 };
 use crate::{
     account::AccountId,
-    contract::{BookError, JournalPart},
+    contract::{BookError, JournalPage, JournalPart},
     durable::file::{from_json, parsed, to_json},
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
@@ -103,6 +103,23 @@ fn sums_at(conn: &Connection, ids: &[RowId]) -> rusqlite::Result<Vec<Option<Sums
 }
 
 impl Rollup for SqliteLedger {
+    async fn journals(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> Result<Vec<Option<JournalPage>>, BookError> {
+        let stretches = parts.iter().map(|(id, part)| {
+            let there = self.look(|state| state.account(id).is_ok())?;
+            there.then(|| JournalRange::of(id, part)).transpose()
+        });
+        let stretches = stretches.collect::<Result<Vec<_>, BookError>>()?;
+        let pages = self.read(move |conn| {
+            let stretches = stretches.iter();
+            let pages = stretches.map(|some| some.as_ref().map(|some| some.read(conn)).transpose());
+            pages.collect()
+        });
+        pages.await.map_err(BookError::Unavailable)
+    }
+
     async fn marks(&self) -> Result<Marks, BookError> {
         // Both as the file has them: what is queued is not in the sums that are read next.
         let marks = self.read(|conn| {
@@ -119,6 +136,22 @@ impl Rollup for SqliteLedger {
         let scope = scope.clone();
         let rolled = self.read(move |conn| rolled(conn, &scope, &time)).await;
         rolled.map_err(BookError::Unavailable)
+    }
+
+    async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
+        let scope = scope.clone();
+        let oldest = self.read(move |conn| {
+            let sql = "SELECT at_ms FROM sums WHERE scope = ?1 ORDER BY at_ms LIMIT 1";
+            let mut select = conn.prepare_cached(sql)?;
+            select
+                .query_row([scope.word()], |row| count(row, 0))
+                .optional()
+        });
+        oldest.await.map_err(BookError::Unavailable)
+    }
+
+    fn place_ms(&self, place: &str) -> u64 {
+        journal::place_ms(place)
     }
 
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {

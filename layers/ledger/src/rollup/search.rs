@@ -1,0 +1,229 @@
+//! When calls were booked that somebody looks for: what the sums tell of it, so that nobody reads the journals of days
+//! that have none.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{DAY_MS, Rollup, Scope, Sums, Words};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::BookError,
+};
+
+/// Of so many days the sums are looked at in one step.
+const STEP_MS: u64 = 32 * DAY_MS;
+/// A server's clock may be so far ahead of this one.
+const CLOCK_AHEAD_MS: u64 = DAY_MS;
+
+/// Which calls. What is not named may be anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sought<'a> {
+    /// On this key.
+    pub key: Option<&'a KeyId>,
+    /// Of this model.
+    pub model: Option<&'a str>,
+    /// Answered by this vendor.
+    pub vendor: Option<&'a str>,
+    /// Whether the vendor cut the answer or failed in it.
+    pub failed: Option<bool>,
+}
+
+impl Sought<'_> {
+    const fn is_all(&self) -> bool {
+        self.key.is_none() && self.model.is_none() && self.vendor.is_none() && self.failed.is_none()
+    }
+
+    fn may_be_in(&self, words: &Words, sums: &Sums) -> bool {
+        let of_key = |key: &KeyId| words.key.as_ref().is_none_or(|of| of == key);
+        self.key.is_none_or(of_key)
+            && self.model.is_none_or(|model| words.model == model)
+            && self.vendor.is_none_or(|vendor| words.vendor == vendor)
+            && match self.failed {
+                None => true,
+                Some(true) => sums.failed_calls > 0,
+                Some(false) => sums.calls > sums.failed_calls,
+            }
+    }
+}
+
+/// Goes back through a time, a stretch after the other.
+#[derive(Debug)]
+pub struct Search<'a> {
+    scope: Scope,
+    sought: Sought<'a>,
+    time: Range<u64>,
+    /// Where the stretch before begins; that is the end of what is left.
+    end_ms: u64,
+    /// Before it there are no sums.
+    oldest_ms: u64,
+    /// How far the journals are in the sums, and when the line there was booked: as the first sums were read. They only
+    /// grow.
+    rolled: HashMap<AccountId, (u64, String)>,
+}
+
+/// A part of the time.
+#[derive(Debug)]
+pub struct Stretch {
+    /// From when to when.
+    pub time: Range<u64>,
+    /// The days in it of which the sums say that there are such calls, oldest first.
+    days: Vec<Range<u64>>,
+}
+
+/// What of a journal is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Times<'a> {
+    /// From when to when, oldest first; they do not meet.
+    pub times: Vec<Range<u64>>,
+    /// Of the last of them, what is behind this place.
+    pub behind: Option<&'a str>,
+}
+
+impl Stretch {
+    /// Where in it an account's journal has to be read.
+    #[must_use]
+    pub fn times<'a>(&self, search: &'a Search<'_>, account: &AccountId) -> Times<'a> {
+        let mut times: Vec<Range<u64>> = Vec::new();
+        for day in &self.days {
+            match times.last_mut() {
+                Some(before) if before.end == day.start => before.end = day.end,
+                _ => times.push(day.clone()),
+            }
+        }
+        let rolled = search.rolled.get(account);
+        let open_since_ms = rolled.map_or(0, |(at_ms, _)| *at_ms);
+        let Range { start, end } = self.time;
+        if open_since_ms >= end {
+            return Times {
+                times,
+                behind: None,
+            };
+        }
+        let mut open = open_since_ms.max(start)..end;
+        let mut behind = rolled.map(|(_, place)| place.as_str());
+        while let Some(before) = times.pop_if(|before| before.end >= open.start) {
+            open.start = open.start.min(before.start);
+            behind = None;
+        }
+        // Where the clock went back there may be earlier ones behind it.
+        if behind.is_some() {
+            open.start = times.last().map_or(start, |before| before.end);
+        }
+        times.push(open);
+        Times { times, behind }
+    }
+}
+
+impl<'a> Search<'a> {
+    /// Looks for calls of an account, or of all, that were booked in `time`, Unix milliseconds.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    pub async fn begin<L: Rollup + ?Sized>(
+        ledger: &L,
+        account: Option<&AccountId>,
+        sought: Sought<'a>,
+        time: Range<u64>,
+    ) -> Result<Self, BookError> {
+        let scope = account.map_or(Scope::Days, |id| Scope::Account(id.clone()));
+        let oldest_ms = match sought.is_all() {
+            true => None,
+            false => ledger.oldest_sums_ms(&scope).await?,
+        };
+        Ok(Self {
+            scope,
+            end_ms: time.end,
+            // Without sums all of the time is one stretch.
+            oldest_ms: oldest_ms.unwrap_or(u64::MAX),
+            sought,
+            time,
+            rolled: HashMap::new(),
+        })
+    }
+
+    /// The next part of the time, further back; `None` behind the last.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    pub async fn next<L: Rollup + ?Sized>(
+        &mut self,
+        ledger: &L,
+    ) -> Result<Option<Stretch>, BookError> {
+        let end_ms = self.end_ms;
+        if end_ms <= self.time.start {
+            return Ok(None);
+        }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_epoch.map_or(0, |since| since.as_millis());
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        let last_ms = (end_ms - 1).min(now_ms.saturating_add(CLOCK_AHEAD_MS));
+        let mut begin_ms = (last_ms - last_ms % STEP_MS).max(self.time.start);
+        if begin_ms <= self.oldest_ms {
+            begin_ms = self.time.start;
+        }
+        self.end_ms = begin_ms;
+        let time = begin_ms..end_ms;
+        if self.oldest_ms == u64::MAX {
+            let days = vec![time.clone()];
+            return Ok(Some(Stretch { time, days }));
+        }
+        // The day in which it begins counts, too.
+        let rolled = ledger
+            .rolled(&self.scope, begin_ms - begin_ms % DAY_MS..end_ms)
+            .await?;
+        if end_ms == self.time.end {
+            let places = rolled.places.into_iter();
+            let places = places.map(|(id, place)| (id, (ledger.place_ms(&place), place)));
+            self.rolled = places.collect();
+        }
+        let rows = rolled.rows.iter();
+        let found = rows.filter(|(_, words, sums)| self.sought.may_be_in(words, sums));
+        let days: BTreeSet<u64> = found.map(|(at_ms, _, _)| *at_ms).collect();
+        let days = days.into_iter().map(|day| {
+            let end = day.saturating_add(DAY_MS).min(time.end);
+            day.max(time.start)..end
+        });
+        Ok(Some(Stretch {
+            days: days.collect(),
+            time,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_that_meet_are_read_as_one_and_what_is_not_in_the_sums_is_read_in_any_case() {
+        let account: AccountId = "acme".parse().unwrap();
+        let place = "how far it is";
+        for (rolled_ms, times, behind) in [
+            (None, vec![5..100], None),
+            (Some(100), vec![10..30, 50..60], None),
+            (Some(70), vec![10..30, 50..60, 60..100], Some(place)),
+            (Some(60), vec![10..30, 50..100], None),
+            (Some(20), vec![10..100], None),
+            (Some(3), vec![5..100], None),
+        ] {
+            let rolled = rolled_ms.map(|ms| (account.clone(), (ms, place.to_owned())));
+            let search = Search {
+                scope: Scope::Days,
+                sought: Sought::default(),
+                time: 0..100,
+                end_ms: 5,
+                oldest_ms: 0,
+                rolled: rolled.into_iter().collect(),
+            };
+            let stretch = Stretch {
+                time: 5..100,
+                days: vec![10..20, 20..30, 50..60],
+            };
+            let times = Times { times, behind };
+            assert_eq!(stretch.times(&search, &account), times, "{rolled_ms:?}");
+        }
+    }
+}
