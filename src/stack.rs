@@ -20,7 +20,7 @@ use tollgate_layers::{
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
     passthrough::PassthroughLayer,
-    rate_limit::{Gcra, PostPaid, Quota, RateLimitLayer, RefusalLimitLayer},
+    rate_limit::{Gcra, Quota, RateLimitLayer, RateVerdictLayer, RefusalLimitLayer},
     request_number::RequestNumberLayer,
     reserve::{ReserveLayer, Settler, refusal, tokens::ByTokens},
     respond::{self, Language, RespondLayer},
@@ -57,7 +57,10 @@ use crate::{
         usage_page,
     },
     ledger::AnyLedger,
-    node::limits::LiveLimits,
+    node::{
+        limits::LiveLimits,
+        rates::{KEYS_MAX, KeyRates},
+    },
     observe::{
         metrics::{ledger::Measured, requests::LimitedBy},
         record::{self, AttemptsLayer, Calls, ObserveLayer, RecordLayer},
@@ -77,9 +80,6 @@ pub type OperatorsAnswer = Response<
     respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
 >;
 
-/// How many keys' request and token rates are remembered.
-pub(crate) const KEYS_MAX: usize = 100_000;
-
 /// What the layers share with the rest of the gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
@@ -93,8 +93,8 @@ pub struct Shared<'a> {
     pub store: &'a AnyLedger,
     /// Ends holds.
     pub settler: &'a Settler,
-    /// What keys have used of their tokens by the minute.
-    pub tokens: &'a PostPaid<KeyId>,
+    /// What keys have asked and used by the minute.
+    pub rates: &'a KeyRates,
     /// What is known of vendors.
     pub health: &'a Health,
     /// The way to them.
@@ -113,7 +113,7 @@ pub fn callers(
         live,
         store,
         settler,
-        tokens,
+        rates,
         health,
         upstream,
         calls: observed,
@@ -129,7 +129,6 @@ pub fn callers(
 
     let metrics = observed.metrics();
     let counted = |by| metrics.requests.limited(by);
-    let by_key_counted = || Counted::new(Gcra::new(KEYS_MAX), counted(LimitedBy::Key));
     let by_address_counted = |limiter, by| Counted::new(limiter, counted(by));
     let books = Measured::new(store.clone(), Arc::clone(metrics));
 
@@ -152,13 +151,16 @@ pub fn callers(
         by_address(&limits.unknown_keys),
         is_guess,
     );
+    let key_rate = Counted::new(Gcra::new(KEYS_MAX), counted(LimitedBy::Key));
     let key_rate =
-        RateLimitLayer::new(by_key_counted(), by_key_and_second).named(Limit::KeyRequestsPerSecond);
+        RateLimitLayer::new(key_rate, by_key_and_second).named(Limit::KeyRequestsPerSecond);
+    let key_minute_rate = Counted::new(rates.requests.clone(), counted(LimitedBy::Key));
     let key_minute_rate =
-        RateLimitLayer::new(by_key_counted(), by_key_and_minute).named(Limit::KeyRequestsPerMinute);
-    let key_tokens = Counted::new(tokens.clone(), counted(LimitedBy::Key));
+        RateLimitLayer::new(key_minute_rate, by_key_and_minute).named(Limit::KeyRequestsPerMinute);
+    let key_tokens = Counted::new(rates.tokens.clone(), counted(LimitedBy::Key));
     let key_tokens =
         RateLimitLayer::new(key_tokens, tokens_by_key).named(Limit::KeyTokensPerMinute);
+    let rate_verdict = RateVerdictLayer::new();
     let auth = AuthLayer::new(books.clone());
     let parse = ParseLayer::new(limits.parse.clone());
     let select = SelectLayer::new(Arc::clone(live), Funds(books.clone()));
@@ -176,9 +178,13 @@ pub fn callers(
         .layer(guesses) //        429      per address, unknown keys alone: good ones go on
         .layer(auth) //           401 403 503  + Caller; the key leaves the request here
         .layer(RecordLayer(record::known))
-        .layer(key_rate) //       429      per key, by the second
-        .layer(key_minute_rate); // 429    and by the minute
-    let callers_of_models = callers.clone().layer(key_tokens); // 429  per key; the settler tells what calls took
+        .layer(key_rate); //      429      per key, by the second
+    let callers_of_calls = callers
+        .clone()
+        .layer(key_minute_rate.clone().early()) // 429  per key, by the minute: where it waits for Redis, below the hold
+        .layer(key_tokens.clone().early()); // 429      the same; the settler tells what calls took
+    let callers = callers.layer(key_minute_rate); // 429  for all other paths here
+    let callers_of_models = callers.clone().layer(key_tokens); // 429
     let calls = ServiceBuilder::new()
         .layer(parse) //          400 408 413 415 503  bounded in all; Request<B> → Request<Call>
         .layer(RecordLayer(record::parsed))
@@ -186,6 +192,7 @@ pub fn callers(
     let inference = ServiceBuilder::new()
         .layer(reserve) //    400 401 403 503  hold; settled or released on end or drop
         .layer(RecordLayer(record::granted))
+        .layer(rate_verdict) //   429      what was asked above; Redis has answered both by now
         .layer(failover) //       429 503  → Request<Attempt>: a route, and the next one before the first byte
         .layer(attempts) //                counts how soon each vendor answers, or that it does not
         .layer(translate) //      400      → Request<Outbound>: the vendor's format; events back
@@ -194,7 +201,7 @@ pub fn callers(
         .service(upstream.clone()); // 429 502 503 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
     let inference = calls.clone().service(boxed_with_body(inference));
-    let inference = callers_of_models.clone().service(from_boxed(inference));
+    let inference = callers_of_calls.service(from_boxed(inference));
     let count = CountTokens::new(upstream); //  free: nothing is held
     let count = calls.clone().service(boxed(count));
     let count = callers_of_models.clone().service(from_boxed(count));

@@ -92,6 +92,7 @@ fn admin() -> Api {
         calls: Calls::new(Arc::clone(&metrics)),
         live: Arc::clone(&live),
         store: store.clone(),
+        rates: crate::node::rates::KeyRates::of(&store).0,
         health: health.clone(),
         readiness: readiness.clone(),
         connections: OpenConnections::default(),

@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use tokio::{sync::watch, task::JoinSet};
 use tollgate_layers::{
     failover::Health,
-    rate_limit::PostPaid,
     reserve::{Event, Settler, SettlerSettings, ledger::LedgerAdmin},
     upstream::Upstream,
 };
@@ -19,6 +18,7 @@ use super::{
     Gateway,
     events::{reporting, take_tokens},
     limits::LiveLimits,
+    rates::KeyRates,
     readiness::{self, Readiness},
 };
 use crate::{
@@ -41,7 +41,7 @@ use crate::{
         traces,
     },
     payments::Payments,
-    stack::{self, KEYS_MAX, Shared},
+    stack::{self, Shared},
 };
 
 /// Before what an earlier process left is looked at again, where that panicked.
@@ -91,8 +91,8 @@ impl Gateway {
             under_way_max: CALLS_MAX,
             ..SettlerSettings::default()
         };
-        let tokens = PostPaid::new(KEYS_MAX);
-        let (settled, used) = (Arc::clone(&report), tokens.clone());
+        let (rates_of_keys, counting) = KeyRates::of(&store);
+        let (settled, used) = (Arc::clone(&report), rates_of_keys.tokens.clone());
         let health = Health::new();
         follow(&health, &live);
         let (watcher, margins) = Watcher::new(store.clone(), Arc::clone(&live), health.clone());
@@ -115,7 +115,7 @@ impl Gateway {
             live: &live,
             store: &store,
             settler: &settler,
-            tokens: &tokens,
+            rates: &rates_of_keys,
             health: &health,
             upstream: &upstream,
             calls: &calls,
@@ -156,6 +156,7 @@ impl Gateway {
                 calls,
                 live: Arc::clone(&live),
                 store: store.clone(),
+                rates: rates_of_keys,
                 health: health.clone(),
                 readiness: readiness.clone(),
                 connections: server_settings.open.clone(),
@@ -193,6 +194,16 @@ impl Gateway {
                 tokio::time::sleep(RECOVER_AGAIN).await;
             }
         });
+        if let Some(mut counting) = counting {
+            loops.spawn(async move {
+                while catch_round("the count over all gateways", counting.run())
+                    .await
+                    .is_none()
+                {
+                    tokio::time::sleep(RECOVER_AGAIN).await;
+                }
+            });
+        }
         let journals = store.clone();
         loops.spawn(async move {
             while catch_round("the roll-up", journals.roll_up())

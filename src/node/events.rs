@@ -2,12 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tollgate_layers::{
-    key::KeyId,
-    rate_limit::PostPaid,
-    reserve::{Event, ledger::Booked},
-};
+use tollgate_layers::reserve::{Event, ledger::Booked};
 
+use super::rates::KeyTokens;
 use crate::observe::record::Calls;
 
 /// What is done with an event of the settler's: it is counted, logged and told to `report`, which may
@@ -25,7 +22,7 @@ pub(super) fn reporting(
 }
 
 /// Counts the tokens of a call towards its key's limit.
-pub(super) fn take_tokens(tokens: &PostPaid<KeyId>, event: &Event<'_>) {
+pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     if let Event::Settled {
         settlement,
         settled,

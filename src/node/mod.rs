@@ -10,6 +10,7 @@ mod events;
 pub mod files;
 pub(crate) mod https;
 pub mod limits;
+pub mod rates;
 pub mod readiness;
 pub mod reload;
 mod run;

@@ -9,8 +9,10 @@ use super::{
     record::Calls,
 };
 use crate::{
-    catalog::snapshot::Live, edge::server::OpenConnections, ledger::AnyLedger,
-    node::readiness::Readiness,
+    catalog::snapshot::Live,
+    edge::server::OpenConnections,
+    ledger::AnyLedger,
+    node::{rates::KeyRates, readiness::Readiness},
 };
 
 /// Who is asked when somebody scrapes. Nobody waits for another machine.
@@ -19,6 +21,7 @@ pub(crate) struct Sources {
     pub(crate) calls: Calls,
     pub(crate) live: Arc<Live>,
     pub(crate) store: AnyLedger,
+    pub(crate) rates: KeyRates,
     pub(crate) health: Health,
     pub(crate) readiness: Readiness,
     pub(crate) connections: OpenConnections,
@@ -37,6 +40,7 @@ impl Sources {
             outbox_rows,
             outbox_oldest: waited.unwrap_or_default(),
             leases: self.store.lease_counts(),
+            rates: self.rates.counts(),
             connections: self.connections.count(),
             rate: self.live.snapshot().rate(),
             is_ready: self.readiness.check().is_ok(),

@@ -82,6 +82,7 @@ mod payments; // money that customers bring by themselves: providers faked on re
 mod price_lists;
 mod price_rules;
 mod process; // signals and files of the binary
+mod rates; // requests and tokens a minute of a key, over all gateways
 mod receipts; // what a key's own calls cost
 mod reconcile; // the books beside a vendor's own export
 mod redis_down; // Redis dead, emptied, standing still

@@ -32,7 +32,7 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
         }
     }
 
-    fn count(&self, id: &K, quota: Quota) -> Result<(), Duration> {
+    pub(super) fn count(&self, id: &K, quota: Quota) -> Result<(), Duration> {
         let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let Ok(arrival) = self
             .arrivals

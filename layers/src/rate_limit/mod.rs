@@ -34,13 +34,17 @@
 //!
 //! [`by_address`] is the closure for the client's address. [`Gcra`] counts in this process, and so does
 //! [`PostPaid`], what requests use; whatever else counts is a [`Limiter`]: the feature `redis` has the count
-//! over many processes to write one with, `redis::RedisLimiter`.
+//! over many processes to write one with, `redis::RedisLimiter`, and `shared` the limits of busy callers over many
+//! processes, which mostly ask nobody.
 
+mod early;
 mod gcra;
 mod post_paid;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod refusals;
+#[cfg(feature = "redis")]
+pub mod shared;
 
 use std::{
     fmt,
@@ -55,6 +59,7 @@ use http::Request;
 use tower::{Layer, Service};
 
 pub use self::{
+    early::{EarlyRateLimit, EarlyRateLimitLayer, RateVerdict, RateVerdictLayer},
     gcra::Gcra,
     post_paid::PostPaid,
     refusals::{RefusalFuture, RefusalLimit, RefusalLimitLayer},
@@ -148,6 +153,12 @@ impl<L, F> RateLimitLayer<L, F> {
     #[must_use]
     pub fn named(self, limit: Limit) -> Self {
         Self { limit, ..self }
+    }
+
+    /// Asks here, and refuses further below: see [`EarlyRateLimitLayer`].
+    #[must_use]
+    pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
+        EarlyRateLimitLayer::new(self)
     }
 }
 

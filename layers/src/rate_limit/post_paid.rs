@@ -43,14 +43,14 @@ pub struct PostPaid<K> {
 /// Billionths of a unit, so that nothing is lost by filling often.
 type Nanos = u128;
 
-const UNIT: Nanos = 1_000_000_000;
+pub(super) const UNIT: Nanos = 1_000_000_000;
 
-struct Bucket {
-    quota: Quota,
+pub(super) struct Bucket {
+    pub(super) quota: Quota,
     /// Taken and not filled again.
-    taken: Nanos,
+    pub(super) taken: Nanos,
     /// When that was so, in nanoseconds since `begin`.
-    at: u128,
+    pub(super) at: u128,
 }
 
 impl<K: Eq + Hash + Clone> PostPaid<K> {
@@ -69,7 +69,7 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
             let now = self.begin.elapsed().as_nanos();
             let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
             bucket.fill(now);
-            bucket.taken = bucket.taken.saturating_add(Nanos::from(units) * UNIT);
+            bucket.take(units);
         }
     }
 
@@ -85,7 +85,7 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
 }
 
 impl Bucket {
-    const fn new(quota: Quota, now: u128) -> Self {
+    pub(super) const fn new(quota: Quota, now: u128) -> Self {
         Self {
             quota,
             taken: 0,
@@ -93,7 +93,11 @@ impl Bucket {
         }
     }
 
-    fn fill(&mut self, now: u128) {
+    pub(super) fn take(&mut self, units: u64) {
+        self.taken = self.taken.saturating_add(Nanos::from(units) * UNIT);
+    }
+
+    pub(super) fn fill(&mut self, now: u128) {
         let elapsed = now.saturating_sub(self.at);
         let filled = elapsed
             .saturating_mul(self.count())
@@ -103,7 +107,7 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    fn debt_paid_in(&self) -> Result<(), Duration> {
+    pub(super) fn debt_paid_in(&self) -> Result<(), Duration> {
         let holds = Nanos::from(self.quota.burst.max(1)) * UNIT;
         let debt = self.taken.saturating_sub(holds);
         if debt == 0 {

@@ -14,6 +14,7 @@ pub(crate) mod ledger;
 mod parts;
 pub(crate) mod payments;
 mod process;
+mod rates;
 pub(crate) mod requests;
 pub(crate) mod sales;
 mod state;
@@ -36,7 +37,7 @@ use prometheus_client::{
 pub(super) use self::state::Readings;
 use self::{
     events::Deliveries, leases::Leases, ledger::LedgerTimes, payments::Payments, process::Process,
-    requests::Requests, sales::Sales, state::State, text::Format, vendors::Vendors,
+    rates::Rates, requests::Requests, sales::Sales, state::State, text::Format, vendors::Vendors,
 };
 use crate::catalog::snapshot::Snapshot;
 
@@ -54,7 +55,7 @@ pub struct Metrics {
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
     /// One scrape at a time sets them and reads them.
-    scraped: Mutex<(State, Leases, Process)>,
+    scraped: Mutex<(State, Leases, Rates, Process)>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -80,6 +81,7 @@ impl Metrics {
         let payments = Payments::register(&mut registry);
         let state = State::register(&mut registry);
         let leases = Leases::register(&mut registry);
+        let rates = Rates::register(&mut registry);
         let process = Process::register(&mut registry);
         let traces_dropped = Counter::default();
         registry.register(
@@ -117,7 +119,7 @@ impl Metrics {
             traces_dropped,
             reloads,
             loaded,
-            scraped: Mutex::new((state, leases, process)),
+            scraped: Mutex::new((state, leases, rates, process)),
         }
     }
 
@@ -147,8 +149,9 @@ impl Metrics {
         let mut text = String::new();
         {
             let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
-            let (state, leases, process) = &mut *scraped;
+            let (state, leases, rates, process) = &mut *scraped;
             leases.set(&now.leases);
+            rates.set(&now.rates);
             state.set(now);
             process.read();
             encode(&mut text, &self.registry)?;

@@ -13,6 +13,7 @@ use prometheus_client::{
 use rust_decimal::prelude::ToPrimitive;
 use tollgate_layers::{
     failover::{BreakerState, VendorState},
+    rate_limit::shared::RateCounts,
     reserve::redis::LeaseCounts,
 };
 
@@ -29,6 +30,7 @@ pub(in crate::observe) struct Readings {
     /// 0 without one.
     pub(in crate::observe) outbox_oldest: Duration,
     pub(in crate::observe) leases: LeaseCounts,
+    pub(in crate::observe) rates: RateCounts,
     pub(in crate::observe) connections: usize,
     /// `None` while there are no prices.
     pub(in crate::observe) rate: Option<RateReading>,

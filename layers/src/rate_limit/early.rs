@@ -1,0 +1,248 @@
+use std::{
+    fmt,
+    hash::Hash,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use http::Request;
+use tower::{Layer, Service};
+
+use super::{Limiter, Quota, RateLimitLayer, ResponseFuture};
+use crate::error::Error;
+
+/// What limits have been asked and have not answered: an extension of the request.
+#[derive(Clone)]
+struct Undecided(Arc<Mutex<Vec<Verdict>>>);
+
+type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// A [`RateLimitLayer`] that asks its limiter and lets the request go on: a [`RateVerdictLayer`] below it waits for
+/// the answer, so that what stands between them takes its time meanwhile. What the limiter can decide without waiting is
+/// decided here.
+///
+/// ```
+/// use http::{Request, Response};
+/// use tollgate_layers::{
+///     Error, body,
+///     rate_limit::{Gcra, Quota, RateLimitLayer, RateVerdictLayer},
+/// };
+/// use tower::{ServiceBuilder, ServiceExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
+/// let service = ServiceBuilder::new()
+///     .layer(RateLimitLayer::new(Gcra::new(1), everybody).early())
+///     // Here stands what takes a while.
+///     .layer(RateVerdictLayer::new())
+///     .service_fn(|_| async { Ok::<_, Error>(Response::new(body::full("an answer"))) });
+/// service.clone().oneshot(Request::new(())).await?;
+/// let refused = service.oneshot(Request::new(())).await;
+/// assert!(matches!(refused, Err(Error::TooManyRequests { .. })));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct EarlyRateLimitLayer<L, F> {
+    limit: RateLimitLayer<L, F>,
+}
+
+impl<L, F> EarlyRateLimitLayer<L, F> {
+    pub(super) const fn new(limit: RateLimitLayer<L, F>) -> Self {
+        Self { limit }
+    }
+}
+
+impl<S, L: Clone, F: Clone> Layer<S> for EarlyRateLimitLayer<L, F> {
+    type Service = EarlyRateLimit<S, L, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        EarlyRateLimit {
+            inner,
+            layer: Arc::new(self.limit.clone()),
+        }
+    }
+}
+
+/// The service of [`EarlyRateLimitLayer`].
+#[derive(Clone)]
+pub struct EarlyRateLimit<S, L, F> {
+    inner: S,
+    layer: Arc<RateLimitLayer<L, F>>,
+}
+
+impl<S: fmt::Debug, L, F> fmt::Debug for EarlyRateLimit<S, L, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EarlyRateLimit")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L, F, K, B> Service<Request<B>> for EarlyRateLimit<S, L, F>
+where
+    S: Service<Request<B>, Error = Error>,
+    S::Response: 'static,
+    L: Limiter<K>,
+    F: Fn(&Request<B>) -> Option<(K, Quota)>,
+    K: Eq + Hash + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let Some((id, quota)) = (self.layer.by)(&req) else {
+            return ResponseFuture::forwarded(self.inner.call(req));
+        };
+        let limit = self.layer.limit;
+        let refused = move |retry_after| Error::TooManyRequests { limit, retry_after };
+        match self.layer.limiter.admit_now(&id, quota) {
+            Some(Ok(())) => return ResponseFuture::forwarded(self.inner.call(req)),
+            Some(Err(wait)) => return ResponseFuture::refused(refused(wait)),
+            None => {}
+        }
+        let limiter = self.layer.limiter.clone();
+        let mut verdict: Verdict =
+            Box::pin(async move { limiter.admit(id, quota).await.map_err(refused) });
+        // So it is asked; whoever waits for the answer polls it again.
+        match verdict
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return ResponseFuture::refused(error),
+            Poll::Pending => {
+                let undecided = Undecided(Arc::default());
+                let undecided = req.extensions_mut().get_or_insert_with(|| undecided);
+                let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
+                undecided.push(verdict);
+            }
+        }
+        ResponseFuture::forwarded(self.inner.call(req))
+    }
+}
+
+/// Waits for what each [`EarlyRateLimitLayer`] above it has asked, and refuses as they would.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateVerdictLayer;
+
+impl RateVerdictLayer {
+    /// The layer.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl<S> Layer<S> for RateVerdictLayer {
+    type Service = RateVerdict<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateVerdict { inner }
+    }
+}
+
+/// The service of [`RateVerdictLayer`].
+#[derive(Clone, Debug)]
+pub struct RateVerdict<S> {
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for RateVerdict<S>
+where
+    S: Service<Request<B>, Error = Error> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: 'static,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut req: Request<B>) -> Self::Future {
+        let Some(undecided) = req.extensions_mut().remove::<Undecided>() else {
+            return ResponseFuture::forwarded(self.inner.call(req));
+        };
+        let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let verdicts = std::mem::take(&mut *undecided);
+        drop(undecided);
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        ResponseFuture::boxed(async move {
+            for verdict in verdicts {
+                verdict.await?;
+            }
+            inner.call(req).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Response;
+    use tokio::sync::watch;
+    use tower::{ServiceBuilder, ServiceExt};
+
+    use super::*;
+    use crate::body;
+
+    /// Answers once it is told what.
+    #[derive(Clone)]
+    struct Slow(watch::Receiver<Option<Result<(), Duration>>>);
+
+    impl Limiter<()> for Slow {
+        async fn admit(&self, (): (), _: Quota) -> Result<(), Duration> {
+            let mut told = self.0.clone();
+            told.wait_for(Option::is_some).await.unwrap().unwrap()
+        }
+    }
+
+    /// What a request gets whose limits answer so while a layer between them waits for both.
+    async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
+        let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
+        let ((tell_first, told_first), (tell_second, told_second)) =
+            (watch::channel(None), watch::channel(None));
+        let between = Arc::new(Mutex::new(Some((tell_first, tell_second))));
+        let reached = Arc::new(Mutex::new(false));
+        let (passes, arrives) = (Arc::clone(&between), Arc::clone(&reached));
+        let service = ServiceBuilder::new()
+            .layer(RateLimitLayer::new(Slow(told_first), everybody).early())
+            .layer(RateLimitLayer::new(Slow(told_second), everybody).early())
+            .map_request(move |req: Request<()>| {
+                // Neither has answered, and the request is here.
+                let (tell_first, tell_second) = passes.lock().unwrap().take().unwrap();
+                tell_second.send_replace(Some(second));
+                tell_first.send_replace(Some(first));
+                req
+            })
+            .layer(RateVerdictLayer::new())
+            .service_fn(move |_| {
+                *arrives.lock().unwrap() = true;
+                async { Ok::<_, Error>(Response::new(body::full("an answer"))) }
+            });
+        let answered = service.oneshot(Request::new(())).await;
+        let reached = *reached.lock().unwrap();
+        (answered.is_ok(), reached)
+    }
+
+    #[tokio::test]
+    async fn a_request_goes_on_while_limits_are_asked_and_not_beyond_their_answers() {
+        let no = Err(Duration::from_secs(1));
+        assert_eq!(answer(Ok(()), Ok(())).await, (true, true));
+        assert_eq!(answer(no, Ok(())).await, (false, false));
+        assert_eq!(answer(Ok(()), no).await, (false, false));
+    }
+}

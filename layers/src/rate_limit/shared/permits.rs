@@ -1,0 +1,434 @@
+use std::{
+    convert::Infallible,
+    fmt::{self, Display},
+    hash::Hash,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use quick_cache::sync::Cache;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{ANSWER_TIME_MAX, RateStore, SharedRates, Take, add};
+use crate::rate_limit::{Gcra, Limiter, Quota};
+
+/// A gateway has permits for so long in advance.
+pub const SLICE: Duration = Duration::from_millis(200);
+/// Permits that were not used for so long are given back.
+pub const IDLE: Duration = Duration::from_millis(250);
+/// A gateway has this part of a quota in memory at most: three of them a hundredth.
+const QUOTA_PARTS: u64 = 300;
+/// The store gives back what a gateway has when it was not heard of for so long; that gateway's own clock says sooner
+/// that it has it no more.
+const NOTED: Duration = Duration::from_millis(1000);
+const VALID: Duration = Duration::from_millis(750);
+/// After the store had none, it is asked again when there is one; before that in case another gateway gave some back.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Of a quota that is taken in advance: once there are so many.
+const WORTH_ASKING: u32 = 16;
+
+type Verdict = Result<(), Duration>;
+
+/// Requests over all gateways; see [the module](super). In this process, in a table of bounded size: of callers that
+/// were forgotten the store is asked again.
+pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
+
+struct Inner<K, S> {
+    rates: SharedRates<S>,
+    name: Box<str>,
+    slots: Cache<K, Arc<Slot<K>>>,
+    /// What this gateway has let in: it goes on from there where the store is out of reach.
+    alone: Gcra<K>,
+}
+
+struct Slot<K> {
+    id: K,
+    state: Mutex<State>,
+}
+
+struct State {
+    quota: Quota,
+    permits: u64,
+    valid_until: Instant,
+    last_used: Instant,
+    demand: Demand,
+    /// The store had none: when there is one, and until when it is not asked.
+    none: Option<(Instant, Instant)>,
+    /// What will be asked next.
+    next: Option<Vec<oneshot::Sender<Verdict>>>,
+    asked: Vec<Asked>,
+    number: u64,
+    /// The store may have noted permits for this gateway.
+    is_noted: bool,
+    is_tended: bool,
+}
+
+/// What the store was asked for and has not answered.
+struct Asked {
+    number: u64,
+    permits: u64,
+    waiting: Vec<oneshot::Sender<Verdict>>,
+}
+
+/// Calls in the last [`SLICE`].
+struct Demand {
+    before: u64,
+    now: u64,
+    since: Instant,
+}
+
+enum Begun {
+    Decided(Verdict),
+    Asked(oneshot::Receiver<Verdict>),
+}
+
+impl<K, S> SharedGcra<K, S>
+where
+    K: Eq + Hash + Clone + Display + Send + Sync + 'static,
+    S: RateStore,
+{
+    /// Counts what `name` limits: all gateways that call it so count together. Remembers at most `callers_max`
+    /// callers.
+    #[must_use]
+    pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
+        Self(Arc::new(Inner {
+            rates,
+            name: name.into(),
+            slots: Cache::new(callers_max),
+            alone: Gcra::new(callers_max),
+        }))
+    }
+
+    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K>> {
+        let new = || {
+            let state = Mutex::new(State::new(quota));
+            Ok::<_, Infallible>(Arc::new(Slot {
+                id: id.clone(),
+                state,
+            }))
+        };
+        let Ok(slot) = self.0.slots.get_or_insert_with(id, new);
+        slot
+    }
+
+    /// What memory says; `None`: the store has to be asked.
+    fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
+        let mut state = slot.lock();
+        let now = Instant::now();
+        state.follow(quota, now);
+        if state.permits > 0 {
+            state.permits -= 1;
+            state.used(now, 1);
+            let target = state.target(now);
+            if state.permits <= target / 4 && state.is_quiet(now) && target > 0 {
+                state.next = Some(Vec::new());
+                drop(state);
+                // Nobody waits for it: if it cannot be asked now, then by the next call.
+                if !self.ask(slot) {
+                    slot.lock().next = None;
+                }
+            }
+            // It is known where it stands, should the store be gone.
+            let _ = self.0.alone.count(&slot.id, quota);
+            return Some(Ok(()));
+        }
+        let (permit_at, ask_at) = state.none?;
+        let until = permit_at.max(ask_at);
+        (now < ask_at).then(|| Err(until - now))
+    }
+
+    fn begin(&self, id: &K, quota: Quota) -> Begun {
+        let slot = self.slot(id, quota);
+        if let Some(verdict) = self.look(&slot, quota) {
+            return Begun::Decided(verdict);
+        }
+        add(&self.0.rates.counters.waited, 1);
+        let (tell, told) = oneshot::channel();
+        let mut state = slot.lock();
+        let has_room = |asked: &&mut Asked| (asked.waiting.len() as u64) < asked.permits;
+        if let Some(asked) = state.asked.iter_mut().find(has_room) {
+            asked.waiting.push(tell);
+        } else if let Some(next) = &mut state.next {
+            next.push(tell);
+        } else {
+            state.next = Some(vec![tell]);
+            drop(state);
+            if !self.ask(&slot) {
+                // More waits to be asked than may: this gateway decides by itself.
+                slot.lock().next = None;
+                return Begun::Decided(self.0.alone.count(id, quota));
+            }
+        }
+        Begun::Asked(told)
+    }
+
+    fn ask(&self, slot: &Arc<Slot<K>>) -> bool {
+        let (limiter, slot) = (self.clone(), Arc::clone(slot));
+        self.0.rates.begin(async move {
+            limiter.take(&slot).await;
+            limiter.tend(&slot).await;
+        })
+    }
+
+    async fn take(&self, slot: &Slot<K>) {
+        let Inner { rates, name, .. } = &*self.0;
+        let began = Instant::now();
+        let (number, quota, take) = {
+            let mut state = slot.lock();
+            let Some(waiting) = state.next.take() else {
+                return;
+            };
+            state.begin(waiting, began)
+        };
+        add(&rates.counters.takes, 1);
+        let id = format!("{name}:{}", slot.id);
+        let answer = rates.store.take(rates.node, &id, quota, take, NOTED).await;
+        let mut state = slot.lock();
+        let Some(at) = state.asked.iter().position(|asked| asked.number == number) else {
+            return;
+        };
+        let Asked {
+            permits, waiting, ..
+        } = state.asked.swap_remove(at);
+        let now = Instant::now();
+        let Ok(answer) = answer else {
+            drop(state);
+            add(&rates.counters.failures, 1);
+            for waits in waiting {
+                let _ = waits.send(self.0.alone.count(&slot.id, quota));
+            }
+            return;
+        };
+        let (granted, wait) = match answer {
+            Ok(granted) => (granted, quota.interval()),
+            Err(wait) => (0, wait),
+        };
+        add(&rates.counters.permits, granted);
+        let let_in = granted.min(waiting.len() as u64);
+        state.used(now, let_in);
+        state.permits += granted - let_in;
+        if granted > let_in {
+            state.valid_until = began + VALID;
+            state.is_noted = true;
+        }
+        state.none = (granted < permits).then(|| (now + wait, now + quota.pause(wait)));
+        drop(state);
+        let mut granted = let_in;
+        for waits in waiting {
+            // A call that has gone meanwhile has been counted, as one is that is refused for something else.
+            let verdict = if granted > 0 {
+                granted -= 1;
+                let _ = self.0.alone.count(&slot.id, quota);
+                Ok(())
+            } else {
+                Err(wait)
+            };
+            let _ = waits.send(verdict);
+        }
+    }
+
+    /// Gives back what is not used.
+    async fn tend(&self, slot: &Slot<K>) {
+        let Inner { rates, name, .. } = &*self.0;
+        {
+            let mut state = slot.lock();
+            if state.is_tended || !state.is_noted {
+                return;
+            }
+            state.is_tended = true;
+        }
+        loop {
+            let due = {
+                let state = slot.lock();
+                state.due()
+            };
+            sleep_until(due).await;
+            let (quota, back) = {
+                let mut state = slot.lock();
+                let now = Instant::now();
+                state.expire(now);
+                if now < state.due() {
+                    continue;
+                }
+                (state.is_tended, state.is_noted) = (false, false);
+                (state.quota, mem::take(&mut state.permits))
+            };
+            add(&rates.counters.takes, 1);
+            add(&rates.counters.given_back, back);
+            let id = format!("{name}:{}", slot.id);
+            let take = Take {
+                back,
+                ..Take::default()
+            };
+            // Told even where nothing is left: the store would give back what it noted. Where this is not heard, it does.
+            let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
+            return;
+        }
+    }
+}
+
+impl<K> Slot<K> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn new(quota: Quota) -> Self {
+        let now = Instant::now();
+        Self {
+            quota,
+            permits: 0,
+            valid_until: now,
+            last_used: now,
+            demand: Demand {
+                before: 0,
+                now: 0,
+                since: now,
+            },
+            none: None,
+            next: None,
+            asked: Vec::new(),
+            number: 0,
+            is_noted: false,
+            is_tended: false,
+        }
+    }
+
+    fn follow(&mut self, quota: Quota, now: Instant) {
+        if self.quota != quota {
+            self.quota = quota;
+            self.none = None;
+        }
+        self.expire(now);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        if now >= self.valid_until {
+            self.permits = 0;
+        }
+    }
+
+    fn used(&mut self, now: Instant, calls: u64) {
+        self.demand.count(now, calls);
+        self.last_used = now;
+    }
+
+    /// When what it has is given back.
+    fn due(&self) -> Instant {
+        (self.last_used + IDLE).min(self.valid_until - (VALID - IDLE) / 4)
+    }
+
+    /// Whether nothing was asked that would bring permits, and something would.
+    fn is_quiet(&self, now: Instant) -> bool {
+        let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
+        has_some && self.asked.is_empty() && self.next.is_none()
+    }
+
+    /// How many permits are good to have.
+    fn target(&mut self, now: Instant) -> u64 {
+        let most = u64::from(self.quota.count) / QUOTA_PARTS;
+        self.demand.count(now, 0);
+        most.min(self.demand.before.max(self.demand.now))
+    }
+
+    fn begin(
+        &mut self,
+        waiting: Vec<oneshot::Sender<Verdict>>,
+        now: Instant,
+    ) -> (u64, Quota, Take) {
+        self.expire(now);
+        let calls = waiting.len() as u64;
+        let under_way: u64 = self
+            .asked
+            .iter()
+            .map(|asked| asked.permits - (asked.waiting.len() as u64).min(asked.permits))
+            .sum();
+        let take = Take {
+            calls,
+            spare: self.target(now).saturating_sub(self.permits + under_way),
+            has: self.permits,
+            back: 0,
+        };
+        self.number += 1;
+        self.asked.push(Asked {
+            number: self.number,
+            permits: calls + take.spare,
+            waiting,
+        });
+        (self.number, self.quota, take)
+    }
+}
+
+impl Demand {
+    fn count(&mut self, now: Instant, calls: u64) {
+        let elapsed = now - self.since;
+        if elapsed >= SLICE {
+            let slices = elapsed.as_millis() / SLICE.as_millis();
+            self.before = self.now / u64::try_from(slices).unwrap_or(u64::MAX);
+            (self.now, self.since) = (0, now);
+        }
+        self.now += calls;
+    }
+}
+
+impl Quota {
+    fn interval(self) -> Duration {
+        self.per / self.count.max(1)
+    }
+
+    /// How long the store is not asked that has no permit for so long.
+    fn pause(self, wait: Duration) -> Duration {
+        let some = if u64::from(self.count) < QUOTA_PARTS {
+            Duration::ZERO
+        } else {
+            self.interval() * WORTH_ASKING
+        };
+        wait.max(some).min(ASK_AGAIN)
+    }
+}
+
+impl<K, S> Limiter<K> for SharedGcra<K, S>
+where
+    K: Eq + Hash + Clone + Display + Send + Sync + 'static,
+    S: RateStore,
+{
+    async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        match self.begin(&id, quota) {
+            Begun::Decided(verdict) => verdict,
+            Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
+                Ok(Ok(verdict)) => verdict,
+                // Nobody asks the store any more: what it was to be asked is forgotten.
+                Ok(Err(_)) | Err(_) => {
+                    let slot = self.slot(&id, quota);
+                    let mut state = slot.lock();
+                    (state.next, state.asked) = (None, Vec::new());
+                    drop(state);
+                    self.0.alone.count(&id, quota)
+                }
+            },
+        }
+    }
+
+    fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
+        self.look(&self.slot(id, quota), quota)
+    }
+}
+
+impl<K, S> Clone for SharedGcra<K, S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, S> fmt::Debug for SharedGcra<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedGcra")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}

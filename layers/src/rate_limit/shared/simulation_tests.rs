@@ -1,0 +1,588 @@
+//! Gateways over a simulated store, clock and network, from seeds: beside one gateway that gets all calls.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use tokio::time::{Instant, advance, sleep};
+
+use super::*;
+use crate::rate_limit::{Gcra, Limiter, PostPaid};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % most
+    }
+}
+
+/// `take.lua` and `spend.lua`, behind a network.
+#[derive(Clone)]
+struct SimulatedStore(Arc<Mutex<Simulated>>);
+
+struct Simulated {
+    began: Instant,
+    random: Random,
+    delay_us_max: u64,
+    is_down: bool,
+    /// Of so many answers one is lost, and the command is done.
+    lost_in: Option<u64>,
+    /// The TAT, and what each gateway has until when.
+    permits: HashMap<String, (f64, HashMap<u64, (u64, f64)>)>,
+    /// Taken, when, and each gateway's newest batch.
+    spent: HashMap<String, (f64, f64, HashMap<u64, u64>)>,
+}
+
+impl SimulatedStore {
+    fn new(seed: u64, delay_us_max: u64) -> Self {
+        Self(Arc::new(Mutex::new(Simulated {
+            began: Instant::now(),
+            random: Random(seed),
+            delay_us_max,
+            is_down: false,
+            lost_in: None,
+            permits: HashMap::new(),
+            spent: HashMap::new(),
+        })))
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Simulated)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    /// A way there or back.
+    async fn way(&self) -> Result<(), BoxError> {
+        let delay = {
+            let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if store.is_down {
+                return Err("the store is down".into());
+            }
+            let most = store.delay_us_max;
+            100 + store.random.below(most)
+        };
+        sleep(Duration::from_micros(delay)).await;
+        Ok(())
+    }
+
+    async fn back(&self) -> Result<(), BoxError> {
+        self.way().await?;
+        let mut store = self.0.lock().unwrap();
+        let lost_in = store.lost_in;
+        match lost_in {
+            Some(count) if store.random.below(count) == 0 => Err("no answer".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_micros() as f64
+}
+
+impl RateStore for SimulatedStore {
+    async fn take(
+        &self,
+        node: u64,
+        id: &str,
+        quota: Quota,
+        take: Take,
+        ttl: Duration,
+    ) -> Result<Result<u64, Duration>, BoxError> {
+        self.way().await?;
+        let answer = {
+            let mut store = self.0.lock().unwrap();
+            let now = micros(store.began.elapsed());
+            let (tat, held) = store.permits.entry(id.to_owned()).or_default();
+            let (interval, burst) = (
+                micros(quota.per) / f64::from(quota.count),
+                f64::from(quota.burst),
+            );
+            let mut back = take.back as f64;
+            held.retain(|holder, (permits, until)| {
+                let is_gone = *holder != node && *until < now;
+                back += if is_gone { *permits as f64 } else { 0.0 };
+                !is_gone
+            });
+            *tat = (tat.min(now + burst * interval) - back * interval).max(now);
+            let free = (burst - (*tat - now) / interval).floor();
+            let wanted = take.calls + take.spare;
+            let granted = (wanted as f64).min(free).max(0.0);
+            *tat += granted * interval;
+            let has = take.has + (granted as u64).saturating_sub(take.calls);
+            held.remove(&node);
+            if has > 0 {
+                held.insert(node, (has, now + micros(ttl)));
+            }
+            if granted > 0.0 || wanted == 0 {
+                Ok(granted as u64)
+            } else {
+                let wait = *tat - now - (burst - 1.0) * interval;
+                Err(Duration::from_micros(wait.ceil().max(1.0) as u64))
+            }
+        };
+        self.back().await?;
+        Ok(answer)
+    }
+
+    async fn spend(
+        &self,
+        node: u64,
+        id: &str,
+        quota: Quota,
+        batch: Batch,
+    ) -> Result<u64, BoxError> {
+        self.way().await?;
+        let answer = {
+            let mut store = self.0.lock().unwrap();
+            let now = micros(store.began.elapsed());
+            let (taken, at, batches) = store.spent.entry(id.to_owned()).or_default();
+            let filled = (now - *at) * f64::from(quota.count) / micros(quota.per);
+            (*taken, *at) = ((*taken - filled).max(0.0), now);
+            if batch.units > 0 && batches.insert(node, batch.number) != Some(batch.number) {
+                *taken += batch.units as f64;
+            }
+            (*taken * 1000.0).ceil() as u64
+        };
+        self.back().await?;
+        Ok(answer)
+    }
+}
+
+struct Gateway {
+    rates: SharedRates<SimulatedStore>,
+    requests: SharedGcra<String, SimulatedStore>,
+    tokens: SharedPostPaid<String, SimulatedStore>,
+    task: JoinSet<()>,
+}
+
+fn gateways(store: &SimulatedStore, count: usize) -> Vec<Gateway> {
+    (0..count)
+        .map(|_| {
+            let (rates, mut run) = SharedRates::new(store.clone());
+            let mut task = JoinSet::new();
+            task.spawn(async move { run.run().await });
+            Gateway {
+                requests: SharedGcra::new(rates.clone(), "requests", 100),
+                tokens: SharedPostPaid::new(rates.clone(), "tokens", 100),
+                rates,
+                task,
+            }
+        })
+        .collect()
+}
+
+/// How calls come: so many a second in the mean, to each gateway its part in a hundred.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    per_second: f64,
+    parts: [u64; 3],
+    /// They come in the first tenth of each so many seconds.
+    bursts: Option<u64>,
+}
+
+/// When each call comes and to which gateway.
+fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, usize)> {
+    let count = (load.per_second * time.as_secs_f64()) as u64;
+    let mut all: Vec<(Duration, usize)> = (0..count)
+        .map(|_| {
+            let mut at = random.below(time.as_micros() as u64);
+            if let Some(seconds) = load.bursts {
+                let period = seconds * 1_000_000;
+                at = at / period * period + at % period / 10;
+            }
+            let mut part = random.below(100);
+            let is_before = |share: &u64| {
+                let before = part < *share;
+                part = part.saturating_sub(*share);
+                before
+            };
+            let gateway = load.parts.iter().position(is_before).unwrap_or(0);
+            (Duration::from_micros(at), gateway)
+        })
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// When calls were let in: by the gateways, and by one alone that got all of them.
+struct Outcome {
+    let_in: Vec<Duration>,
+    by_one: Vec<Duration>,
+    asked: u64,
+    calls: u64,
+    waited: u64,
+}
+
+/// Lets calls come as `load` says. What is done `at` some time is done before the call that comes then.
+async fn requests(
+    quota: Quota,
+    load: Load,
+    time: Duration,
+    seed: u64,
+    mut at: impl FnMut(Duration, &mut Vec<Gateway>, &SimulatedStore),
+) -> Outcome {
+    let mut random = Random(seed);
+    let store = SimulatedStore::new(seed, 2_000);
+    let mut nodes = gateways(&store, 3);
+    let one = Gcra::new(10);
+    let began = Instant::now();
+    let (mut waiting, mut let_in, mut by_one) = (JoinSet::new(), Vec::new(), Vec::new());
+    let calls = arrivals(load, time, &mut random);
+    for (due, gateway) in &calls {
+        tokio::time::sleep_until(began + *due).await;
+        at(*due, &mut nodes, &store);
+        if one.count(&"key", quota).is_ok() {
+            by_one.push(*due);
+        }
+        let limiter = &nodes[*gateway % nodes.len()].requests;
+        let id = "key".to_owned();
+        match limiter.admit_now(&id, quota) {
+            Some(Ok(())) => let_in.push(*due),
+            Some(Err(wait)) => assert!(!wait.is_zero()),
+            None => {
+                let (limiter, due) = (limiter.clone(), *due);
+                waiting.spawn(async move { limiter.admit(id, quota).await.is_ok().then_some(due) });
+            }
+        }
+        while let Some(told) = waiting.try_join_next() {
+            let_in.extend(told.unwrap());
+        }
+    }
+    let_in.extend(waiting.join_all().await.into_iter().flatten());
+    let_in.sort_unstable();
+    let counts = nodes.iter().map(|node| node.rates.counts());
+    Outcome {
+        let_in,
+        by_one,
+        calls: calls.len() as u64,
+        asked: counts.clone().map(|counts| counts.takes).sum(),
+        waited: counts.map(|counts| counts.waited).sum(),
+    }
+}
+
+impl Outcome {
+    /// By how many hundredths of a minute's quota the two differ in any minute that begins with a second.
+    fn error_percent(&self, time: Duration) -> f64 {
+        let within = |calls: &[Duration], from: Duration| {
+            let end = calls.partition_point(|at| *at < from + MINUTE);
+            (end - calls.partition_point(|at| *at < from)) as f64
+        };
+        (0..=time.saturating_sub(MINUTE).as_secs())
+            .map(|from| {
+                let from = Duration::from_secs(from);
+                let ideal = within(&self.by_one, from);
+                100.0 * (within(&self.let_in, from) - ideal).abs() / ideal.max(1.0)
+            })
+            .fold(0.0, f64::max)
+    }
+}
+
+fn shapes(per_minute: u32) -> Vec<Load> {
+    let rate = f64::from(per_minute) / 60.0;
+    let even = |factor: f64| Load {
+        per_second: rate * factor,
+        parts: [34, 33, 33],
+        bursts: None,
+    };
+    vec![
+        even(0.8),
+        even(1.05),
+        even(3.0),
+        Load {
+            parts: [90, 8, 2],
+            ..even(1.3)
+        },
+        Load {
+            parts: [100, 0, 0],
+            ..even(1.3)
+        },
+        Load {
+            bursts: Some(5),
+            ..even(1.5)
+        },
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_gateways_let_in_what_one_would_within_two_percent_in_each_minute() {
+    let time = Duration::from_secs(100);
+    for per_minute in [600, 6_000, 60_000] {
+        let quota = Quota::per_minute(per_minute);
+        for (shape, load) in shapes(per_minute).into_iter().enumerate() {
+            let seed = u64::from(per_minute) + shape as u64;
+            let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
+            let error = outcome.error_percent(time);
+            let per_call = outcome.asked as f64 / outcome.calls as f64;
+            println!(
+                "{per_minute} a minute, {load:?}: {} of {} calls, {error:.2} % off, {per_call:.3} commands and {:.3} waits a call",
+                outcome.let_in.len(),
+                outcome.calls,
+                outcome.waited as f64 / outcome.calls as f64,
+            );
+            assert!(error < 2.0, "{per_minute}, {load:?}: {error} %");
+            if per_minute == 60_000 {
+                assert!(per_call < 0.2, "{load:?}: {per_call} commands a call");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_limits_are_exact() {
+    let time = Duration::from_secs(300);
+    for per_minute in [1, 5, 30, 200] {
+        let quota = Quota::per_minute(per_minute);
+        for seed in 0..20 {
+            let load = Load {
+                per_second: 8.0,
+                parts: [50, 40, 10],
+                bursts: (seed % 2 == 0).then_some(10),
+            };
+            let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
+            let (ours, one) = (outcome.let_in.len(), outcome.by_one.len());
+            // One that comes in the millisecond that a permit takes to be known may be the next one.
+            assert!(
+                ours.abs_diff(one) <= 1 + one / 100,
+                "{per_minute}, {seed}: {ours} for {one}"
+            );
+            // Never more than the quota, in whatever minute.
+            for (index, from) in outcome.let_in.iter().enumerate() {
+                let minute = &outcome.let_in[index..];
+                let count = minute.partition_point(|at| *at < *from + MINUTE) as u32;
+                assert!(
+                    count <= quota.count + quota.burst + 1,
+                    "{per_minute}: {count}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_gateway_had_comes_back() {
+    let time = Duration::from_secs(90);
+    let quota = Quota::per_minute(6_000);
+    for seed in 0..5 {
+        let load = Load {
+            per_second: 200.0,
+            parts: [34, 33, 33],
+            bursts: None,
+        };
+        let mut killed = 0;
+        // Each five seconds one dies with what it has, and another one comes.
+        let outcome = requests(quota, load, time, seed, |at, nodes, store| {
+            if at.as_secs() / 5 > killed {
+                killed += 1;
+                let mut gone = nodes.remove(0);
+                gone.task.abort_all();
+                nodes.extend(gateways(store, 1));
+            }
+        })
+        .await;
+        let error = outcome.error_percent(time);
+        println!("{killed} killed: {error:.2} % off");
+        assert!(error < 2.0, "{seed}: {error} %");
+    }
+    // One that took all that there was and used nothing of it.
+    let store = SimulatedStore::new(7, 100);
+    let one = Quota::per_minute(6_000).with_burst(20);
+    let take = Take {
+        spare: 20,
+        ..Take::default()
+    };
+    let taken = store.take(1, "x", one, take, Duration::from_secs(1));
+    assert_eq!(taken.await.unwrap(), Ok(20));
+    let call = Take {
+        calls: 1,
+        ..Take::default()
+    };
+    let none = store.take(2, "x", one, call, Duration::from_secs(1));
+    assert!(none.await.unwrap().is_err());
+    advance(Duration::from_millis(1_100)).await;
+    let call = Take { calls: 20, ..call };
+    let all = store.take(2, "x", one, call, Duration::from_secs(1));
+    assert_eq!(all.await.unwrap(), Ok(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_used_is_given_back_before_it_would_be_taken_away() {
+    let store = SimulatedStore::new(1, 100);
+    let mut nodes = gateways(&store, 2);
+    let quota = Quota::per_minute(6_000).with_burst(10);
+    // The first one gets a slice of its own and falls silent.
+    for _ in 0..9 {
+        assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
+    }
+    sleep(Duration::from_millis(400)).await;
+    let counts = nodes[0].rates.counts();
+    assert!(counts.given_back > 0, "{counts:?}");
+    let held = |store: &SimulatedStore| {
+        let store = store.0.lock().unwrap();
+        store.permits["requests:key"].1.len()
+    };
+    assert_eq!(held(&store), 0);
+    let mut let_in = 0;
+    while nodes[1].requests.admit("key".into(), quota).await.is_ok() {
+        let_in += 1;
+    }
+    assert!((10..=14).contains(&let_in), "{let_in}");
+    nodes.clear();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_each_gateway_goes_on_alone_and_no_further_than_the_limit() {
+    let store = SimulatedStore::new(1, 100);
+    let nodes = gateways(&store, 3);
+    let quota = Quota::per_minute(60);
+    // The burst is used at the first one: it knows so when the store has gone.
+    for _ in 0..10 {
+        assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
+    }
+    store.set(|store| store.is_down = true);
+    let refused = nodes[0].requests.admit("key".into(), quota).await;
+    assert!(refused.is_err());
+    let mut let_in = 0;
+    for _ in 0..60 {
+        sleep(Duration::from_millis(500)).await;
+        for node in &nodes {
+            let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
+        }
+    }
+    // Half a minute, three gateways, and the bursts of the two that had let nobody in.
+    assert!((90..=3 * 31 + 20).contains(&let_in), "{let_in}");
+    assert!(nodes.iter().all(|node| node.rates.counts().failures > 0));
+    store.set(|store| store.is_down = false);
+    let mut let_in = 0;
+    for _ in 0..120 {
+        sleep(Duration::from_millis(500)).await;
+        for node in &nodes {
+            let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
+        }
+    }
+    assert!((60..=70).contains(&let_in), "{let_in}");
+}
+
+/// Calls that use tokens, at three gateways and at one.
+async fn tokens(
+    quota: Quota,
+    load: Load,
+    each: u64,
+    seed: u64,
+    lost_in: Option<u64>,
+) -> (f64, f64, f64) {
+    let mut random = Random(seed);
+    let store = SimulatedStore::new(seed, 2_000);
+    store.set(|store| store.lost_in = lost_in);
+    let nodes = gateways(&store, 3);
+    let one = PostPaid::new(10);
+    let began = Instant::now();
+    let mut running = JoinSet::new();
+    let time = Duration::from_secs(120);
+    let calls = arrivals(load, time, &mut random);
+    for (due, gateway) in &calls {
+        tokio::time::sleep_until(began + *due).await;
+        let (limiter, one, id) = (
+            nodes[*gateway].tokens.clone(),
+            one.clone(),
+            "key".to_owned(),
+        );
+        let (units, takes) = (each / 2 + random.below(each), 50 + random.below(400));
+        running.spawn(async move {
+            let (ours, theirs) = (
+                limiter.admit(id.clone(), quota).await.is_ok(),
+                one.admit(id.clone(), quota).await.is_ok(),
+            );
+            sleep(Duration::from_millis(takes)).await;
+            if ours {
+                limiter.take(&id, units);
+            }
+            if theirs {
+                one.take(&id, units);
+            }
+            (if ours { units } else { 0 }, if theirs { units } else { 0 })
+        });
+    }
+    let used = running.join_all().await;
+    let ours: u64 = used.iter().map(|(ours, _)| ours).sum();
+    let theirs: u64 = used.iter().map(|(_, theirs)| theirs).sum();
+    let asked: u64 = nodes.iter().map(|node| node.rates.counts().spends).sum();
+    let waited: u64 = nodes.iter().map(|node| node.rates.counts().waited).sum();
+    let error = 100.0 * ours.abs_diff(theirs) as f64 / theirs as f64;
+    let calls = calls.len() as f64;
+    (error, asked as f64 / calls, waited as f64 / calls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_gateways_let_use_what_one_would_within_two_percent() {
+    for (per_minute, each, factor) in [
+        (60_000, 500, 1.5),
+        (60_000, 500, 4.0),
+        (6_000_000, 500, 1.5),
+        (6_000_000, 5_000, 3.0),
+        (10_000, 100, 2.0),
+    ] {
+        let quota = Quota::per_minute(per_minute).with_burst(per_minute);
+        for parts in [[34, 33, 33], [90, 8, 2]] {
+            for lost_in in [None, Some(20)] {
+                let load = Load {
+                    // Twice as many: the burst is a minute's, and two minutes pass.
+                    per_second: f64::from(per_minute) / 60.0 / each as f64 * factor,
+                    parts,
+                    bursts: None,
+                };
+                let (error, asked, waited) =
+                    tokens(quota, load, each, per_minute.into(), lost_in).await;
+                println!(
+                    "{per_minute} tokens a minute, {load:?}, lost {lost_in:?}: {error:.2} % off, {asked:.3} commands and {waited:.3} waits a call"
+                );
+                assert!(error < 2.0, "{per_minute}, {load:?}: {error} %");
+                if load.per_second > 200.0 {
+                    assert!(asked < 0.5, "{load:?}: {asked}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_large_calls_are_counted_to_the_token_and_others_told_how_long_to_wait() {
+    let store = SimulatedStore::new(1, 1_000);
+    let nodes = gateways(&store, 3);
+    let quota = Quota::per_minute(1_000).with_burst(1_000);
+    let id = "key".to_owned();
+    for node in &nodes {
+        assert!(node.tokens.admit(id.clone(), quota).await.is_ok());
+        node.tokens.take(&id, 500);
+        sleep(Duration::from_millis(20)).await;
+    }
+    for node in &nodes {
+        let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
+        assert_eq!(wait.as_secs_f64().round(), 30.0, "{wait:?}");
+    }
+    // A debt that was told and whose answer was lost is not doubled.
+    store.set(|store| store.lost_in = Some(1));
+    nodes[0].tokens.take(&id, 500);
+    sleep(Duration::from_millis(20)).await;
+    store.set(|store| store.lost_in = None);
+    for node in &nodes {
+        let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
+        assert_eq!(wait.as_secs_f64().round(), 60.0, "{wait:?}");
+    }
+    store.set(|store| store.is_down = true);
+    sleep(Duration::from_secs(30)).await;
+    let wait = nodes[1].tokens.admit(id.clone(), quota).await.unwrap_err();
+    assert_eq!(
+        wait.as_secs_f64().round(),
+        30.0,
+        "it goes on from what it knows"
+    );
+}

@@ -1,0 +1,341 @@
+use std::{
+    convert::Infallible,
+    fmt::{self, Display},
+    hash::Hash,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use quick_cache::sync::Cache;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{ANSWER_TIME_MAX, Batch, RateStore, SharedRates, add};
+use crate::rate_limit::{
+    Limiter, Quota,
+    post_paid::{Bucket, UNIT},
+};
+
+/// What is known of a caller who has taken more than half of what there is.
+pub const NEAR_FRESH: Duration = Duration::from_millis(25);
+/// What is known of others.
+const FAR_FRESH: Duration = Duration::from_millis(100);
+/// Where few calls use all of it.
+const EXACT_FRESH: Duration = Duration::from_millis(2);
+/// So few.
+const FEW: u128 = 16;
+/// A call waits for the store where what is known is so many times older than it should be: until then somebody asks
+/// for it, and nobody waits.
+const STALE: u32 = 4;
+
+type Verdict = Result<(), Duration>;
+
+/// What requests use over all gateways; see [the module](super) and [`PostPaid`](crate::rate_limit::PostPaid), which
+/// it does as one gateway would.
+pub struct SharedPostPaid<K, S>(Arc<Inner<K, S>>);
+
+struct Inner<K, S> {
+    rates: SharedRates<S>,
+    name: Box<str>,
+    begin: Instant,
+    slots: Cache<K, Arc<Slot<K>>>,
+}
+
+struct Slot<K> {
+    id: K,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What all have taken as far as the store has answered, and this gateway since.
+    bucket: Bucket,
+    /// Used at this gateway and not told.
+    untold: u64,
+    /// What is told, until the store has answered.
+    batch: Batch,
+    /// From when the latest answer is.
+    known: Option<Instant>,
+    /// When the store was asked last.
+    asked: Option<Instant>,
+    /// The most that a call has used.
+    largest: u64,
+    waiting: Vec<oneshot::Sender<Verdict>>,
+    telling: Telling,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    No,
+    /// Once more calls may have ended.
+    Soon,
+    /// Now, or the store has been asked.
+    Now,
+}
+
+enum Begun {
+    Decided(Verdict),
+    Asked(oneshot::Receiver<Verdict>),
+}
+
+impl<K, S> SharedPostPaid<K, S>
+where
+    K: Eq + Hash + Clone + Display + Send + Sync + 'static,
+    S: RateStore,
+{
+    /// Counts what `name` limits: all gateways that call it so count together. Remembers at most `callers_max`
+    /// callers.
+    #[must_use]
+    pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
+        Self(Arc::new(Inner {
+            rates,
+            name: name.into(),
+            begin: Instant::now(),
+            slots: Cache::new(callers_max),
+        }))
+    }
+
+    /// Takes what a request of `id` has used. Of whoever was never asked for here nothing is counted.
+    pub fn take(&self, id: &K, units: u64) {
+        let Some(slot) = self.0.slots.get(id) else {
+            return;
+        };
+        let mut state = slot.lock();
+        state.bucket.fill(self.0.nanos());
+        state.bucket.take(units);
+        state.untold = state.untold.saturating_add(units);
+        state.largest = state.largest.max(units);
+        if state.telling == Telling::No {
+            state.telling = Telling::Soon;
+            let due = state.due();
+            drop(state);
+            let (limiter, told) = (self.clone(), Arc::clone(&slot));
+            let began = self.0.rates.begin(async move {
+                sleep_until(due).await;
+                limiter.tell_if_due(&told).await;
+            });
+            if !began {
+                slot.lock().telling = Telling::No;
+            }
+        }
+    }
+
+    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K>> {
+        let new = || {
+            let state = Mutex::new(State::new(quota, self.0.nanos()));
+            Ok::<_, Infallible>(Arc::new(Slot {
+                id: id.clone(),
+                state,
+            }))
+        };
+        let Ok(slot) = self.0.slots.get_or_insert_with(id, new);
+        slot
+    }
+
+    /// What memory says; `None`: the store has to be asked.
+    fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
+        let now = Instant::now();
+        let mut state = slot.lock();
+        state.bucket.fill(self.0.nanos());
+        state.bucket.quota = quota;
+        let (age, fresh) = (now - state.known?, state.fresh());
+        if age >= fresh {
+            if fresh <= EXACT_FRESH || age >= fresh * STALE {
+                return None;
+            }
+            let verdict = state.bucket.debt_paid_in();
+            drop(state);
+            self.ask(slot);
+            return Some(verdict);
+        }
+        Some(state.bucket.debt_paid_in())
+    }
+
+    /// Asks the store at once, unless it is being asked.
+    fn ask(&self, slot: &Arc<Slot<K>>) {
+        if mem::replace(&mut slot.lock().telling, Telling::Now) == Telling::Now {
+            return;
+        }
+        let (limiter, asked) = (self.clone(), Arc::clone(slot));
+        let ask = async move {
+            if let Some(due) = limiter.tell(&asked).await {
+                sleep_until(due).await;
+                limiter.tell_if_due(&asked).await;
+            }
+        };
+        if !self.0.rates.begin(ask) {
+            let mut state = slot.lock();
+            state.telling = Telling::No;
+            state.decide_all();
+        }
+    }
+
+    fn begin(&self, id: &K, quota: Quota) -> Begun {
+        let slot = self.slot(id, quota);
+        if let Some(verdict) = self.look(&slot, quota) {
+            return Begun::Decided(verdict);
+        }
+        add(&self.0.rates.counters.waited, 1);
+        let (tell, told) = oneshot::channel();
+        slot.lock().waiting.push(tell);
+        self.ask(&slot);
+        Begun::Asked(told)
+    }
+
+    /// Tells what has ended, and what ends meanwhile, unless somebody else does.
+    async fn tell_if_due(&self, slot: &Slot<K>) {
+        while slot.is_due() {
+            match self.tell(slot).await {
+                Some(due) => sleep_until(due).await,
+                None => break,
+            }
+        }
+    }
+
+    /// Asks the store, and says when it has to be told of what has ended meanwhile.
+    async fn tell(&self, slot: &Slot<K>) -> Option<Instant> {
+        let Inner { rates, name, .. } = &*self.0;
+        let began = Instant::now();
+        let (quota, batch) = {
+            let mut state = slot.lock();
+            if state.batch.units == 0 {
+                state.batch.number += 1;
+                state.batch.units = mem::take(&mut state.untold);
+            }
+            state.asked = Some(began);
+            (state.bucket.quota, state.batch)
+        };
+        add(&rates.counters.spends, 1);
+        let id = format!("{name}:{}", slot.id);
+        let answer = rates.store.spend(rates.node, &id, quota, batch).await;
+        let mut state = slot.lock();
+        let was_heard = answer.is_ok();
+        match answer {
+            Ok(thousandths) => {
+                state.batch.units = 0;
+                state.known = Some(began);
+                state.bucket.at = self.0.nanos();
+                state.bucket.taken = u128::from(thousandths) * (UNIT / 1000);
+                let untold = state.untold;
+                state.bucket.take(untold);
+            }
+            // The batch is told again with the next question; until then this gateway counts for itself, from what
+            // it knows.
+            Err(_) => add(&rates.counters.failures, 1),
+        }
+        state.bucket.fill(self.0.nanos());
+        state.decide_all();
+        let is_left = was_heard && state.untold > 0;
+        state.telling = if is_left { Telling::Soon } else { Telling::No };
+        is_left.then(|| state.due())
+    }
+}
+
+impl<K, S> Inner<K, S> {
+    fn nanos(&self) -> u128 {
+        self.begin.elapsed().as_nanos()
+    }
+}
+
+impl<K> Slot<K> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what has ended is to be told, and nobody else has asked the store meanwhile.
+    fn is_due(&self) -> bool {
+        let mut state = self.lock();
+        let is_due = state.telling == Telling::Soon;
+        if is_due {
+            state.telling = Telling::Now;
+        }
+        is_due
+    }
+}
+
+impl State {
+    const fn new(quota: Quota, now: u128) -> Self {
+        Self {
+            bucket: Bucket::new(quota, now),
+            untold: 0,
+            batch: Batch {
+                number: 0,
+                units: 0,
+            },
+            known: None,
+            asked: None,
+            largest: 0,
+            waiting: Vec::new(),
+            telling: Telling::No,
+        }
+    }
+
+    /// How old what is known may be.
+    fn fresh(&self) -> Duration {
+        let burst = u128::from(self.bucket.quota.burst.max(1)) * UNIT;
+        if self.largest == 0 || u128::from(self.largest) * UNIT * FEW > burst {
+            EXACT_FRESH
+        } else if self.bucket.taken > burst / 2 {
+            NEAR_FRESH
+        } else {
+            FAR_FRESH
+        }
+    }
+
+    /// When the store is told of what has ended.
+    fn due(&self) -> Instant {
+        let now = Instant::now();
+        self.asked.map_or(now, |asked| asked + self.fresh() * 4 / 5)
+    }
+
+    fn decide_all(&mut self) {
+        let verdict = self.bucket.debt_paid_in();
+        for waits in self.waiting.drain(..) {
+            let _ = waits.send(verdict);
+        }
+    }
+}
+
+impl<K, S> Limiter<K> for SharedPostPaid<K, S>
+where
+    K: Eq + Hash + Clone + Display + Send + Sync + 'static,
+    S: RateStore,
+{
+    async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
+        match self.begin(&id, quota) {
+            Begun::Decided(verdict) => verdict,
+            Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
+                Ok(Ok(verdict)) => verdict,
+                // Nobody asks the store any more.
+                Ok(Err(_)) | Err(_) => {
+                    let slot = self.slot(&id, quota);
+                    let mut state = slot.lock();
+                    state.telling = Telling::No;
+                    state.bucket.fill(self.0.nanos());
+                    state.decide_all();
+                    state.bucket.debt_paid_in()
+                }
+            },
+        }
+    }
+
+    fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
+        self.look(&self.slot(id, quota), quota)
+    }
+}
+
+impl<K, S> Clone for SharedPostPaid<K, S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, S> fmt::Debug for SharedPostPaid<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPostPaid")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
