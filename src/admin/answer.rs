@@ -37,6 +37,7 @@ pub(super) struct KeyAnswer<'a> {
     requests_per_second: Option<u32>,
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
+    idempotency: bool,
     expires_at: Option<String>,
     created_at: String,
     changed_at: String,
@@ -66,6 +67,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             requests_per_second: record.requests_per_second,
             requests_per_minute: record.requests_per_minute,
             tokens_per_minute: record.tokens_per_minute,
+            idempotency: record.idempotency,
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
             changed_at: rfc3339(record.changed_at_ms.max(record.created_at_ms)),
@@ -159,6 +161,7 @@ mod tests {
                 requests_per_second: None,
                 requests_per_minute: None,
                 tokens_per_minute: None,
+                idempotency: false,
                 expires_at_ms: Some(1_801_353_600_000),
                 created_at_ms: 0,
                 changed_at_ms: 0,
@@ -186,7 +189,7 @@ mod tests {
              \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
              \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\
              \"addresses\":[],\"requests_per_second\":null,\"requests_per_minute\":null,\
-             \"tokens_per_minute\":null,\"expires_at\":\"2027-01-31T00:00:00Z\",\
+             \"tokens_per_minute\":null,\"idempotency\":false,\"expires_at\":\"2027-01-31T00:00:00Z\",\
              \"created_at\":\"1970-01-01T00:00:00Z\",\"changed_at\":\"1970-01-01T00:00:00Z\"}"
         );
         let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();

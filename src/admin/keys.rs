@@ -58,6 +58,7 @@ const KEY_FIELDS: &[&str] = &[
     "requests_per_second",
     "requests_per_minute",
     "tokens_per_minute",
+    "idempotency",
     "expires_at",
 ];
 const KEY_CHANGE_FIELDS: &[&str] = &[
@@ -71,6 +72,7 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
     "requests_per_second",
     "requests_per_minute",
     "tokens_per_minute",
+    "idempotency",
     "expires_at",
 ];
 const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
@@ -130,6 +132,7 @@ impl Admin {
             requests_per_second: None,
             requests_per_minute: None,
             tokens_per_minute: None,
+            idempotency: false,
             expires_at_ms: None,
             created_at_ms: now_ms,
             changed_at_ms: 0,
@@ -308,6 +311,7 @@ fn unlimited(key: &KeyView) -> KeyView {
         requests_per_second: None,
         requests_per_minute: None,
         tokens_per_minute: None,
+        idempotency: false,
         expires_at_ms: None,
         ..key.record
     };
@@ -360,6 +364,7 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
         requests_per_second: fields.nullable("requests_per_second", fields::requests)?,
         requests_per_minute: fields.nullable("requests_per_minute", fields::requests)?,
         tokens_per_minute: fields.nullable("tokens_per_minute", fields::tokens)?,
+        idempotency: fields.optional("idempotency", fields::flag)?,
         expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
         changed_at_ms: None,
     })

@@ -117,6 +117,9 @@ pub(super) struct Limits {
     /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     tokens_per_minute: Option<u32>,
+    /// Keep answers to calls with an Idempotency-Key, sealed, and repeat them: sent again, they are not charged again
+    #[arg(long)]
+    idempotency: bool,
 }
 
 /// What may be taken away from a key.
@@ -149,6 +152,9 @@ pub(super) struct Without {
     /// Take its limit of tokens per minute away
     #[arg(long, conflicts_with = "tokens_per_minute")]
     no_tokens_per_minute: bool,
+    /// Keep no answers any more
+    #[arg(long, conflicts_with = "idempotency")]
+    no_idempotency: bool,
 }
 
 const KEY: &[Cell] = &[
@@ -171,6 +177,7 @@ const KEY: &[Cell] = &[
     Cell::text("requests per second", "/requests_per_second").or("no limit"),
     Cell::text("requests per minute", "/requests_per_minute").or("no limit"),
     Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
+    Cell::text("idempotency", "/idempotency"),
     Cell::text("expires", "/expires_at").or("never"),
     Cell::text("created", "/created_at"),
     Cell::text("changed", "/changed_at"),
@@ -208,6 +215,9 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
         } => {
             let mut body = given(limits);
             body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
+            if without.no_idempotency {
+                body.insert("idempotency".into(), Value::Bool(false));
+            }
             if body.is_empty() {
                 return Err(nothing_to_set(&key));
             }
@@ -267,6 +277,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         requests_per_second,
         requests_per_minute,
         tokens_per_minute,
+        idempotency,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
     let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
@@ -281,6 +292,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         ("requests_per_second", requests_per_second.map(Value::from)),
         ("requests_per_minute", requests_per_minute.map(Value::from)),
         ("tokens_per_minute", tokens_per_minute.map(Value::from)),
+        ("idempotency", idempotency.then_some(Value::Bool(true))),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field.to_owned(), value?)))
@@ -330,6 +342,7 @@ mod tests {
             requests_per_second: None,
             requests_per_minute: None,
             tokens_per_minute: None,
+            idempotency: false,
         }
     }
 
@@ -343,13 +356,14 @@ mod tests {
             models: vec!["m".into()],
             requests_per_second: Some(5),
             tokens_per_minute: Some(7),
+            idempotency: true,
             ..limits()
         };
         assert_eq!(
             Value::Object(given(named)),
             json!({
                 "name": "ci", "ceiling_rub": "0.50", "ceiling_day_rub": "2.00", "models": ["m"],
-                "requests_per_second": 5, "tokens_per_minute": 7,
+                "requests_per_second": 5, "tokens_per_minute": 7, "idempotency": true,
             })
         );
     }

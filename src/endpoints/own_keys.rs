@@ -153,6 +153,7 @@ impl OwnKeys {
             requests_per_second: owner.requests_per_second,
             requests_per_minute: owner.requests_per_minute,
             tokens_per_minute: owner.tokens_per_minute,
+            idempotency: owner.idempotency,
             expires_at_ms: owner.expires_at_ms,
             created_at_ms: now_ms(),
             changed_at_ms: 0,

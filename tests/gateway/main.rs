@@ -53,6 +53,7 @@ mod extra_paths; // models and money of a key, and the root
 mod fragments; // streams in whatever pieces a vendor cuts them
 mod half_closed; // clients that send no more, and read on
 mod holds; // what a call holds while it runs
+mod idempotency; // calls that are sent again: one answer, one charge
 mod import; // accounts and keys from a CSV file
 mod leases; // what operators see of money that gateways hold by themselves
 mod leaving; // when the client leaves, and how the call ends then

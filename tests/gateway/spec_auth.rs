@@ -37,6 +37,7 @@ async fn expired(world: &World, account: &str) -> Key {
         requests_per_second: None,
         requests_per_minute: None,
         tokens_per_minute: None,
+        idempotency: false,
         expires_at_ms: Some(1),
         created_at_ms: 0,
         changed_at_ms: 0,

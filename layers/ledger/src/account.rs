@@ -166,6 +166,9 @@ pub struct KeyRecord {
     /// Tokens per minute, if limited.
     #[serde(default)]
     pub tokens_per_minute: Option<u32>,
+    /// Whether answers to calls with an idempotency key are kept, and repeated.
+    #[serde(default)]
+    pub idempotency: bool,
     /// Unix time in milliseconds from which the key is refused, if ever.
     #[serde(default)]
     pub expires_at_ms: Option<u64>,

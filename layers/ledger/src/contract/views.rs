@@ -153,6 +153,8 @@ pub struct KeyChange {
     pub requests_per_minute: Option<Option<u32>>,
     /// Tokens per minute; `Some(None)` takes the limit away.
     pub tokens_per_minute: Option<Option<u32>>,
+    /// Whether answers to calls with an idempotency key are kept.
+    pub idempotency: Option<bool>,
     /// When it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
     /// When it was changed.
@@ -186,6 +188,7 @@ impl KeyChange {
         set(&mut record.requests_per_second, self.requests_per_second);
         set(&mut record.requests_per_minute, self.requests_per_minute);
         set(&mut record.tokens_per_minute, self.tokens_per_minute);
+        set(&mut record.idempotency, self.idempotency);
         set(&mut record.expires_at_ms, self.expires_at_ms);
         set(&mut record.changed_at_ms, self.changed_at_ms);
         if record.status != KeyStatus::Deleted {

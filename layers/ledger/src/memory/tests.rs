@@ -26,6 +26,7 @@ fn record(id: &str, digest: u8) -> KeyRecord {
         requests_per_second: None,
         requests_per_minute: None,
         tokens_per_minute: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 0,
         changed_at_ms: 0,

@@ -77,6 +77,7 @@ async fn funded() -> MemoryLedger {
         requests_per_second: None,
         requests_per_minute: None,
         tokens_per_minute: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 0,
         changed_at_ms: 0,

@@ -49,6 +49,7 @@ fn record(index: u8) -> KeyRecord {
         requests_per_second: Some(3),
         requests_per_minute: None,
         tokens_per_minute: None,
+        idempotency: false,
         expires_at_ms: Some(4_000_000_000_000),
         created_at_ms: 5,
         changed_at_ms: 0,
