@@ -10,6 +10,7 @@ pub mod config;
 pub mod edge;
 pub mod endpoints;
 mod events;
+mod idempotency;
 mod latest;
 pub mod ledger;
 pub mod node;

@@ -16,6 +16,7 @@ use tollgate_layers::{
     error::{BoxError, Limit},
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
+    idempotency::IdempotencyLayer,
     in_flight::{self, InFlightLayer},
     key::{KeyId, KeyRecord},
     parse::ParseLayer,
@@ -56,6 +57,7 @@ use crate::{
         spending::Spending,
         usage_page,
     },
+    idempotency::{self, AnyAnswers, Books},
     ledger::AnyLedger,
     node::{
         limits::LiveLimits,
@@ -163,6 +165,15 @@ pub fn callers(
     let rate_verdict = RateVerdictLayer::new();
     let auth = AuthLayer::new(books.clone());
     let parse = ParseLayer::new(limits.parse.clone());
+    let idempotency = IdempotencyLayer::new(
+        AnyAnswers::beside(store, config),
+        Books {
+            store: store.clone(),
+            leased: !ledger.lease_max.is_zero(),
+        },
+        config.idempotency.settings,
+        idempotency::report(&metrics.idempotency),
+    );
     let select = SelectLayer::new(Arc::clone(live), Funds(books.clone()));
     let reserve = ReserveLayer::new(books, tariff, settler.clone(), limits.hold_ttl.clone());
     let failover = FailoverLayer::new(health.clone(), FailoverSettings::default());
@@ -185,10 +196,10 @@ pub fn callers(
         .layer(key_tokens.clone().early()); // 429      the same; the settler tells what calls took
     let callers = callers.layer(key_minute_rate); // 429  for all other paths here
     let callers_of_models = callers.clone().layer(key_tokens); // 429
-    let calls = ServiceBuilder::new()
+    let parsed = ServiceBuilder::new()
         .layer(parse) //          400 408 413 415 503  bounded in all; Request<B> → Request<Call>
-        .layer(RecordLayer(record::parsed))
-        .layer(select); //    400 503 403  → Request<Priced>: one snapshot for the whole call
+        .layer(RecordLayer(record::parsed));
+    let calls = parsed.clone().layer(select.clone()); // 400 503 403  → Request<Priced>: one snapshot for the whole call
     let inference = ServiceBuilder::new()
         .layer(reserve) //    400 401 403 503  hold; settled or released on end or drop
         .layer(RecordLayer(record::granted))
@@ -200,7 +211,10 @@ pub fn callers(
         .layer(RecordLayer(record::sent))
         .service(upstream.clone()); // 429 502 503 504  hyper client: address, key, timeouts of the vendor
     // Boxed on the way too: a compiler's work doubles with each layer that it has to see through.
-    let inference = calls.clone().service(boxed_with_body(inference));
+    let inference = parsed
+        .layer(idempotency) //    400 409 422  a call that is sent again is one: above prices, which may have changed
+        .layer(select)
+        .service(boxed_with_body(inference));
     let inference = callers_of_calls.service(from_boxed(inference));
     let count = CountTokens::new(upstream); //  free: nothing is held
     let count = calls.clone().service(boxed(count));

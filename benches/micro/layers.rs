@@ -36,12 +36,14 @@ use tollgate::{
 use tollgate_layers::{
     Error,
     auth::{AuthLayer, SecretKey},
+    body::boxed,
     call::{Attempt, Call, Outbound, Priced},
     ceiling::Ceilings,
     facts::{Caller, ClientAddr, RequestNumber},
     failover::{FailoverLayer, FailoverSettings, Health},
+    idempotency::{AnswerKey, Fate, IDEMPOTENCY_KEY, IdempotencyLayer, IdempotencySettings, Money},
     in_flight::InFlightLayer,
-    key::{AccountId, Funds, KeyRecord},
+    key::{AccountId, Funds, KeyId, KeyRecord},
     money::MicroRub,
     parse::{ParseLayer, ParseLimits},
     passthrough::PassthroughLayer,
@@ -58,6 +60,7 @@ use tollgate_layers::{
     translate::TranslateLayer,
     usage::{End, Meter, Usage},
 };
+use tollgate_ledger::idempotency::{Bounds, MemoryAnswers};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixtures::{
@@ -98,6 +101,7 @@ fn main() {
         };
         before_parsing(&mut lines, &desk);
         parsing(&mut lines);
+        idempotency(&mut lines, &desk);
         after_parsing(&mut lines, &desk, &settler);
         passthrough(&mut lines, &desk);
         all(&mut lines, &desk, &settler);
@@ -159,6 +163,60 @@ fn parsing(lines: &mut Lines<'_, '_>) {
         ),
     ] {
         lines.time(name, &service, || posted(canned, Full::new(body.clone())));
+    }
+}
+
+/// A call without the header, which is every call whose key does not allow it, and one with it: claimed, run in a task of
+/// its own, sealed and stored in memory; and one that is sent again.
+fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
+    let called = desk.called(lines.runtime, Canned::Plain, false);
+    let answers = ServiceBuilder::new()
+        .map_response(|res: Response<_>| res.map(boxed))
+        .service(Answers::json(400));
+    lines.time("nothing, JSON of 400 bytes", &answers, || called.clone());
+    let store = MemoryAnswers::new(Bounds {
+        account_calls_max: u64::MAX,
+        account_bytes_max: u64::MAX,
+        bytes_max: u64::MAX,
+    });
+    let settings = IdempotencySettings {
+        kept: Duration::from_millis(100),
+        ..IdempotencySettings::default()
+    };
+    let layer = IdempotencyLayer::new(store, NobodyDied, settings, |_| {});
+    let service = layer.layer(answers.clone());
+    lines.time("idempotency, no header", &service, || called.clone());
+    let keyed = |presented: &str| {
+        let mut req = called.clone();
+        let presented = HeaderValue::from_str(presented).expect("digits");
+        req.headers_mut().insert(IDEMPOTENCY_KEY, presented);
+        req.extensions_mut().insert(AnswerKey([7; 32]));
+        req.extensions_mut().insert(RequestNumber::now_v7());
+        req
+    };
+    let next = AtomicU64::new(0);
+    lines.time("idempotency, a new key", &service, || {
+        keyed(&next.fetch_add(1, Ordering::Relaxed).to_string())
+    });
+    let settings = IdempotencySettings::default();
+    let store = MemoryAnswers::new(Bounds::default());
+    let service = IdempotencyLayer::new(store, NobodyDied, settings, |_| {}).layer(answers);
+    lines.time("idempotency, the same key again", &service, || {
+        keyed("same")
+    });
+}
+
+#[derive(Clone, Copy)]
+struct NobodyDied;
+
+impl Money for NobodyDied {
+    async fn abandon(
+        &self,
+        _: RequestNumber,
+        _: &AccountId,
+        _: &KeyId,
+    ) -> Result<Fate, tollgate_layers::error::BoxError> {
+        Ok(Fate::Open)
     }
 }
 

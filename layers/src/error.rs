@@ -147,6 +147,19 @@ pub enum Error {
     #[error("address not allowed for this key")]
     AddressNotAllowed,
 
+    /// 409: a call with this idempotency key runs on another node.
+    #[error("idempotency key in use, wait {retry_after:?}")]
+    IdempotencyKeyInUse {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// 409: a call with this idempotency key was charged, or may yet be, and there is no answer to repeat.
+    #[error("the answer for this idempotency key is gone")]
+    IdempotentAnswerGone,
+    /// 422: the idempotency key was used for another request.
+    #[error("idempotency key used for another request")]
+    IdempotencyKeyReused,
+
     /// 429: too many requests from this address or key, or too much used by it.
     #[error("too many requests ({limit:?}), wait {retry_after:?}")]
     TooManyRequests {
@@ -300,6 +313,8 @@ pub enum Problem {
     Missing,
     /// It is a header, and required.
     HeaderMissing,
+    /// It is no idempotency key: 1 to 255 visible ASCII characters, once.
+    NotAnIdempotencyKey,
     /// It has another type than the one named.
     WrongType(&'static str),
     /// It is not one of the values named.
@@ -357,6 +372,7 @@ impl fmt::Display for Problem {
             Self::NotJson(why) => write!(f, "not JSON, {why}"),
             Self::Missing => f.write_str("missing"),
             Self::HeaderMissing => f.write_str("a header that is missing"),
+            Self::NotAnIdempotencyKey => f.write_str("not 1 to 255 visible ASCII characters"),
             Self::WrongType(wanted) => write!(f, "not of type {wanted}"),
             Self::NotOneOf(wanted) => write!(f, "not one of {wanted}"),
             Self::BelowMin(min) => write!(f, "below {min}"),

@@ -1,8 +1,16 @@
 //! What is ambient in a request or an answer: named extensions, each with its inserter.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
 use bytes::Bytes;
+use http::HeaderName;
 use serde::Deserialize;
 pub use tollgate_ledger::number::RequestNumber;
 
@@ -10,6 +18,7 @@ use crate::{
     call::Format,
     error::Error,
     key::KeyRecord,
+    money::MicroRub,
     sse::{Event, Splitter},
 };
 
@@ -40,6 +49,37 @@ impl Caller {
     pub fn of<B>(req: &http::Request<B>) -> Result<&Self, Error> {
         let caller = req.extensions().get();
         caller.ok_or_else(|| Error::Internal("nobody has called: auth must stand above".into()))
+    }
+}
+
+/// The header by which calls say that they are the same one, sent again.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// What answers are sealed with that are kept for a caller: derived from the secret that was presented, which nobody
+/// stores. Inserted by `auth`, where the request has an [`IDEMPOTENCY_KEY`] and the caller's key allows it.
+#[derive(Clone)]
+pub struct AnswerKey(pub [u8; 32]);
+
+impl fmt::Debug for AnswerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnswerKey")
+    }
+}
+
+/// On a request whose answer is kept: what the call costs, written by whoever ends its hold.
+#[derive(Clone, Debug, Default)]
+pub struct CallCost(Arc<AtomicI64>);
+
+impl CallCost {
+    /// It costs so much.
+    pub fn set(&self, cost: MicroRub) {
+        self.0.store(cost.micro(), Ordering::Release);
+    }
+
+    /// Whether it was charged; not before its hold has ended.
+    #[must_use]
+    pub fn is_charged(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
     }
 }
 

@@ -76,6 +76,7 @@
 //! | `rate-limit` | [`rate_limit`] counts requests and what they use over time, for whomever you say |
 //! | `auth` | [`auth`] finds out who calls, in any store of keys |
 //! | `parse` | [`parse`] reads and checks calls to language models, in two formats |
+//! | `idempotency` | [`idempotency`] repeats the answer of a call that is sent again |
 //! | `select` | [`select`] finds a call's model and price |
 //! | `reserve` | [`reserve`] holds money before a request and charges after it, in any ledger, for anything |
 //! | `failover` | [`failover`] chooses a vendor, and another one when it fails |
@@ -146,6 +147,8 @@ pub mod adapt;
 pub mod auth;
 #[cfg(feature = "failover")]
 pub mod failover;
+#[cfg(feature = "idempotency")]
+pub mod idempotency;
 #[cfg(feature = "in-flight")]
 pub mod in_flight;
 #[cfg(feature = "parse")]

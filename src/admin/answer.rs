@@ -42,6 +42,7 @@ pub(super) struct KeyAnswer<'a> {
     tokens_per_minute: Option<u32>,
     group: Option<&'a GroupId>,
     concurrency: Option<u32>,
+    idempotency: bool,
     expires_at: Option<String>,
     created_at: String,
     changed_at: String,
@@ -73,6 +74,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             tokens_per_minute: record.tokens_per_minute,
             group: record.group.as_ref(),
             concurrency: record.concurrency,
+            idempotency: record.idempotency,
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
             changed_at: rfc3339(record.changed_at_ms.max(record.created_at_ms)),
@@ -279,6 +281,7 @@ mod tests {
                 tokens_per_minute: None,
                 group: None,
                 concurrency: None,
+                idempotency: false,
                 expires_at_ms: Some(1_801_353_600_000),
                 created_at_ms: 0,
                 changed_at_ms: 0,
@@ -306,7 +309,7 @@ mod tests {
              \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
              \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\
              \"addresses\":[],\"requests_per_second\":null,\"requests_per_minute\":null,\
-             \"tokens_per_minute\":null,\"group\":null,\"concurrency\":null,\"expires_at\":\"2027-01-31T00:00:00Z\",\
+             \"tokens_per_minute\":null,\"group\":null,\"concurrency\":null,\"idempotency\":false,\"expires_at\":\"2027-01-31T00:00:00Z\",\
              \"created_at\":\"1970-01-01T00:00:00Z\",\"changed_at\":\"1970-01-01T00:00:00Z\"}"
         );
         let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();

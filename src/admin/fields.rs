@@ -227,6 +227,13 @@ fn up_to(max: u32, value: &Value) -> Result<u32, String> {
         .ok_or_else(|| format!("must be a whole number from 1 to {max}"))
 }
 
+/// `true` or `false`.
+pub(super) fn flag(value: &Value) -> Result<bool, String> {
+    value
+        .as_bool()
+        .ok_or_else(|| "must be true or false".into())
+}
+
 /// A time in the future, in Unix milliseconds.
 pub(crate) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
     move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {

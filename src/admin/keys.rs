@@ -60,6 +60,7 @@ const KEY_FIELDS: &[&str] = &[
     "tokens_per_minute",
     "group",
     "concurrency",
+    "idempotency",
     "expires_at",
 ];
 const KEY_CHANGE_FIELDS: &[&str] = &[
@@ -75,6 +76,7 @@ const KEY_CHANGE_FIELDS: &[&str] = &[
     "tokens_per_minute",
     "group",
     "concurrency",
+    "idempotency",
     "expires_at",
 ];
 const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
@@ -136,6 +138,7 @@ impl Admin {
             tokens_per_minute: None,
             group: None,
             concurrency: None,
+            idempotency: false,
             expires_at_ms: None,
             created_at_ms: now_ms,
             changed_at_ms: 0,
@@ -316,6 +319,7 @@ fn unlimited(key: &KeyView) -> KeyView {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: None,
         ..key.record
     };
@@ -370,6 +374,7 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
         tokens_per_minute: fields.nullable("tokens_per_minute", fields::tokens)?,
         group: fields.nullable("group", fields::id)?,
         concurrency: fields.nullable("concurrency", fields::calls)?,
+        idempotency: fields.optional("idempotency", fields::flag)?,
         expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
         changed_at_ms: None,
     })

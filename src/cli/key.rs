@@ -123,6 +123,9 @@ pub(super) struct Limits {
     /// How many of its calls may be open at once, over all nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     concurrency: Option<u32>,
+    /// Keep answers to calls with an Idempotency-Key, sealed, and repeat them: sent again, they are not charged again
+    #[arg(long)]
+    idempotency: bool,
 }
 
 /// What may be taken away from a key.
@@ -161,6 +164,9 @@ pub(super) struct Without {
     /// Let any number of its calls be open at once
     #[arg(long, conflicts_with = "concurrency")]
     any_concurrency: bool,
+    /// Keep no answers any more
+    #[arg(long, conflicts_with = "idempotency")]
+    no_idempotency: bool,
 }
 
 const KEY: &[Cell] = &[
@@ -185,6 +191,7 @@ const KEY: &[Cell] = &[
     Cell::text("tokens per minute", "/tokens_per_minute").or("no limit"),
     Cell::text("group", "/group").or("none"),
     Cell::text("calls at once", "/concurrency").or("no limit"),
+    Cell::text("idempotency", "/idempotency"),
     Cell::text("expires", "/expires_at").or("never"),
     Cell::text("created", "/created_at"),
     Cell::text("changed", "/changed_at"),
@@ -223,6 +230,9 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
         } => {
             let mut body = given(limits);
             body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
+            if without.no_idempotency {
+                body.insert("idempotency".into(), Value::Bool(false));
+            }
             if body.is_empty() {
                 return Err(nothing_to_set(&key));
             }
@@ -284,6 +294,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         tokens_per_minute,
         group,
         concurrency,
+        idempotency,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
     let rubles = |amount: Option<MicroRub>| amount.map(|amount| Value::from(amount.to_string()));
@@ -300,6 +311,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         ("tokens_per_minute", tokens_per_minute.map(Value::from)),
         ("group", group.map(|group| Value::from(group.to_string()))),
         ("concurrency", concurrency.map(Value::from)),
+        ("idempotency", idempotency.then_some(Value::Bool(true))),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field.to_owned(), value?)))
@@ -353,6 +365,7 @@ mod tests {
             tokens_per_minute: None,
             group: None,
             concurrency: None,
+            idempotency: false,
         }
     }
 
@@ -366,13 +379,14 @@ mod tests {
             models: vec!["m".into()],
             requests_per_second: Some(5),
             tokens_per_minute: Some(7),
+            idempotency: true,
             ..limits()
         };
         assert_eq!(
             Value::Object(given(named)),
             json!({
                 "name": "ci", "ceiling_rub": "0.50", "ceiling_day_rub": "2.00", "models": ["m"],
-                "requests_per_second": 5, "tokens_per_minute": 7,
+                "requests_per_second": 5, "tokens_per_minute": 7, "idempotency": true,
             })
         );
     }

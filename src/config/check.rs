@@ -73,6 +73,7 @@ impl Check<'_> {
             Some(payments) => self.payments(payments).map(Some),
         };
         let ledger = self.ledger(&raw.ledger);
+        let idempotency = self.idempotency(&raw.idempotency);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
         let multiplier = self.multiplier(raw.tariff.sell_rate_multiplier.as_deref());
@@ -110,6 +111,7 @@ impl Check<'_> {
             receivers: receivers?,
             payments: payments?,
             ledger: ledger?,
+            idempotency: idempotency?,
             limits: limits?,
             live: LiveConfig {
                 rate: rate?,

@@ -30,6 +30,7 @@ mod check;
 mod costs;
 mod error;
 mod files;
+mod idempotency;
 mod ledger;
 mod limits;
 mod listen;
@@ -56,6 +57,7 @@ pub use self::{
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
     files::Files,
+    idempotency::IdempotencyConfig,
     oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
     price_lists::{CustomerRule, PriceLists, Row},
@@ -98,6 +100,8 @@ pub struct Config {
     pub payments: Option<PaymentsConfig>,
     /// Where money is kept and how much of it a call holds.
     pub ledger: LedgerConfig,
+    /// Answers that are kept.
+    pub idempotency: IdempotencyConfig,
     /// Limits.
     pub limits: Limits,
     /// The part that can be swapped while calls run.

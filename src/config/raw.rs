@@ -55,6 +55,8 @@ pub(super) struct RawConfig {
     pub(super) telegram: Vec<RawTelegram>,
     /// Where the money is kept.
     pub(super) ledger: RawLedger,
+    /// Answers that are kept for calls with an idempotency key, where a caller's key allows it.
+    pub(super) idempotency: RawIdempotency,
     /// Limits.
     pub(super) limits: RawLimits,
     /// Rubles for one USDT.
@@ -331,6 +333,26 @@ pub(super) struct RawLedger {
     pub(super) outbox_age_max_seconds: Option<u64>,
     /// With Redis: for how long a gateway may hold money by itself after it told Redis last, in ms; 0: never; 0.
     pub(super) lease_ms_max: Option<u64>,
+}
+
+/// `[idempotency]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawIdempotency {
+    /// How long an answer is kept; 86400.
+    pub(super) keep_seconds: Option<u64>,
+    /// How long a call is taken to run whose gateway says nothing of it; 15.
+    pub(super) lease_seconds: Option<u64>,
+    /// The longest answer that is kept, in bytes; 1048576.
+    pub(super) answer_bytes_max: Option<u64>,
+    /// Bytes of answers that are on their way at the same time, on this node; 67108864.
+    pub(super) running_bytes_max: Option<u64>,
+    /// Calls that are kept for one account; 10000.
+    pub(super) account_calls_max: Option<u64>,
+    /// Bytes of answers that are kept for one account; 67108864.
+    pub(super) account_bytes_max: Option<u64>,
+    /// Bytes of answers that are kept for all accounts; 1073741824.
+    pub(super) bytes_max: Option<u64>,
 }
 
 /// `[limits]`

@@ -158,6 +158,7 @@ impl OwnKeys {
             tokens_per_minute: owner.tokens_per_minute,
             group: owner.group.clone(),
             concurrency: owner.concurrency,
+            idempotency: owner.idempotency,
             expires_at_ms: owner.expires_at_ms,
             created_at_ms: now_ms(),
             changed_at_ms: 0,

@@ -58,6 +58,7 @@ mod fragments; // streams in whatever pieces a vendor cuts them
 mod groups; // keys that spend together, and how many of a key's calls are open at once
 mod half_closed; // clients that send no more, and read on
 mod holds; // what a call holds while it runs
+mod idempotency; // calls that are sent again: one answer, one charge
 mod import; // accounts and keys from a CSV file
 mod leases; // what operators see of money that gateways hold by themselves
 mod leaving; // when the client leaves, and how the call ends then

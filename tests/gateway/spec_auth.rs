@@ -39,6 +39,7 @@ async fn expired(world: &World, account: &str) -> Key {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: Some(1),
         created_at_ms: 0,
         changed_at_ms: 0,

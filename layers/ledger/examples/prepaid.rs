@@ -84,6 +84,7 @@ fn key(id: &KeyId, account: &AccountId) -> KeyRecord {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 0,
         changed_at_ms: 0,

@@ -176,6 +176,9 @@ pub struct KeyRecord {
     /// How many of its calls may be open at once, over all gateways, if that is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
+    /// Whether answers to calls with an idempotency key are kept, and repeated.
+    #[serde(default)]
+    pub idempotency: bool,
     /// Unix time in milliseconds from which the key is refused, if ever.
     #[serde(default)]
     pub expires_at_ms: Option<u64>,

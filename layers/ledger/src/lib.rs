@@ -24,7 +24,8 @@
 //! # let record = KeyRecord {
 //! #     id: web.clone(), account: acme.clone(), digest: KeyDigest::new([7; 32]), prefix: "tg-…".into(), name: "web".into(),
 //! #     status: KeyStatus::Active, models: vec![], addresses: vec![], requests_per_second: None, requests_per_minute: None,
-//! #     tokens_per_minute: None, group: None, concurrency: None, expires_at_ms: None, created_at_ms: 0, changed_at_ms: 0,
+//! #     tokens_per_minute: None, group: None, concurrency: None, idempotency: false, expires_at_ms: None, created_at_ms: 0,
+//! #     changed_at_ms: 0,
 //! # };
 //! ledger.create_key(&record, Ceilings::NONE).await?;
 //!
@@ -69,7 +70,7 @@
 //!
 //! | feature | what it brings |
 //! |---|---|
-//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, the [`audit`], [`statement`]s, the [`rollup`], [`settle`]: how holds end |
+//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, answers kept for [`idempotency`] keys, the [`audit`], [`statement`]s, the [`rollup`], [`settle`]: how holds end |
 //! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels, Cluster |
 //! | `outbox` | [`outbox`]: a record here of what a ledger elsewhere has still to be told |
@@ -103,6 +104,8 @@ pub mod contract;
 mod durable;
 #[cfg(feature = "settle")]
 mod embedded;
+#[cfg(feature = "settle")]
+pub mod idempotency;
 #[cfg(feature = "settle")]
 pub mod memory;
 #[cfg(feature = "outbox")]

@@ -83,7 +83,7 @@ pub use self::{
 pub use crate::forward::ResponseFuture;
 use crate::{
     error::{BoxError, Error},
-    facts::{Caller, ClientAddr},
+    facts::{Caller, ClientAddr, IDEMPOTENCY_KEY},
     key::{KeyDigest, KeyRecord, KeyStatus, KeyStore},
 };
 
@@ -149,6 +149,12 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
     ) -> Result<KeyDigest, Error> {
         self.take_key(headers)
     }
+
+    /// The key itself, before it is taken: what answers are sealed with that are kept for the caller is derived from it.
+    /// `None`, which is always right: none are kept.
+    fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
+        None
+    }
 }
 
 impl<F> TakeKey for F
@@ -181,6 +187,10 @@ impl TakeKey for KeyHeaders {
         headers.remove(AUTHORIZATION);
         headers.remove(X_API_KEY);
         Ok(digest)
+    }
+
+    fn secret<'a>(&self, headers: &'a HeaderMap) -> Option<&'a [u8]> {
+        shown(headers).ok().map(str::as_bytes)
     }
 }
 
@@ -231,6 +241,11 @@ where
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
+        // Seldom there; the key is gone from the headers by the time it is known whether it is allowed to.
+        let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
+            true => take.secret(req.headers()).map(Box::from),
+            false => None,
+        };
         let mut found = None;
         let is_known = |shown: &KeyDigest| {
             found = keys.find_key_now(shown);
@@ -241,7 +256,7 @@ where
             Err(error) => return ResponseFuture::refused(error),
         };
         if let Some(found) = found.or_else(|| keys.find_key_now(&shown)) {
-            return match let_in(&mut req, found) {
+            return match let_in(&mut req, found, secret.as_deref()) {
                 Ok(()) => ResponseFuture::forwarded(self.inner.call(req)),
                 Err(error) => ResponseFuture::refused(error),
             };
@@ -251,7 +266,7 @@ where
         let layer = Arc::clone(&self.layer);
         ResponseFuture::boxed(async move {
             let found = layer.keys.find_key(&shown).await;
-            let_in(&mut req, found)?;
+            let_in(&mut req, found, secret.as_deref())?;
             inner.call(req).await
         })
     }
@@ -261,11 +276,15 @@ where
 fn let_in<B>(
     req: &mut Request<B>,
     found: Result<Option<Arc<KeyRecord>>, BoxError>,
+    secret: Option<&[u8]>,
 ) -> Result<(), Error> {
     let found = found.map_err(Error::LedgerUnavailable)?;
     let record = found.ok_or(Error::KeyUnknown)?;
     let address = req.extensions().get::<ClientAddr>();
     check(&record, address.map(|address| address.0))?;
+    if let Some(secret) = secret.filter(|_| record.idempotency) {
+        req.extensions_mut().insert(secret::answer_key(secret));
+    }
     req.extensions_mut().insert(Caller(record));
     Ok(())
 }

@@ -1,9 +1,11 @@
 use std::{fmt, str::FromStr};
 
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::{
     error::Error,
+    facts::AnswerKey,
     key::{AccountId, KeyDigest, KeyId, KeyRecord, KeyStatus},
 };
 
@@ -61,6 +63,7 @@ impl SecretKey {
             tokens_per_minute: None,
             group: None,
             concurrency: None,
+            idempotency: false,
             expires_at_ms: None,
             created_at_ms: super::unix_ms(),
             changed_at_ms: 0,
@@ -93,6 +96,15 @@ impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretKey({})", self.prefix())
     }
+}
+
+/// What answers are sealed with that are kept for whoever presents `secret`: the first step of HKDF-SHA256 (RFC 5869,
+/// section 2.2).
+pub(super) fn answer_key(secret: &[u8]) -> AnswerKey {
+    let mut extract =
+        Hmac::<Sha256>::new_from_slice(b"tollgate answers 1").expect("any length is a key of HMAC");
+    extract.update(secret);
+    AnswerKey(extract.finalize().into_bytes().into())
 }
 
 /// Whether this looks like a key of ours.

@@ -15,7 +15,7 @@ use tollgate_ledger::settle::{Cut, Granted, QueuePermit, RunningEntry};
 use super::{Bill, Ending, Settler, ledger::Hold};
 use crate::{
     error::Error,
-    facts::EventStream,
+    facts::{CallCost, EventStream},
     money::MicroRub,
     usage::{End, Meter},
 };
@@ -31,6 +31,8 @@ pub(super) struct Guard<T: Bill> {
     call: Arc<Granted<T>>,
     /// The entry among the running calls, from the grant on.
     entry: Option<RunningEntry>,
+    /// Whoever keeps the answer.
+    told: Option<CallCost>,
 }
 
 impl<T: Bill> Guard<T> {
@@ -47,7 +49,13 @@ impl<T: Bill> Guard<T> {
                 cut: Cut::default(),
             }),
             entry: None,
+            told: None,
         })
+    }
+
+    /// At its end, this is told what the call cost.
+    pub(super) fn tell_cost_to(&mut self, told: Option<CallCost>) {
+        self.told = told;
     }
 
     /// What the ledger is to hold.
@@ -147,6 +155,9 @@ impl<T: Bill> Guard<T> {
                 },
             ),
         };
+        if let Some(told) = &self.told {
+            told.set(cost);
+        }
         permit.send(ending);
         Some(cost)
     }

@@ -142,7 +142,7 @@ use self::ledger::{Hold, Ledger, LedgerError, Refusal};
 pub use self::{body::ResponseBody, tokens::HoldMode};
 use crate::{
     error::Error,
-    facts::{EventStream, RequestNumber},
+    facts::{CallCost, EventStream, RequestNumber},
     key::{AccountId, KeyId},
     money::MicroRub,
     setting::Setting,
@@ -383,6 +383,7 @@ where
         // future may be dropped while it waits for the answer.
         let mut guard =
             body::Guard::new(&shared.settler, hold, meter, bill).ok_or(Error::Overloaded)?;
+        guard.tell_cost_to(req.extensions().get::<CallCost>().cloned());
         let reserved = shared.ledger.reserve(guard.hold()).await;
         match reserved {
             Ok(reserved) => {

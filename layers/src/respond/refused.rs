@@ -264,6 +264,9 @@ fn class(error: &Error) -> Class {
         Error::OwnerKeyNeeded => (S::FORBIDDEN, PERMISSION, "owner_key_required"),
         Error::OwnKeyUnknown => (S::NOT_FOUND, "not_found_error", "key_not_found"),
         Error::AddressNotAllowed => (S::FORBIDDEN, PERMISSION, "address_not_allowed"),
+        Error::IdempotencyKeyInUse { .. } => (S::CONFLICT, INVALID, "idempotency_key_in_use"),
+        Error::IdempotentAnswerGone => (S::CONFLICT, INVALID, "idempotent_answer_gone"),
+        Error::IdempotencyKeyReused => (S::UNPROCESSABLE_ENTITY, INVALID, "idempotency_key_reused"),
         Error::TooManyRequests { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "rate_limit_exceeded"),
         Error::TooManyCalls { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "concurrency_limit_exceeded"),
         Error::VendorLimit { .. } => (S::TOO_MANY_REQUESTS, LIMIT, "vendor_rate_limit"),
@@ -298,6 +301,7 @@ fn retry(error: &Error) -> Retry {
     match error {
         Error::TooManyRequests { retry_after, .. }
         | Error::VendorLimit { retry_after }
+        | Error::IdempotencyKeyInUse { retry_after }
         | Error::RoutesOut { retry_after } => Retry::After(*retry_after),
         Error::ModelUnknown { .. } => Retry::Never,
         // Running calls may give money back.

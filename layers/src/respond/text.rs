@@ -131,6 +131,20 @@ fn russian(error: &Error) -> String {
             "У этого счёта нет такого ключа, который может изменить владелец: проверьте id.".into()
         }
         Error::AddressNotAllowed => "Этот ключ API нельзя использовать с вашего адреса.".into(),
+        Error::IdempotencyKeyInUse { .. } => {
+            "Запрос с этим «Idempotency-Key» ещё выполняется. Повторите его позже с тем же ключом идемпотентности."
+                .into()
+        }
+        Error::IdempotentAnswerGone => {
+            "Запрос с этим «Idempotency-Key» уже выполнялся, и его ответ не сохранён. Чтобы выполнить его заново \
+             (ещё раз платно), передайте новый ключ идемпотентности."
+                .into()
+        }
+        Error::IdempotencyKeyReused => {
+            "Этот «Idempotency-Key» уже использован для другого запроса. Для нового запроса передайте новый ключ \
+             идемпотентности."
+                .into()
+        }
         Error::TooManyRequests { limit, retry_after } => {
             let counted = match limit {
                 Limit::Requests => {
@@ -188,8 +202,10 @@ fn russian_ceiling(ceiling: &Ceiling) -> (&'static str, String) {
 
 /// Whether it is a header that is wrong, and no field of the body.
 fn is_header(field: &str, problem: &Problem) -> bool {
-    matches!(problem, Problem::HeaderMissing | Problem::NotAHost)
-        || matches!(field, "host" | "content-length")
+    matches!(
+        problem,
+        Problem::HeaderMissing | Problem::NotAHost | Problem::NotAnIdempotencyKey
+    ) || matches!(field, "host" | "content-length")
 }
 
 fn russian_problem(problem: &Problem) -> String {
@@ -197,6 +213,9 @@ fn russian_problem(problem: &Problem) -> String {
         Problem::NotJson(why) => format!("это не JSON (строка и знак: {why})"),
         Problem::Missing => "обязательное поле отсутствует".into(),
         Problem::HeaderMissing => "обязательный заголовок отсутствует".into(),
+        Problem::NotAnIdempotencyKey => {
+            "нужно от 1 до 255 видимых символов ASCII, один раз".into()
+        }
         Problem::WrongType(expected) => format!(
             "неверный тип, нужно: {}",
             match *expected {
@@ -385,6 +404,17 @@ fn english(error: &Error) -> String {
             "This account has no such key that its owner could change: check the id.".into()
         }
         Error::AddressNotAllowed => "This API key may not be used from your address.".into(),
+        Error::IdempotencyKeyInUse { .. } => {
+            "A call with this 'Idempotency-Key' still runs. Send it again later, with the same idempotency key.".into()
+        }
+        Error::IdempotentAnswerGone => {
+            "A call with this 'Idempotency-Key' was made before, and its answer is not kept. Send a new idempotency key \
+             to make it, and pay for it, anew."
+                .into()
+        }
+        Error::IdempotencyKeyReused => {
+            "This 'Idempotency-Key' was used for another request. Send a new idempotency key with a new request.".into()
+        }
         Error::TooManyRequests { limit, retry_after } => {
             let counted = match limit {
                 Limit::Requests => {
@@ -444,6 +474,7 @@ fn english_problem(problem: &Problem) -> String {
     match problem {
         Problem::NotJson(why) => format!("it is not JSON ({why})"),
         Problem::Missing | Problem::HeaderMissing => "it is missing".into(),
+        Problem::NotAnIdempotencyKey => "1 to 255 visible ASCII characters are needed, once".into(),
         Problem::WrongType(expected) => format!("wrong type, expected {expected}"),
         Problem::NotOneOf(values) => format!("expected one of {values}"),
         Problem::BelowMin(min) => format!("less than {min}"),

@@ -106,6 +106,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
         "ledger.lease_ms_max",
         Restart(|one, other| one.ledger.lease_max != other.ledger.lease_max),
     ),
+    (
+        "idempotency",
+        Restart(|one, other| one.idempotency != other.idempotency),
+    ),
     ("limits", Taken),
     ("rate", Taken),
     ("tariff", Taken),

@@ -9,6 +9,7 @@
 //! `docs/metrics.md` lists them all; a test holds it to what a scrape shows.
 
 pub(crate) mod events;
+pub(crate) mod idempotency;
 mod leases;
 pub(crate) mod ledger;
 mod parts;
@@ -36,8 +37,9 @@ use prometheus_client::{
 
 pub(super) use self::state::Readings;
 use self::{
-    events::Deliveries, leases::Leases, ledger::LedgerTimes, payments::Payments, process::Process,
-    rates::Rates, requests::Requests, sales::Sales, state::State, text::Format, vendors::Vendors,
+    events::Deliveries, idempotency::Idempotency, leases::Leases, ledger::LedgerTimes,
+    payments::Payments, process::Process, rates::Rates, requests::Requests, sales::Sales,
+    state::State, text::Format, vendors::Vendors,
 };
 use crate::catalog::snapshot::Snapshot;
 
@@ -50,6 +52,7 @@ pub struct Metrics {
     pub(crate) ledger: LedgerTimes,
     pub(crate) events: Deliveries,
     pub(crate) payments: Payments,
+    pub(crate) idempotency: Idempotency,
     /// Traced calls whose spans were lost.
     pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
@@ -79,6 +82,7 @@ impl Metrics {
         let ledger = LedgerTimes::register(&mut registry);
         let events = Deliveries::register(&mut registry);
         let payments = Payments::register(&mut registry);
+        let idempotency = Idempotency::register(&mut registry);
         let state = State::register(&mut registry);
         let leases = Leases::register(&mut registry);
         let rates = Rates::register(&mut registry);
@@ -116,6 +120,7 @@ impl Metrics {
             ledger,
             events,
             payments,
+            idempotency,
             traces_dropped,
             reloads,
             loaded,

@@ -175,6 +175,8 @@ pub struct KeyChange {
     pub group: Option<Option<GroupId>>,
     /// How many of its calls may be open at once; `Some(None)` takes the limit away.
     pub concurrency: Option<Option<u32>>,
+    /// Whether answers to calls with an idempotency key are kept.
+    pub idempotency: Option<bool>,
     /// When it expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
     /// When it was changed.
@@ -210,6 +212,7 @@ impl KeyChange {
         set(&mut record.tokens_per_minute, self.tokens_per_minute);
         set(&mut record.group, self.group);
         set(&mut record.concurrency, self.concurrency);
+        set(&mut record.idempotency, self.idempotency);
         set(&mut record.expires_at_ms, self.expires_at_ms);
         set(&mut record.changed_at_ms, self.changed_at_ms);
         if record.status != KeyStatus::Deleted {

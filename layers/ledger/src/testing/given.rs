@@ -70,6 +70,7 @@ pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 1_790_000_000_000,
         changed_at_ms: 0,

@@ -31,6 +31,7 @@ fn full_record() -> KeyRecord {
         requests_per_second: Some(7),
         requests_per_minute: Some(8),
         tokens_per_minute: Some(9),
+        idempotency: true,
         expires_at_ms: Some(4_000_000_000_001),
         changed_at_ms: 1_790_000_000_001,
         ..record(&acme(), "K-9_z", 0xab)
@@ -119,7 +120,7 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
     open(ledger, 100).await;
     let mut view = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
     let id = full_record().id;
-    let steps: [(KeyChange, Edit); 13] = [
+    let steps: [(KeyChange, Edit); 14] = [
         (KeyChange::default(), |_| {}),
         (
             KeyChange {
@@ -198,6 +199,13 @@ pub(super) async fn a_change_of_a_key_touches_what_it_names<L: Books>(ledger: &L
                 view.record.requests_per_minute = Some(5);
                 view.record.tokens_per_minute = None;
             },
+        ),
+        (
+            KeyChange {
+                idempotency: Some(false),
+                ..KeyChange::default()
+            },
+            |view| view.record.idempotency = false,
         ),
         (
             KeyChange {

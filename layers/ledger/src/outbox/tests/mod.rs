@@ -79,6 +79,7 @@ async fn funded() -> MemoryLedger {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 0,
         changed_at_ms: 0,

@@ -49,6 +49,7 @@ fn key_record(index: u8) -> KeyRecord {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: None,
         created_at_ms: 0,
         changed_at_ms: 0,

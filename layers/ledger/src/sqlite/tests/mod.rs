@@ -51,6 +51,7 @@ fn record(index: u8) -> KeyRecord {
         tokens_per_minute: None,
         group: None,
         concurrency: None,
+        idempotency: false,
         expires_at_ms: Some(4_000_000_000_000),
         created_at_ms: 5,
         changed_at_ms: 0,

@@ -1,0 +1,238 @@
+//! In memory: nothing outlives the process.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage};
+use crate::{BoxError, account::AccountId, number::RequestNumber};
+
+/// Answers of one process. Clones share them.
+#[derive(Clone)]
+pub struct MemoryAnswers(Arc<Inner>);
+
+struct Inner {
+    bounds: Bounds,
+    table: Mutex<Table>,
+}
+
+type Key = (AccountId, Digest);
+
+#[derive(Default)]
+struct Table {
+    rows: HashMap<Key, Row>,
+    /// In the order in which they were made; those that are gone are passed over.
+    expiring: VecDeque<(Instant, Key, RequestNumber)>,
+    sums: HashMap<AccountId, Sums>,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Sums {
+    calls: u64,
+    bytes: u64,
+}
+
+struct Row {
+    first: RequestNumber,
+    number: RequestNumber,
+    fingerprint: Digest,
+    state: State,
+    expires: Instant,
+}
+
+enum State {
+    Running { until: Instant },
+    Answered(Vec<u8>),
+    Unanswered,
+}
+
+impl MemoryAnswers {
+    /// Keeps none, so far.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self(Arc::new(Inner {
+            bounds,
+            table: Mutex::default(),
+        }))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claim_now(&self, claim: &Claim, from: Option<RequestNumber>) -> Claimed {
+        let now = Instant::now();
+        let mut table = self.table();
+        table.sweep(now);
+        let key = (claim.account.clone(), claim.id);
+        // Those that were kept for longer may stand in front of it.
+        if table.rows.get(&key).is_some_and(|row| row.expires <= now) {
+            table.remove(&key);
+        }
+        if let Some(row) = table.rows.get_mut(&key) {
+            if from == Some(row.number) && row.is_abandoned(now) {
+                row.number = claim.number;
+                row.state = State::Running {
+                    until: now + claim.lease,
+                };
+            }
+            if row.number == claim.number && matches!(row.state, State::Running { .. }) {
+                return Claimed::Mine;
+            }
+            return Claimed::Earlier(row.earlier(now));
+        }
+        let sums = table.sums.entry(claim.account.clone()).or_default();
+        let bounds = &self.0.bounds;
+        if sums.calls >= bounds.account_calls_max || sums.bytes >= bounds.account_bytes_max {
+            return Claimed::Full;
+        }
+        sums.calls += 1;
+        let expires = now + claim.kept;
+        let row = Row {
+            first: claim.number,
+            number: claim.number,
+            fingerprint: claim.fingerprint,
+            state: State::Running {
+                until: now + claim.lease,
+            },
+            expires,
+        };
+        table.expiring.push_back((expires, key.clone(), row.first));
+        table.rows.insert(key, row);
+        Claimed::Mine
+    }
+
+    fn finish_now(&self, claim: &Claim, outcome: Outcome<'_>) -> Finished {
+        let mut table = self.table();
+        let table = &mut *table;
+        let key = (claim.account.clone(), claim.id);
+        let Some(row) = table.rows.get_mut(&key) else {
+            return Finished::NotMine;
+        };
+        if row.number != claim.number {
+            return Finished::NotMine;
+        }
+        if !matches!(row.state, State::Running { .. }) {
+            return Finished::Kept;
+        }
+        match outcome {
+            Outcome::Free => {
+                table.remove(&key);
+                Finished::Kept
+            }
+            Outcome::Unanswered => {
+                row.state = State::Unanswered;
+                Finished::Kept
+            }
+            Outcome::Answered(answer) => {
+                let bytes = answer.len() as u64;
+                let sums = table.sums.entry(claim.account.clone()).or_default();
+                let bounds = &self.0.bounds;
+                if sums.bytes + bytes > bounds.account_bytes_max
+                    || table.bytes + bytes > bounds.bytes_max
+                {
+                    row.state = State::Unanswered;
+                    return Finished::TooMuch;
+                }
+                sums.bytes += bytes;
+                table.bytes += bytes;
+                row.state = State::Answered(answer.to_vec());
+                Finished::Kept
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MemoryAnswers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryAnswers")
+            .field("bounds", &self.0.bounds)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AnswerStore for MemoryAnswers {
+    async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
+        Ok(self.claim_now(claim, from))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
+        let mut table = self.table();
+        let row = table.rows.get_mut(&(claim.account.clone(), claim.id));
+        let row = row.filter(|row| row.number == claim.number);
+        if let Some(Row {
+            state: State::Running { until },
+            ..
+        }) = row
+        {
+            *until = Instant::now() + claim.lease;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        Ok(self.finish_now(claim, outcome))
+    }
+}
+
+impl Table {
+    fn sweep(&mut self, now: Instant) {
+        while let Some((at, key, first)) = self.expiring.front() {
+            if *at > now {
+                return;
+            }
+            let is_it = self.rows.get(key).is_some_and(|row| row.first == *first);
+            let key = is_it.then(|| key.clone());
+            self.expiring.pop_front();
+            if let Some(key) = key {
+                self.remove(&key);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let Some(row) = self.rows.remove(key) else {
+            return;
+        };
+        let bytes = match row.state {
+            State::Answered(answer) => answer.len() as u64,
+            State::Running { .. } | State::Unanswered => 0,
+        };
+        self.bytes -= bytes;
+        if let Some(sums) = self.sums.get_mut(&key.0) {
+            sums.calls -= 1;
+            sums.bytes -= bytes;
+            if sums.calls == 0 {
+                self.sums.remove(&key.0);
+            }
+        }
+    }
+}
+
+impl Row {
+    fn is_abandoned(&self, now: Instant) -> bool {
+        matches!(self.state, State::Running { until } if until <= now)
+    }
+
+    fn earlier(&self, now: Instant) -> Earlier {
+        Earlier {
+            number: self.number,
+            fingerprint: self.fingerprint,
+            stage: match &self.state {
+                State::Running { until } => match until.saturating_duration_since(now) {
+                    Duration::ZERO => Stage::Abandoned,
+                    left => Stage::Running(left),
+                },
+                State::Answered(answer) => Stage::Answered(answer.clone()),
+                State::Unanswered => Stage::Unanswered,
+            },
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! In Redis, for many gateways: in the slot of the account, each step one script, by the server's clock.
+//!
+//! ```text
+//! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, a the sealed answer
+//! tg:{A}:iu       HASH  e<hour>, b<hour>: calls and bytes claimed in that hour, for the account's bounds
+//! tg:answers      HASH  <hour>: bytes of all accounts
+//! ```
+//!
+//! Redis takes claims away by itself when their time is over, so what is kept is counted by the hour: up to one hour's
+//! more than there is.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{
+    AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage, millis,
+};
+use crate::{
+    BoxError,
+    conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Value, read},
+    number::RequestNumber,
+};
+
+/// Answers in Redis. Clones share the connection.
+#[derive(Clone)]
+pub struct RedisAnswers(Arc<Inner>);
+
+struct Inner {
+    conn: RedisConn,
+    bounds: Bounds,
+    claim: RedisScript,
+    renew: RedisScript,
+    finish: RedisScript,
+    room: RedisScript,
+}
+
+impl RedisAnswers {
+    /// Answers on a connection that is there already.
+    #[must_use]
+    pub fn new(conn: RedisConn, bounds: Bounds) -> Self {
+        let script = |text| conn.script("", text);
+        Self(Arc::new(Inner {
+            bounds,
+            claim: script(include_str!("redis/claim.lua")),
+            renew: script(include_str!("redis/renew.lua")),
+            finish: script(include_str!("redis/finish.lua")),
+            room: script(include_str!("redis/room.lua")),
+            conn,
+        }))
+    }
+
+    /// Takes room for so many bytes, if there is any.
+    async fn has_room(&self, bytes: usize, kept: Duration) -> Result<bool, RedisFault> {
+        let Inner {
+            conn, room, bounds, ..
+        } = &*self.0;
+        let keys = ["tg:answers".to_owned()];
+        let args = (bytes, bounds.bytes_max, millis(kept));
+        conn.eval(room, &keys, args, OPERATOR_TIMEOUT).await
+    }
+}
+
+impl fmt::Debug for RedisAnswers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisAnswers")
+            .field("conn", &self.0.conn)
+            .finish_non_exhaustive()
+    }
+}
+
+fn keys(claim: &Claim) -> [String; 2] {
+    let Claim { account, id, .. } = claim;
+    [
+        format!("tg:{{{account}}}:i:{id}"),
+        format!("tg:{{{account}}}:iu"),
+    ]
+}
+
+impl AnswerStore for RedisAnswers {
+    async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
+        let Inner {
+            conn,
+            claim: script,
+            bounds,
+            ..
+        } = &*self.0;
+        let args = (
+            &claim.fingerprint.0[..],
+            claim.number.to_string(),
+            millis(claim.lease),
+            millis(claim.kept),
+            bounds.account_calls_max,
+            bounds.account_bytes_max,
+            from.map(|from| from.to_string()).unwrap_or_default(),
+        );
+        let answer: Value = conn
+            .eval(script, &keys(claim), args, conn.response_timeout())
+            .await?;
+        Ok(claimed(answer)?)
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
+        let Inner {
+            conn,
+            renew: script,
+            ..
+        } = &*self.0;
+        let args = (claim.number.to_string(), millis(claim.lease));
+        Ok(conn
+            .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
+            .await?)
+    }
+
+    async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        let Inner {
+            conn,
+            finish: script,
+            bounds,
+            ..
+        } = &*self.0;
+        let mut beyond = false;
+        let (word, answer) = match outcome {
+            Outcome::Answered(answer) if self.has_room(answer.len(), claim.kept).await? => {
+                ("answered", answer)
+            }
+            Outcome::Answered(_) => {
+                beyond = true;
+                ("unanswered", &[][..])
+            }
+            Outcome::Unanswered => ("unanswered", &[][..]),
+            Outcome::Free => ("free", &[][..]),
+        };
+        let args = (
+            claim.number.to_string(),
+            word,
+            answer,
+            bounds.account_bytes_max,
+        );
+        let finished: String = conn
+            .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
+            .await?;
+        Ok(match finished.as_str() {
+            "kept" if beyond => Finished::TooMuch,
+            "kept" => Finished::Kept,
+            "too_much" => Finished::TooMuch,
+            "not_mine" => Finished::NotMine,
+            word => return Err(RedisFault::Unexpected(format!("finished {word:?}")).into()),
+        })
+    }
+}
+
+fn claimed(answer: Value) -> Result<Claimed, RedisFault> {
+    let unexpected = |what: &str| RedisFault::Unexpected(format!("claimed {what}"));
+    if let Value::Array(words) = &answer
+        && words.len() == 1
+    {
+        let (word,): (String,) = read(answer)?;
+        return match word.as_str() {
+            "mine" => Ok(Claimed::Mine),
+            "full" => Ok(Claimed::Full),
+            word => Err(unexpected(word)),
+        };
+    }
+    let (_, fingerprint, number, stage, left, answer): (
+        String,
+        Vec<u8>,
+        String,
+        String,
+        u64,
+        Vec<u8>,
+    ) = read(answer)?;
+    let fingerprint = <[u8; 32]>::try_from(fingerprint).map_err(|_| unexpected("fingerprint"))?;
+    Ok(Claimed::Earlier(Earlier {
+        fingerprint: Digest(fingerprint),
+        number: number.parse().map_err(|_| unexpected("number"))?,
+        stage: match stage.as_str() {
+            "running" if left == 0 => Stage::Abandoned,
+            "running" => Stage::Running(Duration::from_millis(left)),
+            "answered" => Stage::Answered(answer),
+            "unanswered" => Stage::Unanswered,
+            word => return Err(unexpected(word)),
+        },
+    }))
+}

@@ -1,0 +1,44 @@
+-- KEYS[1] = the claim, KEYS[2] = what the account keeps, by the hour in which it was claimed: e<hour> calls, b<hour> bytes.
+-- ARGV: fingerprint, number, lease in ms, kept in ms, the account's most calls and bytes, the number whose abandoned claim
+-- is taken over, or nothing.
+-- Answers 'mine', 'full', or the earlier call: fingerprint, number, how far it is, ms that it still runs for, answer.
+local HOUR = 3600000
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local number, lease, kept = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local row = redis.call('HMGET', KEYS[1], 'f', 'n', 's', 'u', 'a')
+if row[1] then
+  local left = math.max(tonumber(row[4]) - now, 0)
+  if row[3] == 'running' and (row[2] == number or (row[2] == ARGV[7] and left == 0)) then
+    redis.call('HSET', KEYS[1], 'n', number, 'u', string.format('%d', now + lease))
+    return {'mine'}
+  end
+  return {'earlier', row[1], row[2], row[3], left, row[5] or ''}
+end
+local hour = math.floor(now / HOUR)
+-- A claim of that hour may have lived until its end.
+local oldest = math.floor((now - kept) / HOUR)
+local calls, bytes, gone = 0, 0, {}
+local all = redis.call('HGETALL', KEYS[2])
+for i = 1, #all, 2 do
+  local amount = tonumber(all[i + 1])
+  if tonumber(string.sub(all[i], 2)) < oldest then
+    gone[#gone + 1] = all[i]
+  elseif string.sub(all[i], 1, 1) == 'e' then
+    calls = calls + amount
+  else
+    bytes = bytes + amount
+  end
+end
+if #gone > 0 then
+  redis.call('HDEL', KEYS[2], unpack(gone))
+end
+if calls >= tonumber(ARGV[5]) or bytes >= tonumber(ARGV[6]) then
+  return {'full'}
+end
+local of_hour = string.format('%d', hour)
+redis.call('HSET', KEYS[1], 'f', ARGV[1], 'n', number, 's', 'running', 'u', string.format('%d', now + lease), 'h', of_hour)
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('HINCRBY', KEYS[2], 'e' .. of_hour, 1)
+redis.call('PEXPIRE', KEYS[2], string.format('%d', kept + 2 * HOUR))
+return {'mine'}

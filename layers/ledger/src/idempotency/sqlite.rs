@@ -1,0 +1,286 @@
+//! In a file beside the ledger's: it holds no books, and may be deleted while no gateway runs.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use uuid::Uuid;
+
+use super::{
+    AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage, millis,
+};
+use crate::{BoxError, embedded::now_ms, number::RequestNumber};
+
+/// Sums are kept by triggers, so that no row is counted twice or forgotten.
+const SCHEMA: &str = "
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA auto_vacuum = INCREMENTAL;
+CREATE TABLE IF NOT EXISTS answers (
+  account TEXT NOT NULL, id BLOB NOT NULL, fingerprint BLOB NOT NULL, number BLOB NOT NULL,
+  state INTEGER NOT NULL, until_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL, bytes INTEGER NOT NULL, answer BLOB,
+  PRIMARY KEY (account, id)
+) STRICT;
+CREATE INDEX IF NOT EXISTS answers_expire ON answers (expires_ms);
+CREATE TABLE IF NOT EXISTS sums (account TEXT PRIMARY KEY, calls INTEGER NOT NULL, bytes INTEGER NOT NULL) STRICT;
+CREATE TRIGGER IF NOT EXISTS answers_made AFTER INSERT ON answers BEGIN
+  INSERT INTO sums VALUES (new.account, 1, new.bytes), ('', 1, new.bytes)
+    ON CONFLICT DO UPDATE SET calls = calls + 1, bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS answers_changed AFTER UPDATE OF bytes ON answers BEGIN
+  UPDATE sums SET bytes = bytes + new.bytes - old.bytes WHERE account IN (new.account, '');
+END;
+CREATE TRIGGER IF NOT EXISTS answers_gone AFTER DELETE ON answers BEGIN
+  UPDATE sums SET calls = calls - 1, bytes = bytes - old.bytes WHERE account IN (old.account, '');
+  DELETE FROM sums WHERE account = old.account AND calls = 0;
+END;
+";
+const RUNNING: u8 = 0;
+const ANSWERED: u8 = 1;
+const UNANSWERED: u8 = 2;
+/// Rows whose time is over that one claim takes away.
+const SWEPT_MAX: u32 = 64;
+
+/// Answers in one SQLite file, made when the first is claimed. Clones share it.
+///
+/// It is asked on tokio's blocking threads, so a tokio runtime is needed.
+#[derive(Clone)]
+pub struct SqliteAnswers(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    bounds: Bounds,
+    conn: Mutex<Option<Connection>>,
+}
+
+impl SqliteAnswers {
+    /// Answers in the file `path`.
+    #[must_use]
+    pub fn new(path: &Path, bounds: Bounds) -> Self {
+        Self(Arc::new(Inner {
+            path: path.to_owned(),
+            bounds,
+            conn: Mutex::default(),
+        }))
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Transaction<'_>, &Bounds, i64) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, BoxError> {
+        let inner = Arc::clone(&self.0);
+        let asked = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
+            let mut conn = inner.conn.lock().unwrap_or_else(PoisonError::into_inner);
+            let conn = match &mut *conn {
+                Some(conn) => conn,
+                none => none.insert(open(&inner.path)?),
+            };
+            let step = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let answer = ask(&step, &inner.bounds, signed(now_ms()))?;
+            step.commit()?;
+            Ok(answer)
+        });
+        asked.await?
+    }
+}
+
+impl fmt::Debug for SqliteAnswers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteAnswers")
+            .field("path", &self.0.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AnswerStore for SqliteAnswers {
+    async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
+        let claim = claim.clone();
+        self.ask(move |step, bounds, now| claim_in(step, bounds, now, &claim, from))
+            .await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
+        let claim = claim.clone();
+        let renewed = self.ask(move |step, _, now| {
+            step.prepare_cached(
+                "UPDATE answers SET until_ms = ?4 WHERE account = ?1 AND id = ?2 AND number = ?3 AND state = 0",
+            )?
+            .execute(params![
+                &*claim.account,
+                claim.id.0,
+                bytes_of(claim.number),
+                now + signed(millis(claim.lease))
+            ])
+        });
+        Ok(renewed.await? == 1)
+    }
+
+    async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        let claim = claim.clone();
+        let (state, answer) = match outcome {
+            Outcome::Answered(answer) => (ANSWERED, Some(answer.to_vec())),
+            Outcome::Unanswered => (UNANSWERED, None),
+            Outcome::Free => (RUNNING, None),
+        };
+        self.ask(move |step, bounds, _| finish_in(step, bounds, &claim, state, answer))
+            .await
+    }
+}
+
+fn claim_in(
+    step: &Transaction<'_>,
+    bounds: &Bounds,
+    now: i64,
+    claim: &Claim,
+    from: Option<RequestNumber>,
+) -> rusqlite::Result<Claimed> {
+    step.prepare_cached(
+        "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE expires_ms <= ?1 LIMIT ?2)",
+    )?
+    .execute(params![now, SWEPT_MAX])?;
+    let until = now + signed(millis(claim.lease));
+    if let Some(from) = from {
+        step.prepare_cached(
+            "UPDATE answers SET number = ?4, until_ms = ?5
+             WHERE account = ?1 AND id = ?2 AND number = ?3 AND state = 0 AND until_ms <= ?6",
+        )?
+        .execute(params![
+            &*claim.account,
+            claim.id.0,
+            bytes_of(from),
+            bytes_of(claim.number),
+            until,
+            now
+        ])?;
+    }
+    let found = step
+        .prepare_cached(
+            "SELECT fingerprint, number, state, until_ms, answer FROM answers
+             WHERE account = ?1 AND id = ?2 AND expires_ms > ?3",
+        )?
+        .query_row(params![&*claim.account, claim.id.0, now], |row| {
+            let (state, until): (u8, i64) = (row.get(2)?, row.get(3)?);
+            Ok(Earlier {
+                fingerprint: Digest(row.get(0)?),
+                number: RequestNumber::from_uuid(Uuid::from_bytes(row.get(1)?)),
+                stage: match state {
+                    ANSWERED => Stage::Answered(row.get(4)?),
+                    UNANSWERED => Stage::Unanswered,
+                    _ if until <= now => Stage::Abandoned,
+                    _ => Stage::Running(Duration::from_millis((until - now).unsigned_abs())),
+                },
+            })
+        })
+        .optional()?;
+    if let Some(earlier) = found {
+        let runs = matches!(earlier.stage, Stage::Running(_) | Stage::Abandoned);
+        return Ok(if runs && earlier.number == claim.number {
+            Claimed::Mine
+        } else {
+            Claimed::Earlier(earlier)
+        });
+    }
+    let (calls, bytes) = sums(step, &claim.account)?;
+    if calls >= bounds.account_calls_max || bytes >= bounds.account_bytes_max {
+        return Ok(Claimed::Full);
+    }
+    // What has expired and was not swept yet makes room.
+    step.prepare_cached("DELETE FROM answers WHERE account = ?1 AND id = ?2")?
+        .execute(params![&*claim.account, claim.id.0])?;
+    step.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, 0, NULL)")?
+        .execute(params![
+            &*claim.account,
+            claim.id.0,
+            claim.fingerprint.0,
+            bytes_of(claim.number),
+            until,
+            now + signed(millis(claim.kept))
+        ])?;
+    Ok(Claimed::Mine)
+}
+
+fn finish_in(
+    step: &Transaction<'_>,
+    bounds: &Bounds,
+    claim: &Claim,
+    mut state: u8,
+    mut answer: Option<Vec<u8>>,
+) -> rusqlite::Result<Finished> {
+    let whose = params![&*claim.account, claim.id.0, bytes_of(claim.number)];
+    let now: Option<u8> = step
+        .prepare_cached("SELECT state FROM answers WHERE account = ?1 AND id = ?2 AND number = ?3")?
+        .query_row(whose, |row| row.get(0))
+        .optional()?;
+    match now {
+        None => return Ok(Finished::NotMine),
+        Some(RUNNING) => {}
+        Some(_) => return Ok(Finished::Kept),
+    }
+    if state == RUNNING {
+        step.prepare_cached("DELETE FROM answers WHERE account = ?1 AND id = ?2 AND number = ?3")?
+            .execute(whose)?;
+        return Ok(Finished::Kept);
+    }
+    let bytes = answer.as_ref().map_or(0, |answer| answer.len() as u64);
+    let beyond = sums(step, &claim.account)?.1 + bytes > bounds.account_bytes_max
+        || sums(step, "")?.1 + bytes > bounds.bytes_max;
+    if beyond {
+        (state, answer) = (UNANSWERED, None);
+    }
+    step.prepare_cached(
+        "UPDATE answers SET state = ?4, bytes = ?5, answer = ?6 WHERE account = ?1 AND id = ?2 AND number = ?3",
+    )?
+    .execute(params![
+        &*claim.account,
+        claim.id.0,
+        bytes_of(claim.number),
+        state,
+        signed(answer.as_ref().map_or(0, |answer| answer.len() as u64)),
+        answer
+    ])?;
+    Ok(if beyond {
+        Finished::TooMuch
+    } else {
+        Finished::Kept
+    })
+}
+
+/// Calls and bytes of an account, or, under no name, of all.
+fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
+    let found = step
+        .prepare_cached("SELECT calls, bytes FROM sums WHERE account = ?1")?
+        .query_row([account], |row| {
+            let (calls, bytes): (i64, i64) = (row.get(0)?, row.get(1)?);
+            Ok((calls.unsigned_abs(), bytes.unsigned_abs()))
+        })
+        .optional()?;
+    Ok(found.unwrap_or_default())
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    // SQLite would make it readable for everybody; where this fails, it says why.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = std::fs::OpenOptions::new();
+        let made = options.write(true).create(true).truncate(false).mode(0o600);
+        drop(made.open(path));
+    }
+    let conn = Connection::open(path)?;
+    conn.busy_timeout(Duration::from_secs(5))?;
+    conn.execute_batch(SCHEMA)?;
+    Ok(conn)
+}
+
+fn bytes_of(number: RequestNumber) -> [u8; 16] {
+    *number.uuid().as_bytes()
+}
+
+/// As the file counts.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,181 @@
+//! One contract for every store.
+
+use super::*;
+
+const LEASE: Duration = Duration::from_millis(300);
+const KEPT: Duration = Duration::from_secs(60);
+
+fn bounds() -> Bounds {
+    Bounds {
+        account_calls_max: 4,
+        account_bytes_max: 100,
+        bytes_max: 150,
+    }
+}
+
+fn claim(account: &str, id: u8) -> Claim {
+    Claim {
+        account: account.parse().unwrap(),
+        id: Digest([id; 32]),
+        fingerprint: Digest([id ^ 0xff; 32]),
+        number: RequestNumber::now_v7(),
+        lease: LEASE,
+        kept: KEPT,
+    }
+}
+
+fn earlier(claimed: Claimed) -> Earlier {
+    match claimed {
+        Claimed::Earlier(earlier) => earlier,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What every store promises.
+async fn contract(store: &impl AnswerStore) {
+    one_runs_and_the_others_are_told(store).await;
+    what_cost_nothing_runs_again(store).await;
+    an_abandoned_call_is_taken_over_once(store).await;
+    bounds_are_kept(store).await;
+    what_is_over_is_forgotten(store).await;
+}
+
+async fn one_runs_and_the_others_are_told(store: &impl AnswerStore) {
+    let (first, second) = (claim("acme", 1), claim("acme", 1));
+    assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
+    // An answer that was lost is asked for again.
+    assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
+    let told = earlier(store.claim(&second, None).await.unwrap());
+    assert_eq!(
+        (told.number, told.fingerprint),
+        (first.number, first.fingerprint)
+    );
+    assert!(matches!(told.stage, Stage::Running(left) if left <= LEASE && !left.is_zero()));
+    assert!(store.renew(&first).await.unwrap());
+    assert!(!store.renew(&second).await.unwrap());
+    let of_another = store.finish(&second, Outcome::Answered(b"no")).await;
+    assert_eq!(of_another.unwrap(), Finished::NotMine);
+    let answered = store
+        .finish(&first, Outcome::Answered(b"\0sealed\xff"))
+        .await;
+    assert_eq!(answered.unwrap(), Finished::Kept);
+    // The same twice is once.
+    let again = store.finish(&first, Outcome::Free).await;
+    assert_eq!(again.unwrap(), Finished::Kept);
+    let told = earlier(store.claim(&second, None).await.unwrap());
+    assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
+    assert_eq!(told.number, first.number);
+    // Another account's claim is another one.
+    assert_eq!(
+        store.claim(&claim("other", 1), None).await.unwrap(),
+        Claimed::Mine
+    );
+}
+
+async fn what_cost_nothing_runs_again(store: &impl AnswerStore) {
+    let (first, second) = (claim("acme", 2), claim("acme", 2));
+    assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
+    store.finish(&first, Outcome::Free).await.unwrap();
+    assert_eq!(store.claim(&second, None).await.unwrap(), Claimed::Mine);
+    store.finish(&second, Outcome::Unanswered).await.unwrap();
+    let told = earlier(store.claim(&first, None).await.unwrap());
+    assert_eq!(
+        (told.stage, told.number),
+        (Stage::Unanswered, second.number)
+    );
+}
+
+async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
+    let (first, second, third) = (claim("b", 3), claim("b", 3), claim("b", 3));
+    assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
+    let early = store.claim(&second, Some(first.number)).await.unwrap();
+    assert!(matches!(earlier(early).stage, Stage::Running(_)));
+    tokio::time::sleep(2 * LEASE).await;
+    let told = earlier(store.claim(&second, None).await.unwrap());
+    assert_eq!((told.stage, told.number), (Stage::Abandoned, first.number));
+    let taken = store.claim(&second, Some(first.number)).await.unwrap();
+    assert_eq!(taken, Claimed::Mine);
+    let late = store.claim(&third, Some(first.number)).await.unwrap();
+    assert_eq!(earlier(late).number, second.number);
+    // Who has lost it changes nothing.
+    assert!(!store.renew(&first).await.unwrap());
+    let lost = store.finish(&first, Outcome::Answered(b"late")).await;
+    assert_eq!(lost.unwrap(), Finished::NotMine);
+    assert!(store.renew(&second).await.unwrap());
+}
+
+async fn bounds_are_kept(store: &impl AnswerStore) {
+    let of = |id| claim("c", id);
+    let calls = [of(1), of(2), of(3), of(4)];
+    for call in &calls {
+        assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
+    }
+    assert_eq!(store.claim(&of(5), None).await.unwrap(), Claimed::Full);
+    store.finish(&calls[0], Outcome::Free).await.unwrap();
+    assert_eq!(store.claim(&of(5), None).await.unwrap(), Claimed::Mine);
+    let sixty = Outcome::Answered(&[7; 60]);
+    assert_eq!(
+        store.finish(&calls[1], sixty).await.unwrap(),
+        Finished::Kept
+    );
+    // 120 of 100 bytes of the account.
+    assert_eq!(
+        store.finish(&calls[2], sixty).await.unwrap(),
+        Finished::TooMuch
+    );
+    let told = earlier(store.claim(&of(3), None).await.unwrap());
+    assert_eq!(told.stage, Stage::Unanswered);
+    // Of all accounts 150 are kept at most: sixty here, some of another above.
+    let (one, two) = (claim("d", 1), claim("e", 1));
+    for call in [&one, &two] {
+        assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
+    }
+    let all = Outcome::Answered(&[7; 90]);
+    assert_eq!(store.finish(&one, all).await.unwrap(), Finished::TooMuch);
+    let few = Outcome::Answered(&[7; 9]);
+    assert_eq!(store.finish(&two, few).await.unwrap(), Finished::Kept);
+}
+
+async fn what_is_over_is_forgotten(store: &impl AnswerStore) {
+    let short = Claim {
+        kept: LEASE,
+        ..claim("f", 1)
+    };
+    assert_eq!(store.claim(&short, None).await.unwrap(), Claimed::Mine);
+    store.finish(&short, Outcome::Answered(b"x")).await.unwrap();
+    tokio::time::sleep(2 * LEASE).await;
+    assert_eq!(
+        store.claim(&claim("f", 1), None).await.unwrap(),
+        Claimed::Mine
+    );
+}
+
+#[tokio::test]
+async fn the_store_in_memory_keeps_the_contract() {
+    contract(&MemoryAnswers::new(bounds())).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn the_store_in_a_file_keeps_the_contract_and_outlives_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("answers");
+    contract(&SqliteAnswers::new(&path, bounds())).await;
+    let (store, again) = (SqliteAnswers::new(&path, bounds()), claim("acme", 1));
+    let told = earlier(store.claim(&again, None).await.unwrap());
+    assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn the_store_in_redis_keeps_the_contract() {
+    let server = crate::redis::test_server::Server::start().await;
+    contract(&RedisAnswers::new(server.conn.clone(), bounds())).await;
+    let left: i64 = server.ask(&["PTTL", &keys_of(&claim("acme", 1))]).await;
+    assert!((1..=60_000).contains(&left), "{left}");
+}
+
+#[cfg(feature = "redis")]
+fn keys_of(claim: &Claim) -> String {
+    format!("tg:{{{}}}:i:{}", claim.account, claim.id)
+}

@@ -1,0 +1,292 @@
+//! A running call's answer, which several callers read from its beginning.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::response::Parts;
+use http_body::{Body, Frame, SizeHint};
+use tollgate_ledger::idempotency::Digest;
+
+use crate::{error::Error, facts::RequestNumber};
+
+/// One call. `A` is the body of its answer.
+pub(super) struct Run<A> {
+    pub(super) fingerprint: Digest,
+    pub(super) number: RequestNumber,
+    state: Mutex<State<A>>,
+    /// Bytes of all runs of the layer.
+    buffered: Arc<AtomicU64>,
+}
+
+struct State<A> {
+    head: Option<Parts>,
+    chunks: Vec<Bytes>,
+    bytes: u64,
+    /// What the answer's length was said to be.
+    length: Option<u64>,
+    stage: Stage<A>,
+    wakers: Vec<Waker>,
+}
+
+enum Stage<A> {
+    Running,
+    Done,
+    /// It broke off; the first reader is told why.
+    Broken(Option<Error>),
+    /// It is longer than what is buffered; the first reader goes on by itself.
+    TooLong(Option<A>),
+}
+
+impl<A> Run<A> {
+    pub(super) fn new(
+        fingerprint: Digest,
+        number: RequestNumber,
+        buffered: Arc<AtomicU64>,
+    ) -> Self {
+        Self {
+            fingerprint,
+            number,
+            state: Mutex::new(State {
+                head: None,
+                chunks: Vec::new(),
+                bytes: 0,
+                length: None,
+                stage: Stage::Running,
+                wakers: Vec::new(),
+            }),
+            buffered,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<A>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State<A>)) {
+        let wakers = {
+            let mut state = self.lock();
+            change(&mut state);
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The answer begins.
+    pub(super) fn begin(&self, head: Parts, length: Option<u64>) {
+        self.change(|state| {
+            state.head = Some(head);
+            state.length = length;
+        });
+    }
+
+    /// One chunk more, unless that were too many bytes.
+    pub(super) fn push(&self, chunk: Bytes, bytes_max: u64, all_max: u64) -> Result<(), Bytes> {
+        let bytes = chunk.len() as u64;
+        let all = self.buffered.fetch_add(bytes, Ordering::Relaxed);
+        let mut refused = None;
+        self.change(|state| {
+            state.bytes += bytes;
+            if state.bytes > bytes_max || all + bytes > all_max {
+                refused = Some(chunk);
+            } else {
+                state.chunks.push(chunk);
+            }
+        });
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The chunk that was one too many, and the rest, which the first reader reads by itself.
+    pub(super) fn hand_over(&self, chunk: Bytes, rest: A) {
+        self.change(|state| {
+            state.chunks.push(chunk);
+            state.stage = Stage::TooLong(Some(rest));
+        });
+    }
+
+    pub(super) fn done(&self) {
+        self.change(|state| state.stage = Stage::Done);
+    }
+
+    /// Nothing more comes, unless it had ended before.
+    pub(super) fn broken(&self, error: Option<Error>) {
+        self.change(|state| {
+            if let Stage::Running = state.stage {
+                state.stage = Stage::Broken(error);
+            }
+        });
+    }
+
+    pub(super) fn chunks(&self) -> Vec<Bytes> {
+        self.lock().chunks.clone()
+    }
+
+    /// The head, once there is one; `None`: there will be none that could be joined.
+    pub(super) async fn started(&self) -> Option<Parts> {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            match (&state.stage, &state.head) {
+                (Stage::Broken(_), _) => Poll::Ready(None),
+                (_, Some(head)) => Poll::Ready(Some(head.clone())),
+                (_, None) => {
+                    state.wait(cx);
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl<A> State<A> {
+    fn wait(&mut self, cx: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.wakers.push(cx.waker().clone());
+        }
+    }
+}
+
+impl<A> Drop for Run<A> {
+    fn drop(&mut self) {
+        let bytes = self.lock().bytes;
+        self.buffered.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Reads a run from its beginning.
+pub(super) struct Reader<A> {
+    run: Arc<Run<A>>,
+    at: usize,
+    read: u64,
+    is_first: bool,
+    /// What the first reader reads by itself.
+    rest: Option<A>,
+    ended: bool,
+}
+
+impl<A> Reader<A> {
+    /// The caller's whose call it is.
+    pub(super) const fn first(run: Arc<Run<A>>) -> Self {
+        Self {
+            run,
+            at: 0,
+            read: 0,
+            is_first: true,
+            rest: None,
+            ended: false,
+        }
+    }
+
+    /// Another one's.
+    pub(super) const fn joined(run: Arc<Run<A>>) -> Self {
+        let mut reader = Self::first(run);
+        reader.is_first = false;
+        reader
+    }
+}
+
+impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if this.rest.is_none() {
+            let run = Arc::clone(&this.run);
+            let mut state = run.lock();
+            if let Some(chunk) = state.chunks.get(this.at) {
+                this.at += 1;
+                this.read += chunk.len() as u64;
+                return Poll::Ready(Some(Ok(Frame::data(chunk.clone()))));
+            }
+            let error = match &mut state.stage {
+                Stage::Running => {
+                    state.wait(cx);
+                    return Poll::Pending;
+                }
+                Stage::Done => {
+                    this.ended = true;
+                    return Poll::Ready(None);
+                }
+                Stage::TooLong(rest) if this.is_first => {
+                    this.rest = rest.take();
+                    None
+                }
+                Stage::TooLong(_) => Some(Error::IdempotentAnswerGone),
+                Stage::Broken(error) => {
+                    let error = error.take_if(|_| this.is_first);
+                    Some(error.unwrap_or_else(|| {
+                        Error::VendorBroken("the call that was joined broke off".into())
+                    }))
+                }
+            };
+            if let Some(error) = error {
+                this.ended = true;
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+        match &mut this.rest {
+            Some(rest) => Pin::new(rest).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        if let Some(rest) = &self.rest {
+            return rest.is_end_stream();
+        }
+        let state = self.run.lock();
+        self.ended || matches!(state.stage, Stage::Done) && self.at == state.chunks.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if let Some(rest) = &self.rest {
+            return rest.size_hint();
+        }
+        let state = self.run.lock();
+        let length = match state.stage {
+            Stage::Done => Some(state.bytes),
+            _ => state.length,
+        };
+        match length.and_then(|length| length.checked_sub(self.read)) {
+            Some(left) => SizeHint::with_exact(left),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+impl<A> Drop for Reader<A> {
+    fn drop(&mut self) {
+        // What nobody reads on ends as any call does whose client has left.
+        if self.is_first {
+            let rest = match &mut self.run.lock().stage {
+                Stage::TooLong(rest) => rest.take(),
+                _ => None,
+            };
+            drop(rest);
+        }
+    }
+}
+
+impl<A> fmt::Debug for Reader<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("number", &self.run.number)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}

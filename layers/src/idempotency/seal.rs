@@ -1,0 +1,259 @@
+//! Keys that are derived from the caller's, and what is sealed by them.
+//!
+//! HKDF (RFC 5869) over the secret that the caller presents, which nobody stores; ChaCha20-Poly1305 (RFC 8439) with a key
+//! for each claim, so that a random nonce of 96 bits never meets itself.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
+use ring::{
+    aead::{self, Aad, LessSafeKey, Nonce, UnboundKey},
+    hkdf, hmac,
+};
+use tollgate_ledger::idempotency::Digest;
+
+use crate::{
+    call::Format,
+    error::{BoxError, Error},
+    facts::{AnswerKey, EventStream},
+    key::KeyRecord,
+};
+
+const VERSION: u8 = 1;
+
+/// What one caller's calls of one idempotency key are known by, and sealed with.
+pub(super) struct Seal {
+    pub(super) id: Digest,
+    fingerprints: hmac::Key,
+    key: LessSafeKey,
+}
+
+impl Seal {
+    pub(super) fn new(
+        secret: &AnswerKey,
+        caller: &KeyRecord,
+        presented: &[u8],
+    ) -> Result<Self, Error> {
+        let secret = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &secret.0);
+        let expand = |what: &[&[u8]]| -> Result<[u8; 32], Error> {
+            let mut bytes = [0; 32];
+            let filled = secret
+                .expand(what, hkdf::HKDF_SHA256)
+                .and_then(|okm| okm.fill(&mut bytes));
+            filled.map_err(|_| Error::Internal("no key could be derived".into()))?;
+            Ok(bytes)
+        };
+        let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
+        // Ids hold no such byte, nor does what was presented.
+        let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
+        let id = digest(hmac::sign(&ids, &name));
+        let key = expand(&[b"answer", &id.0])?;
+        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key)
+            .map_err(|_| Error::Internal("no key could be derived".into()))?;
+        Ok(Self {
+            id,
+            fingerprints: hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"fingerprint"])?),
+            key: LessSafeKey::new(key),
+        })
+    }
+
+    /// Of all that says what the answer is.
+    pub(super) fn fingerprint(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Digest {
+        const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+        let mut context = hmac::Context::with_key(&self.fingerprints);
+        context.update(path.as_bytes());
+        for beta in headers.get_all(BETA) {
+            context.update(b"\n");
+            context.update(beta.as_bytes());
+        }
+        context.update(b"\0");
+        context.update(body);
+        digest(context.sign())
+    }
+
+    /// An answer, for whoever presents the same secret and asks the same.
+    pub(super) fn seal(&self, fingerprint: &Digest, answer: Vec<u8>) -> Result<Vec<u8>, BoxError> {
+        let mut nonce = [0; aead::NONCE_LEN];
+        getrandom::fill(&mut nonce)?;
+        let mut sealed = answer;
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(&fingerprint.0),
+                &mut sealed,
+            )
+            .map_err(|_| "an answer could not be sealed")?;
+        sealed.extend_from_slice(tag.as_ref());
+        sealed.extend_from_slice(&nonce);
+        Ok(sealed)
+    }
+
+    /// What was sealed, if nobody has changed it.
+    pub(super) fn open(&self, fingerprint: &Digest, mut sealed: Vec<u8>) -> Option<Bytes> {
+        let at = sealed.len().checked_sub(aead::NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(&sealed[at..]).ok()?;
+        sealed.truncate(at);
+        let aad = Aad::from(&fingerprint.0);
+        let bytes = self.key.open_in_place(nonce, aad, &mut sealed).ok()?.len();
+        sealed.truncate(bytes);
+        Some(sealed.into())
+    }
+}
+
+fn digest(tag: hmac::Tag) -> Digest {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(tag.as_ref());
+    Digest(bytes)
+}
+
+/// An answer as it is kept: status, format of the stream, headers, body.
+pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
+    let body: usize = chunks.iter().map(Bytes::len).sum();
+    let mut out = Vec::with_capacity(body + 1024);
+    out.push(VERSION);
+    out.extend_from_slice(&head.status.as_u16().to_be_bytes());
+    let stream = head.extensions.get::<EventStream>();
+    out.push(match stream.map(|stream| stream.0) {
+        None => 0,
+        Some(Format::Chat) => 1,
+        Some(Format::Messages) => 2,
+        Some(Format::Responses) => 3,
+    });
+    let count = u16::try_from(head.headers.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&count.to_be_bytes());
+    for (name, value) in head.headers.iter().take(count.into()) {
+        for part in [name.as_str().as_bytes(), value.as_bytes()] {
+            // Heads are bounded far below this.
+            let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(part);
+        }
+    }
+    for chunk in chunks {
+        out.extend_from_slice(chunk);
+    }
+    out
+}
+
+/// Reads [`encode`]'s bytes; `None`: another version wrote them.
+pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
+    fn take(kept: &mut Bytes, bytes: usize) -> Option<Bytes> {
+        (kept.len() >= bytes).then(|| kept.split_to(bytes))
+    }
+    fn part(kept: &mut Bytes) -> Option<Bytes> {
+        let length = u32::from_be_bytes(take(kept, 4)?[..].try_into().ok()?);
+        take(kept, length.try_into().ok()?)
+    }
+    let (mut head, ()) = http::Response::new(()).into_parts();
+    if take(&mut kept, 1)?[0] != VERSION {
+        return None;
+    }
+    let status = u16::from_be_bytes(take(&mut kept, 2)?[..].try_into().ok()?);
+    head.status = StatusCode::from_u16(status).ok()?;
+    let format = match take(&mut kept, 1)?[0] {
+        0 => None,
+        1 => Some(Format::Chat),
+        2 => Some(Format::Messages),
+        3 => Some(Format::Responses),
+        _ => return None,
+    };
+    if let Some(format) = format {
+        head.extensions.insert(EventStream(format));
+    }
+    let count = u16::from_be_bytes(take(&mut kept, 2)?[..].try_into().ok()?);
+    for _ in 0..count {
+        let (name, value) = (part(&mut kept)?, part(&mut kept)?);
+        let name = HeaderName::from_bytes(&name).ok()?;
+        head.headers
+            .append(name, HeaderValue::from_maybe_shared(value).ok()?);
+    }
+    Some((head, kept))
+}
+
+#[cfg(all(test, feature = "auth"))]
+mod tests {
+    use super::*;
+    use crate::auth::SecretKey;
+
+    fn seal(secret: &str, key: &str, presented: &[u8]) -> Seal {
+        let record = SecretKey::generate().record(key.parse().unwrap(), "acme".parse().unwrap());
+        let mut bytes = [0; 32];
+        bytes[..secret.len()].copy_from_slice(secret.as_bytes());
+        Seal::new(&AnswerKey(bytes), &record, presented).unwrap()
+    }
+
+    #[test]
+    fn only_whoever_presents_the_same_secret_and_asks_the_same_reads_an_answer() {
+        let one = seal("tg-secret", "k", b"1");
+        let asked = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
+        let sealed = one.seal(&asked, b"the answer".to_vec()).unwrap();
+        assert!(!sealed.windows(6).any(|bytes| bytes == b"answer"));
+        assert_ne!(sealed, one.seal(&asked, b"the answer".to_vec()).unwrap());
+        let again = seal("tg-secret", "k", b"1");
+        assert_eq!(again.id, one.id);
+        assert_eq!(again.open(&asked, sealed.clone()).unwrap(), "the answer");
+        for other in [
+            seal("tg-other", "k", b"1"),
+            seal("tg-secret", "l", b"1"),
+            seal("tg-secret", "k", b"2"),
+        ] {
+            assert_ne!(other.id, one.id);
+            assert_eq!(other.open(&asked, sealed.clone()), None);
+        }
+        let other = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hallo");
+        assert_eq!(one.open(&other, sealed.clone()), None);
+        let mut broken = sealed.clone();
+        broken[0] ^= 1;
+        assert_eq!(one.open(&asked, broken), None);
+        assert_eq!(one.open(&asked, sealed[..5].to_vec()), None);
+    }
+
+    #[test]
+    fn what_changes_the_answer_changes_the_fingerprint() {
+        let one = seal("tg-secret", "k", b"1");
+        let none = HeaderMap::new();
+        let beta: HeaderMap = [("anthropic-beta", "b")]
+            .into_iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect();
+        let all = [
+            one.fingerprint("/v1/messages", &none, b"{}"),
+            one.fingerprint("/v1/chat/completions", &none, b"{}"),
+            one.fingerprint("/v1/messages", &beta, b"{}"),
+            one.fingerprint("/v1/messages", &none, b"{} "),
+        ];
+        for (index, this) in all.iter().enumerate() {
+            assert!(!all[..index].contains(this));
+        }
+    }
+
+    #[test]
+    fn an_answer_comes_back_as_it_was() {
+        let mut res = http::Response::builder()
+            .status(201)
+            .header("content-type", "text/event-stream")
+            .header("x-cost-rub", "1.25")
+            .header("set", "a")
+            .header("set", "b")
+            .body(())
+            .unwrap();
+        res.extensions_mut().insert(EventStream(Format::Messages));
+        let (head, ()) = res.into_parts();
+        let kept = encode(&head, &[Bytes::from("ab"), Bytes::from("c")]);
+        let (read, body) = decode(kept.clone().into()).unwrap();
+        assert_eq!((read.status, &read.headers), (head.status, &head.headers));
+        assert_eq!(
+            read.extensions.get::<EventStream>(),
+            Some(&EventStream(Format::Messages))
+        );
+        assert_eq!(body, "abc");
+        for length in 0..kept.len() - 3 {
+            assert!(decode(Bytes::copy_from_slice(&kept[..length])).is_none());
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Futures that are dropped at every await, and claims that nobody renews.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tollgate_ledger::idempotency::{Bounds, Claimed, MemoryAnswers, Outcome};
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::{
+    auth::SecretKey,
+    body::{AnswerBody, boxed},
+    call::{Format, InputSize, Spans},
+    facts::CallCost,
+    model::ModelKind,
+    money::MicroRub,
+};
+
+const CHUNKS: usize = 4;
+
+/// Says of every abandoned call the same.
+#[derive(Clone, Copy)]
+struct Says(Fate);
+
+impl Money for Says {
+    async fn abandon(&self, _: RequestNumber, _: &AccountId, _: &KeyId) -> Result<Fate, BoxError> {
+        Ok(self.0)
+    }
+}
+
+struct Given {
+    store: MemoryAnswers,
+    layer: IdempotencyLayer<MemoryAnswers, Says>,
+    made: Arc<AtomicUsize>,
+    /// What calls cost, and whether they break off.
+    cost: MicroRub,
+    breaks: bool,
+    caller: Arc<KeyRecord>,
+}
+
+impl Given {
+    fn new(fate: Fate) -> Self {
+        let store = MemoryAnswers::new(Bounds::default());
+        let settings = IdempotencySettings {
+            lease: Duration::from_secs(3),
+            ..IdempotencySettings::default()
+        };
+        let record = SecretKey::generate().record("k".parse().unwrap(), "acme".parse().unwrap());
+        Self {
+            layer: IdempotencyLayer::new(store.clone(), Says(fate), settings, |_| {}),
+            store,
+            made: Arc::default(),
+            cost: MicroRub::rubles(1),
+            breaks: false,
+            caller: Arc::new(record),
+        }
+    }
+
+    fn request(&self, body: &'static str) -> Request<Call> {
+        let call = Call {
+            format: Format::Chat,
+            kind: ModelKind::Chat,
+            body: Bytes::from(body),
+            model: "m".into(),
+            stream: true,
+            output_tokens: None,
+            choices: 1,
+            usage_asked: false,
+            input: InputSize::default(),
+            asks: None,
+            spans: Spans::default(),
+            session: None,
+        };
+        let mut req = Request::post("/v1/chat/completions").body(call).unwrap();
+        let presented = HeaderValue::from_static("one");
+        req.headers_mut().insert(IDEMPOTENCY_KEY, presented);
+        req.extensions_mut()
+            .insert(Caller(Arc::clone(&self.caller)));
+        req.extensions_mut().insert(AnswerKey([7; 32]));
+        req.extensions_mut().insert(RequestNumber::now_v7());
+        req
+    }
+
+    /// Waits before its head and before each chunk.
+    async fn ask(&self, body: &'static str) -> Result<Response<AnswerBody>, Error> {
+        let (made, cost, breaks) = (Arc::clone(&self.made), self.cost, self.breaks);
+        let service = self.layer.layer(service_fn(move |req: Request<Call>| {
+            made.fetch_add(1, Ordering::SeqCst);
+            async move {
+                tokio::task::yield_now().await;
+                req.extensions().get::<CallCost>().unwrap().set(cost);
+                let chunks = futures_util::stream::unfold(0, move |sent| async move {
+                    tokio::task::yield_now().await;
+                    let chunk = Ok(Frame::data(Bytes::from(format!("{sent},"))));
+                    match sent {
+                        CHUNKS => None,
+                        2 if breaks => Some((Err(Error::Draining), CHUNKS)),
+                        sent => Some((chunk, sent + 1)),
+                    }
+                });
+                Ok::<_, Error>(Response::new(boxed(StreamBody::new(Box::pin(chunks)))))
+            }
+        }));
+        service.oneshot(self.request(body)).await
+    }
+
+    /// Asks, and reads so many chunks.
+    async fn read(&self, chunks: usize) -> Result<String, Error> {
+        let mut body = self.ask("{}").await?.into_body();
+        let mut text = String::new();
+        for _ in 0..chunks {
+            let Some(frame) = body.frame().await else {
+                break;
+            };
+            text.push_str(std::str::from_utf8(frame?.data_ref().unwrap()).unwrap());
+        }
+        Ok(text)
+    }
+
+    /// What another process has claimed.
+    fn claim(&self, body: &'static str) -> Claim {
+        let seal = Seal::new(&AnswerKey([7; 32]), &self.caller, b"one").unwrap();
+        let req = self.request(body);
+        Claim {
+            account: self.caller.account.clone(),
+            id: seal.id,
+            fingerprint: seal.fingerprint(req.uri().path(), req.headers(), body.as_bytes()),
+            number: RequestNumber::now_v7(),
+            lease: Duration::from_secs(3),
+            kept: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Lets everything else run until it waits.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wherever_its_client_leaves_a_call_is_made_once_and_its_answer_is_there() {
+    let mut dropped = 0;
+    for polls in 0.. {
+        let given = Given::new(Fate::Open);
+        let mut reading = Box::pin(given.read(usize::MAX));
+        let mut ended = false;
+        for _ in 0..polls {
+            ended =
+                std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_ready())).await;
+            if ended {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(reading);
+        // Joined or repeated, whichever it is by now.
+        assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
+        settle().await;
+        assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
+        // Not so much as begun, where it was not polled.
+        assert_eq!(given.made.load(Ordering::SeqCst), 1, "{polls}");
+        if ended {
+            break;
+        }
+        dropped += 1;
+    }
+    assert!(dropped > 1, "{dropped}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_at_once_are_one_call() {
+    let given = Arc::new(Given::new(Fate::Open));
+    let mut calls = JoinSet::new();
+    for _ in 0..50 {
+        let given = Arc::clone(&given);
+        calls.spawn(async move { given.read(usize::MAX).await.unwrap() });
+    }
+    for text in calls.join_all().await {
+        assert_eq!(text, "0,1,2,3,");
+    }
+    assert_eq!(given.made.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_broke_off_runs_again_only_if_it_cost_nothing() {
+    for (cost, made) in [(MicroRub::ZERO, 2), (MicroRub::new(1), 1)] {
+        let given = Given {
+            breaks: true,
+            cost,
+            ..Given::new(Fate::Open)
+        };
+        let broke = given.read(usize::MAX).await;
+        assert!(matches!(broke, Err(Error::Draining)), "{broke:?}");
+        let again = given.read(usize::MAX).await;
+        match made {
+            2 => assert!(matches!(again, Err(Error::Draining)), "{again:?}"),
+            _ => assert!(
+                matches!(again, Err(Error::IdempotentAnswerGone)),
+                "{again:?}"
+            ),
+        }
+        assert_eq!(given.made.load(Ordering::SeqCst), made);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_nobody_runs_any_more_is_judged_by_its_money() {
+    for (fate, runs) in [
+        (Fate::Free, true),
+        (Fate::Charged, false),
+        (Fate::Open, false),
+    ] {
+        let given = Given::new(fate);
+        let claim = given.claim("{}");
+        assert_eq!(
+            given.store.claim(&claim, None).await.unwrap(),
+            Claimed::Mine
+        );
+        let refused = given.read(usize::MAX).await;
+        assert!(
+            matches!(refused, Err(Error::IdempotencyKeyInUse { retry_after }) if retry_after <= claim.lease),
+            "{refused:?}"
+        );
+        let other = given.ask("{ }").await.map(drop);
+        assert!(
+            matches!(other, Err(Error::IdempotencyKeyReused)),
+            "{other:?}"
+        );
+        tokio::time::advance(claim.lease).await;
+        let answer = given.read(usize::MAX).await;
+        assert_eq!(given.made.load(Ordering::SeqCst), usize::from(runs));
+        if !runs {
+            assert!(
+                matches!(answer, Err(Error::IdempotentAnswerGone)),
+                "{answer:?}"
+            );
+            continue;
+        }
+        assert_eq!(answer.unwrap(), "0,1,2,3,");
+        settle().await;
+        // The one that was taken for dead writes nothing any more.
+        let late = given.store.finish(&claim, Outcome::Unanswered).await;
+        assert_eq!(
+            late.unwrap(),
+            tollgate_ledger::idempotency::Finished::NotMine
+        );
+        assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_renewed_while_its_call_runs() {
+    let given = Given::new(Fate::Free);
+    let claim = given.claim("{}");
+    let service = given.layer.layer(service_fn(|_: Request<Call>| async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok::<_, Error>(Response::new(crate::body::full("late")))
+    }));
+    let req = given.request("{}");
+    let running = service.oneshot(req);
+    let mut running = Box::pin(running);
+    let begun = std::future::poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx).is_pending()));
+    assert!(begun.await);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let Claimed::Earlier(earlier) = given.store.claim(&claim, None).await.unwrap() else {
+        panic!("it runs");
+    };
+    assert!(matches!(
+        earlier.stage,
+        tollgate_ledger::idempotency::Stage::Running(_)
+    ));
+    let answer = running.await.unwrap().into_body().collect().await.unwrap();
+    assert_eq!(answer.to_bytes(), "late");
+}

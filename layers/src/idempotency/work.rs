@@ -1,0 +1,282 @@
+//! A call's task: claims it, runs it, keeps its answer. Its client may leave.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::{sync::oneshot, time::sleep};
+use tollgate_ledger::idempotency::{
+    AnswerStore, Claim, Claimed, Earlier, Finished, Outcome, Stage,
+};
+use tower::Service;
+
+use super::{
+    Event, Fate, Money, Name, Shared, Told,
+    run::{Reader, Run},
+    seal::{self, Seal},
+    stamp,
+};
+use crate::{
+    body::{AnswerBody, boxed, full},
+    call::Call,
+    error::Error,
+    facts::CallCost,
+    key::KeyRecord,
+};
+
+/// Renewals within the time of a claim.
+const RENEWALS: u32 = 3;
+
+pub(super) struct Work<S, K, M> {
+    entered: Entered<K, M>,
+    claim: Claim,
+    seal: Seal,
+    caller: Arc<KeyRecord>,
+    tell: oneshot::Sender<Told<S>>,
+}
+
+/// A run among the running ones: gone from there when this is dropped, and ended.
+struct Entered<K, M> {
+    shared: Arc<Shared<K, M>>,
+    name: Name,
+    run: Arc<Run<AnswerBody>>,
+}
+
+impl<K, M> Entered<K, M> {
+    fn leave(&self) {
+        let mut running = self.shared.running();
+        if running
+            .get(&self.name)
+            .is_some_and(|run| Arc::ptr_eq(run, &self.run))
+        {
+            running.remove(&self.name);
+        }
+    }
+}
+
+impl<K, M> Drop for Entered<K, M> {
+    fn drop(&mut self) {
+        self.leave();
+        self.run.broken(None);
+    }
+}
+
+/// What a claim came to.
+enum Begin {
+    Run,
+    NotKept,
+    Answer(Result<Response<AnswerBody>, Error>),
+}
+
+impl<S, K, M> Work<S, K, M>
+where
+    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error> + Send + 'static,
+    S::Future: Send,
+    K: AnswerStore,
+    M: Money,
+{
+    pub(super) fn new(
+        shared: Arc<Shared<K, M>>,
+        name: Name,
+        run: Arc<Run<AnswerBody>>,
+        claim: Claim,
+        seal: Seal,
+        caller: Arc<KeyRecord>,
+        tell: oneshot::Sender<Told<S>>,
+    ) -> Self {
+        Self {
+            entered: Entered { shared, name, run },
+            claim,
+            seal,
+            caller,
+            tell,
+        }
+    }
+
+    pub(super) async fn run(self, inner: S, req: Request<Call>) {
+        let begin = self.begin().await;
+        let Self {
+            entered,
+            claim,
+            seal,
+            tell,
+            ..
+        } = self;
+        match begin {
+            Begin::Run => {}
+            Begin::NotKept => {
+                entered.shared.report(Event::NotStored);
+                // Whoever waits for this run makes another.
+                drop(entered);
+                drop(tell.send(Told::NotKept(Box::new((inner, req)))));
+                return;
+            }
+            Begin::Answer(answer) => {
+                drop(entered);
+                drop(tell.send(Told::Answer(Box::new(answer))));
+                return;
+            }
+        }
+        let shared = Arc::clone(&entered.shared);
+        let renewing = async {
+            // Whoever takes the claim over has ended the hold: nothing is charged here then.
+            loop {
+                sleep(claim.lease / RENEWALS).await;
+                if let Ok(false) = shared.store.renew(&claim).await {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let calling = call(&entered, &claim, &seal, tell, inner, req);
+        let (mut renewing, mut calling) = (pin!(renewing), pin!(calling));
+        poll_fn(|cx| {
+            let _: Poll<()> = renewing.as_mut().poll(cx);
+            calling.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    /// Claims the call, or finds what there is in its place.
+    async fn begin(&self) -> Begin {
+        let shared = &self.entered.shared;
+        let mut from = None;
+        loop {
+            let claimed = match shared.store.claim(&self.claim, from).await {
+                Ok(claimed) => claimed,
+                Err(error) => return Begin::Answer(Err(Error::LedgerUnavailable(error))),
+            };
+            let earlier = match claimed {
+                Claimed::Mine => {
+                    shared.report(match from {
+                        None => Event::Ran,
+                        Some(_) => Event::RanAgain,
+                    });
+                    return Begin::Run;
+                }
+                Claimed::Full => return Begin::NotKept,
+                Claimed::Earlier(earlier) => earlier,
+            };
+            let Earlier { number, stage, .. } = earlier;
+            if earlier.fingerprint != self.claim.fingerprint {
+                shared.report(Event::Mismatch);
+                return Begin::Answer(Err(Error::IdempotencyKeyReused));
+            }
+            match stage {
+                Stage::Running(retry_after) => {
+                    shared.report(Event::Conflict);
+                    return Begin::Answer(Err(Error::IdempotencyKeyInUse { retry_after }));
+                }
+                Stage::Answered(sealed) => {
+                    let opened = self.seal.open(&self.claim.fingerprint, sealed);
+                    if let Some((head, body)) = opened.and_then(seal::decode) {
+                        shared.report(Event::Replayed(self.claim.number, number));
+                        let mut res = Response::from_parts(head, full(body));
+                        stamp(res.headers_mut(), number);
+                        return Begin::Answer(Ok(res));
+                    }
+                }
+                Stage::Unanswered => {}
+                Stage::Abandoned => {
+                    let KeyRecord { id, account, .. } = &*self.caller;
+                    match shared.money.abandon(number, account, id).await {
+                        Ok(Fate::Free) => {
+                            from = Some(number);
+                            continue;
+                        }
+                        Ok(Fate::Charged | Fate::Open) => {}
+                        Err(error) => return Begin::Answer(Err(Error::LedgerUnavailable(error))),
+                    }
+                }
+            }
+            shared.report(Event::Gone);
+            return Begin::Answer(Err(Error::IdempotentAnswerGone));
+        }
+    }
+}
+
+/// Makes the call, lets its answer go to whoever reads, and keeps it.
+async fn call<S, K, M>(
+    entered: &Entered<K, M>,
+    claim: &Claim,
+    seal: &Seal,
+    tell: oneshot::Sender<Told<S>>,
+    mut inner: S,
+    mut req: Request<Call>,
+) where
+    S: Service<Request<Call>, Response = Response<AnswerBody>, Error = Error> + Send + 'static,
+    K: AnswerStore,
+{
+    let Entered { shared, run, .. } = entered;
+    let cost = CallCost::default();
+    req.extensions_mut().insert(cost.clone());
+    let answered = inner.call(req).await;
+    drop(inner);
+    let (head, mut body) = match answered {
+        Ok(res) => res.into_parts(),
+        Err(error) => {
+            // First the claim, then the answer: what is sent again at once finds it so.
+            finish(entered, claim, outcome_without_answer(&cost)).await;
+            entered.leave();
+            drop(tell.send(Told::Answer(Box::new(Err(error)))));
+            return;
+        }
+    };
+    run.begin(head.clone(), body.size_hint().exact());
+    let res = Response::from_parts(head.clone(), boxed(Reader::first(Arc::clone(run))));
+    drop(tell.send(Told::Answer(Box::new(Ok(res)))));
+    let settings = &shared.settings;
+    let ended = loop {
+        let chunk = match body.frame().await {
+            None => break Ok(()),
+            Some(Err(error)) => break Err(error),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(chunk) => chunk,
+                Err(_) => continue,
+            },
+        };
+        let pushed = run.push(chunk, settings.answer_bytes_max, settings.running_bytes_max);
+        if let Err(chunk) = pushed {
+            shared.report(Event::NotStored);
+            run.hand_over(chunk, body);
+            finish(entered, claim, Outcome::Unanswered).await;
+            return;
+        }
+    };
+    drop(body);
+    match ended {
+        Ok(()) => {
+            run.done();
+            let sealed = seal.seal(&claim.fingerprint, seal::encode(&head, &run.chunks()));
+            match sealed {
+                Ok(sealed) => finish(entered, claim, Outcome::Answered(&sealed)).await,
+                Err(_) => finish(entered, claim, Outcome::Unanswered).await,
+            }
+        }
+        Err(error) => {
+            finish(entered, claim, outcome_without_answer(&cost)).await;
+            entered.leave();
+            run.broken(Some(error));
+        }
+    }
+}
+
+/// How a call ended that has no whole answer: money decides.
+fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
+    if cost.is_charged() {
+        Outcome::Unanswered
+    } else {
+        Outcome::Free
+    }
+}
+
+async fn finish<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
+    let finished = entered.shared.store.finish(claim, outcome).await;
+    entered.shared.report(match (finished, outcome) {
+        (Ok(Finished::Kept), Outcome::Answered(sealed)) => Event::Stored(sealed.len() as u64),
+        (Ok(Finished::Kept), _) => return,
+        (Ok(Finished::TooMuch), _) => Event::NotStored,
+        // The claim's time runs out, and the ledger says what became of the call.
+        (Ok(Finished::NotMine) | Err(_), _) => Event::NotWritten,
+    });
+}

@@ -1,0 +1,134 @@
+//! Where answers are kept for calls with an idempotency key, and what the ledger says of such calls' money.
+
+use std::{ffi::OsString, path::Path};
+
+use tollgate_layers::{
+    error::BoxError,
+    idempotency::{Event, Fate, Money},
+};
+use tollgate_ledger::{
+    account::{AccountId, KeyId},
+    contract::{BookError, Ledger, LedgerAdmin},
+    idempotency::{
+        AnswerStore, Bounds, Claim, Claimed, Finished, MemoryAnswers, Outcome, RedisAnswers,
+        SqliteAnswers,
+    },
+    number::RequestNumber,
+};
+
+use crate::{
+    config::{Config, LedgerUrl},
+    ledger::AnyLedger,
+    observe::metrics::idempotency::Idempotency,
+};
+
+/// One of the stores, beside the ledger of its kind. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyAnswers {
+    Memory(MemoryAnswers),
+    Sqlite(SqliteAnswers),
+    Redis(RedisAnswers),
+}
+
+impl AnyAnswers {
+    pub(crate) fn beside(store: &AnyLedger, config: &Config) -> Self {
+        let bounds: Bounds = config.idempotency.bounds;
+        match (store, &config.ledger.url) {
+            (AnyLedger::Redis(outbox), _) => {
+                Self::Redis(RedisAnswers::new(outbox.ledger().conn().clone(), bounds))
+            }
+            (AnyLedger::Sqlite(_), LedgerUrl::Sqlite(path)) => {
+                Self::Sqlite(SqliteAnswers::new(beside(path).as_ref(), bounds))
+            }
+            (AnyLedger::Memory(_) | AnyLedger::Sqlite(_), _) => {
+                Self::Memory(MemoryAnswers::new(bounds))
+            }
+        }
+    }
+}
+
+/// The ledger's file, and `.answers`.
+fn beside(path: &Path) -> OsString {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".answers");
+    path
+}
+
+impl AnswerStore for AnyAnswers {
+    async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
+        match self {
+            Self::Memory(store) => store.claim(claim, from).await,
+            Self::Sqlite(store) => store.claim(claim, from).await,
+            Self::Redis(store) => store.claim(claim, from).await,
+        }
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
+        match self {
+            Self::Memory(store) => store.renew(claim).await,
+            Self::Sqlite(store) => store.renew(claim).await,
+            Self::Redis(store) => store.renew(claim).await,
+        }
+    }
+
+    async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
+        match self {
+            Self::Memory(store) => store.finish(claim, outcome).await,
+            Self::Sqlite(store) => store.finish(claim, outcome).await,
+            Self::Redis(store) => store.finish(claim, outcome).await,
+        }
+    }
+}
+
+/// The ledger, asked what became of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Books {
+    pub(crate) store: AnyLedger,
+    /// Whether gateways hold money by themselves: then a call that another one has made may be charged whenever that comes
+    /// back.
+    pub(crate) leased: bool,
+}
+
+impl Money for Books {
+    async fn abandon(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> Result<Fate, BoxError> {
+        // A released hold is never charged, whoever asks for it; one that was charged stays so. Not through the outbox,
+        // which would do it later.
+        match &self.store {
+            AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
+            AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
+            AnyLedger::Redis(_) if self.leased => {}
+            AnyLedger::Redis(outbox) => outbox.ledger().release(number, account, key).await?,
+        }
+        match self.store.receipt_of(account, number).await {
+            Ok(receipt) if receipt.charged_rub.micro() > 0 => Ok(Fate::Charged),
+            Ok(_) | Err(BookError::NotFound) if self.leased => Ok(Fate::Open),
+            Ok(_) | Err(BookError::NotFound) => Ok(Fate::Free),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Counts, and tells the log what no receipt does.
+pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + use<> {
+    let metrics = metrics.clone();
+    move |event| {
+        metrics.count(event);
+        match event {
+            Event::Replayed(number, of) => {
+                tracing::info!(%number, %of, "an answer was repeated; nothing was charged");
+            }
+            Event::Joined(number, of) => {
+                tracing::info!(%number, %of, "a running answer was joined; nothing was charged");
+            }
+            Event::NotWritten => {
+                tracing::warn!("it could not be written how a call with an idempotency key ended");
+            }
+            _ => {}
+        }
+    }
+}

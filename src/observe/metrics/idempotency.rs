@@ -1,0 +1,72 @@
+//! Calls with an idempotency key.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::{Registry, Unit},
+};
+use tollgate_layers::idempotency::Event;
+
+/// What became of such calls; clones count together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Idempotency {
+    calls: Family<Came, Counter>,
+    stored: Counter,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Came {
+    result: &'static str,
+}
+
+const RESULTS: [&str; 9] = [
+    "ran",
+    "ran_again",
+    "replayed",
+    "joined",
+    "conflict",
+    "mismatch",
+    "gone",
+    "not_stored",
+    "not_written",
+];
+
+impl Idempotency {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let idempotency = Self::default();
+        for result in RESULTS {
+            drop(idempotency.calls.get_or_create(&Came { result }));
+        }
+        registry.register(
+            "tollgate_idempotent_calls",
+            "What became of calls with an idempotency key, on this node",
+            idempotency.calls.clone(),
+        );
+        registry.register_with_unit(
+            "tollgate_idempotent_stored",
+            "Answers that were stored for calls with an idempotency key, sealed",
+            Unit::Bytes,
+            idempotency.stored.clone(),
+        );
+        idempotency
+    }
+
+    pub(crate) fn count(&self, event: Event) {
+        let result = match event {
+            Event::Stored(bytes) => {
+                self.stored.inc_by(bytes);
+                return;
+            }
+            Event::Ran => "ran",
+            Event::RanAgain => "ran_again",
+            Event::Replayed(..) => "replayed",
+            Event::Joined(..) => "joined",
+            Event::Conflict => "conflict",
+            Event::Mismatch => "mismatch",
+            Event::Gone => "gone",
+            Event::NotStored => "not_stored",
+            _ => "not_written",
+        };
+        self.calls.get_or_create(&Came { result }).inc();
+    }
+}
