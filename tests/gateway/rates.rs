@@ -236,7 +236,8 @@ async fn without_redis_calls_are_refused_by_the_ledger_and_no_later_for_a_rate()
 #[tokio::test]
 async fn the_store_gives_back_what_a_gateway_had_that_is_gone_and_counts_no_batch_twice() {
     let redis = RedisServer::start().await;
-    let conn = RedisConn::connect(&redis.url(), RedisSettings::default());
+    let url = redis.url();
+    let conn = RedisConn::connect(&url, RedisSettings::default());
     let store = RedisRates::new(conn.await.unwrap());
     // None comes by itself meanwhile.
     let quota = Quota::per_minute(1).with_burst(20);
