@@ -111,10 +111,10 @@ pub(super) struct Limits {
     /// The most requests per second, on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_second: Option<u32>,
-    /// The most requests per minute, on each node; those of ten seconds at once
+    /// The most requests per minute, over all nodes; those of ten seconds at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_minute: Option<u32>,
-    /// The most tokens per minute, on each node; once it has used more, it waits until the minute allows it
+    /// The most tokens per minute, over all nodes; once it has used more, it waits until the minute allows it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     tokens_per_minute: Option<u32>,
     /// The group of keys that it spends with

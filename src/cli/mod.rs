@@ -825,13 +825,7 @@ mod tests {
             .filter_map(|line| line.strip_prefix("--")?.split(' ').next())
             .collect();
         assert_eq!(options.first(), Some(&"owner"), "{help}");
-        let last = [
-            "tokens-per-minute",
-            "admin-url",
-            "admin-key-file",
-            "json",
-            "help",
-        ];
+        let last = ["idempotency", "admin-url", "admin-key-file", "json", "help"];
         assert!(options.ends_with(&last), "{help}");
     }
 }

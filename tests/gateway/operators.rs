@@ -45,7 +45,7 @@ async fn an_account_is_created_shown_listed_and_renamed() {
     });
     let path = format!("{ACCOUNTS}/acme");
     let shown = world.admin(Method::GET, &path, None).await;
-    let more = json!({ "spent_month_rub": "0.00", "spent_day_rub": "0.00", "keys": [] });
+    let more = json!({ "spent_month_rub": "0.00", "spent_day_rub": "0.00", "keys": [], "debt_rub": "0.00" });
     assert_eq!(shown.json(), with(account.clone(), more));
     post(&world, ACCOUNTS, json!({ "id": "beta", "name": "Beta" })).await;
     let listed = world.admin(Method::GET, ACCOUNTS, None).await.json();
