@@ -53,7 +53,7 @@ impl<'a> LatestLines<'a> {
         until_ms: u64,
     ) -> Self {
         let times = Times {
-            times: vec![since_ms..until_ms],
+            times: std::iter::once(since_ms..until_ms).collect(),
             behind: None,
         };
         Self::in_times(store, account, times)

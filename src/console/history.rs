@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    fn numbered(version: u64, multiplier: &str, models: serde_json::Value) -> Numbered {
+    fn numbered(version: u64, multiplier: &str, models: &serde_json::Value) -> Numbered {
         let tariff = json!({
             "version": version, "since": "x", "since_ms": 1, "multiplier": multiplier, "models": models,
         });
@@ -180,12 +180,12 @@ mod tests {
         let one = numbered(
             1,
             "1.15",
-            json!({ "a": model("2"), "b": model("2"), "c": model("2") }),
+            &json!({ "a": model("2"), "b": model("2"), "c": model("2") }),
         );
         let two = numbered(
             2,
             "1.15",
-            json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
+            &json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
         );
         let first = former(&one, None);
         assert!(!first.compared && first.rows.len() == 3);
@@ -211,7 +211,7 @@ mod tests {
         let dearer = numbered(
             3,
             "1.3",
-            json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
+            &json!({ "a": model("4"), "b": model("2"), "d": model("2") }),
         );
         let third = former(&dearer, Some(&two.tariff));
         assert_eq!(third.multiplier.was.as_deref(), Some("1.15"));

@@ -77,7 +77,7 @@ impl Shop {
             .collect()
     }
 
-    pub fn set(&self, payment: &str, fields: Value) {
+    pub fn set(&self, payment: &str, fields: &Value) {
         let mut books = self.books.lock().unwrap();
         let known = books.payments.get_mut(payment).unwrap();
         for (name, value) in fields.as_object().unwrap() {
@@ -86,20 +86,20 @@ impl Shop {
     }
 
     pub fn pay(&self, payment: &str) {
-        self.set(payment, json!({ "status": "succeeded", "paid": true }));
+        self.set(payment, &json!({ "status": "succeeded", "paid": true }));
     }
 
     pub fn cancel(&self, payment: &str) {
         let why = json!({ "party": "yoo_money", "reason": "expired_on_confirmation" });
         self.set(
             payment,
-            json!({ "status": "canceled", "cancellation_details": why }),
+            &json!({ "status": "canceled", "cancellation_details": why }),
         );
     }
 
     pub fn refund(&self, payment: &str, id: &str, rubles: &str) {
         let amount = json!({ "value": rubles, "currency": "RUB" });
-        self.set(payment, json!({ "refunded_amount": amount }));
+        self.set(payment, &json!({ "refunded_amount": amount }));
         self.books.lock().unwrap().refunds.push(json!({
             "id": id, "payment_id": payment, "status": "succeeded", "amount": amount,
             "created_at": "2026-11-23T10:00:00.000Z",

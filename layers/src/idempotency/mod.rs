@@ -18,7 +18,8 @@
 
 mod run;
 mod seal;
-#[cfg(all(test, feature = "auth"))]
+#[cfg(feature = "auth")]
+#[cfg(test)]
 mod tests;
 mod work;
 

@@ -170,7 +170,8 @@ pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
     Some((head, kept))
 }
 
-#[cfg(all(test, feature = "auth"))]
+#[cfg(feature = "auth")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::auth::SecretKey;

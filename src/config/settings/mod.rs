@@ -141,7 +141,7 @@ fn operators(admin: &Option<AdminConfig>) -> Option<&Path> {
 }
 
 fn oidc_differs(one: &Config, other: &Config) -> bool {
-    let oidc = |config: &Config| Some(config.admin.as_ref()?.oidc.clone()?);
+    let oidc = |config: &Config| config.admin.as_ref()?.oidc.clone();
     match (oidc(one), oidc(other)) {
         (Some(one), Some(other)) => !one.is(&other),
         (one, other) => one.is_some() != other.is_some(),

@@ -342,7 +342,7 @@ async fn what_is_not_what_was_asked_for_is_refused_and_told() {
         let (world, shop) = begun("").await;
         let made = create(&world, "5000").await;
         shop.pay(id(&made));
-        shop.set(id(&made), json!({ "amount": amount }));
+        shop.set(id(&made), &json!({ "amount": amount }));
         assert_eq!(tell(&world, &paid(id(&made))).await, 200);
         let shown = show(&world, &made).await;
         assert_eq!(shown["state"], "refused", "{shown}");

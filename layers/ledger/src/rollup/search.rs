@@ -198,6 +198,10 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(
+        clippy::single_range_in_vec_init,
+        reason = "stretches of time, of which there may be one"
+    )]
     fn days_that_meet_are_read_as_one_and_what_is_not_in_the_sums_is_read_in_any_case() {
         let account: AccountId = "acme".parse().unwrap();
         let place = "how far it is";

@@ -29,6 +29,9 @@ impl Random {
 #[derive(Clone)]
 struct SimulatedStore(Arc<Mutex<Simulated>>);
 
+/// How many a gateway has, and until when.
+type Permits = HashMap<u64, (u64, f64)>;
+
 struct Simulated {
     began: Instant,
     random: Random,
@@ -37,7 +40,7 @@ struct Simulated {
     /// Of so many answers one is lost, and the command is done.
     lost_in: Option<u64>,
     /// The TAT, and what each gateway has until when.
-    permits: HashMap<String, (f64, HashMap<u64, (u64, f64)>)>,
+    permits: HashMap<String, (f64, Permits)>,
     /// Taken, when, and each gateway's newest batch.
     spent: HashMap<String, (f64, f64, HashMap<u64, u64>)>,
 }
