@@ -260,6 +260,18 @@ def chart(rendered, config):
     return mistakes
 
 
+def redis_rights():
+    """The gateway's user may do what its scripts call."""
+    user = re.search(r"^user tollgate .*$", Path("deploy/redis.conf").read_text(), re.M).group()
+    granted = set(re.findall(r"\+(\w+)", user))
+    scripts = [path for path in Path("layers").rglob("*.lua")]
+    assert len(scripts) > 20, "the scripts are somewhere else"
+    for path in scripts:
+        for command in sorted(set(re.findall(r"call\('([A-Z]+)'", path.read_text()))):
+            if command.lower() not in granted:
+                yield f"{path} calls {command}, which deploy/redis.conf does not let the gateway do"
+
+
 def main():
     part, *arguments = sys.argv[1:]
     parts = {
@@ -267,11 +279,12 @@ def main():
         "metrics": metrics,
         "compose": compose,
         "chart": chart,
+        "redis-rights": redis_rights,
         "redis": live.redis,
         "nginx": live.nginx,
     }
-    mistakes = parts[part](*arguments) or []
-    for mistake in dict.fromkeys(mistakes):
+    mistakes = list(dict.fromkeys(parts[part](*arguments) or []))
+    for mistake in mistakes:
         print(f"   {mistake}")
     sys.exit(1 if mistakes else 0)
 
