@@ -109,7 +109,8 @@ impl Payments {
         let mut intent = self
             .look(provider, intent, &payment, notice.is_refund)
             .await?;
-        if intent.state.is_open()
+        // One that was withdrawn meanwhile is booked like one that waits.
+        if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
         {
             // A paid try that was not told of in time may have been followed by another that was declined.

@@ -363,15 +363,11 @@ async fn another_amount_or_currency_is_refused() {
     }
 }
 
-#[tokio::test]
-async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
-    let (world, site) = begun().await;
-    let made = create(&world, "5000.5").await;
-    assert_eq!(check(&world, &made).await.json()["state"], "open");
-    // Made two days ago, as far as the books say.
+/// As far as the books say.
+async fn made_two_days_ago(world: &World, made: &Value) {
     let store = world.gateway.store();
     let note = store
-        .note(&format!("payment/{}", id(&made)))
+        .note(&format!("payment/{}", id(made)))
         .await
         .unwrap()
         .unwrap();
@@ -381,6 +377,41 @@ async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
         .put_note(&note.name, note.version, &intent.to_string())
         .await
         .unwrap();
+}
+
+/// Its link was taken back before the notification came, or is by it.
+#[tokio::test]
+async fn a_paid_try_that_is_told_a_day_late_is_booked() {
+    for swept in [true, false] {
+        let (world, site) = begun().await;
+        let made = create(&world, "5000.5").await;
+        site.finds(&id(&made), "5000.50", "RUB", "Completed");
+        let paid = site.books.lock().unwrap().found.take();
+        site.finds(&id(&made), "5000.50", "RUB", "Declined");
+        made_two_days_ago(&world, &made).await;
+        if swept {
+            assert_eq!(check(&world, &made).await.json()["state"], "canceled");
+        }
+        site.books.lock().unwrap().got = paid;
+        let pay = body(
+            &id(&made),
+            "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
+        );
+        for _ in 0..2 {
+            assert_eq!(tell(&world, "", &pay).await, 0);
+        }
+        assert_eq!(show(&world, &made).await["state"], "paid");
+        assert_eq!(balance(&world).await, "5000.50");
+        is_sound(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_nobody_paid_by_in_a_day_is_taken_back() {
+    let (world, site) = begun().await;
+    let made = create(&world, "5000.5").await;
+    assert_eq!(check(&world, &made).await.json()["state"], "open");
+    made_two_days_ago(&world, &made).await;
     site.books.lock().unwrap().broken = true;
     assert_eq!(check(&world, &made).await.status, 502);
     assert_eq!(show(&world, &made).await["state"], "open");
