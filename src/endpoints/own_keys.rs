@@ -71,7 +71,8 @@ impl OwnKeys {
                 return self.create(owner, &read(body).await?).await;
             }
             let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
-            let keys = keys.iter().map(OwnKey::from).collect();
+            let seen = keys.iter().filter(|key| sees(owner, key));
+            let keys = seen.map(OwnKey::from).collect();
             return Ok(reply::json(&OwnKeysJson { keys }));
         };
         let known = self.known(owner, id).await?;
@@ -119,7 +120,7 @@ impl OwnKeys {
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
         let id: KeyId = id.parse().map_err(|_| Error::OwnKeyUnknown)?;
         match self.store.key(&id).await {
-            Ok(view) if view.record.account == owner.account => Ok(view),
+            Ok(view) if view.record.account == owner.account && sees(owner, &view) => Ok(view),
             Ok(_) | Err(BookError::NotFound) => Err(Error::OwnKeyUnknown),
             Err(error) => Err(no_books(error)),
         }
@@ -268,7 +269,12 @@ fn no_group() -> Error {
     Error::invalid("group", Problem::NotOneOf("the groups of the account"))
 }
 
-/// An owner whose own key is in a group looks after keys of that group: no key of his gets around its ceilings.
+/// An owner whose own key is in a group looks after keys of that group, and of no other.
+fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
+    owner.group.is_none() || owner.group == key.record.group
+}
+
+/// No key of such an owner gets around the ceilings of the group.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
         (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(

@@ -365,6 +365,30 @@ async fn a_group_is_made_limited_and_told_of_in_the_callers_words() {
     );
     let out = world.ask(out).await;
     assert_eq!(out.status, 400, "{out:?}");
+    // A key of another group, or of none, is not his.
+    let beside = world.another_key("acme", json!({})).await;
+    let to_beside = request(
+        Method::PATCH,
+        &world.url(&format!("/v1/tollgate/keys/{}", beside.id)),
+        &[
+            ("authorization", &*bearer(&owner)),
+            ("content-type", "application/json"),
+        ],
+        json!({ "ceiling_rub": null }).to_string().into(),
+    );
+    let to_beside = world.ask(to_beside).await;
+    assert_eq!(to_beside.status, 404, "{to_beside:?}");
+    let seen = request(
+        Method::GET,
+        &world.url("/v1/tollgate/keys"),
+        &[("authorization", &*bearer(&owner))],
+        bytes::Bytes::new(),
+    );
+    let seen = world.ask(seen).await.text();
+    assert!(
+        seen.contains(&caller.id) && !seen.contains(&beside.id),
+        "{seen}"
+    );
 
     // It may hold no more than the group has left, and is told so.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
