@@ -53,6 +53,7 @@ mod traces;
 mod vendor;
 mod webhooks;
 
+pub(crate) use self::oidc::safe as safe_address;
 pub use self::{
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},

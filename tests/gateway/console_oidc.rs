@@ -342,7 +342,7 @@ async fn whoever_the_provider_knows_is_in_with_the_role_of_their_groups() {
 
     // A code is worth nothing twice, nor in another browser.
     let again = browser.get(&world, &back).await;
-    assert_eq!((again.status.as_u16(), cookies(&again).len()), (502, 0));
+    assert_eq!((again.status.as_u16(), cookies(&again).len()), (403, 0));
     let (to, _) = sent(&world).await;
     let (_, other) = sent(&world).await;
     let stolen = provider.agrees(&to, &json!({}));
@@ -389,7 +389,7 @@ async fn a_provider_that_signs_with_another_key_is_asked_for_it_and_secrets_may_
     // Another key under the name of one that is known is no key of the provider's.
     provider.with(|state| state.pair = pair());
     let answer = comes_back(&world, &provider, &json!({})).await;
-    assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (502, 0));
+    assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (403, 0));
 }
 
 #[tokio::test]
@@ -397,9 +397,9 @@ async fn what_is_wrong_names_the_setting_and_lets_nobody_in() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for (change, status, says) in [
-        (json!({ "nonce": "other" }), 502, "admin.oidc.issuer"),
-        (json!({ "aud": "other" }), 502, "admin.oidc.issuer"),
-        (json!({ "exp": 1 }), 502, "admin.oidc.issuer"),
+        (json!({ "nonce": "other" }), 403, "admin.oidc.issuer"),
+        (json!({ "aud": "other" }), 403, "admin.oidc.issuer"),
+        (json!({ "exp": 1 }), 403, "admin.oidc.issuer"),
         (json!({ "groups": ["guests"] }), 403, "admin.oidc.roles"),
     ] {
         let answer = comes_back(&world, &provider, &change).await;

@@ -170,7 +170,9 @@ impl Oidc {
                  may have to ask for it."
             )));
         };
-        if name_claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+        // Some providers say it in a text.
+        let denied = |said: &Value| said == false || said == "false";
+        if name_claim == "email" && claims.get("email_verified").is_some_and(denied) {
             return Err(refused(format!(
                 "The provider has not verified the address {name}."
             )));
@@ -243,8 +245,13 @@ fn failed(error: &ProviderError) -> Refused {
         ProviderError::Code(_) => "admin.oidc.redirect_url",
         _ => "admin.oidc.issuer",
     };
+    // Whoever comes with a made-up code has guessed; a provider that cannot be asked is nobody's fault here.
+    let status = match error {
+        ProviderError::Code(_) | ProviderError::Token(_) => StatusCode::FORBIDDEN,
+        _ => StatusCode::BAD_GATEWAY,
+    };
     Refused {
-        status: StatusCode::BAD_GATEWAY,
+        status,
         text: format!(
             "The provider could not be asked, or was not believed; the gateway's log says why. Look at {setting}."
         ),

@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use jsonwebtoken::jwk::JwkSet;
 use secrecy::ExposeSecret;
@@ -18,7 +18,7 @@ use tollgate_layers::error::BoxError;
 
 use super::token::{self, Expected, TokenError};
 use crate::{
-    config::OidcConfig,
+    config::{OidcConfig, safe_address},
     node::https::{self, HttpsClient},
     text::percent::encoded,
 };
@@ -257,9 +257,8 @@ impl Provider {
             url: url.to_owned(),
             source,
         };
-        let uri: Uri = url
-            .parse()
-            .map_err(|error: http::uri::InvalidUri| out_of_reach(error.into()))?;
+        // What the provider says of its ends is held to what is asked of its own address.
+        let uri = safe_address(url).map_err(|problem| out_of_reach(problem.into()))?;
         let mut req = Request::new(Full::new(Bytes::from(body)));
         let headers = req.headers_mut();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
