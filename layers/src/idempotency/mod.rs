@@ -309,7 +309,7 @@ fn presented(headers: &HeaderMap) -> Result<&[u8], Error> {
 async fn keyed<S, K, M>(
     inner: S,
     shared: Arc<Shared<K, M>>,
-    req: Request<Call>,
+    mut req: Request<Call>,
     caller: Arc<KeyRecord>,
     answer_key: AnswerKey,
 ) -> Result<Response<AnswerBody>, Error>
@@ -323,6 +323,8 @@ where
     let fingerprint = seal.fingerprint(req.uri().path(), req.headers(), &req.body().body);
     let number = req.extensions().get::<RequestNumber>().copied();
     let number = number.unwrap_or_else(RequestNumber::now_v7);
+    // The hold has the claim's number: by it the ledger is asked what became of the call.
+    req.extensions_mut().insert(number);
     let name = (caller.account.clone(), seal.id);
     let run = loop {
         let (run, is_first) = shared.enter(&name, fingerprint, number);

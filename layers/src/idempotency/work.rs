@@ -119,20 +119,21 @@ where
             }
         }
         let shared = Arc::clone(&entered.shared);
-        let renewing = async {
-            // Whoever takes the claim over has ended the hold: nothing is charged here then.
+        let taken_over = async {
             loop {
                 sleep(claim.lease / RENEWALS).await;
                 if let Ok(false) = shared.store.renew(&claim).await {
-                    std::future::pending::<()>().await;
+                    return;
                 }
             }
         };
         let calling = call(&entered, &claim, &seal, tell, inner, req);
-        let (mut renewing, mut calling) = (pin!(renewing), pin!(calling));
-        poll_fn(|cx| {
-            let _: Poll<()> = renewing.as_mut().poll(cx);
-            calling.as_mut().poll(cx)
+        let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
+        poll_fn(|cx| match calling.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            // Whoever has the claim now has ended the hold, and makes the call. Soon after that nothing is charged here for
+            // it; were it to run on, the ledger could have forgotten that by its end.
+            Poll::Pending => taken_over.as_mut().poll(cx),
         })
         .await;
     }

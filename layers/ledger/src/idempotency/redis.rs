@@ -48,8 +48,8 @@ impl RedisAnswers {
         }))
     }
 
-    /// Takes room for so many bytes, if there is any.
-    async fn has_room(&self, bytes: usize, kept: Duration) -> Result<bool, RedisFault> {
+    /// Takes room for so many bytes, if there is any; gives back what was taken and is not needed.
+    async fn has_room(&self, bytes: i64, kept: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..
         } = &*self.0;
@@ -118,8 +118,12 @@ impl AnswerStore for RedisAnswers {
             ..
         } = &*self.0;
         let mut beyond = false;
+        let bytes = match outcome {
+            Outcome::Answered(answer) => i64::try_from(answer.len())?,
+            _ => 0,
+        };
         let (word, answer) = match outcome {
-            Outcome::Answered(answer) if self.has_room(answer.len(), claim.kept).await? => {
+            Outcome::Answered(answer) if self.has_room(bytes, claim.kept).await? => {
                 ("answered", answer)
             }
             Outcome::Answered(_) => {
@@ -138,6 +142,10 @@ impl AnswerStore for RedisAnswers {
         let finished: String = conn
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
             .await?;
+        if word == "answered" && finished != "kept" {
+            // An account at its own bound takes nothing from others.
+            self.has_room(-bytes, claim.kept).await?;
+        }
         Ok(match finished.as_str() {
             "kept" if beyond => Finished::TooMuch,
             "kept" => Finished::Kept,

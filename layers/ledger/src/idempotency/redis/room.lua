@@ -11,7 +11,7 @@ for i = 1, #all, 2 do
     bytes = bytes + tonumber(all[i + 1])
   end
 end
-if bytes > tonumber(ARGV[2]) then
+if tonumber(ARGV[1]) > 0 and bytes > tonumber(ARGV[2]) then
   return 0
 end
 redis.call('HINCRBY', KEYS[1], string.format('%d', hour), ARGV[1])
