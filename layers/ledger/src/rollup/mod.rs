@@ -35,7 +35,7 @@ pub use self::{
     check::check,
     read::{Part, Whose, read},
     roll::{Roller, roll_up},
-    search::{Search, Sought, Stretch, Times},
+    search::{Search, SearchPart, Sought, Times},
     sums::{Sums, is_failed},
 };
 use crate::{

@@ -66,7 +66,7 @@ pub struct Search<'a> {
 
 /// A part of the time.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct SearchPart {
     /// From when to when.
     pub time: Range<u64>,
     /// The days in it of which the sums say that there are such calls, oldest first.
@@ -82,7 +82,7 @@ pub struct Times<'a> {
     pub behind: Option<&'a str>,
 }
 
-impl Stretch {
+impl SearchPart {
     /// Where in it an account's journal has to be read.
     #[must_use]
     pub fn times<'a>(&self, search: &'a Search<'_>, account: &AccountId) -> Times<'a> {
@@ -151,7 +151,7 @@ impl<'a> Search<'a> {
     pub async fn next<L: Rollup + ?Sized>(
         &mut self,
         ledger: &L,
-    ) -> Result<Option<Stretch>, BookError> {
+    ) -> Result<Option<SearchPart>, BookError> {
         let end_ms = self.end_ms;
         if end_ms <= self.time.start {
             return Ok(None);
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
         let time = begin_ms..end_ms;
         if self.oldest_ms == u64::MAX {
             let days = vec![time.clone()];
-            return Ok(Some(Stretch { time, days }));
+            return Ok(Some(SearchPart { time, days }));
         }
         // The day in which it begins counts, too.
         let rolled = ledger
@@ -186,7 +186,7 @@ impl<'a> Search<'a> {
             let end = day.saturating_add(DAY_MS).min(time.end);
             day.max(time.start)..end
         });
-        Ok(Some(Stretch {
+        Ok(Some(SearchPart {
             days: days.collect(),
             time,
         }))
@@ -222,7 +222,7 @@ mod tests {
                 oldest_ms: 0,
                 rolled: rolled.into_iter().collect(),
             };
-            let stretch = Stretch {
+            let stretch = SearchPart {
                 time: 5..100,
                 days: vec![10..20, 20..30, 50..60],
             };
