@@ -165,6 +165,7 @@ pub trait AnswerStore: Send + Sync + 'static {
 }
 
 /// Milliseconds of a time that is kept, within what every store can count.
+#[cfg(any(feature = "redis", feature = "sqlite"))]
 fn millis(duration: Duration) -> u64 {
     const MAX: u64 = 365 * 24 * 3_600_000;
     u64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
