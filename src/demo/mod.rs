@@ -4,7 +4,7 @@
 pub mod script;
 pub mod vendor;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 use anyhow::Context as _;
 use tokio::sync::mpsc;
@@ -22,6 +22,7 @@ use tollgate_layers::{
 use self::vendor::ScriptedVendor;
 use crate::{
     config::Config,
+    edge::server::InheritedSockets,
     ledger::AnyLedger,
     node::{Gateway, log_event, until_told_to_stop},
 };
@@ -105,10 +106,11 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         .await
         .context("cannot start the scripted vendor")?;
     let admin_key = SecretKey::generate();
-    // An address is named in the catalog, so a free port is found before the config is written.
-    let listen = free_port(listen).context("listen")?;
-    let admin = free_port(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    let text = config_text(listen, admin, vendor.address(), "memory:");
+    // An address is named in the catalog, so ports are bound before the config is written, and never let go: a free one
+    // that is bound again later may have gone to whoever connects somewhere in between.
+    let public = bind(listen).context("listen")?;
+    let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let text = config_text(public.local_addr()?, admin.local_addr()?, vendor.address(), "memory:");
     let config = Config::parse(&text, &|name| match name {
         "DEMO_ADMIN_KEY" => Some(admin_key.expose().to_owned()),
         "DEMO_VENDOR_KEY" => Some("vendor-key-of-the-demo".to_owned()),
@@ -117,7 +119,11 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     .map_err(|errors| anyhow::anyhow!("the demo's own config: {errors}"))?;
 
     let (lines, lines_in) = mpsc::channel(1024);
-    let gateway = Gateway::build(&config, move |event| match event {
+    let sockets = InheritedSockets {
+        public: Some(public),
+        admin: Some(admin),
+    };
+    let gateway = Gateway::build_on(&config, sockets, move |event| match event {
         // More calls than a person can read are not worth waiting for.
         Event::Settled {
             settlement,
@@ -182,9 +188,8 @@ fn busy(listen: SocketAddr) -> String {
     format!("cannot listen on {listen}: choose another address with --listen")
 }
 
-fn free_port(listen: SocketAddr) -> anyhow::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind(listen).with_context(|| busy(listen))?;
-    Ok(listener.local_addr()?)
+fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).with_context(|| busy(listen))
 }
 
 async fn funded_key(store: &AnyLedger) -> anyhow::Result<SecretKey> {

@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,15 +21,12 @@ from pathlib import Path
 
 import yaml
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port
+
 TOLLGATE = os.environ.get("TOLLGATE_BIN", "target/release/tollgate")
 PATIENCE = 15
 ADMIN_KEY = "0123456789abcdef0123456789abcdef"
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def until(condition, what):
@@ -93,7 +91,7 @@ class Process:
 
 class Demo(Process):
     def __init__(self):
-        super().__init__(TOLLGATE, "demo", "--listen", f"127.0.0.1:{free_port()}", ready=Demo.printed)
+        super().__init__(TOLLGATE, "demo", "--listen", "127.0.0.1:0", ready=Demo.printed)
 
     def printed(self):
         self.said = dict(re.findall(r"^(url|key|admin|admin-key): (.*)$", self.output(), re.M))

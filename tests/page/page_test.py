@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,9 @@ import time
 import unittest
 import urllib.error
 import urllib.request
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port
 
 URL = os.environ["TOLLGATE_URL"]
 SHOTS = pathlib.Path(os.environ["TOLLGATE_BIN"]).parents[1] / "page"
@@ -89,9 +91,7 @@ class Driver:
     """chromedriver, on a port of its own."""
 
     def __init__(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.base = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS_MAX
