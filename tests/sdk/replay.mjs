@@ -16,10 +16,10 @@ const PIECE_BYTES_MAX = 96;
 
 /** The recordings in `folder`, named as they are there: `{ name, format, stream, status, bytes }`. */
 export async function recordings(folder) {
-  const names = (await readdir(folder)).filter((name) => /^(chat|messages)-[\w.-]+\.(sse|json)$/.test(name)).sort();
+  const names = (await readdir(folder)).filter((name) => /^(chat|messages|responses)-[\w.-]+\.(sse|json)$/.test(name)).sort();
   return Promise.all(
     names.map(async (name) => {
-      const [, format] = name.match(/^(chat|messages)-/);
+      const [, format] = name.match(/^(chat|messages|responses)-/);
       const [, status = "200"] = name.match(/-error-.*?-(\d{3})(?:-\d+)?\.json$/) ?? [];
       const bytes = await readFile(join(folder, name));
       return { name, format, stream: name.endsWith(".sse"), status: Number(status), bytes };
@@ -59,7 +59,7 @@ export class Vendor {
     const body = JSON.parse(Buffer.concat(parts));
     this.received.push(body);
     const recording = this.#all.get(body.model);
-    const path = { chat: "/v1/chat/completions", messages: "/v1/messages" }[recording.format];
+    const path = { chat: "/v1/chat/completions", messages: "/v1/messages", responses: "/v1/responses" }[recording.format];
     if (req.url !== path || Boolean(body.stream) !== recording.stream) {
       res.writeHead(500).end(`${req.url}, stream ${body.stream}, for ${recording.name}`);
       return;
@@ -164,6 +164,11 @@ key = "\${VENDOR_KEY}"
 name = "messages"
 format = "messages"
 url = "${vendor.url}"
+key = "\${VENDOR_KEY}"
+[[vendor]]
+name = "responses"
+format = "responses"
+url = "${vendor.url}/v1"
 key = "\${VENDOR_KEY}"
 ${models.join("")}`;
 }
