@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import Anthropic from "@anthropic-ai/sdk";
 import { betaTool } from "@anthropic-ai/sdk/helpers/beta/json-schema";
-import { URL, asker, collect, forEachModel, sharedPromises } from "./gateway.mjs";
+import { URL, asker, collect, cutAt, forEachModel, sharedPromises } from "./gateway.mjs";
 
 const WEATHER = {
   name: "get_weather",
@@ -174,18 +174,24 @@ forEachModel("messages", (names) => {
 
   test("an answer that reaches max_tokens says so", async () => {
     const { key, client, charged } = await asker(suite);
-    const [text, params] = ["раз два три четыре пять", { max_tokens: 3 }];
+    const [text, cut] = cutAt(names.tokensMax);
+    const params = { max_tokens: names.tokensMax };
     const plain = await ask(client, text, params);
-    assert.deepEqual([plain.content[0].text, plain.stop_reason], ["Вы написали: раз ", "max_tokens"]);
+    assert.deepEqual([plain.content[0].text, plain.stop_reason], [cut, "max_tokens"]);
     const first = await charged(plain.usage);
     const answer = await client.messages.stream(request(text, params)).finalMessage();
-    assert.deepEqual([answer.content[0].text, answer.stop_reason], ["Вы написали: раз ", "max_tokens"]);
+    assert.deepEqual([answer.content[0].text, answer.stop_reason], [cut, "max_tokens"]);
     await key.assertSpent(first, await charged(answer.usage));
   });
 
   test("an answer ends before a stop sequence", async () => {
-    const { client } = await asker(suite);
+    const { key, client } = await asker(suite);
     const [text, params] = ["до СТОП после", { stop_sequences: ["другое", "СТОП"] }];
+    if (!names.stops) {
+      await assert.rejects(ask(client, text, params), (error) => error.status === 400 && /«stop_sequences»/.test(error.message));
+      await key.assertSpent();
+      return;
+    }
     // Chat vendors do not tell which sequence it was, or that it was one.
     const end = suite.translated ? ["end_turn", null] : ["stop_sequence", "СТОП"];
     const plain = await ask(client, text, params);

@@ -25,6 +25,7 @@ def results(calls):
 class Anthropic(gateway.Suite):
     sdk = anthropic
     model = "demo-messages"
+    tokens_max = 3
     other_model = "demo-chat"
     # Parameters that the chat format has no place for, and those that it has.
     dropped = {
@@ -159,11 +160,13 @@ class Anthropic(gateway.Suite):
         self.assertIn("в городе Москва +7 и снег", final.content[0].text)
 
     def test_answer_that_reaches_max_tokens_says_so(self):
-        text, cut = "раз два три четыре пять", "Вы написали: раз "
-        plain = self.ask(self.asker, text, max_tokens=3)
+        text = "раз " * self.tokens_max
+        # Two words of the answer are its own.
+        cut = "Вы написали: " + "раз " * (self.tokens_max - 2)
+        plain = self.ask(self.asker, text, max_tokens=self.tokens_max)
         self.assertEqual((plain.content[0].text, plain.stop_reason), (cut, "max_tokens"))
         first = self.assert_charged(self.classes(plain.usage))
-        answer = self.streamed(text, max_tokens=3)
+        answer = self.streamed(text, max_tokens=self.tokens_max)
         self.assertEqual((answer.content[0].text, answer.stop_reason), (cut, "max_tokens"))
         self.assert_spent(first, self.assert_charged(self.classes(answer.usage)))
 
@@ -241,5 +244,21 @@ class AnthropicTranslated(Anthropic):
     translated = True
 
 
+class AnthropicToResponses(Anthropic):
+    """The same promises where the vendor speaks the responses format."""
+
+    model, other_model = "demo-responses", Anthropic.model
+    translated = True
+    # Vendors of this format take no less.
+    tokens_max = 16
+
+    def test_answer_ends_before_a_stop_sequence(self):
+        """The format has none: saying so beats an answer that goes on."""
+        with self.assertRaises(anthropic.BadRequestError) as refused:
+            self.ask(self.asker, stop_sequences=["СТОП"])
+        self.assertIn("«stop_sequences»", str(refused.exception))
+        self.assert_spent()
+
+
 if __name__ == "__main__":
-    gateway.main(Anthropic, AnthropicTranslated)
+    gateway.main(Anthropic, AnthropicTranslated, AnthropicToResponses)

@@ -135,13 +135,15 @@ export class Wire {
   }
 }
 
-/** Makes the same promises for each model: one whose vendor speaks the SDK's format, one whose vendor does not. */
+/** Makes the same promises for each model: one whose vendor speaks the SDK's format, and those whose vendors do not. */
 export function forEachModel(format, promises) {
-  for (const vendorFormat of ["chat", "messages"]) {
+  for (const vendorFormat of ["chat", "messages", "responses"]) {
     const model = `demo-${vendorFormat}`;
     const otherModel = vendorFormat === "chat" ? "demo-messages" : "demo-chat";
     const translated = vendorFormat !== format;
-    describe(`${model}:`, () => promises({ model, otherModel, translated }));
+    // Vendors of the responses format know no stop sequences, and take no ceiling below 16.
+    const [stops, tokensMax] = vendorFormat === "responses" ? [false, 16] : [true, 3];
+    describe(`${model}:`, () => promises({ model, otherModel, translated, stops, tokensMax }));
   }
 }
 
@@ -152,6 +154,11 @@ export async function asker(suite, { key, ...options } = {}) {
   const client = suite.client(key.secret, { fetch: wire.fetch, timeout: 20_000, ...options });
   const charged = (usage) => key.assertCharged(wire.number, suite.model, suite.classes(usage));
   return { key, wire, client, charged };
+}
+
+/** A text that an answer of `tokensMax` tokens cannot repeat whole, and that answer: two words of it are its own. */
+export function cutAt(tokensMax) {
+  return ["раз ".repeat(tokensMax), `Вы написали: ${"раз ".repeat(tokensMax - 2)}`];
 }
 
 /**

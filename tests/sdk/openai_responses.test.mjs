@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
-import { Key, NUMBER, URL } from "./gateway.mjs";
+import { Key, NUMBER, URL, Wire } from "./gateway.mjs";
 
 const model = process.env.MODEL ?? "demo-responses";
 const WEATHER = {
@@ -16,8 +16,19 @@ const WEATHER = {
 const CUT = "vendor-cut: " + "обрыв на полуслове ".repeat(8);
 
 async function client() {
-  const key = await Key.create();
-  return new OpenAI({ apiKey: key.secret, baseURL: `${URL}/v1`, maxRetries: 0 });
+  return (await asker()).client;
+}
+
+/** A client with a key of its own, on a wire of its own. */
+async function asker() {
+  const [key, wire] = [await Key.create(), new Wire()];
+  const client = new OpenAI({ apiKey: key.secret, baseURL: `${URL}/v1`, fetch: wire.fetch, maxRetries: 0 });
+  const charged = ({ input_tokens, input_tokens_details: details, output_tokens: output }) => {
+    const [cached_input, cache_write] = [details.cached_tokens, details.cache_write_tokens ?? 0];
+    const usage = { input: input_tokens - cached_input - cache_write, cached_input, cache_write, output };
+    return key.assertCharged(wire.number, model, usage);
+  };
+  return { client, key, charged };
 }
 
 async function gathered(events) {
@@ -26,16 +37,27 @@ async function gathered(events) {
   return types;
 }
 
-test("the streaming helper gathers the plain answer", async () => {
-  const asker = await client();
+test("the streaming helper gathers the plain answer, and both are charged", async () => {
+  const { client, key, charged } = await asker();
   const request = { model, input: "Расскажи, как сложить печь", max_output_tokens: 500 };
-  const plain = await asker.responses.create(request);
+  const plain = await client.responses.create(request);
   assert.equal(plain.output_text, "Вы написали: Расскажи, как сложить печь");
-  const stream = asker.responses.stream(request);
+  const first = await charged(plain.usage);
+  const stream = client.responses.stream(request);
   const types = await gathered(stream);
   assert.deepEqual([types.at(0), types.at(-1)], ["response.created", "response.completed"]);
   const final = await stream.finalResponse();
   assert.deepEqual([final.output_text, final.usage], [plain.output_text, plain.usage]);
+  await key.assertSpent(first, await charged(final.usage));
+});
+
+test("an answer in a form that was asked for is parsed", async () => {
+  const { client, key, charged } = await asker();
+  const schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false };
+  const format = { type: "json_schema", name: "place", strict: true, schema };
+  const answer = await client.responses.parse({ model, input: `say-json ${JSON.stringify({ city: "Москва" })}`, max_output_tokens: 500, text: { format } });
+  assert.deepEqual(answer.output_parsed, { city: "Москва" });
+  await key.assertSpent(await charged(answer.usage));
 });
 
 for (const [text, count] of [["Погода?", 1], ["parallel: погода?", 2]]) {

@@ -32,6 +32,7 @@ class OpenAi(gateway.Suite):
     sdk = openai
     model = "demo-chat"
     other_model = "demo-messages"
+    tokens_max = 3
     # Parameters that the messages format has no place for, and those that it has.
     dropped = {
         "seed": 7,
@@ -195,13 +196,16 @@ class OpenAi(gateway.Suite):
             self.assertEqual(json.loads(call.function.arguments), {"city": "Москва"})
 
     def test_answer_that_reaches_max_tokens_ends_with_length(self):
-        self.length(max_tokens=3)
+        self.length("max_tokens")
 
     def test_answer_that_reaches_max_completion_tokens_ends_with_length(self):
-        self.length(max_tokens=openai.NOT_GIVEN, max_completion_tokens=3)
+        self.length("max_completion_tokens")
 
-    def length(self, **params):
-        text, cut = "раз два три четыре пять", "Вы написали: раз "
+    def length(self, field):
+        params = {"max_tokens": openai.NOT_GIVEN, field: self.tokens_max}
+        text = "раз " * self.tokens_max
+        # Two words of the answer are its own.
+        cut = "Вы написали: " + "раз " * (self.tokens_max - 2)
         plain = self.ask(self.asker, text, **params)
         self.assertEqual((plain.choices[0].message.content, plain.choices[0].finish_reason), (cut, "length"))
         first = self.assert_charged(self.classes(plain.usage))
@@ -244,6 +248,22 @@ class OpenAiTranslated(OpenAi):
 
     model, other_model = OpenAi.other_model, OpenAi.model
     translated = True
+
+
+class OpenAiToResponses(OpenAi):
+    """The same promises where the vendor speaks the responses format."""
+
+    model, other_model = "demo-responses", OpenAi.model
+    translated = True
+    # Vendors of this format take no less.
+    tokens_max = 16
+
+    def test_answer_ends_before_a_stop_sequence(self):
+        """The format has none: saying so beats an answer that goes on."""
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.ask(self.asker, stop="СТОП")
+        self.assertIn("«stop»", str(refused.exception))
+        self.assert_spent()
 
 
 class Embeddings(unittest.TestCase):
@@ -311,4 +331,4 @@ def decoded(vector):
 
 
 if __name__ == "__main__":
-    gateway.main(OpenAi, OpenAiTranslated, Embeddings)
+    gateway.main(OpenAi, OpenAiTranslated, OpenAiToResponses, Embeddings)
