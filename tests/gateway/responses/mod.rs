@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod cases; // each case has its test
+mod charges; // what a translated answer costs
 mod ends; // streams that fail, stop, or are left
 mod failover; // the next vendor answers, or nobody does
 mod formats; // a vendor that speaks several
