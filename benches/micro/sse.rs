@@ -32,14 +32,16 @@ use tollgate_layers::{
     sse::{Event, Splitter},
     translate::{
         chat, messages,
-        responses::{Asked, ChatEvents},
+        responses::{Asked, ChatEvents, IntoChat, IntoMessages, MessagesEvents},
         wire::AnswerCx,
     },
     usage::Meter,
 };
 use tower::{Layer, ServiceExt};
 
-use crate::fixtures::{Canned, EVENTS, answers::Answers, chat_events, config, messages_events};
+use crate::fixtures::{
+    Canned, EVENTS, answers::Answers, chat_events, config, messages_events, responses_events,
+};
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -63,9 +65,8 @@ fn main() {
         reader(&mut group, name, &chunks);
         passthrough(&mut group, &runtime, name, &chunks);
         translated(&mut group, name, &chunks);
-        to_responses(&mut group, name, &chunks);
     }
-    from_messages(&mut group);
+    from_others(&mut group);
     group.finish();
     criterion.final_summary();
 }
@@ -96,62 +97,80 @@ const ANSWER: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// The same chunks from a chat vendor to a messages caller.
-fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
-    group.bench_function(
-        format!("splitter and translation to messages, {name}"),
-        |bencher| {
-            bencher.iter(|| {
-                let mut events = messages::Events::new(ANSWER);
-                let mut out = BytesMut::new();
-                split(chunks, |event| {
-                    events.event(&event, &mut out).expect("a good event")
+/// A stream in another format, from its first event to what its end adds.
+macro_rules! translation {
+    ($group:expr, $to:literal, $name:expr, $chunks:expr, $events:expr) => {
+        $group.bench_function(
+            format!("splitter and translation {}, {}", $to, $name),
+            |bencher| {
+                bencher.iter(|| {
+                    let mut events = $events;
+                    let mut out = BytesMut::new();
+                    split($chunks, |event| {
+                        events.event(&event, &mut out).expect("a good event")
+                    });
+                    events.end(&mut out).expect("a whole stream");
+                    black_box(out)
                 });
-                events.end(&mut out).expect("a whole stream");
-                black_box(out)
-            });
-        },
+            },
+        )
+    };
+}
+
+/// The same chunks from a chat vendor to callers of the other formats. One of the responses format is told the answer
+/// again at its end.
+fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+    translation!(
+        group,
+        "to messages",
+        name,
+        chunks,
+        messages::Events::new(ANSWER)
+    );
+    let asked = asked();
+    translation!(
+        group,
+        "to responses",
+        name,
+        chunks,
+        ChatEvents::new(asked.clone())
     );
 }
 
-/// The same chunks to a caller of the responses format, which is told the answer again at its end.
-fn to_responses(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
+/// Streams of as many events from vendors of the other formats.
+fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
+    const EACH: &str = "a chunk an event";
+    let chunks = messages_events();
+    translation!(group, "to chat", EACH, &chunks, chat::Events::new(ANSWER));
+    let asked = asked();
+    translation!(
+        group,
+        "from messages to responses",
+        EACH,
+        &chunks,
+        MessagesEvents::new(asked.clone())
+    );
+    let chunks = responses_events();
+    translation!(
+        group,
+        "from responses to chat",
+        EACH,
+        &chunks,
+        IntoChat::new(ANSWER)
+    );
+    translation!(
+        group,
+        "from responses to messages",
+        EACH,
+        &chunks,
+        IntoMessages::new("vendor", ANSWER)
+    );
+}
+
+fn asked() -> Asked {
     let number = RequestNumber::now_v7().uuid().simple();
     let body = br#"{"model":"m","input":"x","stream":true}"#;
-    let asked = Asked::read(body, number, ANSWER.created, "vendor").expect("it is a request");
-    group.bench_function(
-        format!("splitter and translation to responses, {name}"),
-        |bencher| {
-            bencher.iter(|| {
-                let mut events = ChatEvents::new(asked.clone());
-                let mut out = BytesMut::new();
-                split(chunks, |event| {
-                    events.event(&event, &mut out).expect("a good event")
-                });
-                events.end(&mut out).expect("a whole stream");
-                black_box(out)
-            });
-        },
-    );
-}
-
-/// A messages stream of as many events to a chat caller.
-fn from_messages(group: &mut BenchmarkGroup<'_, WallTime>) {
-    let chunks = messages_events();
-    group.bench_function(
-        "splitter and translation to chat, a chunk an event",
-        |bencher| {
-            bencher.iter(|| {
-                let mut events = chat::Events::new(ANSWER);
-                let mut out = BytesMut::new();
-                split(&chunks, |event| {
-                    events.event(&event, &mut out).expect("a good event")
-                });
-                events.end(&mut out).expect("a whole stream");
-                black_box(out)
-            });
-        },
-    );
+    Asked::read(body, number, ANSWER.created, "vendor").expect("it is a request")
 }
 
 fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {

@@ -110,7 +110,12 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     // that is bound again later may have gone to whoever connects somewhere in between.
     let public = bind(listen).context("listen")?;
     let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    let text = config_text(public.local_addr()?, admin.local_addr()?, vendor.address(), "memory:");
+    let text = config_text(
+        public.local_addr()?,
+        admin.local_addr()?,
+        vendor.address(),
+        "memory:",
+    );
     let config = Config::parse(&text, &|name| match name {
         "DEMO_ADMIN_KEY" => Some(admin_key.expose().to_owned()),
         "DEMO_VENDOR_KEY" => Some("vendor-key-of-the-demo".to_owned()),

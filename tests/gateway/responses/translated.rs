@@ -2,16 +2,19 @@
 //! is sent, what the caller is told, and what it costs. R22 and so on are the numbers of the cases that the format was
 //! designed by.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
-use http::Method;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
-    checks::micro,
-    harness::{Answer, Key, Setup, World, request, with},
-    ops::Op,
+    checks::{API, cost_nothing, micro, refused},
+    harness::{Answer, Key, Setup, World, request, whole, with},
+    ops::{Op, vendors},
     replies::{answer, events, usage},
 };
 
@@ -24,6 +27,10 @@ pub(super) async fn responses_vendor() -> World {
 }
 
 pub(super) async fn ask(world: &World, key: &Key, fields: Value) -> Answer {
+    world.ask(asked(world, key, fields)).await
+}
+
+fn asked(world: &World, key: &Key, fields: Value) -> Request<Full<Bytes>> {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
         ("authorization", bearer.as_str()),
@@ -31,8 +38,7 @@ pub(super) async fn ask(world: &World, key: &Key, fields: Value) -> Answer {
     ];
     let body = with(json!({ "input": "привет" }), fields).to_string();
     let url = world.url("/v1/responses");
-    let body = body.into();
-    world.ask(request(Method::POST, &url, &headers, body)).await
+    request(Method::POST, &url, &headers, body.into())
 }
 
 pub(super) fn says(world: &World, reply: Reply) {
@@ -384,6 +390,64 @@ async fn r87_a_responses_vendor_that_fails_midway_fails_for_every_caller() {
             !text.contains("[DONE]") && !text.contains("message_stop"),
             "{text}"
         );
+    }
+}
+
+#[tokio::test]
+async fn r94_another_vendor_that_answers_in_the_wrong_shape_has_a_status_and_costs_nothing() {
+    let world = World::start().await;
+    let key = world.key().await;
+    for vendor in [Op::Chat, Op::Messages] {
+        let whole = Reply::json(200, &answer(vendor, "да", &usage(vendor, 9, 2)));
+        let stream = Reply::stream(events(vendor, &["да"], 9, 2));
+        for (what, reply, streamed) in [
+            ("JSON for a stream", whole, true),
+            ("a stream for JSON", stream, false),
+        ] {
+            says(&world, reply);
+            let body = json!({ "model": vendor.model(), "stream": streamed });
+            let got = ask(&world, &key, body).await;
+            refused(what, &got, 502, API, "vendor_broken");
+            cost_nothing(what, &world, &key, &got).await;
+        }
+    }
+}
+
+/// A gateway whose vendors are waited for a second before the head of a stream goes out.
+async fn impatient(responses: bool) -> World {
+    let setup = vendors("head_seconds = 1");
+    let setup = if responses {
+        setup.edit("format = \"chat\"", "format = \"responses\"")
+    } else {
+        setup
+    };
+    setup.start().await
+}
+
+#[tokio::test]
+async fn r91_while_a_vendor_of_any_format_thinks_a_responses_caller_has_a_sign_of_life() {
+    let created = json!({ "type": "response.created", "response": with(response("да"), json!({ "output": [], "usage": null })) });
+    let done = json!({ "type": "response.completed", "response": response("да") });
+    let own = [created, done].map(|event| format!("data: {event}\n\n"));
+    for (responses, model, stream) in [
+        (true, "chat", own.to_vec()),
+        (false, "chat", events(Op::Chat, &["да"], 9, 2)),
+        (false, "messages", events(Op::Messages, &["да"], 9, 2)),
+    ] {
+        let world = impatient(responses).await;
+        let key = world.key().await;
+        let go = Arc::new(Notify::new());
+        let reply = Reply::stream(stream).with_step(0, Step::Hold(Arc::clone(&go)));
+        says(&world, reply);
+        let body = json!({ "model": model, "stream": true });
+        let res = world.send(asked(&world, &key, body)).await;
+        assert_eq!(res.status(), 200, "{model}: before any event");
+        go.notify_one();
+        let got = whole(res).await;
+        let text = got.text();
+        assert!(text.starts_with(": keep-alive\n\n"), "{model}: {text}");
+        assert!(text.contains("да") && !got.failed, "{model}: {text}");
+        assert_eq!(told(&got).last().unwrap()["type"], "response.completed");
     }
 }
 
