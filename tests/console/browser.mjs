@@ -46,6 +46,8 @@ export async function visitor(browser, { screen = 'desk', scheme = 'light', ...o
 /// Nothing stands out to the right, nothing serious to axe, no word of the console; and a picture to look at.
 export async function sound(visit, title) {
   const { page, complaints, name } = visit;
+  // A heading is there before the style sheet is.
+  await page.waitForLoadState();
   const out = await page.evaluate(() => {
     const wide = document.documentElement.clientWidth;
     const found = [...document.body.querySelectorAll('*')].filter((element) => {
