@@ -684,6 +684,7 @@ mod tests {
             hold: HoldMode::Usual,
             image_tokens: 1,
             document_tokens: 1,
+            search_tokens: 1,
             hold_grace: Duration::from_secs(60),
             open_wait: Duration::ZERO,
             outbox: OutboxConfig {

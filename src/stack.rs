@@ -127,7 +127,8 @@ pub fn callers(
 + Sync
 + 'static {
     let ledger = &config.ledger;
-    let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens);
+    let tariff = ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens)
+        .search_tokens(ledger.search_tokens);
 
     let metrics = observed.metrics();
     let counted = |by| metrics.requests.limited(by);

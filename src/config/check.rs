@@ -339,6 +339,7 @@ mod tests {
             (config.ledger.image_tokens, config.ledger.document_tokens),
             (5_000, 50_000)
         );
+        assert_eq!(config.ledger.search_tokens, 15_000);
         assert_eq!(config.ledger.hold_grace, Duration::from_secs(60));
         assert_eq!(
             config.ledger.outbox,

@@ -38,6 +38,12 @@ impl Check<'_> {
             50_000,
             1..=TOKENS_MAX,
         );
+        let search_tokens = self.whole(
+            raw.search_tokens,
+            "ledger.search_tokens",
+            15_000,
+            1..=TOKENS_MAX,
+        );
         let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
         let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
         let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
@@ -60,6 +66,7 @@ impl Check<'_> {
             hold: hold?,
             image_tokens: image_tokens?,
             document_tokens: document_tokens?,
+            search_tokens: search_tokens?,
             hold_grace: hold_grace?,
             open_wait: open_wait?,
             outbox: OutboxConfig {

@@ -218,6 +218,8 @@ pub struct LedgerConfig {
     pub image_tokens: u64,
     /// Tokens that a document is held for.
     pub document_tokens: u64,
+    /// Tokens that a search of the web is held for, beside its own price.
+    pub search_tokens: u64,
     /// How long a hold outlives the longest call.
     pub hold_grace: Duration,
     /// How long a start waits for another process to let go of the ledger's file or the outbox.

@@ -321,6 +321,8 @@ pub(super) struct RawLedger {
     pub(super) image_tokens: Option<u64>,
     /// Tokens that are held for each document; 50000.
     pub(super) document_tokens: Option<u64>,
+    /// Tokens that are held for what each search of the web brings that the vendor may run; 15000.
+    pub(super) search_tokens: Option<u64>,
     /// How long a hold outlives limits.call_seconds; 60.
     pub(super) hold_grace_seconds: Option<u64>,
     /// How long a start waits for another gateway to let go of the ledger's file or the outbox; 0.

@@ -221,6 +221,66 @@ async fn searches_that_the_vendor_runs_are_held_up_to_their_end_and_charged_by_t
     assert_eq!(world.vendor.received().len(), before);
 }
 
+/// The worked example of the documentation, whose rates these are.
+#[tokio::test]
+async fn what_searches_bring_is_held_for_and_charged_as_the_vendor_counts_it() {
+    let setup = Setup::default().edit(
+        "output = \"20\", cache_write = \"5\" }",
+        "output = \"50\", cache_write = \"5\", web_search_call = \"0.01\" }",
+    );
+    let world = setup.start().await;
+    let key = world.key().await;
+    let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
+    let body = with(
+        Op::Messages.body("x"),
+        json!({ "max_tokens": 1000, "tools": [tool] }),
+    );
+    let used = json!({ "input_tokens": 6039, "output_tokens": 931,
+        "server_tool_use": { "web_search_requests": 2 } });
+    let said = answer(Op::Messages, "да", &used);
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let answered = Op::Messages.call(&world, &key, &body).await;
+    let receipt = receipt(&world, &answered).await;
+    assert_eq!(receipt["usage"]["input"], 6039, "{receipt}");
+    assert_eq!(receipt["charged_rub"], "12.694", "{receipt}");
+    for field in ["bounded", "estimated"] {
+        assert_eq!(receipt[field], false, "{receipt}");
+    }
+    // What a vendor counts that reads it all again behind each search is its word, too: the account pays it.
+    let used = with(used, json!({ "input_tokens": 90_000 }));
+    let said = answer(Op::Messages, "да", &used);
+    world.vendor.script(move |_| Reply::json(200, &said));
+    let answered = Op::Messages.call(&world, &key, &body).await;
+    let receipt = world.receipt(&answered.number()).await;
+    assert_eq!(receipt["usage"]["input"], 90_000, "{receipt}");
+    assert_eq!(receipt["bounded"], false, "{receipt}");
+    assert_eq!(micro(&receipt["charged_rub"]), computed(&receipt));
+}
+
+#[tokio::test]
+async fn a_call_that_searches_may_make_long_is_held_as_a_long_one() {
+    let world = with_rules().start().await;
+    let key = world.key().await;
+    let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 2 });
+    let body = with(Op::Messages.body("x"), json!({ "tools": [tool] }));
+    for (input, condition) in [
+        (900, Value::Null),
+        (14_573, json!({ "above_input_tokens": 1000 })),
+    ] {
+        let searched = json!({ "server_tool_use": { "web_search_requests": 1 } });
+        says(
+            &world,
+            Op::Messages,
+            usage(Op::Messages, input, searched),
+            json!({}),
+        );
+        let answered = Op::Messages.call(&world, &key, &body).await;
+        let receipt = receipt(&world, &answered).await;
+        assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
+        assert_eq!(receipt["bounded"], false, "{receipt}");
+    }
+}
+
 #[tokio::test]
 async fn operators_see_what_the_vendor_takes_and_callers_do_not() {
     let world = with_rules().start().await;

@@ -13,7 +13,7 @@ use crate::{
     facts::Caller,
     model::{Model, ModelKind},
     money::MicroRub,
-    price::{Asked, Bound, Class, PriceList},
+    price::{Asked, Bound, Class, Counts, PriceList},
     session::SessionId,
     usage::{Bounds, Counted, ESTIMATE_BYTES, End, Reading},
 };
@@ -40,6 +40,10 @@ const INPUT_TOKENS: u64 = 32;
 const DOCUMENT_BYTES: u64 = 7;
 /// No model takes more, where the catalog does not say.
 const CONTEXT_TOKENS_MAX: u64 = 10_000_000;
+/// What a search of the web brings, where nobody says otherwise. Anthropic's example of a call with one has 14 573 tokens
+/// of input, all but 105 of them written to the cache and read from it again
+/// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/web-search-tool>).
+const SEARCH_TOKENS: u64 = 15_000;
 
 /// Holds by the size of the input and the ceiling of the output; charges by the usage.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +51,7 @@ pub struct ByTokens {
     mode: HoldMode,
     image_tokens: u64,
     document_tokens: u64,
+    search_tokens: u64,
 }
 
 impl ByTokens {
@@ -57,20 +62,32 @@ impl ByTokens {
             mode,
             image_tokens,
             document_tokens,
+            search_tokens: SEARCH_TOKENS,
         }
     }
 
-    /// The bound of input tokens that the hold is computed with.
-    fn input_bound(&self, input: &InputSize, sound: u64, context: Option<u64>) -> u64 {
+    /// What a search of the web brings that the vendor runs is input as well: each that a request allows holds so many
+    /// tokens, 15 000 otherwise.
+    #[must_use]
+    pub const fn search_tokens(mut self, tokens: u64) -> Self {
+        self.search_tokens = tokens;
+        self
+    }
+
+    /// The bound of input tokens that the hold is computed with. `apart` is what the request asks for that is billed apart.
+    fn input_bound(&self, input: &InputSize, apart: &Counts, context: Option<u64>) -> u64 {
         let text = match self.mode {
             HoldMode::Usual => input.text_bytes.saturating_mul(2).div_ceil(3),
             HoldMode::Strict => input.text_bytes,
         } + input.tokens;
-        // Each input has the window for itself.
-        let context = context.map(|tokens| tokens.saturating_mul(input.inputs.max(1)));
+        // Each input has the window for itself, and so has each step of a call.
+        let windows = input.inputs.max(1).saturating_mul(steps(apart));
+        let context = context.map(|tokens| tokens.saturating_mul(windows));
+        let searches = apart.get(Class::WebSearchCall);
         let parts = (input.images.saturating_mul(self.image_tokens)
             + input.documents.saturating_mul(self.document_tokens))
-        .saturating_add(sound);
+        .saturating_add(apart.get(Class::InputAudio))
+        .saturating_add(searches.saturating_mul(self.search_tokens));
         // Text that alone is past the context window is not cut down to it: whoever takes it has a
         // larger one.
         (text + overhead(input))
@@ -80,12 +97,14 @@ impl ByTokens {
 
     /// What no honest usage exceeds. Text is at least a byte a token; what else there is can weigh
     /// anything up to the context window.
-    fn input_limit(&self, input: &InputSize, sound: u64, context: Option<u64>) -> u64 {
+    fn input_limit(&self, input: &InputSize, apart: &Counts, context: Option<u64>) -> u64 {
         let text = input.text_bytes + input.tokens + overhead(input);
-        if input.images + input.documents + sound == 0 {
+        let steps = steps(apart);
+        if input.images + input.documents + apart.get(Class::InputAudio) == 0 && steps == 1 {
             return text;
         }
-        text.max(context.unwrap_or(CONTEXT_TOKENS_MAX))
+        let context = context.unwrap_or(CONTEXT_TOKENS_MAX);
+        text.max(context.saturating_mul(steps))
     }
 
     /// The input of a call whose vendor never said.
@@ -98,6 +117,11 @@ impl ByTokens {
             .saturating_add(sound)
             .clamp(1, bound.max(1))
     }
+}
+
+/// How often the vendor may read the input for one call: once, and again behind each search that it runs.
+const fn steps(apart: &Counts) -> u64 {
+    apart.get(Class::WebSearchCall).saturating_add(1)
 }
 
 const fn overhead(input: &InputSize) -> u64 {
@@ -124,7 +148,7 @@ impl Tariff<Priced> for ByTokens {
             .as_ref()
             .map_or_else(Asked::default, |asks| *asks.asked());
         let sound = asked.classes.get(Class::InputAudio);
-        let input_bound = self.input_bound(&call.input, sound, model.input_tokens_max);
+        let input_bound = self.input_bound(&call.input, &asked.classes, model.input_tokens_max);
         // What is held for is what may come: a call that may be dear is not sold at the cheap price, though it might
         // turn out to be short enough.
         if let Some(max) = model
@@ -168,7 +192,11 @@ impl Tariff<Priced> for ByTokens {
                 model: Arc::clone(model),
                 bounds: Bounds {
                     input_bound,
-                    input_limit: self.input_limit(&call.input, sound, model.input_tokens_max),
+                    input_limit: self.input_limit(
+                        &call.input,
+                        &asked.classes,
+                        model.input_tokens_max,
+                    ),
                     input_estimate: self.input_estimate(&call.input, sound, input_bound),
                     sound_estimate: sound.min(input_bound),
                     output_bound: output_tokens.saturating_mul(call.choices),
@@ -359,12 +387,39 @@ mod tests {
         ] {
             let tariff = ByTokens::new(mode, 0, 0);
             assert_eq!(
-                tariff.input_bound(&vectors, 0, context),
+                tariff.input_bound(&vectors, &Counts::default(), context),
                 bound,
                 "{context:?}"
             );
-            assert_eq!(tariff.input_limit(&vectors, 0, context), 330 + around);
+            let limit = tariff.input_limit(&vectors, &Counts::default(), context);
+            assert_eq!(limit, 330 + around);
             assert_eq!(tariff.input_estimate(&vectors, 0, bound), 300 + 30 / 4);
+        }
+    }
+
+    #[test]
+    fn what_searches_bring_is_input_and_each_step_of_a_call_has_the_window_for_itself() {
+        let question = InputSize {
+            messages: 1,
+            text_bytes: 300,
+            ..InputSize::default()
+        };
+        let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
+        // searches, window, bound, limit
+        for (searches, context, bound, limit) in [
+            (0, Some(2000), alone, 300 + CALL_TOKENS + MESSAGE_TOKENS),
+            (1, Some(2000), alone + 1000, 4000),
+            (5, Some(2000), alone + 5000, 12_000),
+            (5, Some(700), 4200, 4200),
+            (1, None, alone + 1000, 2 * CONTEXT_TOKENS_MAX),
+            (u64::MAX, None, u64::MAX, u64::MAX),
+        ] {
+            let apart = Counts::default().with(Class::WebSearchCall, searches);
+            let tariff = ByTokens::new(HoldMode::Usual, 0, 0).search_tokens(1000);
+            let found = tariff.input_bound(&question, &apart, context);
+            assert_eq!(found, bound, "{searches} {context:?}");
+            let found = tariff.input_limit(&question, &apart, context);
+            assert_eq!(found, limit, "{searches} {context:?}");
         }
     }
 
@@ -408,28 +463,13 @@ mod tests {
         }
     }
 
+    /// Whose account pays.
     #[cfg(feature = "parse")]
     #[test]
     fn the_least_that_is_held_pays_for_the_ceiling_that_is_sent() {
         use crate::key::{KeyDigest, KeyRecord, KeyStatus};
 
-        let endpoint = http::Uri::from_static("https://vendor.example/v1");
-        let key = Format::Responses.credential("key").unwrap();
-        let vendor = Vendor::new("v", Format::Responses, endpoint, key);
-        let mut model = Model::new("m", 4096).route(Route::new(vendor, "x"));
-        model.output_tokens_min = 1;
-        let body = bytes::Bytes::from_static(
-            br#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#,
-        );
-        let call = crate::parse::call(crate::call::Operation::Chat, &body, 100).unwrap();
-        let mut req = Request::new(Priced {
-            call: Arc::new(call),
-            model: Arc::new(model),
-            prices: bill().prices,
-            output_tokens: 4096,
-            meter: crate::usage::Meter::default(),
-        });
-        req.extensions_mut().insert(Caller(Arc::new(KeyRecord {
+        Caller(Arc::new(KeyRecord {
             id: "k".parse().unwrap(),
             account: "acme".parse().unwrap(),
             digest: KeyDigest::new([0; 32]),

@@ -88,6 +88,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
         "ledger.document_tokens",
         Restart(|one, other| one.ledger.document_tokens != other.ledger.document_tokens),
     ),
+    (
+        "ledger.search_tokens",
+        Restart(|one, other| one.ledger.search_tokens != other.ledger.search_tokens),
+    ),
     ("ledger.hold_grace_seconds", Taken),
     ("ledger.open_wait_seconds", Start),
     (
