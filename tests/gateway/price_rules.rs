@@ -9,7 +9,7 @@ use crate::{
     checks::{INVALID, micro, refused},
     harness::{Answer, Key, Setup, World, request, with},
     ops::{BOTH, Op},
-    replies::answer,
+    replies::{answer, events},
     usage_report::{said, tollgate},
 };
 
@@ -92,7 +92,8 @@ pub fn computed(receipt: &Value) -> i64 {
     i64::try_from((sum + 999_999) / 1_000_000).unwrap()
 }
 
-async fn receipt(world: &World, answer: &Answer) -> Value {
+/// That of a call that was answered, held for and charged as it says.
+pub async fn receipt(world: &World, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{answer:?}");
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(
@@ -172,6 +173,91 @@ async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
     let answer = ask(&world, &key, Op::Messages, 1, geo).await;
     let text = refused("us", &answer, 400, INVALID, "");
     assert!(text.contains("«inference_geo»"), "{text}");
+}
+
+/// The worked example of the documentation, whose rates these are.
+#[tokio::test]
+async fn a_speed_and_a_part_of_the_world_are_sold_where_they_have_a_price() {
+    let rule = |condition: &str, input: &str, output: &str| {
+        format!(
+            "[[model.price_rules]]\n{condition}\nusdt_mtok = {{ input = \"{input}\", cached_input = \"1\", \
+             output = \"{output}\", cache_write = \"5\" }}\n"
+        )
+    };
+    let rules = [
+        rule("speed = \"fast\"", "8", "40"),
+        rule("inference_geo = \"us\"", "4.40", "22"),
+        rule("speed = \"fast\"\ninference_geo = \"us\"", "8.80", "44"),
+    ];
+    let route = "model = \"vendor-messages-1\" } ]";
+    let world = Setup::default()
+        .edit("input = \"10\"", "input = \"4\"")
+        .edit(route, &format!("{route}\n{}", rules.concat()))
+        .start()
+        .await;
+    let key = world.key().await;
+    let op = Op::Messages;
+    let both = json!({ "speed": "fast", "inference_geo": "us" });
+    let body = with(
+        with(op.body(&"x ".repeat(1000)), both.clone()),
+        json!({ "max_tokens": 600 }),
+    );
+    for (served, condition, charged) in [
+        (both.clone(), both.clone(), "3.08"),
+        (
+            json!({ "speed": "fast" }),
+            json!({ "speed": "fast" }),
+            "2.80",
+        ),
+        (
+            json!({ "speed": "standard", "inference_geo": "us" }),
+            json!({ "inference_geo": "us" }),
+            "1.54",
+        ),
+        (
+            json!({ "speed": "standard", "inference_geo": "global" }),
+            Value::Null,
+            "1.40",
+        ),
+    ] {
+        for stream in [false, true] {
+            let used = with(
+                json!({ "input_tokens": 1000, "output_tokens": 500 }),
+                served.clone(),
+            );
+            let said = match stream {
+                false => Reply::json(200, &answer(op, "да", &used)),
+                // The beginning says how, and the end how much.
+                true => {
+                    let mut said = events(op, &["да"], 1000, 500);
+                    let (head, data) = said[0].split_once("data: ").unwrap();
+                    let mut start: Value = serde_json::from_str(data.trim_end()).unwrap();
+                    start["message"]["usage"] = with(used, json!({ "output_tokens": 1 }));
+                    said[0] = format!("{head}data: {start}\n\n");
+                    Reply::stream(said)
+                }
+            };
+            world.vendor.script(move |_| said.clone());
+            let body = with(body.clone(), json!({ "stream": stream }));
+            let answered = op.call(&world, &key, &body).await;
+            let sent = world.vendor.received().pop().unwrap().json();
+            assert_eq!(
+                (&sent["speed"], &sent["inference_geo"]),
+                (&both["speed"], &both["inference_geo"])
+            );
+            let receipt = receipt(&world, &answered).await;
+            assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
+            assert_eq!(receipt["charged_rub"], charged, "{receipt}");
+            assert_eq!(receipt.get("unpriced"), None, "{receipt}");
+        }
+    }
+    for (field, word) in [("speed", "slow"), ("inference_geo", "eu")] {
+        let answered = op
+            .call(&world, &key, &with(body.clone(), json!({ field: word })))
+            .await;
+        let text = refused(word, &answered, 400, INVALID, "");
+        assert!(text.contains(&format!("«{field}»")), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod failover; // the next vendor answers, or nobody does
 mod formats; // a vendor that speaks several
 mod operation; // requests
 mod passing; // answers, byte for byte
+mod prices; // what has a price of its own
 mod translated; // with another format on the other side
 
 /// A gateway whose model `chat` is sold by a vendor of the responses format. By its price a token of input costs 100
@@ -42,7 +43,7 @@ async fn ask_raw(world: &World, key: &Key, body: &str) -> Answer {
     world.ask(request(Method::POST, &url, &headers, body)).await
 }
 
-async fn ask(world: &World, key: &Key, body: &Value) -> Answer {
+pub async fn ask(world: &World, key: &Key, body: &Value) -> Answer {
     ask_raw(world, key, &body.to_string()).await
 }
 
@@ -69,7 +70,7 @@ fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
     (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
 }
 
-fn answer(text: &str, usage: &Value) -> Value {
+pub fn answer(text: &str, usage: &Value) -> Value {
     json!({ "id": "resp_v1", "object": "response", "created_at": 1_790_000_000, "status": "completed",
         "model": "vendor-chat-1", "output": [{ "type": "message", "id": "msg_v1", "status": "completed",
             "role": "assistant", "content": [{ "type": "output_text", "text": text, "annotations": [] }] }],
@@ -82,7 +83,7 @@ fn event(data: &Value) -> String {
 }
 
 /// The first two events of a stream.
-fn beginning() -> Vec<String> {
+pub fn beginning() -> Vec<String> {
     let response = json!({ "id": "resp_v1", "object": "response", "created_at": 1_790_000_000,
         "status": "in_progress", "model": "vendor-chat-1", "output": [], "usage": null });
     ["response.created", "response.in_progress"]
@@ -94,14 +95,14 @@ fn beginning() -> Vec<String> {
         .collect()
 }
 
-fn delta(number: u64, text: &str) -> String {
+pub fn delta(number: u64, text: &str) -> String {
     event(
         &json!({ "type": "response.output_text.delta", "sequence_number": number, "item_id": "msg_v1",
         "output_index": 0, "content_index": 0, "delta": text, "logprobs": [] }),
     )
 }
 
-fn last(number: u64, response: Value) -> String {
+pub fn last(number: u64, response: Value) -> String {
     event(&json!({ "type": "response.completed", "sequence_number": number, "response": response }))
 }
 

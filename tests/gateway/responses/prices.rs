@@ -1,0 +1,115 @@
+//! docs/prices.md for calls of this format: tiers, long calls and lifetimes in the cache, as a plain answer says them and as
+//! the last event of a stream does.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use super::{answer, ask, beginning, body, delta, last, says, usage};
+use crate::{
+    checks::{INVALID, micro, refused},
+    harness::{Setup, with},
+    price_rules::{computed, receipt, with_rules},
+};
+
+/// With rules, and classes beside the four.
+pub fn priced() -> Setup {
+    with_rules().edit("format = \"chat\"", "format = \"responses\"")
+}
+
+/// The same answer, plain and as a stream, with what else it says.
+pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
+    let said = with(answer("да", used), beside.clone());
+    let mut events = beginning();
+    events.push(delta(2, "да"));
+    events.push(last(3, said.clone()));
+    [
+        (Reply::json(200, &said), false),
+        (Reply::stream(events), true),
+    ]
+}
+
+#[tokio::test]
+async fn a_tier_is_sold_where_it_has_a_price_and_billed_as_it_was_served() {
+    let world = priced().start().await;
+    let key = world.key().await;
+    let tier = |word: &str| json!({ "service_tier": word });
+    for (served, condition) in [("priority", tier("priority")), ("default", Value::Null)] {
+        for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier(served)) {
+            says(&world, reply);
+            let asked = body(with(tier("priority"), json!({ "stream": stream })));
+            let answered = ask(&world, &key, &asked).await;
+            let receipt = receipt(&world, &answered).await;
+            assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
+            assert_eq!(receipt.get("unpriced"), None, "{receipt}");
+        }
+    }
+    let answered = ask(&world, &key, &body(tier("flex"))).await;
+    let text = refused("flex", &answered, 400, INVALID, "");
+    assert!(text.contains("«service_tier»"), "{text}");
+    // Better than asked for: the dearest rule there is.
+    for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
+        says(&world, reply);
+        let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
+        let receipt = world.receipt(&answered.number()).await;
+        assert_eq!(receipt["unpriced"], true, "{receipt}");
+        assert_eq!(receipt["price"]["input"], "600.00", "{receipt}");
+        assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_call_costs_more_in_every_class_and_was_held_for_it() {
+    let world = priced().start().await;
+    let key = world.key().await;
+    let asked = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
+    for (input, condition) in [
+        (1000, Value::Null),
+        (1001, json!({ "above_input_tokens": 1000 })),
+    ] {
+        for (reply, stream) in both(&usage([input, 200, 100, 10]), &json!({})) {
+            says(&world, reply);
+            let answered = ask(&world, &key, &asked(stream)).await;
+            let receipt = receipt(&world, &answered).await;
+            assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
+            assert_eq!(receipt["usage"]["cached_input"], 200, "{receipt}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn writes_to_the_cache_cost_by_how_long_they_live() {
+    let world = priced()
+        .edit("cache_write_1h", "cache_write_12h")
+        .start()
+        .await;
+    let key = world.key().await;
+    let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
+    let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
+    // asked, lifetimes told, usual writes, those of twelve hours
+    for (ttl, told, usual, long) in [
+        ("12h", split.clone(), 10, 20),
+        // A vendor that does not tell for how long.
+        ("12h", Value::Null, 0, 30),
+        ("30m", Value::Null, 30, 0),
+    ] {
+        let mut used = usage([100, 0, 30, 10]);
+        used["input_tokens_details"]["cache_write_tokens_details"] = told;
+        for (reply, stream) in both(&used, &json!({})) {
+            says(&world, reply);
+            let asked = body(with(lives(ttl), json!({ "stream": stream })));
+            let answered = ask(&world, &key, &asked).await;
+            let receipt = receipt(&world, &answered).await;
+            let found = &receipt["usage"];
+            assert_eq!(found["input"], 70, "{receipt}");
+            assert_eq!(found["cache_write"], usual, "{receipt}");
+            let of_class = found["classes"]["cache_write_12h"].as_u64();
+            assert_eq!(of_class.unwrap_or(0), long, "{receipt}");
+            assert_eq!(receipt.get("unpriced"), None, "{receipt}");
+        }
+    }
+    let usual = super::world().await;
+    let key = usual.key().await;
+    let answered = ask(&usual, &key, &body(lives("12h"))).await;
+    let text = refused("12h", &answered, 400, INVALID, "");
+    assert!(text.contains("«prompt_cache_options.ttl»"), "{text}");
+}
