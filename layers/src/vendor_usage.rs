@@ -39,6 +39,18 @@ impl VendorUsage {
     }
 }
 
+/// Only the responses format tells calls of tools beside the usage.
+#[cfg(feature = "passthrough")]
+impl VendorUsage {
+    /// With calls of the vendor's own tools that stand beside the usage.
+    pub(crate) fn with_calls(mut self, web_searches: u64, unknown: bool) -> Self {
+        let searches = self.usage.classes.get_mut(Class::WebSearchCall);
+        *searches = (*searches).max(web_searches);
+        self.unknown |= unknown;
+        self
+    }
+}
+
 /// The word that a JSON string is; nothing of anything else, and of a word that would have to be decoded.
 fn label(json: &str) -> Label {
     let word = json
@@ -186,7 +198,7 @@ struct ChatUsage {
 
 impl ChatUsage {
     /// The chat format's names of what is read.
-    const CHAT: [&str; 7] = [
+    const CHAT: [&str; 8] = [
         "prompt_tokens",
         "completion_tokens",
         "total_tokens",
@@ -194,10 +206,11 @@ impl ChatUsage {
         "prompt_tokens_details",
         "completion_tokens_details",
         "server_tool_use",
+        "server_side_tool_usage_details",
     ];
 
     /// The same in the responses format, which counts alike.
-    const RESPONSES: [&str; 7] = [
+    const RESPONSES: [&str; 8] = [
         "input_tokens",
         "output_tokens",
         "total_tokens",
@@ -205,9 +218,10 @@ impl ChatUsage {
         "input_tokens_details",
         "output_tokens_details",
         "server_tool_use",
+        "server_side_tool_usage_details",
     ];
 
-    fn of(json: &str, names: &[&str; 7]) -> Option<Self> {
+    fn of(json: &str, names: &[&str; 8]) -> Option<Self> {
         let [
             prompt,
             completion,
@@ -216,6 +230,7 @@ impl ChatUsage {
             of_prompt,
             of_completion,
             tools,
+            tools_of_xai,
         ] = members(json, names).ok()?;
         let of_prompt = of_prompt.filter(|json| *json != "null");
         let of_prompt = of_prompt.map_or(Some([None; 5]), |json| {
@@ -256,7 +271,7 @@ impl ChatUsage {
             reasoning_tokens,
             output_audio,
             output_image,
-            tools: Tools::of(tools),
+            tools: Tools::of(tools).or(Tools::of_xai(tools_of_xai)),
         })
     }
 
@@ -433,8 +448,7 @@ impl MessagesUsage {
                 *old = new;
             }
         }
-        self.tools.web_searches = self.tools.web_searches.max(newer.tools.web_searches);
-        self.tools.unknown |= newer.tools.unknown;
+        self.tools = self.tools.or(newer.tools);
         for (old, new) in [
             (&mut self.served.service_tier, newer.served.service_tier),
             (&mut self.served.speed, newer.served.speed),
@@ -482,7 +496,7 @@ impl MessagesUsage {
     }
 }
 
-/// `server_tool_use`: calls of tools that the vendor ran.
+/// Calls of tools that the vendor ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tools {
     web_searches: u64,
@@ -491,10 +505,26 @@ struct Tools {
 }
 
 impl Tools {
+    /// `server_tool_use`.
     fn of(json: Option<&str>) -> Self {
         // Fetching costs nothing but its tokens.
-        const FREE: &str = "web_fetch_requests";
-        const SEARCH: &str = "web_search_requests";
+        Self::named(json, "web_search_requests", "web_fetch_requests")
+    }
+
+    /// `server_side_tool_usage_details`, one vendor's name. Whatever else it runs is billed.
+    fn of_xai(json: Option<&str>) -> Self {
+        Self::named(json, "web_search_calls", "")
+    }
+
+    /// With what is told elsewhere, or again.
+    fn or(self, other: Self) -> Self {
+        Self {
+            web_searches: self.web_searches.max(other.web_searches),
+            unknown: self.unknown || other.unknown,
+        }
+    }
+
+    fn named(json: Option<&str>, searches: &str, free: &str) -> Self {
         let Some(json) = json.filter(|json| *json != "null") else {
             return Self::default();
         };
@@ -506,8 +536,8 @@ impl Tools {
         };
         let others = counts
             .iter()
-            .filter(|(name, _)| *name != FREE && *name != SEARCH);
-        let search = counts.get(SEARCH).copied().unwrap_or_default();
+            .filter(|(name, _)| *name != free && *name != searches);
+        let search = counts.get(searches).copied().unwrap_or_default();
         Self {
             web_searches: search.tokens.unwrap_or(0),
             unknown: search.suspect

@@ -40,7 +40,7 @@ const MESSAGES: &str = "path=\"/v1/messages\"";
 
 /// A scrape in the classic text format.
 #[derive(Clone, Debug, PartialEq)]
-struct Scrape {
+pub struct Scrape {
     /// By name.
     types: BTreeMap<String, String>,
     /// By name and labels, as they are written.
@@ -111,7 +111,7 @@ async fn scrape(world: &World) -> Scrape {
 }
 
 /// The first scrape in which these series have these values; ends are counted off the callers' way.
-async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
+pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
     let mut last = None;
     let seen = tokio::time::timeout(Duration::from_secs(5), async {
         loop {

@@ -72,6 +72,7 @@ mod body;
 mod ends_tests;
 mod responses;
 mod text;
+mod tool_calls;
 pub mod usage;
 
 use std::{

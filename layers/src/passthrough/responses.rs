@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::{
     broken,
     text::{Strings, text_bytes},
+    tool_calls::ToolCalls,
     usage::{Seen, vendor_error},
 };
 use crate::{
@@ -40,6 +41,8 @@ pub(super) struct Told {
     items_open: u64,
     /// The item that was done last may be the answer's last one.
     may_end: bool,
+    /// Calls of the vendor's own tools whose items are done.
+    tool_calls: ToolCalls,
     pub(super) progress: StreamProgress,
 }
 
@@ -87,6 +90,11 @@ impl Told {
     pub(super) fn text_bytes(&self) -> u64 {
         let said = self.pieces_bytes.max(self.items_bytes);
         (said + self.calls_bytes + self.calls_pieces_bytes).max(self.output_bytes)
+    }
+
+    /// The vendor ran tools, and has not said what the call used.
+    pub(super) fn ran_uncounted(&self) -> bool {
+        self.usage.is_none() && self.tool_calls.any()
     }
 
     /// All of the answer seems to have come, but for its usage.
@@ -153,6 +161,7 @@ impl Told {
         };
         let kind = kind_of(item.get());
         self.may_end = kind == "message" || kind.ends_with("_call");
+        self.tool_calls.item(&kind, item.get());
         match call_bytes(&kind, item.get()) {
             // It says again what came in pieces, and of some vendors for the first time.
             Some(bytes) => {
@@ -202,7 +211,10 @@ impl Told {
         match counted(answer.get()) {
             Counted::Nothing => {}
             Counted::Nonsense => self.suspect = true,
-            Counted::Usage(usage) => self.usage = Some(usage),
+            Counted::Usage(usage) => {
+                let calls = ToolCalls::of(answer.get()).after(self.tool_calls);
+                self.usage = Some(calls.within(usage));
+            }
         }
     }
 }
@@ -242,7 +254,7 @@ pub(super) fn output_bytes(answer: &str) -> u64 {
 }
 
 /// An item's type, as far as it says one.
-fn kind_of(item: &str) -> Cow<'_, str> {
+pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     match members(item, &["type"]) {
         Ok([Some(kind)]) => {
             serde_json::from_str::<Typing<'_>>(kind).map_or(Cow::Borrowed(""), |kind| kind.0)

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use super::{
     broken, responses,
     text::{Chunks, text_bytes},
+    tool_calls::ToolCalls,
 };
 use crate::{
     call::Format,
@@ -150,6 +151,8 @@ impl Reader {
     pub fn note(&self, reading: &mut Reading) {
         let counts = self.counts();
         note(counts, reading);
+        let uncounted = |told: &responses::Told| told.ran_uncounted();
+        reading.unknown |= self.responses.as_deref().is_some_and(uncounted);
         reading.output_counted = self.output_counted();
         reading.suspect = self.suspect || counts.is_some_and(|counts| counts.suspect);
         reading.text_bytes = self.text_bytes;
@@ -306,12 +309,19 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let json = as_text(bytes);
     let [usage, error, service_tier] =
         members(&json, &["usage", "error", "service_tier"]).map_err(broken)?;
+    let calls = match format {
+        Format::Responses => ToolCalls::of(&json),
+        Format::Chat | Format::Messages => ToolCalls::default(),
+    };
     let counts = usage
         .filter(|usage| *usage != "null")
         .and_then(|usage| match format {
             Format::Chat => Some(chat_usage(usage)?.served_as(service_tier)),
             Format::Messages => MessagesUsage::of(usage)?.counts(),
-            Format::Responses => Some(responses_usage(usage)?.served_as(service_tier)),
+            Format::Responses => {
+                let usage = responses_usage(usage)?.served_as(service_tier);
+                Some(calls.within(usage))
+            }
         });
     let error = error.filter(|error| is_error(error));
     let refused = match format {
@@ -331,6 +341,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     };
     meter.update(|reading| {
         note(counts, reading);
+        reading.unknown |= counts.is_none() && calls.any();
         reading.output_counted = counts.is_some();
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
         reading.text_bytes = text;

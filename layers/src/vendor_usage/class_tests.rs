@@ -237,6 +237,36 @@ fn a_tool_that_nobody_knows_is_never_free_of_notice() {
 }
 
 #[test]
+fn what_one_vendor_calls_otherwise_is_counted_alike() {
+    for (tools, searches, unknown) in [
+        (json!(null), 0, false),
+        (
+            json!({ "web_search_calls": 0, "x_search_calls": 0 }),
+            0,
+            false,
+        ),
+        (json!({ "web_search_calls": 2, "mcp_calls": 0 }), 2, false),
+        (
+            json!({ "web_search_calls": 2, "x_search_calls": 1 }),
+            2,
+            true,
+        ),
+        (json!({ "web_search_calls": -1 }), 0, true),
+        (json!("2"), 0, true),
+    ] {
+        let chat = chat(&json!({ "prompt_tokens": 1, "completion_tokens": 2,
+            "server_side_tool_usage_details": tools }));
+        let responses = json!({ "input_tokens": 1, "output_tokens": 2,
+            "server_side_tool_usage_details": tools });
+        let responses = responses_usage(&responses.to_string()).unwrap();
+        for said in [chat, responses] {
+            let read = said.usage.classes.get(Class::WebSearchCall);
+            assert_eq!((read, said.unknown), (searches, unknown), "{tools}");
+        }
+    }
+}
+
+#[test]
 fn counts_of_classes_that_are_none_are_suspect() {
     for usage in [
         json!({ "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": "x" } }),

@@ -20,6 +20,7 @@ mod operation; // requests
 mod passing; // answers, byte for byte
 mod prices; // what has a price of its own
 mod translated; // with another format on the other side
+mod vendor_tools; // what they did that nobody asked for
 
 /// A gateway whose model `chat` is sold by a vendor of the responses format. By its price a token of input costs 100
 /// micro-rubles, a cached one 10, a written one 50, one of output 200.

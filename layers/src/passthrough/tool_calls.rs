@@ -1,0 +1,162 @@
+//! Calls of tools that the vendor ran, as answers of the responses format tell them: their number beside the usage, and
+//! an item for each. No request asks for any; what comes all the same is never free of notice.
+
+use memchr::memmem;
+use serde_json::{Value, value::RawValue};
+
+use crate::{json::members, vendor_usage::VendorUsage};
+
+use super::responses::kind_of;
+
+/// What an answer has told so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ToolCalls {
+    /// Searches of the web, where the vendor says how many it counts.
+    searches_told: Option<u64>,
+    /// The items that are searches.
+    searches_seen: u64,
+    /// There are calls of a tool that nobody knows the price of.
+    unknown: bool,
+}
+
+impl ToolCalls {
+    /// What stands in a whole answer, JSON.
+    pub(super) fn of(answer: &str) -> Self {
+        let mut calls = Self::default();
+        // Most have neither, and are not looked through.
+        let has = |text: &str| memmem::find(answer.as_bytes(), text.as_bytes()).is_some();
+        if !has("\"tool_usage\"") && !has("_call\"") {
+            return calls;
+        }
+        let Ok([told, output]) = members(answer, &["tool_usage", "output"]) else {
+            return calls;
+        };
+        calls.count(told);
+        let items = output.and_then(|output| serde_json::from_str::<Vec<&RawValue>>(output).ok());
+        for item in items.into_iter().flatten() {
+            calls.item(&kind_of(item.get()), item.get());
+        }
+        calls
+    }
+
+    /// Takes note of an item of this type.
+    pub(super) fn item(&mut self, kind: &str, item: &str) {
+        match kind {
+            // What was found is read once more for nothing.
+            "web_search_call" if is_of_a_page(item) => {}
+            "web_search_call" => self.searches_seen += 1,
+            "file_search_call"
+            | "code_interpreter_call"
+            | "image_generation_call"
+            | "x_search_call"
+            | "document_search_call" => self.unknown = true,
+            _ => {}
+        }
+    }
+
+    /// With what the items of a stream have told before its last event.
+    pub(super) fn after(mut self, earlier: Self) -> Self {
+        self.searches_seen = self.searches_seen.max(earlier.searches_seen);
+        self.unknown |= earlier.unknown;
+        self
+    }
+
+    /// Whether there was any.
+    pub(super) fn any(self) -> bool {
+        self.unknown || self.searches() > 0
+    }
+
+    /// The usage with these calls in it.
+    pub(super) fn within(self, usage: VendorUsage) -> VendorUsage {
+        usage.with_calls(self.searches(), self.unknown)
+    }
+
+    fn searches(self) -> u64 {
+        self.searches_told.unwrap_or(self.searches_seen)
+    }
+
+    /// `tool_usage`: an object for each tool.
+    fn count(&mut self, told: Option<&str>) {
+        let Some(told) = told.filter(|told| *told != "null") else {
+            return;
+        };
+        let Ok(Value::Object(mut tools)) = serde_json::from_str(told) else {
+            self.unknown = true;
+            return;
+        };
+        if let Some(search) = tools.remove("web_search").filter(|it| !it.is_null()) {
+            self.searches_told = search["num_requests"].as_u64();
+            self.unknown |= self.searches_told.is_none();
+        }
+        self.unknown |= tools.values().any(counts_something);
+    }
+}
+
+/// Whether there is a number in it that is not zero.
+fn counts_something(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::Array(values) => values.iter().any(counts_something),
+        Value::Object(fields) => fields.values().any(counts_something),
+        _ => false,
+    }
+}
+
+/// Whether a search is only the opening of a page that one has found, or a look into it.
+fn is_of_a_page(item: &str) -> bool {
+    let action = members(item, &["action"]).ok().and_then(|[action]| action);
+    action.is_some_and(|action| matches!(&*kind_of(action), "open_page" | "find_in_page"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_vendor_ran_is_counted_however_it_is_told() {
+        let item = |kind: &str| format!(r#"{{"type":"{kind}","id":"x"}}"#);
+        let search = item("web_search_call");
+        let opened =
+            r#"{"type":"web_search_call","action":{"type":"open_page","url":"https://x"}}"#;
+        let searched = r#"{"type":"web_search_call","action":{"type":"search","query":"x"}}"#;
+        let nothing = r#"{"image_gen":{"input_tokens":0,"input_tokens_details":{"text_tokens":0}},"web_search":{"num_requests":0}}"#;
+        let told = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
+        // tool_usage, output, searches, unknown
+        for (tools, output, searches, unknown) in [
+            ("null", "", 0, false),
+            (nothing, &*item("message"), 0, false),
+            ("null", &*item("function_call"), 0, false),
+            ("null", &*item("shell_call"), 0, false),
+            ("null", &*search, 1, false),
+            ("null", &*format!("{search},{searched},{opened}"), 2, false),
+            (&*told("3"), "", 3, false),
+            // Its own count goes before what there is to be seen.
+            (&*told("1"), &*format!("{search},{searched}"), 1, false),
+            (&*told("\"3\""), "", 0, true),
+            (&*told("-1"), &*search, 1, true),
+            ("7", "", 0, true),
+            (r#"{"image_gen":{"output_tokens":7}}"#, "", 0, true),
+            (r#"{"file_search":{"num_requests":1}}"#, "", 0, true),
+            ("null", &*item("file_search_call"), 0, true),
+            ("null", &*item("code_interpreter_call"), 0, true),
+        ] {
+            let answer = format!(r#"{{"output":[{output}],"tool_usage":{tools}}}"#);
+            let calls = ToolCalls::of(&answer);
+            let read = (calls.searches(), calls.unknown);
+            assert_eq!(read, (searches, unknown), "{answer}");
+        }
+        assert!(!ToolCalls::of("{}").any());
+        assert!(!ToolCalls::of("no JSON, and a \"tool_usage\"").any());
+    }
+
+    #[test]
+    fn items_of_a_stream_count_where_its_end_does_not_say_them_again() {
+        let mut earlier = ToolCalls::default();
+        earlier.item("web_search_call", "{}");
+        earlier.item("code_interpreter_call", "{}");
+        let last = ToolCalls::of("{}").after(earlier);
+        assert_eq!((last.searches(), last.unknown), (1, true));
+        let last = ToolCalls::of(r#"{"output":[{"type":"web_search_call"}]}"#).after(earlier);
+        assert_eq!(last.searches(), 1);
+    }
+}

@@ -1,0 +1,100 @@
+//! docs/prices.md: what tools of the vendor's own did in a call of this format, which no request can ask for.
+
+use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
+
+use super::{
+    answer, ask, beginning, body, delta, event, last,
+    prices::{both, priced},
+    says, setup, usage,
+};
+use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
+
+/// What the vendor's own tools did that nobody asked for, as it is told beside the usage, in it, or by items alone.
+fn searched() -> [(Value, Value); 3] {
+    let item = json!({ "type": "web_search_call", "id": "ws_1", "status": "completed",
+        "action": { "type": "search", "query": "x" } });
+    let of_xai =
+        json!({ "server_side_tool_usage_details": { "web_search_calls": 2, "x_search_calls": 0 } });
+    [
+        (
+            json!({}),
+            json!({ "tool_usage": { "image_gen": { "input_tokens": 0 }, "web_search": { "num_requests": 2 } } }),
+        ),
+        (of_xai, json!({})),
+        (json!({}), json!({ "output": [item, item] })),
+    ]
+}
+
+#[tokio::test]
+async fn searches_that_came_unasked_are_charged_and_seen_where_they_have_no_price() {
+    let (sold, usual) = (priced().start().await, setup().start().await);
+    let keys = [sold.key().await, usual.key().await];
+    let mut unpriced = 0.0;
+    for (in_usage, beside) in searched() {
+        let used = with(usage([20, 0, 0, 10]), in_usage);
+        for (world, key) in [&sold, &usual].into_iter().zip(&keys) {
+            for (reply, stream) in both(&used, &beside) {
+                says(world, reply);
+                let answered = ask(world, key, &body(json!({ "stream": stream }))).await;
+                assert_eq!(answered.status, 200, "{answered:?}");
+                let receipt = world.receipt(&answered.number()).await;
+                let count = &receipt["usage"]["classes"]["web_search_call"];
+                assert_eq!(count, 2, "{receipt}");
+                let rate = &receipt["price"]["classes"]["web_search_call"];
+                assert_eq!(rate, "1.00", "{receipt}");
+                assert_eq!(micro(&receipt["charged_rub"]), computed(&receipt));
+                assert_eq!(receipt["bounded"], false, "{receipt}");
+                let seen = receipt["unpriced"] == true;
+                assert_eq!(seen, std::ptr::eq(world, &usual), "{receipt}");
+            }
+        }
+        unpriced += 2.0;
+    }
+    shows(&usual, &[("tollgate_unpriced_calls_total", unpriced)]).await;
+    shows(&sold, &[("tollgate_unpriced_calls_total", 0.0)]).await;
+}
+
+#[tokio::test]
+async fn tools_of_the_vendor_that_have_no_class_are_seen_wherever_they_are_told() {
+    let world = priced().start().await;
+    let key = world.key().await;
+    let item = json!({ "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "1" });
+    let of_xai = json!({ "server_side_tool_usage_details": { "x_search_calls": 1 } });
+    let used = usage([20, 0, 0, 10]);
+    let mut replies = Vec::new();
+    for (in_usage, beside) in [
+        (json!({}), json!({ "output": [item] })),
+        (
+            json!({}),
+            json!({ "tool_usage": { "file_search": { "num_requests": 1 } } }),
+        ),
+        (of_xai, json!({})),
+    ] {
+        replies.extend(both(&with(used.clone(), in_usage), &beside));
+    }
+    // A stream whose end does not say it again, and one that has no end.
+    let done = event(
+        &json!({ "type": "response.output_item.done", "sequence_number": 3,
+        "output_index": 0, "item": item }),
+    );
+    let mut events = beginning();
+    events.extend([delta(2, "да"), done]);
+    let cut = events.clone();
+    events.push(last(4, answer("да", &used)));
+    replies.extend([(Reply::stream(events), true), (Reply::stream(cut), true)]);
+    let count = replies.len();
+    for (reply, stream) in replies {
+        says(&world, reply);
+        let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        let receipt = world.receipt(&answered.number()).await;
+        assert_eq!(receipt["unpriced"], true, "{receipt}");
+    }
+    let count = u32::try_from(count).unwrap();
+    shows(
+        &world,
+        &[("tollgate_unpriced_calls_total", f64::from(count))],
+    )
+    .await;
+}
