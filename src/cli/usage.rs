@@ -6,6 +6,7 @@ use serde_json::Value;
 use tollgate_layers::{
     endpoint::Endpoint,
     key::{AccountId, KeyId},
+    price::Class,
     session::SessionId,
 };
 
@@ -89,37 +90,77 @@ enum Format {
     Json,
 }
 
-const SUMS: &[Cell] = &[
-    Cell::number("calls", "/calls"),
-    Cell::number("input tokens", "/usage/input"),
-    Cell::number("cached tokens", "/usage/cached_input"),
-    Cell::number("cache write tokens", "/usage/cache_write"),
-    Cell::number("output tokens", "/usage/output"),
-    Cell::rubles("charged", "/charged_rub"),
-    Cell::rubles("loss", "/loss_rub"),
-    Cell::number("estimated calls", "/estimated_calls"),
+/// A column, and its name where programs read it.
+type Column = (Cell, &'static str);
+
+const SUMS: &[Column] = &[
+    (Cell::number("calls", "/calls"), "calls"),
+    (Cell::number("input tokens", "/usage/input"), "input_tokens"),
+    (
+        Cell::number("cached tokens", "/usage/cached_input"),
+        "cached_input_tokens",
+    ),
+    (
+        Cell::number("cache write tokens", "/usage/cache_write"),
+        "cache_write_tokens",
+    ),
+    (
+        Cell::number("output tokens", "/usage/output"),
+        "output_tokens",
+    ),
+    (Cell::rubles("charged", "/charged_rub"), "charged_rub"),
+    (Cell::rubles("loss", "/loss_rub"), "loss_rub"),
+    (
+        Cell::number("estimated calls", "/estimated_calls"),
+        "estimated_calls",
+    ),
 ];
 /// Of the calls of which it is known what the vendor takes.
-const MARGIN: &[Cell] = &[
-    Cell::rubles("vendor cost", "/vendor_cost_rub"),
-    Cell::rubles("margin", "/margin_rub"),
-    Cell::number("cost known", "/cost_known_calls"),
+const MARGIN: &[Column] = &[
+    (
+        Cell::rubles("vendor cost", "/vendor_cost_rub"),
+        "vendor_cost_rub",
+    ),
+    (Cell::rubles("margin", "/margin_rub"), "margin_rub"),
+    (
+        Cell::number("cost known", "/cost_known_calls"),
+        "cost_known_calls",
+    ),
 ];
 
-/// The names of the same columns where programs read them.
-const SUM_NAMES: &[&str] = &[
-    "calls",
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "charged_rub",
-    "loss_rub",
-    "estimated_calls",
-    "vendor_cost_rub",
-    "margin_rub",
-    "cost_known_calls",
-];
+/// What a report has of a class beside the four. Behind all others: who reads columns by their place finds them there.
+const fn class_column(class: Class) -> Column {
+    match class {
+        Class::CacheWrite1h => (
+            Cell::number("1 h cache write tokens", "/usage/classes/cache_write_1h"),
+            "cache_write_1h_tokens",
+        ),
+        Class::CacheWrite12h => (
+            Cell::number("12 h cache write tokens", "/usage/classes/cache_write_12h"),
+            "cache_write_12h_tokens",
+        ),
+        Class::InputAudio => (
+            Cell::number("input audio tokens", "/usage/classes/input_audio"),
+            "input_audio_tokens",
+        ),
+        Class::InputImage => (
+            Cell::number("input image tokens", "/usage/classes/input_image"),
+            "input_image_tokens",
+        ),
+        Class::OutputAudio => (
+            Cell::number("output audio tokens", "/usage/classes/output_audio"),
+            "output_audio_tokens",
+        ),
+        Class::OutputImage => (
+            Cell::number("output image tokens", "/usage/classes/output_image"),
+            "output_image_tokens",
+        ),
+        _ => (
+            Cell::number("web searches", "/usage/classes/web_search_call"),
+            "web_search_calls",
+        ),
+    }
+}
 
 pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Failure> {
     if wish.rebuild {
@@ -196,11 +237,33 @@ impl By {
     }
 }
 
-/// The columns of an answer. Who declares no costs has none of them.
-fn columns(by: &[By], answer: &Value) -> Vec<Cell> {
+/// The columns of an answer. Who declares no costs has none of them, and a class that no call had has no column.
+fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     let margin = if cost_known(answer) == 0 { &[] } else { MARGIN };
-    let sums = SUMS.iter().chain(margin);
-    by.iter().map(|by| by.cell()).chain(sums.copied()).collect()
+    let sums = SUMS.iter().chain(margin).copied();
+    let names = by.iter().map(|by| (by.cell(), by.name()));
+    let classes = classes(answer).map(class_column);
+    names.chain(sums).chain(classes).collect()
+}
+
+/// The classes beside the four that some row has.
+fn classes(answer: &Value) -> impl Iterator<Item = Class> {
+    let all = rows(answer).iter().chain(answer.get("total"));
+    let has = move |class: &Class| {
+        let count = |row: &Value| row["usage"]["classes"][class.name()].as_u64();
+        all.clone().any(|row| count(row).is_some_and(|it| it > 0))
+    };
+    Class::ALL.into_iter().filter(has)
+}
+
+/// A row that says zero of what others have and it has not.
+fn with_zeros(mut row: Value, answer: &Value) -> Value {
+    for class in classes(answer) {
+        if row["usage"]["classes"][class.name()].is_null() {
+            row["usage"]["classes"][class.name()] = 0.into();
+        }
+    }
+    row
 }
 
 /// Of how many calls it is known what the vendor takes.
@@ -217,7 +280,8 @@ fn rows(answer: &Value) -> &[Value] {
 }
 
 fn text(by: &[By], answer: &Value) -> String {
-    let mut rows = rows(answer).to_vec();
+    let rows = rows(answer).iter().cloned();
+    let mut rows: Vec<_> = rows.map(|row| with_zeros(row, answer)).collect();
     if rows.is_empty() {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
@@ -235,8 +299,9 @@ fn text(by: &[By], answer: &Value) -> String {
         total.insert(first.name().into(), "total".into());
     }
     let calls = total.get("calls").and_then(Value::as_u64).unwrap_or(0);
-    rows.push(total);
-    let mut text = table(&columns(by, answer), &rows);
+    rows.push(with_zeros(total, answer));
+    let columns = columns(by, answer).into_iter().map(|(cell, _)| cell);
+    let mut text = table(&columns.collect::<Vec<_>>(), &rows);
     let known = cost_known(answer);
     if known > 0 && known < calls {
         text.push_str(&format!(
@@ -249,12 +314,12 @@ fn text(by: &[By], answer: &Value) -> String {
 /// RFC 4180, with plain line ends.
 fn csv(by: &[By], answer: &Value) -> String {
     let columns = columns(by, answer);
-    let names = by.iter().map(|by| by.name());
-    let names = names.chain(SUM_NAMES.iter().copied()).take(columns.len());
+    let names = columns.iter().map(|(_, name)| *name);
     let mut text = names.collect::<Vec<_>>().join(",");
     text.push('\n');
     for row in rows(answer) {
-        let cells = columns.iter().map(|column| quoted(&column.raw(row)));
+        let row = with_zeros(row.clone(), answer);
+        let cells = columns.iter().map(|(cell, _)| quoted(&cell.raw(&row)));
         text.push_str(&cells.collect::<Vec<_>>().join(","));
         text.push('\n');
     }
@@ -365,6 +430,45 @@ mod tests {
         let csv = csv(&[By::Model], &answer(5));
         let lines: Vec<_> = csv.lines().skip(1).collect();
         assert_eq!(lines, ["m,2,,,,,,,,1.00,-0.25,2", "m,3,,,,,,,,,,0"]);
+    }
+
+    #[test]
+    fn a_class_beside_the_four_has_a_column_where_some_call_had_it() {
+        let mut answer = answer();
+        answer["rows"][0]["usage"]["classes"] = json!({"cache_write_1h": 7000});
+        answer["rows"][1]["usage"]["classes"] = json!({"web_search_call": 2});
+        answer["total"]["usage"]["classes"] =
+            json!({"cache_write_1h": 7000, "web_search_call": 2, "input_audio": 0});
+        let text = text(&[By::Model], &answer);
+        let ends: Vec<_> = text.lines().map(|line| &line[line.len() - 39..]).collect();
+        assert_eq!(
+            ends,
+            [
+                "S  1 H CACHE WRITE TOKENS  WEB SEARCHES",
+                "1                    7000             0",
+                "1                       0             2",
+                "2                    7000             2",
+            ],
+            "{text}"
+        );
+        let csv = csv(&[By::Model], &answer);
+        let lines: Vec<_> = csv.lines().collect();
+        assert!(
+            lines[0].ends_with(",estimated_calls,cache_write_1h_tokens,web_search_calls"),
+            "{csv}"
+        );
+        assert!(lines[1].ends_with(",0.00,1,7000,0"), "{csv}");
+        assert!(lines[2].ends_with(",0.00,1,0,2"), "{csv}");
+    }
+
+    #[test]
+    fn every_class_has_a_column_of_its_own() {
+        for class in Class::ALL {
+            let (cell, name) = class_column(class);
+            let row = json!({"usage": {"classes": {class.name(): 5}}});
+            assert_eq!(cell.raw(&row), "5", "{class}");
+            assert!(name.starts_with(class.name()), "{class}: {name}");
+        }
     }
 
     #[test]

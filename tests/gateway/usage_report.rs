@@ -9,6 +9,7 @@ use std::{
 
 use http::Method;
 use serde_json::{Value, json};
+use tollgate::demo::vendor::Reply;
 use tollgate_ledger::{
     redis::{RedisLedger, RedisSettings},
     rollup::{self, Change, Rollup, RowId, Scope},
@@ -16,10 +17,11 @@ use tollgate_ledger::{
 
 use crate::{
     checks::micro,
-    harness::{ADMIN_KEY, Key, RedisServer, Setup, World, request},
+    harness::{ADMIN_KEY, Key, RedisServer, Setup, World, request, with},
     ledger::folder,
     ops::{BOTH, Op},
-    replies::Running,
+    price_rules::with_rules,
+    replies::{Running, answer},
     support::process::TOLLGATE,
 };
 
@@ -81,6 +83,71 @@ async fn usage(world: &World, query: &str) -> Value {
     let answer = world.admin(Method::GET, &path, None).await;
     assert_eq!(answer.status, 200, "{query}: {answer:?}");
     answer.json()
+}
+
+#[tokio::test]
+async fn classes_beside_the_four_have_columns_where_some_call_had_them() {
+    let world = with_rules().start().await;
+    let key = world.key().await;
+    let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
+    world.receipt(&plain.number()).await;
+    let four = ["usage", "--by", "model", "--format", "csv"];
+    let csv = said(&tollgate(&world, &four, "").await, 0);
+    assert!(
+        csv.lines().all(|line| !line.contains("cache_write_1h")),
+        "{csv}"
+    );
+
+    let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
+        "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
+        "server_tool_use": { "web_search_requests": 2 } });
+    let reply = answer(Op::Messages, "да", &used);
+    world.vendor.script(move |_| Reply::json(200, &reply));
+    let mark = json!({ "type": "ephemeral", "ttl": "1h" });
+    let parts = json!([{ "type": "text", "text": "Привет", "cache_control": mark }]);
+    let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
+    let asked = json!({ "messages": [{ "role": "user", "content": parts }], "tools": [tool] });
+    let call = Op::Messages
+        .call(&world, &key, &with(Op::Messages.body(""), asked))
+        .await;
+    world.receipt(&call.number()).await;
+
+    let csv = said(&tollgate(&world, &four, "").await, 0);
+    let lines: Vec<_> = csv.lines().collect();
+    let ends = |line: &str, end: &str| assert!(line.ends_with(end), "{end}: {csv}");
+    ends(
+        lines[0],
+        ",cost_known_calls,cache_write_1h_tokens,web_search_calls",
+    );
+    ends(lines[1], ",0,0");
+    ends(lines[2], ",4,2");
+    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let lines: Vec<Vec<_>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let last_two = |line: usize| lines[line][lines[line].len() - 2..].join(" ");
+    assert!(
+        table
+            .lines()
+            .next()
+            .unwrap()
+            .ends_with("  1 H CACHE WRITE TOKENS  WEB SEARCHES")
+    );
+    assert_eq!(
+        [last_two(1), last_two(2), last_two(3)],
+        ["0 0", "4 2", "4 2"],
+        "{table}"
+    );
+    let all = said(
+        &tollgate(&world, &["usage", "--by", "model", "--format", "json"], "").await,
+        0,
+    );
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let classes = json!({ "cache_write_1h": 4, "web_search_call": 2 });
+    assert_eq!(all["rows"][1]["usage"]["classes"], classes, "{all}");
+    assert_eq!(all["total"]["usage"]["classes"], classes, "{all}");
+    assert_eq!(all["rows"][0]["usage"].get("classes"), None, "{all}");
 }
 
 /// Calls, input, output and charge by the words of a group, from receipts.
