@@ -27,10 +27,11 @@ use crate::{
     checks::{micro, rubles},
     edge::Edge,
     harness::{
-        Key, RedisServer, Setup, World, chat_body, client, config_text, eventually, request,
-        secret, whole, with,
+        Key, RedisServer, Setup, World, chat_body, client, config_text, eventually, messages_body,
+        request, secret, whole, with,
     },
     ops::{BOTH, Op, limits},
+    price_rules::with_rules,
     replies::{Running, answer, events, refusal, usage},
     secrets::Folder,
 };
@@ -413,6 +414,37 @@ async fn calls_with_more_input_than_is_priced_are_counted() {
         assert_eq!(receipt["usage"]["input"], input, "charged as it is told");
     }
     shows(&world, &[("tollgate_unpriced_input_calls_total", 1.0)]).await;
+}
+
+#[tokio::test]
+async fn classes_beside_the_four_are_counted_and_so_are_calls_without_a_price() {
+    let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
+        "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
+        "server_tool_use": { "web_search_requests": 2 } });
+    let said = answer(Op::Messages, "да", &used);
+    let of_class =
+        |class: &str| format!("tollgate_tokens_total{{model=\"messages\",class=\"{class}\"}}");
+    let counted = [
+        (of_class("input"), 9.0),
+        (of_class("cache_write"), 3.0),
+        (of_class("cache_write_1h"), 4.0),
+        (of_class("web_search_call"), 2.0),
+    ];
+    // With prices of all of it, and with those of the four.
+    for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
+        let world = setup.start().await;
+        let key = world.key().await;
+        let reply = said.clone();
+        world.vendor.script(move |_| Reply::json(200, &reply));
+        let answered = world.messages(&key, &messages_body("x")).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+        let mut expected: Vec<_> = counted
+            .iter()
+            .map(|(series, count)| (series.as_str(), *count))
+            .collect();
+        expected.push(("tollgate_unpriced_calls_total", unpriced));
+        shows(&world, &expected).await;
+    }
 }
 
 #[tokio::test]
