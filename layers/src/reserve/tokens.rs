@@ -309,6 +309,10 @@ fn sent_at_most(caller: Format, model: &Model, output_tokens: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "parse", feature = "passthrough"))]
+mod body_tests;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
@@ -465,8 +469,7 @@ mod tests {
 
     /// Whose account pays.
     #[cfg(feature = "parse")]
-    #[test]
-    fn the_least_that_is_held_pays_for_the_ceiling_that_is_sent() {
+    pub(super) fn caller() -> Caller {
         use crate::key::{KeyDigest, KeyRecord, KeyStatus};
 
         Caller(Arc::new(KeyRecord {
@@ -487,7 +490,29 @@ mod tests {
             expires_at_ms: None,
             created_at_ms: 0,
             changed_at_ms: 0,
-        })));
+        }))
+    }
+
+    #[cfg(feature = "parse")]
+    #[test]
+    fn the_least_that_is_held_pays_for_the_ceiling_that_is_sent() {
+        let endpoint = http::Uri::from_static("https://vendor.example/v1");
+        let key = Format::Responses.credential("key").unwrap();
+        let vendor = Vendor::new("v", Format::Responses, endpoint, key);
+        let mut model = Model::new("m", 4096).route(Route::new(vendor, "x"));
+        model.output_tokens_min = 1;
+        let body = bytes::Bytes::from_static(
+            br#"{"model":"m","messages":[{"role":"user","content":"Hello"}]}"#,
+        );
+        let call = crate::parse::call(crate::call::Operation::Chat, &body, 100).unwrap();
+        let mut req = Request::new(Priced {
+            call: Arc::new(call),
+            model: Arc::new(model),
+            prices: bill().prices,
+            output_tokens: 4096,
+            meter: crate::usage::Meter::default(),
+        });
+        req.extensions_mut().insert(caller());
         let tariff = ByTokens::new(HoldMode::Usual, 0, 0);
         let mut quote = tariff.quote(&req).unwrap();
         tariff.granted(&mut req, &mut quote.bill, quote.least);
