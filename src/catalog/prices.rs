@@ -228,4 +228,94 @@ mod tests {
         assert!(markup("1000").rubles(&usdt(None), Decimal::ONE).is_some());
         assert!(markup("1000").rubles(&dear, rate).is_none());
     }
+
+    /// What vendors publish, with the source of each price.
+    const PUBLISHED: &str = include_str!("../../layers/src/vendor_usage/prices.json");
+
+    /// A decimal text in billionths.
+    fn billionths(text: &str) -> u128 {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        assert!(fraction.len() <= 9, "{text}");
+        format!("{whole}{fraction:0<9}").parse().unwrap()
+    }
+
+    /// Micro-rubles: the product of three decimal texts, exact, rounded up once.
+    fn reckoned(usd: &str, exchange_rate: &str, multiplier: &str) -> u64 {
+        let product = [usd, exchange_rate, multiplier].map(billionths);
+        let exact: u128 = product.iter().product();
+        // 10⁻²⁷ of a ruble; a micro-ruble has 10²¹ of them.
+        u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
+    }
+
+    fn base(rates: &serde_json::Value) -> UsdtRates {
+        let of = |class: &str| {
+            Some(
+                rates
+                    .get(class)?
+                    .as_str()
+                    .unwrap()
+                    .parse::<Decimal>()
+                    .unwrap(),
+            )
+        };
+        let input = of("input").unwrap();
+        UsdtRates {
+            input,
+            cached_input: of("cached_input").unwrap_or(input),
+            output: of("output").unwrap_or(input),
+            cache_write: of("cache_write").unwrap_or(input),
+            classes: Class::ALL
+                .into_iter()
+                .map(|class| (class, of(class.name())))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn published_prices_are_sold_at_what_anyone_reckons_them_to_be() {
+        let lists: serde_json::Value = serde_json::from_str(PUBLISHED).unwrap();
+        let mut seen = 0;
+        for (name, list) in lists.as_object().unwrap() {
+            let rules = list["rules"].as_array().unwrap();
+            let usdt = ModelUsdt {
+                usual: base(&list["usual"]),
+                rules: rules
+                    .iter()
+                    .map(|rule| {
+                        let when = serde_json::from_value(rule["when"].clone()).unwrap();
+                        (when, base(&rule["rates"]))
+                    })
+                    .collect(),
+                costs: Vec::new(),
+                rule: None,
+            };
+            for (exchange_rate, multiplier) in [
+                ("90.50", "1.15"),
+                ("78.9", "1.0731"),
+                ("90.000001", "1.000001"),
+                ("100", "1"),
+            ] {
+                let prices = markup(multiplier)
+                    .rubles(&usdt, exchange_rate.parse().unwrap())
+                    .unwrap();
+                let published =
+                    std::iter::once(&list["usual"]).chain(rules.iter().map(|rule| &rule["rates"]));
+                for (price, published) in prices.prices().zip(published) {
+                    let price = serde_json::to_value(&**price).unwrap();
+                    for (class, usd) in published.as_object().unwrap() {
+                        let shown = price.get(class).unwrap_or(&price["classes"][class]);
+                        let shown =
+                            u64::try_from(billionths(shown.as_str().unwrap()) / 1000).unwrap();
+                        let expected = reckoned(usd.as_str().unwrap(), exchange_rate, multiplier);
+                        assert_eq!(
+                            shown, expected,
+                            "{name}, {class}: {usd} {exchange_rate} {multiplier}"
+                        );
+                        seen += 1;
+                    }
+                }
+            }
+        }
+        assert!(seen > 400, "{seen}");
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{MessagesUsage, chat_usage, responses_usage};
+use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
 use crate::price::{Class, Condition, Price, PriceList, Rate};
 
 /// By class.
@@ -98,11 +98,17 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
         let micro = rate(row, rates.get(class)?);
         Some(Rate::new(u64::try_from(micro).unwrap()))
     };
+    // A model for embeddings sells input alone.
+    let input = of("input").unwrap();
+    let other = |class: &str| match (of(class), rates.len()) {
+        (None, 1) => input,
+        (rate, _) => rate.unwrap(),
+    };
     Price {
-        input: of("input").unwrap(),
-        cached_input: of("cached_input").unwrap(),
-        output: of("output").unwrap(),
-        cache_write: of("cache_write").unwrap(),
+        input,
+        cached_input: other("cached_input"),
+        output: other("output"),
+        cache_write: other("cache_write"),
         classes: Class::ALL
             .into_iter()
             .map(|class| (class, of(class.name())))
@@ -126,6 +132,7 @@ fn said(row: &Row) -> super::VendorUsage {
         }
         "responses" => responses_usage(last).unwrap().served_as(tier.as_deref()),
         "chat" => chat_usage(last).unwrap().served_as(tier.as_deref()),
+        "embeddings" => embeddings_usage(last).unwrap(),
         other => panic!("no such format: {other}"),
     }
 }
@@ -197,7 +204,7 @@ fn what_vendors_say_costs_what_they_publish_to_the_micro_ruble() {
 fn every_price_and_every_usage_has_its_source() {
     let lists = lists();
     for (name, list) in &lists {
-        let vendors = ["gpt-", "claude-", "gemini-"];
+        let vendors = ["gpt-", "claude-", "gemini-", "text-embedding-"];
         assert_ne!(
             list.made,
             vendors.iter().any(|it| name.starts_with(it)),
