@@ -358,6 +358,6 @@ impl tollgate_layers::key::Funds for Funds {
         self.0
             .probe(&key.account, &key.id)
             .await
-            .map_err(|error| refusal(error, MicroRub::ZERO))
+            .map_err(|error| refusal(error, MicroRub::ZERO, true))
     }
 }

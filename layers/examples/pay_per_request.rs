@@ -123,6 +123,7 @@ impl<B> Tariff<B> for Fee {
             meter: meter.clone(),
             finish_without_client: false,
             tells_cost: false,
+            has_output: false,
             bill: Ticket {
                 amount: self.amount,
                 meter,

@@ -121,6 +121,8 @@ pub enum Error {
         held: MicroRub,
         /// The ceiling that leaves no more, of the key or of its group; `None` where the account's balance does.
         ceiling: Option<Ceiling>,
+        /// A part of it is output, whose ceiling the caller may lower.
+        has_output: bool,
     },
     /// 429: as many calls of the key are open as may be at once.
     #[error("{most} calls of the key are open, and no more may be")]

@@ -121,7 +121,7 @@ impl Estimate {
             Err(LedgerError::Refused(Refusal::AccountEmpty | Refusal::CeilingUsedUp(_))) => {
                 return Ok(MicroRub::ZERO);
             }
-            Err(error) => return Err(refusal(error, needs)),
+            Err(error) => return Err(refusal(error, needs, true)),
         }
         let view = self.store.key(key).await.map_err(no_books)?;
         Ok(view.free_rub)

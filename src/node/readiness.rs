@@ -219,6 +219,7 @@ mod tests {
                 meter: Meter::default(),
                 finish_without_client: false,
                 tells_cost: false,
+                has_output: false,
                 bill: Self,
             })
         }

@@ -380,6 +380,21 @@ async fn funds_that_end_are_never_overdrawn() {
 }
 
 #[tokio::test]
+async fn who_has_too_little_is_not_told_of_a_ceiling_that_vectors_do_not_have() {
+    let world = start().await;
+    let key = world.key_with("poor", &rubles(10 * RATE), json!({})).await;
+    let answer = embed(&world, &key, &body(json!("привет"))).await;
+    let text = refused("vectors", &answer, 403, PERMISSION, "insufficient_balance");
+    assert!(
+        text.ends_with("Уменьшите запрос либо пополните баланс.") && !text.contains("max_"),
+        "{text}"
+    );
+    let answer = world.chat(&key, &chat_body("привет")).await;
+    let text = refused("chat", &answer, 403, PERMISSION, "insufficient_balance");
+    assert!(text.contains("(max_tokens, max_output_tokens)"), "{text}");
+}
+
+#[tokio::test]
 async fn lists_tell_what_a_model_makes_and_where_it_is_asked() {
     let world = start().await;
     let key = world.key().await;

@@ -579,6 +579,7 @@ impl Tariff<()> for Flat {
             meter: self.meter.clone(),
             finish_without_client: self.finish_without_client,
             tells_cost: false,
+            has_output: false,
             bill: FlatBill,
         })
     }

@@ -123,6 +123,7 @@ impl Tariff<Order> for ByTheToken {
             meter: meter.clone(),
             finish_without_client: plan.order.finish_without_client,
             tells_cost: false,
+            has_output: true,
             bill: TokenBill { input_tokens },
         })
     }

@@ -401,6 +401,7 @@ mod tests {
                 meter: self.meter.clone(),
                 finish_without_client: false,
                 tells_cost: self.tells_cost,
+                has_output: false,
                 bill: Ticket,
             })
         }

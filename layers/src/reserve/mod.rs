@@ -42,6 +42,7 @@
 //!             meter: Meter::default(),
 //!             finish_without_client: false,
 //!             tells_cost: false,
+//!             has_output: false,
 //!             bill: Ticket,
 //!         })
 //!     }
@@ -187,6 +188,8 @@ pub struct Quote<T> {
     /// Whether an answer that is an [`EventStream`], of frames that are whole events, says at its end what it
     /// cost.
     pub tells_cost: bool,
+    /// Whether there is output, whose ceiling the caller may lower where the hold does not fit.
+    pub has_output: bool,
     /// What is kept to compute the charge.
     pub bill: T,
 }
@@ -365,6 +368,7 @@ where
 {
     let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
     let (least, meter, bill) = (quote.least, quote.meter, quote.bill);
+    let has_output = quote.has_output;
     let number = req
         .extensions()
         .get::<RequestNumber>()
@@ -393,9 +397,9 @@ where
             }
             Err(error @ LedgerError::Refused(_)) => {
                 guard.refused();
-                return Err(refusal(error, least));
+                return Err(refusal(error, least, has_output));
             }
-            Err(error) => return Err(refusal(error, least)),
+            Err(error) => return Err(refusal(error, least, has_output)),
         }
         let mut res = guard.unless_cut(inner.call(req)).await?;
         let stream = res.extensions().get::<EventStream>().copied();
@@ -416,9 +420,9 @@ where
     }
 }
 
-/// A ledger's refusal of a call that needs `needs`, as the caller's error.
+/// A ledger's refusal of a call that needs `needs`, of which output may be a part, as the caller's error.
 #[must_use]
-pub fn refusal(error: LedgerError, needs: MicroRub) -> Error {
+pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
     match error {
         LedgerError::Unavailable(cause) => Error::LedgerUnavailable(cause),
         LedgerError::Refused(refusal) => match refusal {
@@ -436,6 +440,7 @@ pub fn refusal(error: LedgerError, needs: MicroRub) -> Error {
                 free,
                 held,
                 ceiling,
+                has_output,
             },
             Refusal::TooManyCalls { most } => Error::TooManyCalls { most },
             // Our own numbers are never used twice.

@@ -186,6 +186,7 @@ impl Tariff<Priced> for ByTokens {
             meter: meter.clone(),
             finish_without_client: !call.stream,
             tells_cost: call.usage_asked,
+            has_output: call.kind == ModelKind::Chat,
             bill: TokenBill {
                 prices: prices.clone(),
                 bound,

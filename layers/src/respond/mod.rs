@@ -418,6 +418,7 @@ mod tests {
                     free: MicroRub::rubles(1),
                     held: MicroRub::rubles(2),
                     ceiling: Some(Ceiling::Total),
+                    has_output: true,
                 },
                 403,
             ),
@@ -555,6 +556,7 @@ mod tests {
             free: MicroRub::rubles(1),
             held: MicroRub::ZERO,
             ceiling: Some(Ceiling::of_month(56 * 12 + 1)),
+            has_output: true,
         };
         let tokens = || Error::TooManyRequests {
             limit: Limit::KeyTokensPerMinute,

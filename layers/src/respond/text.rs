@@ -99,6 +99,7 @@ fn russian(error: &Error) -> String {
             free,
             held,
             ceiling,
+            has_output,
         } => {
             let bound = ceiling.as_ref().map_or_else(String::new, |ceiling| {
                 let (ceiling, renewed) = russian_ceiling(ceiling);
@@ -109,10 +110,13 @@ fn russian(error: &Error) -> String {
                 MicroRub::ZERO => "пополните баланс",
                 _ => "дождитесь завершения текущих запросов",
             };
+            let less = match has_output {
+                true => "Уменьшите запрос или предел ответа в нём (max_tokens, max_output_tokens)",
+                false => "Уменьшите запрос",
+            };
             format!(
                 "Запрос не помещается в остаток: нужно {needs} ₽, свободно {free} ₽, занято текущими запросами ключа \
-                 {held} ₽. {bound}Уменьшите запрос или предел ответа в нём (max_tokens, max_output_tokens) либо \
-                 {other_way}."
+                 {held} ₽. {bound}{less} либо {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
@@ -374,6 +378,7 @@ fn english(error: &Error) -> String {
             free,
             held,
             ceiling,
+            has_output,
         } => {
             let bound = ceiling.as_ref().map_or_else(String::new, |ceiling| {
                 let (ceiling, renewed) = english_ceiling(ceiling);
@@ -383,10 +388,15 @@ fn english(error: &Error) -> String {
                 MicroRub::ZERO => "top the balance up",
                 _ => "wait for the running calls",
             };
+            let less = match has_output {
+                true => {
+                    "Shorten the request, lower the limit of its answer (max_tokens, max_output_tokens),"
+                }
+                false => "Shorten the request",
+            };
             format!(
                 "The request does not fit into what is left: it needs {needs} RUB, {free} RUB are free, the key's \
-                 running calls hold {held} RUB. {bound}Shorten the request, lower the limit of its answer (max_tokens, \
-                 max_output_tokens), or {other_way}."
+                 running calls hold {held} RUB. {bound}{less} or {other_way}."
             )
         }
         Error::ModelNotAllowed { model } => {
