@@ -19,7 +19,7 @@ fn priced() -> Setup {
 }
 
 /// A WAV file of silence: 24 kHz, 16 bits, 100 ms.
-fn sound() -> String {
+pub fn sound() -> String {
     // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 of both parts
     // stands one behind the other.
     let head = "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA";
