@@ -84,6 +84,38 @@ describe('a caller visits the page of the key', () => {
     }
   }
 
+  for (const screen of Object.keys(SCREENS)) {
+    it(`sees what it pays, a price of its own where there is one: ${screen}`, async () => {
+      const visit = await opened(browser, { screen });
+      const { page } = visit;
+      const mine = [
+        { input: '12345.678901', cached_input: '1.00', output: '2.00', cache_write: '3.00', version: 1, exchange_rate: '90', rule: 'acme', classes: { web_search_call: '0.95' } },
+        { input: '24000.00', cached_input: '2.00', output: '4.00', cache_write: '6.00', version: 1, exchange_rate: '90', rule: 'acme', condition: { above_input_tokens: 272000, service_tier: 'flex' } },
+      ];
+      await page.route('**/v1/models', async (route) => {
+        const list = await (await route.fetch()).json();
+        list.data.find(({ id }) => id === 'demo-chat').prices = mine;
+        await route.fulfill({ json: list });
+      });
+      await typed(visit);
+      await page.locator('#prices-part summary').click();
+      const rows = await page.locator('#prices tbody tr').allInnerTexts();
+      const plain = (text) => text.replaceAll(/[\s\u00a0\u202f]/g, '');
+      const [usual, long] = rows.map(plain).filter((row) => row.startsWith('demo-chat'));
+      for (const part of ['12345,678901₽', 'поисквинтернете,заодин:0,95₽', 'ваша']) assert.ok(usual.includes(part), usual);
+      for (const part of ['demo-chat·свыше272000токеноввхода,уровеньобслуживанияflex', '24000,00₽', 'ваша']) assert.ok(long.includes(part), long);
+      const { models } = await own('models');
+      const published = models.find(({ id }) => id === 'demo-messages');
+      const other = rows.map(plain).find((row) => row.startsWith('demo-messages'));
+      for (const part of [published.input_rub_mtok, published.output_rub_mtok]) assert.ok(other.includes(`${part.replace('.', ',')}₽`), other);
+      assert.ok(other.includes('общая'), other);
+      await sound(visit, 'usage-prices');
+      await page.getByRole('button', { name: 'Забыть ключ' }).click();
+      assert.equal(await page.locator('#prices').innerHTML(), '');
+      await visit.context.close();
+    });
+  }
+
   it('finds receipts by number, model and session, and goes on to older ones', async () => {
     const visit = await opened(browser);
     await typed(visit);

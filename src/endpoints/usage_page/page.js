@@ -129,6 +129,62 @@
       ], ceilings));
   }
 
+  // --- prices ---
+
+  const classWords = {
+    cache_write_1h: ['запись в кеш на час', 'cache write, an hour'],
+    cache_write_12h: ['запись в кеш на 12 часов', 'cache write, 12 hours'],
+    input_audio: ['звук на входе', 'input, sound'],
+    input_image: ['картинки на входе', 'input, images'],
+    output_audio: ['звук в ответе', 'output, sound'],
+    output_image: ['картинки в ответе', 'output, images'],
+    web_search_call: ['поиск в интернете, за один', 'web search, each'],
+  };
+  const conditionWords = {
+    above_input_tokens: (most) => say(`свыше ${grouped(most)} токенов входа`, `above ${grouped(most)} tokens of input`),
+    service_tier: (word) => say(`уровень обслуживания ${word}`, `service tier ${word}`),
+    speed: (word) => say(`скорость ${word}`, `speed ${word}`),
+    inference_geo: (word) => say(`регион ${word}`, `region ${word}`),
+  };
+  const inWords = (condition) => Object.entries(condition ?? {})
+    .map(([name, value]) => conditionWords[name]?.(value) ?? `${name} ${value}`).join(', ');
+  const othersInWords = (classes) => Object.entries(classes ?? {})
+    .map(([name, rate]) => `${classWords[name] ? say(...classWords[name]) : name}: ${rubles(rate)}`).join('; ');
+
+  // What the price list says of a model, in the shape of a key's own prices.
+  function listed(model) {
+    const price = (of, condition, classes) => ({
+      input: of.input_rub_mtok, cached_input: of.cached_input_rub_mtok, output: of.output_rub_mtok, cache_write: of.cache_write_rub_mtok, condition, classes,
+    });
+    const hour = model.cache_write_1h_rub_mtok ? { cache_write_1h: model.cache_write_1h_rub_mtok } : {};
+    const { usual = {}, rules = [] } = model.price_rules ?? {};
+    return [price(model, null, { ...hour, ...usual }), ...rules.map((rule) => price(rule, rule.condition, rule.classes))];
+  }
+
+  async function showPrices() {
+    const mine = asked;
+    const [{ data: models }, list] = await Promise.all([getJson('/v1/models'), getJson(`${own}/models`, {}, false)]);
+    if (mine !== asked) return;
+    const published = new Map(list.models.map((model) => [model.id, model]));
+    const rows = models.flatMap(({ id, kind, prices }) => {
+      const found = prices ?? (published.has(id) ? listed(published.get(id)) : []);
+      // A model for embeddings sells its input alone.
+      const alone = kind === 'embedding';
+      return found.filter((price) => price.input).map((price) => ({ ...price, id, alone, special: Boolean(prices) }));
+    });
+    const rate = (name) => (row) => (row[name] && !row.alone ? rubles(row[name]) : '—');
+    at('prices').replaceChildren(table(say('За миллион токенов', 'For a million tokens'), [
+      [say('Модель', 'Model'), (row) => [row.id, inWords(row.condition)].filter(Boolean).join(' · ')],
+      [say('Вход', 'Input'), (row) => rubles(row.input)],
+      [say('Из кеша', 'From the cache'), rate('cached_input')],
+      [say('Запись в кеш', 'Cache write'), rate('cache_write')],
+      [say('Выход', 'Output'), rate('output')],
+      [say('Ещё', 'Beside these'), (row) => othersInWords(row.classes) || '—', 'text'],
+      [say('Чья цена', 'Whose price'), (row) => (row.special ? say('ваша', 'yours') : say('общая', 'everybody’s')), 'text'],
+    ], rows));
+    at('prices-part').hidden = rows.length === 0;
+  }
+
   // --- payments ---
 
   function showPayments({ payments: waiting, debt_rub: debt }) {
@@ -400,6 +456,7 @@
     const books = await getJson(`${own}/key`);
     if (mine !== asked) return;
     showMoney(books);
+    await showPrices();
     await payments();
     at('keys-part').hidden = true;
     if (books.kind === 'owner') await showKeys();
@@ -426,7 +483,8 @@
     at('key-change').reset();
     at('key-chosen').replaceChildren(at('key-chosen').options[0]);
     at('keys-part').hidden = true;
-    for (const id of ['made', 'keys', 'money', 'ceilings', 'by-day', 'by-model', 'by-session', 'receipts']) at(id).replaceChildren();
+    at('prices-part').hidden = true;
+    for (const id of ['made', 'keys', 'money', 'ceilings', 'prices', 'by-day', 'by-model', 'by-session', 'receipts']) at(id).replaceChildren();
     at('model').replaceChildren(at('model').options[0]);
     at('report').hidden = true;
     at('forget').hidden = true;
