@@ -133,6 +133,35 @@ async fn a_call_leaves_one_line_with_all_that_is_known_of_it() {
 }
 
 #[tokio::test]
+async fn a_search_that_was_offered_and_taken_out_is_counted_whatever_the_vendor_speaks() {
+    let mut edge = Edge::start("").await;
+    let key = edge.key().await;
+    let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
+    edge.vendor.script(move |_| Reply::json(200, &said));
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let function = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let search = json!({ "type": "web_search" });
+    for (tools, cut) in [
+        (json!([search, function]), json!(1)),
+        (json!([function, search, search]), json!(2)),
+        (json!([function]), Value::Null),
+    ] {
+        let body = json!({ "model": "chat", "input": "x", "tools": tools });
+        let url = format!("http://{}/v1/responses", edge.address);
+        let req = request(Method::POST, &url, &headers, body.to_string().into());
+        let answer = whole(edge.client.request(req).await.unwrap()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let line = line(&edge, &answer).await;
+        assert_eq!(line["tools_cut"], cut, "{line}");
+    }
+    assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
+}
+
+#[tokio::test]
 async fn a_refused_call_leaves_one_line_too() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
