@@ -106,6 +106,8 @@ mod durable;
 mod embedded;
 #[cfg(feature = "settle")]
 pub mod idempotency;
+#[cfg(feature = "redis")]
+pub mod leases;
 #[cfg(feature = "settle")]
 pub mod memory;
 #[cfg(feature = "outbox")]

@@ -365,10 +365,8 @@ mod tests {
     use super::*;
     use crate::{
         contract::{Ledger, LedgerAdmin},
-        redis::{
-            test_server::Server,
-            turn::{Step, Turn, TurnEnd, Word},
-        },
+        leases::{LeaseLedger, Step, Turn, TurnEnd, Word},
+        redis::test_server::Server,
         testing::{
             check_feed,
             given::{acme, hold, key, micro, number, settlement, topup},

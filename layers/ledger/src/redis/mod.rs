@@ -71,34 +71,30 @@ use std::{
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-pub use self::{
-    copy::RedisCopy,
-    leases::{LeaseCounts, LeaseSettings},
-    turn::LeaseView,
-    watch::Watch,
-};
+pub use self::{copy::RedisCopy, turn::LeaseView, watch::Watch};
 use self::{
     days::Days,
     identity::KeyCache,
-    leases::Leases,
     names::{account_key, call_keys, hold_keys, place_field, places_key, receipt_key, text_of},
     scripts::Scripts,
-    turn::{Step, Turn, TurnEnd},
     watch::DataSet,
 };
 use super::contract::{
     BookError, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled, Settlement,
 };
 use crate::{
-    BoxError,
     account::{AccountId, KeyId},
     ceiling::Ceiling,
     conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Value, read},
+    leases::{Leases, Turn, ttl_ms},
     money::MicroRub,
     number::RequestNumber,
 };
 
-pub use crate::conn::{RedisSettings, RedisUrl};
+pub use crate::{
+    conn::{RedisSettings, RedisUrl},
+    leases::{LeaseCounts, LeaseSettings},
+};
 
 /// The version of the layout of keys and scripts.
 const SCHEMA: &str = "1";
@@ -117,8 +113,6 @@ const SWEPT_MAX: usize = 1_000;
 const SWEPT_AT_ONCE: &str = "250";
 /// How many accounts are asked at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
-/// No hold lives longer: a year. Keeps due times within 2⁵³.
-const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
 /// The ledger in Redis or Valkey, 6.2 or newer. Clones share connections and cache.
 #[derive(Clone)]
@@ -278,21 +272,6 @@ impl RedisLedger {
         }
     }
 
-    /// The answer; but nobody is refused while money lies in leases that no call holds anything of.
-    async fn unless_leased(
-        &self,
-        hold: &Hold,
-        answer: Result<Reserved, LedgerError>,
-    ) -> Result<Reserved, LedgerError> {
-        match answer {
-            Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
-                // Boxed: seldom, and each call would have room for it.
-                Box::pin(self.reserve_after_recall(hold, answer)).await
-            }
-            answer => answer,
-        }
-    }
-
     /// SETTLE, by the ledger itself.
     async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
@@ -360,24 +339,7 @@ impl RedisLedger {
         lease: RequestNumber,
         settlement: &Settlement,
     ) -> Result<Settled, LedgerError> {
-        let turn = Turn {
-            lease,
-            account: settlement.account.clone(),
-            key: settlement.key.clone(),
-            step: Step::Tell,
-            before: String::new(),
-            this: String::new(),
-            give: MicroRub::ZERO,
-            more: MicroRub::ZERO,
-            short_of: MicroRub::ZERO,
-            ttl_ms: 0,
-            grants_ms: 0,
-            ends: vec![TurnEnd {
-                settlement: Arc::new(settlement.clone()),
-                cover: settlement.held.min(settlement.cost),
-            }],
-        };
-        let answer = self.turn(&turn).await?;
+        let answer = self.turn_of(&Turn::tell(lease, settlement)).await?;
         let settled = answer.ends.first().copied();
         settled.ok_or_else(|| RedisFault::Unexpected("no answer to an end".into()).into())
     }
@@ -394,30 +356,15 @@ impl fmt::Debug for RedisLedger {
 impl Ledger for RedisLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         self.0.data.present()?;
-        let Some(leases) = self.leases() else {
-            let answer = self.reserve_in_ledger(hold).await;
-            return self.unless_leased(hold, answer).await;
-        };
-        if let Some(answer) = leases.reserve(hold) {
-            return answer.map_err(LedgerError::Refused);
-        }
-        // All or nothing at first: nobody gets less because the rest is leased.
-        let whole = hold.whole();
-        let answer = self.reserve_in_ledger(&whole).await;
-        self.unless_leased(hold, answer).await
+        crate::leases::reserve(self, self.leases(), hold).await
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         self.0.data.present()?;
-        if let Some(told) = self.leases().and_then(|leases| leases.settle(settlement)) {
-            return match told.await {
-                Ok(Ok(settled)) => Ok(settled),
-                Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-                // The task is gone: another process settles it.
-                Err(_) => Err(LedgerError::Unavailable(
-                    "leases are looked after no more".into(),
-                )),
-            };
+        if let Some(leases) = self.leases()
+            && let Some(settled) = leases.settle(settlement).await
+        {
+            return settled;
         }
         match settlement.lease {
             Some(lease) => Box::pin(self.settle_from(lease, settlement)).await,
@@ -532,22 +479,6 @@ impl Ledger for RedisLedger {
     }
 }
 
-/// The turn that should have told of an end was not answered; its other ends have the same cause.
-#[derive(Debug)]
-struct NotTold(Arc<BoxError>);
-
-impl fmt::Display for NotTold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl std::error::Error for NotTold {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
-
 impl From<RedisFault> for LedgerError {
     fn from(fault: RedisFault) -> Self {
         Self::Unavailable(fault.into())
@@ -623,12 +554,6 @@ fn digits(amount: MicroRub) -> String {
     amount.micro().to_string()
 }
 
-fn ttl_ms(ttl: Duration) -> u64 {
-    u64::try_from(ttl.as_millis())
-        .unwrap_or(u64::MAX)
-        .min(TTL_MS_MAX)
-}
-
 fn retention_ms() -> String {
     RECEIPT_MS.to_string()
 }
@@ -651,11 +576,5 @@ mod tests {
             assert_eq!(booked_of(word.as_str().unwrap()).unwrap(), booked);
         }
         assert!(booked_of("lent").is_err());
-    }
-
-    #[test]
-    fn an_endless_hold_stays_within_exact_numbers() {
-        assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
-        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! Turns of leases, as the server is told of them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
 
 use super::{
     RECEIPT_MS, RedisLedger, booked_of, digits,
@@ -9,82 +9,11 @@ use super::{
 use crate::{
     account::{AccountId, KeyId},
     conn::RedisFault,
-    contract::{Booked, LedgerError, Settled, Settlement},
+    contract::{Booked, LedgerError, Settled},
+    leases::{Step, Turn, TurnAnswer, TurnEnd, Word},
     money::MicroRub,
     number::RequestNumber,
 };
-
-/// For how long a recall keeps leases from getting more; `turn.lua` has the same.
-pub(super) const RECALLED_FOR: Duration = Duration::from_secs(1);
-
-/// What is done with a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Open,
-    GoOn,
-    Close,
-    /// Ends are told, and nothing else: by whoever does not grant from it.
-    Tell,
-}
-
-/// One turn of a lease. Sent again it is done once: ends are known by their numbers, the rest by its word.
-#[derive(Clone, Debug)]
-pub(super) struct Turn {
-    pub(super) lease: RequestNumber,
-    pub(super) account: AccountId,
-    pub(super) key: KeyId,
-    pub(super) step: Step,
-    /// The word of the turn before it: a second owner of the lease does not know it.
-    pub(super) before: String,
-    pub(super) this: String,
-    pub(super) give: MicroRub,
-    pub(super) more: MicroRub,
-    /// With less than this free beside it nobody gets more.
-    pub(super) short_of: MicroRub,
-    /// How long the lease lives unless there is another turn.
-    pub(super) ttl_ms: u64,
-    /// For how long more may be granted from it; zero where nothing is.
-    pub(super) grants_ms: u64,
-    /// Each once.
-    pub(super) ends: Vec<TurnEnd>,
-}
-
-/// The end of a call that a lease held money for.
-#[derive(Clone, Debug)]
-pub(super) struct TurnEnd {
-    pub(super) settlement: Arc<Settlement>,
-    /// What the lease pays of it.
-    pub(super) cover: MicroRub,
-}
-
-/// How a turn went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    Done,
-    /// Done, and nothing more may be granted on this key.
-    Refused,
-    /// There is too little free money for a lease.
-    Short,
-    /// Another one goes on with the lease.
-    Fenced,
-    /// The ledger has no such lease, or has ended it.
-    Gone,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct TurnAnswer {
-    pub(super) word: Word,
-    /// What the lease has now.
-    pub(super) left: MicroRub,
-    /// What is free beside it.
-    pub(super) free: MicroRub,
-    /// Money is short: leases are to be given back.
-    pub(super) short: bool,
-    /// That is since somebody asks for it.
-    pub(super) recalled: bool,
-    /// Of each end, in their order.
-    pub(super) ends: Vec<Settled>,
-}
 
 /// A lease as the ledger has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +44,7 @@ const RECALLED: u8 = 2;
 type Reply = (String, i64, i64, u8, Vec<(String, i64, i64, bool)>, u64);
 
 impl RedisLedger {
-    pub(super) async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
+    pub(super) async fn turn_of(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
         let (hashes, counts) = hashes_of(turn, &ends);
@@ -130,7 +59,7 @@ impl RedisLedger {
         let mut args: Vec<Vec<u8>> = [
             turn.lease.to_string(),
             turn.key.to_string(),
-            turn.step.as_str().to_owned(),
+            word_of(turn.step).to_owned(),
             turn.before.clone(),
             turn.this.clone(),
             turn.give.micro().to_string(),
@@ -157,7 +86,7 @@ impl RedisLedger {
         if reply.5 > 0 {
             self.0.told.note(&turn.account);
         }
-        let answer = TurnAnswer::of(reply, turn, &ends)?;
+        let answer = answer_of(reply, turn, &ends)?;
         if answer
             .ends
             .iter()
@@ -172,7 +101,7 @@ impl RedisLedger {
     }
 
     /// Asks for what leases have of the account and no call holds. Says how many may still grant something.
-    pub(super) async fn recall(&self, account: &AccountId) -> Result<u64, RedisFault> {
+    pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64, RedisFault> {
         let keys = ["", ":l"].map(|part| account_key(account, part));
         let none: [String; 0] = [];
         self.ask(&self.0.scripts.recall, &keys, &none[..]).await
@@ -202,14 +131,13 @@ impl RedisLedger {
     }
 }
 
-impl Step {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::GoOn => "go on",
-            Self::Close => "close",
-            Self::Tell => "tell",
-        }
+/// The word that the script has for what is done.
+const fn word_of(step: Step) -> &'static str {
+    match step {
+        Step::Open => "open",
+        Step::GoOn => "go on",
+        Step::Close => "close",
+        Step::Tell => "tell",
     }
 }
 
@@ -263,55 +191,53 @@ fn lines_of(ends: &[&TurnEnd]) -> serde_json::Result<Vec<u8>> {
     Ok(lines)
 }
 
-impl TurnAnswer {
-    fn of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<Self, RedisFault> {
-        let (word, left, free, short, answers, _) = reply;
-        let word = match word.as_str() {
-            "ok" => Word::Done,
-            "refused" => Word::Refused,
-            "short" => Word::Short,
-            "fenced" => Word::Fenced,
-            "gone" => Word::Gone,
-            word => return Err(RedisFault::Unexpected(format!("answer {word:?}"))),
-        };
-        let settled = if answers.is_empty() {
-            let paid = ends.iter().map(|end| Settled {
-                booked: Booked::Held,
-                charged: end.settlement.cost,
-                loss: MicroRub::ZERO,
-                repeated: false,
-            });
-            paid.collect()
-        } else {
-            let each = answers.iter().map(|(booked, charged, loss, repeated)| {
-                Ok(Settled {
-                    booked: booked_of(booked)?,
-                    charged: MicroRub::new(*charged),
-                    loss: MicroRub::new(*loss),
-                    repeated: *repeated,
-                })
-            });
-            each.collect::<Result<Vec<_>, RedisFault>>()?
-        };
-        if ends.len() != settled.len() {
-            let text = format!("{} ends were told, {} answered", ends.len(), settled.len());
-            return Err(RedisFault::Unexpected(text));
-        }
-        let numbers = ends.iter().map(|end| end.settlement.number);
-        let by_number: HashMap<RequestNumber, Settled> = numbers.zip(settled).collect();
-        let in_turn = turn
-            .ends
-            .iter()
-            .map(|end| by_number[&end.settlement.number]);
-        Ok(Self {
-            word,
-            left: MicroRub::new(left),
-            free: MicroRub::new(free),
-            short: short > 0,
-            recalled: short == RECALLED,
-            ends: in_turn.collect(),
-        })
+fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
+    let (word, left, free, short, answers, _) = reply;
+    let word = match word.as_str() {
+        "ok" => Word::Done,
+        "refused" => Word::Refused,
+        "short" => Word::Short,
+        "fenced" => Word::Fenced,
+        "gone" => Word::Gone,
+        word => return Err(RedisFault::Unexpected(format!("answer {word:?}"))),
+    };
+    let settled = if answers.is_empty() {
+        let paid = ends.iter().map(|end| Settled {
+            booked: Booked::Held,
+            charged: end.settlement.cost,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        });
+        paid.collect()
+    } else {
+        let each = answers.iter().map(|(booked, charged, loss, repeated)| {
+            Ok(Settled {
+                booked: booked_of(booked)?,
+                charged: MicroRub::new(*charged),
+                loss: MicroRub::new(*loss),
+                repeated: *repeated,
+            })
+        });
+        each.collect::<Result<Vec<_>, RedisFault>>()?
+    };
+    if ends.len() != settled.len() {
+        let text = format!("{} ends were told, {} answered", ends.len(), settled.len());
+        return Err(RedisFault::Unexpected(text));
     }
+    let numbers = ends.iter().map(|end| end.settlement.number);
+    let by_number: HashMap<RequestNumber, Settled> = numbers.zip(settled).collect();
+    let in_turn = turn
+        .ends
+        .iter()
+        .map(|end| by_number[&end.settlement.number]);
+    Ok(TurnAnswer {
+        word,
+        left: MicroRub::new(left),
+        free: MicroRub::new(free),
+        short: short > 0,
+        recalled: short == RECALLED,
+        ends: in_turn.collect(),
+    })
 }
 
 impl LeaseView {

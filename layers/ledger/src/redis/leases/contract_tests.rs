@@ -1,6 +1,6 @@
 //! What every ledger promises, with leases from the first call on.
 
-use std::panic::AssertUnwindSafe;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::task::JoinSet;

@@ -2,17 +2,25 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use super::*;
 use crate::{
     account::KeyStatus,
     ceiling::Ceilings,
-    contract::{Booked, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin},
+    contract::{
+        Booked, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin, Refusal, Settlement,
+    },
     money::MicroRub,
+    number::RequestNumber,
     redis::test_server::Server,
     testing::given::{HOUR, acme, correction, hold, key, micro, record, settlement, topup},
 };
@@ -439,19 +447,22 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
 /// A machine that was copied while it ran: the one that is heard first goes on, the other one grants nothing more.
 #[tokio::test]
 async fn a_second_owner_of_a_lease_is_fenced() {
-    use super::lease::{Lease, Size};
+    use crate::leases::{
+        Now, Step,
+        lease::{Lease, Size},
+    };
     let fleet = Fleet::new(1, 100_000).await;
     let ledger = &fleet.gateways[0];
     let size = |free| Size {
         free: micro(free),
         short_of: MicroRub::ZERO,
     };
-    let mut lease = Lease::new(&acme(), &key("k1"), 500);
-    let open = lease.turn(size(100), Now::default());
+    let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
+    let open = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&open, &ledger.turn(&open).await.unwrap());
     // The copy tells its next turn, which the lease's first owner has never heard of.
-    let copied = super::super::turn::Turn {
-        step: super::super::turn::Step::GoOn,
+    let copied = Turn {
+        step: Step::GoOn,
         before: open.this.clone(),
         this: "copy".into(),
         more: MicroRub::ZERO,
@@ -460,7 +471,7 @@ async fn a_second_owner_of_a_lease_is_fenced() {
     ledger.turn(&copied).await.unwrap();
     let wish = hold(1, "k1", 60);
     lease.reserve(&wish, Now::default()).unwrap().unwrap();
-    let turn = lease.turn(size(100), Now::default());
+    let turn = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
@@ -468,7 +479,7 @@ async fn a_second_owner_of_a_lease_is_fenced() {
     let mut told = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
-    let turn = lease.turn(size(100), Now::default());
+    let turn = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     let settled = told.try_recv().unwrap().unwrap();
     assert_eq!((settled.booked, settled.charged), (Booked::Held, micro(60)));
@@ -481,15 +492,18 @@ async fn a_second_owner_of_a_lease_is_fenced() {
 /// Nothing is granted when either of the gateway's clocks says that it is too late.
 #[tokio::test]
 async fn a_lease_grants_nothing_after_its_time() {
-    use super::lease::{Lease, Size};
+    use crate::leases::{
+        Now,
+        lease::{Lease, Size},
+    };
     let fleet = Fleet::new(1, 100_000).await;
     let size = Size {
         free: micro(100),
         short_of: MicroRub::ZERO,
     };
     let at = |steady, wall| Now { steady, wall };
-    let mut lease = Lease::new(&acme(), &key("k1"), 500);
-    let open = lease.turn(size, at(1_000, 77_000));
+    let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
+    let open = lease.turn(size, at(1_000, 77_000), Uuid::now_v7());
     lease.answered(&open, &fleet.gateways[0].turn(&open).await.unwrap());
     for (n, (now, granted)) in (1..).zip([
         (at(1_499, 77_499), true),

@@ -1,14 +1,16 @@
 //! What a turn of a lease writes down, beside what calls write that are settled one by one.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::{
     contract::{
-        Booked, Hold, JournalLine, JournalPages, JournalPart, Ledger, LedgerAdmin, Receipt, Settled,
+        Booked, Hold, JournalLine, JournalPages, JournalPart, Ledger, LedgerAdmin, Receipt,
+        Settled, Settlement,
     },
-    redis::{
-        test_server::Server,
-        turn::{Step, Turn, TurnEnd, Word},
-    },
+    leases::{Step, TurnEnd, Word},
+    number::RequestNumber,
+    redis::test_server::Server,
     testing::given::{acme, hold, key, micro, settlement, topup},
     testing::open,
 };

@@ -1,26 +1,34 @@
 //! Leases and the scripts by random steps: gateways that grant from leases, turns whose answers are lost, gateways that
 //! die, recalls, operators, a server that falls back. `redis-server` has to be installed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestCaseError, TestRunner},
 };
 
-use super::{
-    lease::{Lease, NOTHING, Now, Size, Told},
-    *,
-};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::*;
 use crate::{
+    account::KeyId,
     ceiling::Ceilings,
     contract::{
         Booked, GroupRecord, Item, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin,
-        Settled,
+        Settled, Settlement,
+    },
+    leases::{
+        Now,
+        lease::{Lease, NOTHING, Size, Told},
     },
     money::MicroRub,
     number::RequestNumber,
-    redis::{RECEIPT_MS, names::account_key, scripts, test_server::Server, turn::Turn},
+    redis::{RECEIPT_MS, names::account_key, scripts, test_server::Server},
     testing::given::{HOUR, acme, hold, key, micro, record, settlement, topup},
     usage::End,
 };
@@ -570,7 +578,9 @@ impl<'a> World<'a> {
         if free == 0 && place.is_none() {
             return Ok(());
         }
-        let lease = place.get_or_insert_with(|| Lease::new(&acme(), &key_of(key), GRANTS_MS));
+        let lease = place.get_or_insert_with(|| {
+            Lease::new(RequestNumber::now_v7(), &acme(), &key_of(key), GRANTS_MS)
+        });
         let size = match free {
             0 => NOTHING,
             free => Size {
@@ -578,7 +588,7 @@ impl<'a> World<'a> {
                 short_of: micro(50),
             },
         };
-        let turn: Turn = lease.turn(size, now);
+        let turn: Turn = lease.turn(size, now, Uuid::now_v7());
         if fate != Fate::LostBefore {
             let answer = self.ledger.turn(&turn).await.unwrap();
             if fate == Fate::Answered {

@@ -158,7 +158,7 @@ fn amount() -> impl Strategy<Value = i64> {
 }
 
 fn ttl() -> impl Strategy<Value = u64> {
-    prop_oneof![1 => Just(0), 1 => 1..20u64, 3 => Just(900_000), 1 => Just(super::super::TTL_MS_MAX)]
+    prop_oneof![1 => Just(0), 1 => 1..20u64, 3 => Just(900_000), 1 => Just(crate::leases::TTL_MS_MAX)]
 }
 
 fn step() -> impl Strategy<Value = Step> {

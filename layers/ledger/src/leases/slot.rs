@@ -8,8 +8,8 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    Leases,
-    lease::{ENDS_MAX, Lease, NOTHING, Now, Size, Told},
+    Leases, Now, RECALLED_FOR, Turn, TurnAnswer,
+    lease::{ENDS_MAX, Lease, NOTHING, Size, Told},
     pace::Pace,
 };
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
     contract::{Hold, Refusal, Reserved, Settlement},
     money::MicroRub,
     number::RequestNumber,
-    redis::turn::{RECALLED_FOR, Turn, TurnAnswer},
 };
 
 /// There is no turn sooner after another.
@@ -38,16 +37,16 @@ const RETRY_MAX_MS: Millis = 1_000;
 
 /// What a turn's answer has told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     /// The lease is another's, or none's.
-    pub(super) lost: bool,
+    pub(crate) lost: bool,
     /// Somebody asks for its money, and nobody had said so.
-    pub(super) recalled: bool,
+    pub(crate) recalled: bool,
     /// For how long the oldest of the turn's ends had waited.
-    pub(super) waited: Millis,
+    pub(crate) waited: Millis,
 }
 
-pub(super) struct Slot {
+pub(crate) struct Slot {
     account: AccountId,
     key: KeyId,
     state: Mutex<State>,
@@ -69,7 +68,7 @@ struct State {
 }
 
 /// What the task has to do.
-pub(super) enum Due {
+pub(crate) enum Due {
     Turn(Box<Turn>),
     /// Nothing for so long, unless it is woken.
     Wait(Duration),
@@ -78,7 +77,7 @@ pub(super) enum Due {
 }
 
 impl Slot {
-    pub(super) fn new(account: &AccountId, key: &KeyId) -> Self {
+    pub(crate) fn new(account: &AccountId, key: &KeyId) -> Self {
         Self {
             account: account.clone(),
             key: key.clone(),
@@ -87,24 +86,24 @@ impl Slot {
         }
     }
 
-    pub(super) const fn account(&self) -> &AccountId {
+    pub(crate) const fn account(&self) -> &AccountId {
         &self.account
     }
 
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    pub(super) async fn woken(&self) {
+    pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    pub(super) fn has_lease(&self) -> bool {
+    pub(crate) fn has_lease(&self) -> bool {
         self.lock().lease.is_some()
     }
 
     /// What the lease says to a hold, if anything; and whether the key has a lease from here on.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         &self,
         hold: &Hold,
         leases: &Leases,
@@ -121,7 +120,9 @@ impl Slot {
                 state.pace.calls_per_second(now.steady) >= leases.settings.calls_per_second_min;
             let takes = busy && state.short_until <= now.steady && !leases.is_stopping();
             if takes {
-                state.lease = Some(Lease::new(&self.account, &self.key, leases.lease_ms()));
+                let number = RequestNumber::from_uuid(leases.source.name());
+                let grants_ms = leases.lease_ms();
+                state.lease = Some(Lease::new(number, &self.account, &self.key, grants_ms));
             }
             return (None, takes);
         }
@@ -141,7 +142,7 @@ impl Slot {
         (answer, false)
     }
 
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &self,
         settlement: &Settlement,
         now: Now,
@@ -159,7 +160,7 @@ impl Slot {
         Some(told)
     }
 
-    pub(super) fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
+    pub(crate) fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
         let mut state = self.lock();
         let lease = state.lease.as_mut();
         let released = lease.is_some_and(|lease| lease.release(number, key));
@@ -170,38 +171,38 @@ impl Slot {
         released
     }
 
-    pub(super) fn extend(&self, number: RequestNumber, ttl: Duration, now: Now) -> bool {
+    pub(crate) fn extend(&self, number: RequestNumber, ttl: Duration, now: Now) -> bool {
         let mut state = self.lock();
         let lease = state.lease.as_mut();
         lease.is_some_and(|lease| lease.extend(number, ttl, now))
     }
 
-    pub(super) fn lease_of(&self, number: RequestNumber) -> Option<RequestNumber> {
+    pub(crate) fn lease_of(&self, number: RequestNumber) -> Option<RequestNumber> {
         let state = self.lock();
         let lease = state.lease.as_ref()?;
         lease.knows(number).then(|| lease.number())
     }
 
     /// What the ledger has in its lease, as far as it has answered.
-    pub(super) fn leased(&self) -> MicroRub {
+    pub(crate) fn leased(&self) -> MicroRub {
         let state = self.lock();
         state.lease.as_ref().map_or(MicroRub::ZERO, Lease::leased)
     }
 
     /// What running calls hold of a lease, if it is this one's.
-    pub(super) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
+    pub(crate) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
         let state = self.lock();
         let own = state.lease.as_ref().filter(|own| own.number() == lease)?;
         Some(own.held_by_calls())
     }
 
     /// A lease that nobody looks after is none: nothing was asked for it.
-    pub(super) fn forget_lease(&self) {
+    pub(crate) fn forget_lease(&self) {
         self.lock().lease = None;
     }
 
     /// What no call holds is given back at once.
-    pub(super) fn recalled(&self, now: Now) {
+    pub(crate) fn recalled(&self, now: Now) {
         let mut state = self.lock();
         state.is_short(now);
         if state.lease.is_some() {
@@ -210,7 +211,7 @@ impl Slot {
     }
 
     /// What is to be done now.
-    pub(super) fn due(&self, leases: &Leases, now: Now) -> Due {
+    pub(crate) fn due(&self, leases: &Leases, now: Now) -> Due {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
             return Due::Done;
@@ -227,10 +228,10 @@ impl Slot {
             return Due::Wait(Duration::from_millis(at - now.steady));
         }
         state.last_turn = now.steady;
-        Due::Turn(Box::new(lease.turn(size, now)))
+        Due::Turn(Box::new(lease.turn(size, now, leases.source.name())))
     }
 
-    pub(super) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> Heard {
+    pub(crate) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> Heard {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
             return Heard::default();
@@ -250,7 +251,7 @@ impl Slot {
         heard
     }
 
-    pub(super) fn unanswered(&self, cause: BoxError) {
+    pub(crate) fn unanswered(&self, cause: BoxError) {
         let state = &mut *self.lock();
         state.unanswered = state.unanswered.saturating_add(1);
         if let Some(lease) = &mut state.lease {

@@ -6,30 +6,27 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::timeout;
 
 use super::{
-    Leases,
+    LeaseLedger, Leases,
     slot::{Due, Slot},
 };
-use crate::{redis::RedisLedger, settle::cause_of};
+use crate::settle::cause_of;
 
-impl RedisLedger {
-    /// Looks after leases: tells the ledger of them. Does not end; whoever owns the runtime runs it. While nobody does,
-    /// no lease is got, and those that there are end when their time is over. Without leases there is nothing to do.
-    pub async fn tend_leases(&self) {
-        let Some(leases) = self.leases() else {
-            return std::future::pending().await;
-        };
-        let mut new = leases.slots_in.lock().await;
+impl Leases {
+    /// Tells the ledger of leases. Does not end; whoever owns the runtime runs it. While nobody does, no lease is got,
+    /// and those that there are end when their time is over.
+    pub async fn tend<L: LeaseLedger>(&self, ledger: &L) {
+        let mut new = self.slots_in.lock().await;
         // An earlier run may have been dropped: all that have a lease are looked after, each once.
         while new.try_recv().is_ok() {}
         let mut tended = FuturesUnordered::new();
-        for slot in leases.slots_with_leases() {
-            tended.push(tend(self, leases, slot));
+        for slot in self.slots_with_leases() {
+            tended.push(tend(ledger, self, slot));
         }
         loop {
             tokio::select! {
                 Some(()) = tended.next(), if !tended.is_empty() => {}
                 slot = new.recv() => match slot {
-                    Some(slot) => tended.push(tend(self, leases, slot)),
+                    Some(slot) => tended.push(tend(ledger, self, slot)),
                     None => return,
                 },
             }
@@ -38,7 +35,7 @@ impl RedisLedger {
 }
 
 /// Looks after a key's lease until it is over.
-async fn tend(ledger: &RedisLedger, leases: &Leases, slot: Arc<Slot>) {
+async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) {
     let counters = &leases.counters;
     loop {
         match slot.due(leases, leases.now()) {

@@ -12,7 +12,7 @@ const HOLDS_BESIDE: i64 = 32;
 
 /// The calls of a key in this window and in the one before it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     window: u64,
     now: Window,
     before: Window,
@@ -27,7 +27,7 @@ struct Window {
 }
 
 impl Pace {
-    pub(super) fn note(&mut self, want: MicroRub, now: Millis) {
+    pub(crate) fn note(&mut self, want: MicroRub, now: Millis) {
         self.roll(now);
         self.now.calls += 1;
         self.now.wanted = self.now.wanted.plus_or_max(want);
@@ -36,18 +36,18 @@ impl Pace {
     }
 
     /// Calls a second, by the fuller window.
-    pub(super) fn calls_per_second(&mut self, now: Millis) -> u64 {
+    pub(crate) fn calls_per_second(&mut self, now: Millis) -> u64 {
         self.roll(now);
         self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
     }
 
     /// How long there was no call.
-    pub(super) const fn silent_ms(&self, now: Millis) -> Millis {
+    pub(crate) const fn silent_ms(&self, now: Millis) -> Millis {
         now.saturating_sub(self.last_call)
     }
 
     /// What a lease should have for calls to come.
-    pub(super) fn size(&mut self, now: Millis) -> Size {
+    pub(crate) fn size(&mut self, now: Millis) -> Size {
         self.roll(now);
         let largest = self.now.largest.max(self.before.largest);
         let wanted = self.now.wanted.max(self.before.wanted);

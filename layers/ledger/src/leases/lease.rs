@@ -13,11 +13,11 @@ use std::{
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::super::turn::{Step, Turn, TurnAnswer, TurnEnd, Word};
+use super::{Now, Step, Turn, TurnAnswer, TurnEnd, Word, ttl_ms};
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
-    book::{Account, Book, KeyBook, Millis},
+    book::{Account, Book, Hashing, KeyBook, Millis},
     ceiling::Ceilings,
     contract::{Hold, Refusal, Reserved, Settled, Settlement},
     money::MicroRub,
@@ -25,35 +25,27 @@ use crate::{
 };
 
 /// Ends that are told in one turn.
-pub(super) const ENDS_MAX: usize = 256;
-
-/// What a gateway's clocks say, in ms: one that never goes back, and the one of the calendar, which goes on while a
-/// machine sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Now {
-    pub(super) steady: Millis,
-    pub(super) wall: Millis,
-}
+pub(crate) const ENDS_MAX: usize = 256;
 
 /// What the ledger said of an end, or why it was not heard.
-pub(super) type Told = Result<Settled, Arc<BoxError>>;
+pub(crate) type Told = Result<Settled, Arc<BoxError>>;
 
 /// How large a lease is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
+pub(crate) struct Size {
     /// Beside what running calls hold.
-    pub(super) free: MicroRub,
+    pub(crate) free: MicroRub,
     /// With less than this free in the ledger nobody gets more.
-    pub(super) short_of: MicroRub,
+    pub(crate) short_of: MicroRub,
 }
 
 /// One that is to be given back as its calls end.
-pub(super) const NOTHING: Size = Size {
+pub(crate) const NOTHING: Size = Size {
     free: MicroRub::ZERO,
     short_of: MicroRub::ZERO,
 };
 
-pub(super) struct Lease {
+pub(crate) struct Lease {
     number: RequestNumber,
     account: AccountId,
     key: KeyId,
@@ -63,7 +55,7 @@ pub(super) struct Lease {
     word: String,
     state: State,
     /// Ends that the ledger has not acknowledged, and those of them that are in no turn yet.
-    ends: HashMap<RequestNumber, End>,
+    ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
     /// A turn whose answer has not been heard, and when it was made.
     under_way: Option<(Turn, Now)>,
@@ -94,7 +86,12 @@ struct End {
 
 impl Lease {
     /// One that has nothing until the ledger has answered its first turn.
-    pub(super) fn new(account: &AccountId, key: &KeyId, grants_ms: u64) -> Self {
+    pub(crate) fn new(
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+        grants_ms: u64,
+    ) -> Self {
         let mut book = Book::default();
         let nothing = (MicroRub::ZERO, MicroRub::ZERO);
         let mut of_account = Account::restored(false, nothing.0, nothing.1, HashMap::new());
@@ -102,14 +99,14 @@ impl Lease {
         of_account.set_key(key, Ceilings::NONE, true);
         book.restore(account, of_account);
         Self {
-            number: RequestNumber::now_v7(),
+            number,
             account: account.clone(),
             key: key.clone(),
             book,
             ledger_has: MicroRub::ZERO,
             word: String::new(),
             state: State::Opening,
-            ends: HashMap::new(),
+            ends: HashMap::default(),
             queue: VecDeque::new(),
             under_way: None,
             ttl: Duration::ZERO,
@@ -118,12 +115,12 @@ impl Lease {
         }
     }
 
-    pub(super) const fn number(&self) -> RequestNumber {
+    pub(crate) const fn number(&self) -> RequestNumber {
         self.number
     }
 
     /// Holds money for a call, where the lease has all that it wants. `None`: the ledger is to be asked.
-    pub(super) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
+    pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
         }
@@ -136,7 +133,7 @@ impl Lease {
     }
 
     /// Ends a call with a charge. Says what the ledger says, once it does; `None` where the call is not the lease's.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         settlement: &Settlement,
         now: Now,
@@ -169,65 +166,65 @@ impl Lease {
     }
 
     /// Ends a call without a charge: the ledger never heard of it. Says whether it was the lease's.
-    pub(super) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
+    pub(crate) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
         // One that was charged stays charged.
         self.ends.contains_key(&number) || self.book.release_and_forget(number, &self.account, key)
     }
 
-    pub(super) fn extend(&mut self, number: RequestNumber, ttl: Duration, now: Now) -> bool {
+    pub(crate) fn extend(&mut self, number: RequestNumber, ttl: Duration, now: Now) -> bool {
         self.ttl = self.ttl.max(ttl);
         self.book.extend(number, &self.account, ttl, now.steady)
     }
 
     /// Whether a call that has not ended, or whose end has not been acknowledged, is the lease's.
-    pub(super) fn knows(&self, number: RequestNumber) -> bool {
+    pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.ends.contains_key(&number) || self.of_account().knows(number)
     }
 
     /// What may be granted from it if anything may.
-    pub(super) fn free(&self) -> MicroRub {
+    pub(crate) fn free(&self) -> MicroRub {
         let account = self.of_account();
         account.balance.minus_or_zero(account.held)
     }
 
-    pub(super) fn ends_waiting(&self) -> usize {
+    pub(crate) fn ends_waiting(&self) -> usize {
         self.queue.len()
     }
 
     /// What the ledger has in it, as far as it has answered.
-    pub(super) const fn leased(&self) -> MicroRub {
+    pub(crate) const fn leased(&self) -> MicroRub {
         self.ledger_has
     }
 
     /// What its running calls hold.
-    pub(super) fn held_by_calls(&self) -> MicroRub {
+    pub(crate) fn held_by_calls(&self) -> MicroRub {
         self.of_account().held
     }
 
-    pub(super) const fn is_closed(&self) -> bool {
+    pub(crate) const fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    pub(super) const fn is_open(&self) -> bool {
+    pub(crate) const fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    pub(super) const fn is_lost(&self) -> bool {
+    pub(crate) const fn is_lost(&self) -> bool {
         matches!(self.state, State::Lost)
     }
 
     /// Whether no call holds anything of it, and none has ended that the ledger has not heard of.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.of_account().holds_open() == 0 && self.ends.is_empty()
     }
 
     /// Whether a turn was made whose answer has not been heard.
-    pub(super) const fn has_turn_under_way(&self) -> bool {
+    pub(crate) const fn has_turn_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
     /// For how long the ledger keeps it without a turn.
-    pub(super) const fn ttl(&self) -> Duration {
+    pub(crate) const fn ttl(&self) -> Duration {
         self.ttl
     }
 
@@ -238,8 +235,8 @@ impl Lease {
                 .is_some_and(|until| now.steady < until.steady && now.wall < until.wall)
     }
 
-    /// What the ledger is to be told next; the same again as long as it has not answered.
-    pub(super) fn turn(&mut self, size: Size, now: Now) -> Turn {
+    /// What the ledger is to be told next, under a word that no turn had; the same again as long as it has not answered.
+    pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
             // What a turn tells first it tells again, save how old its ends are.
             for end in &mut turn.ends {
@@ -266,11 +263,11 @@ impl Lease {
             key: self.key.clone(),
             step: Step::Tell,
             before: self.word.clone(),
-            this: Uuid::now_v7().simple().to_string(),
+            this: word.simple().to_string(),
             give: MicroRub::ZERO,
             more: MicroRub::ZERO,
             short_of: size.short_of,
-            ttl_ms: super::super::ttl_ms(self.ttl).max(self.grants_ms),
+            ttl_ms: ttl_ms(self.ttl).max(self.grants_ms),
             grants_ms: 0,
             ends,
         };
@@ -317,7 +314,7 @@ impl Lease {
 
     /// The ledger has answered a turn. Of one that was answered before nothing is learnt. Says since when the oldest
     /// of its ends had waited.
-    pub(super) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
+    pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
         let oldest = self.heard(&turn, answer);
@@ -386,7 +383,7 @@ impl Lease {
     }
 
     /// Nobody knows whether the turn under way was done: it is told again.
-    pub(super) fn unanswered(&mut self, cause: BoxError) {
+    pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         let Some((turn, _)) = &self.under_way else {
             return;
@@ -409,7 +406,7 @@ impl Lease {
     }
 
     /// One that is lost ends with its last call.
-    pub(super) fn close_if_done(&mut self) {
+    pub(crate) fn close_if_done(&mut self) {
         let lost = self.state == State::Lost && self.under_way.is_none();
         if lost && self.of_account().holds_open() == 0 && self.ends.is_empty() {
             self.state = State::Closed;
@@ -418,7 +415,7 @@ impl Lease {
 
     /// What the ledger must have in the lease at least; and exactly, where its last turn was answered.
     #[cfg(test)]
-    pub(super) fn must_be_there(&self) -> (i64, Option<i64>) {
+    pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();
         let covers: i64 = ends.map(|end| end.cover.micro()).sum();
         let told: i64 = self.under_way.as_ref().map_or(0, |(turn, _)| {

@@ -1,0 +1,355 @@
+//! Leases: money that this gateway has taken out of an account ahead of need, so that it can hold it for calls by itself.
+//!
+//! ```text
+//! pace   how fast a key spends: whether a lease is worth it, and how large
+//! turn   what a ledger is told of a lease, and what it answers
+//! lease  one lease: what may be granted from it, and what the ledger is told next; pure
+//! slot   a key's lease, shared by its calls and by the task that tells the ledger
+//! task   turns: when the ledger is told
+//! recall what is asked for before a call is refused
+//! ```
+//!
+//! Where there is no lease, or not enough in it, the ledger is asked as without: nothing is refused here. The ledger is
+//! whatever does what [`LeaseLedger`] says, the clocks are those of a [`LeaseSource`].
+
+pub(crate) mod lease;
+mod pace;
+mod recall;
+mod slot;
+mod source;
+mod task;
+mod turn;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+pub(crate) use self::recall::{RECALL_LOOK_EVERY, RECALL_WAIT};
+pub use self::{
+    recall::reserve,
+    source::{LeaseSource, Now},
+    turn::{LeaseLedger, RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word},
+};
+use self::{slot::Slot, source::System};
+use crate::{
+    BoxError,
+    account::{AccountId, KeyId},
+    book::Hashing,
+    contract::{Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+/// Keys whose pace is remembered; of those without a lease some are forgotten beyond it.
+const SLOTS_MAX: usize = 20_000;
+/// Leases that wait for their task to look at them.
+const NEW_MAX: usize = 1_024;
+/// How often it is looked whether all leases were given back.
+const LOOK_EVERY: Duration = Duration::from_millis(15);
+/// How long leases may take to be given back when the gateway stops.
+const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
+/// No hold lives longer: a year. Keeps due times within 2⁵³.
+pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
+
+/// When and how a gateway takes leases.
+#[derive(Clone, Debug)]
+pub struct LeaseSettings {
+    /// For how long something may be granted from a lease after the ledger was told of it last.
+    pub lease_max: Duration,
+    /// Keys with fewer calls have no lease.
+    pub calls_per_second_min: u64,
+    /// What the gateway is called where leases are listed.
+    pub owner: String,
+}
+
+impl LeaseSettings {
+    /// The usual ones, where something may be granted for so long.
+    #[must_use]
+    pub fn new(lease_max: Duration, owner: impl Into<String>) -> Self {
+        Self {
+            lease_max,
+            calls_per_second_min: 40,
+            owner: owner.into(),
+        }
+    }
+}
+
+/// What leases have done since the gateway was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCounts {
+    /// Leases that stand.
+    pub open: u64,
+    /// What they have, as far as the ledger has answered.
+    pub leased_rub: MicroRub,
+    /// Holds that were granted from a lease.
+    pub granted: u64,
+    /// Turns that the ledger has answered.
+    pub turns: u64,
+    /// Ends that it was told in them.
+    pub ends: u64,
+    /// How long the oldest end of each turn had waited for the turn's answer, together.
+    pub ends_waited: Duration,
+    /// Leases that turned out to be another's, or none's.
+    pub lost: u64,
+    /// Recalls before a refusal.
+    pub recalls: u64,
+    /// Recalls by others that a lease has heard of, and was given back for.
+    pub recalls_heard: u64,
+    /// Calls that were refused after one.
+    pub refused: u64,
+}
+
+/// The same, while they are counted.
+#[derive(Default)]
+struct Counters {
+    granted: AtomicU64,
+    turns: AtomicU64,
+    ends: AtomicU64,
+    ends_waited_ms: AtomicU64,
+    lost: AtomicU64,
+    recalls: AtomicU64,
+    recalls_heard: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// The leases of a gateway.
+pub struct Leases {
+    settings: LeaseSettings,
+    source: Box<dyn LeaseSource>,
+    /// Hashed the same each time, so that a run can be repeated.
+    slots: RwLock<HashMap<KeyId, Arc<Slot>, Hashing>>,
+    new: mpsc::Sender<Arc<Slot>>,
+    /// Held by whoever looks after leases.
+    slots_in: tokio::sync::Mutex<mpsc::Receiver<Arc<Slot>>>,
+    counters: Counters,
+    /// All are given back, and there are no new ones.
+    stopping: AtomicBool,
+}
+
+impl Leases {
+    /// None yet.
+    #[must_use]
+    pub fn new(settings: LeaseSettings) -> Self {
+        Self::by(settings, System::default())
+    }
+
+    /// The same by other clocks.
+    #[must_use]
+    pub fn by(settings: LeaseSettings, source: impl LeaseSource) -> Self {
+        let (new, slots_in) = mpsc::channel(NEW_MAX);
+        Self {
+            settings,
+            source: Box::new(source),
+            slots: RwLock::default(),
+            new,
+            slots_in: tokio::sync::Mutex::new(slots_in),
+            counters: Counters::default(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// What the gateway is called where leases are listed.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.settings.owner
+    }
+
+    fn now(&self) -> Now {
+        self.source.now()
+    }
+
+    fn lease_ms(&self) -> u64 {
+        ttl_ms(self.settings.lease_max)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// What a lease says to a hold; `None` where the ledger is to be asked.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn reserve(&self, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
+        let slot = self.slot_for(hold);
+        let (answer, is_new) = slot.reserve(hold, self, self.now());
+        if is_new && self.new.try_send(Arc::clone(&slot)).is_err() {
+            slot.forget_lease();
+        }
+        if let Some(Ok(_)) = answer {
+            self.counters.granted.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// What became of a settlement, once the ledger has been told; `None` where it is to be told of this one by itself.
+    ///
+    /// # Errors
+    /// The turn was not answered, or leases are looked after no more.
+    pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
+        let told = self.slot(&settlement.key)?.settle(settlement, self.now())?;
+        Some(match told.await {
+            Ok(Ok(settled)) => Ok(settled),
+            Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
+            // The task is gone: another process settles it.
+            Err(_) => Err(LedgerError::Unavailable(
+                "leases are looked after no more".into(),
+            )),
+        })
+    }
+
+    /// Whether the call was held from a lease; then it has ended.
+    #[must_use]
+    pub fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
+        self.slot(key).is_some_and(|slot| slot.release(number, key))
+    }
+
+    /// Whether the call is held from a lease; then it lives for so long.
+    #[must_use]
+    pub fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> bool {
+        let now = self.now();
+        let of_account = self.slots_of(account);
+        of_account.iter().any(|slot| slot.extend(number, ttl, now))
+    }
+
+    /// Those of this gateway need no message.
+    pub(crate) fn recalled(&self, account: &AccountId) {
+        let now = self.now();
+        self.slots_of(account)
+            .iter()
+            .for_each(|slot| slot.recalled(now));
+    }
+
+    fn slots_with_leases(&self) -> Vec<Arc<Slot>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let with_leases = slots.values().filter(|slot| slot.has_lease());
+        with_leases.cloned().collect()
+    }
+
+    fn slots_of(&self, account: &AccountId) -> Vec<Arc<Slot>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let of_account = slots.values().filter(|slot| slot.account() == account);
+        of_account.cloned().collect()
+    }
+
+    /// The lease that holds money for the call.
+    #[must_use]
+    pub fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        self.slot(key)?.lease_of(number)
+    }
+
+    /// What running calls hold of a lease of this gateway's.
+    pub(crate) fn held_by_calls(&self, key: &KeyId, lease: RequestNumber) -> Option<MicroRub> {
+        self.slot(key)?.held_by_calls(lease)
+    }
+
+    fn slot(&self, key: &KeyId) -> Option<Arc<Slot>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.get(key).cloned()
+    }
+
+    fn slot_for(&self, hold: &Hold) -> Arc<Slot> {
+        if let Some(slot) = self.slot(&hold.key) {
+            return slot;
+        }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= SLOTS_MAX {
+            slots.retain(|_, slot| slot.has_lease());
+        }
+        let slot = slots
+            .entry(hold.key.clone())
+            .or_insert_with(|| Arc::new(Slot::new(&hold.account, &hold.key)));
+        Arc::clone(slot)
+    }
+
+    /// Gives back all that no call holds; no lease is taken from here on. Says whether all leases were ended.
+    pub async fn give_back(&self) -> bool {
+        self.stopping.store(true, Ordering::Relaxed);
+        let ended = async {
+            loop {
+                let left = self.slots_with_leases();
+                if left.is_empty() {
+                    return;
+                }
+                left.iter().for_each(|slot| slot.wake());
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        timeout(GIVE_BACK_WAIT, ended).await.is_ok()
+    }
+
+    /// What they have done.
+    #[must_use]
+    pub fn counts(&self) -> LeaseCounts {
+        let counters = &self.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let standing = self.slots_with_leases();
+        let leased = standing.iter().map(|slot| slot.leased());
+        LeaseCounts {
+            open: standing.len() as u64,
+            leased_rub: leased.fold(MicroRub::ZERO, MicroRub::plus_or_max),
+            granted: count(&counters.granted),
+            turns: count(&counters.turns),
+            ends: count(&counters.ends),
+            ends_waited: Duration::from_millis(count(&counters.ends_waited_ms)),
+            lost: count(&counters.lost),
+            recalls: count(&counters.recalls),
+            recalls_heard: count(&counters.recalls_heard),
+            refused: count(&counters.refused),
+        }
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("settings", &self.settings)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The turn that should have told of an end was not answered; its other ends have the same cause.
+#[derive(Debug)]
+struct NotTold(Arc<BoxError>);
+
+impl fmt::Display for NotTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for NotTold {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// A time to live as ledgers take it.
+pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(TTL_MS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endless_hold_stays_within_exact_numbers() {
+        assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
+        assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
+    }
+}
