@@ -309,3 +309,28 @@ async fn what_was_settled_alone_is_not_charged_again_in_a_turn() {
     assert_eq!(receipts(&pages(&ledger, false, 10).await).len(), 3);
     crate::testing::is_sound(&ledger).await;
 }
+
+/// A turn that came when its lease was unknown noted it as nobody's; then it was charged by itself.
+#[tokio::test]
+async fn what_a_turn_found_stale_and_was_charged_alone_is_not_charged_again() {
+    let server = Server::start().await;
+    let ledger = server.ledger().await;
+    open(&ledger, MONEY).await;
+    let [unknown, lease, number] = [(); 3].map(|()| RequestNumber::now_v7());
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    let late = Settlement {
+        fresh: false,
+        ..ended(number, 60)
+    };
+    let stale = ledger.turn(&Turn::tell(unknown, &late)).await.unwrap();
+    assert_eq!(stale.ends[0].booked, Booked::Stale);
+    let settled = ledger.settle(&ended(number, 60)).await.unwrap();
+    assert_eq!((settled.charged, settled.repeated), (micro(60), false));
+    for _ in 0..2 {
+        let told = Turn::tell(lease, &ended(number, 60));
+        let again = ledger.turn(&told).await.unwrap().ends[0];
+        assert_eq!((again.charged, again.repeated), (micro(60), true));
+    }
+    assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(60));
+    crate::testing::is_sound(&ledger).await;
+}

@@ -32,8 +32,8 @@ if not row[1] then
   end
   return {'gone', 0, 0, 1, answers, 0}
 end
--- Where the entries of those are that were told before.
-local places, known = {}, false
+-- Where the entries of those are that were told before: in a turn, or alone.
+local places, alone, known = {}, {}, false
 do
   local at = FIELDS
   for hash = 1, hashes do
@@ -47,7 +47,8 @@ do
   -- Hardly ever one of them was settled by itself.
   if count > 0 and call('EXISTS', unpack(KEYS, ALONE + 1, ALONE + count)) > 0 then
     for i = 1, count do
-      places[i] = places[i] or call('GET', KEYS[ALONE + i])
+      alone[i] = call('GET', KEYS[ALONE + i])
+      places[i] = places[i] or alone[i]
       known = known or places[i]
     end
   end
@@ -115,6 +116,10 @@ local function charged_before(place, number)
 end
 local function charge_one(i, call_end)
   local first = places[i] and charged_before(places[i], call_end.number)
+  -- What was nobody's in a turn may have been charged alone since.
+  if alone[i] and (not first or first[1] == 'stale') then
+    first = charged_before(alone[i], call_end.number)
+  end
   if first and first[1] ~= 'stale' then
     return first
   end
