@@ -20,6 +20,8 @@ mod charge;
 mod expiry;
 mod group;
 mod hold;
+#[cfg(all(feature = "redis", any(test, feature = "testing")))]
+mod lease;
 mod telling;
 
 use std::{

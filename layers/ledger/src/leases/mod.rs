@@ -13,6 +13,8 @@
 //! whatever does what [`LeaseLedger`] says, the clocks are those of a [`LeaseSource`].
 
 pub(crate) mod lease;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod pace;
 mod recall;
 mod slot;

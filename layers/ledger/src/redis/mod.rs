@@ -53,7 +53,7 @@ mod identity;
 mod journal;
 mod keys;
 mod leases;
-mod names;
+pub(crate) mod names;
 mod rollup;
 mod scripts;
 mod standing;

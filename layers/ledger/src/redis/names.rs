@@ -52,7 +52,7 @@ pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
 }
 
 /// What all those have in common.
-pub(super) fn begins(number: RequestNumber) -> u32 {
+pub(crate) fn begins(number: RequestNumber) -> u32 {
     let [a, b, c, d, ..] = *number.uuid().as_bytes();
     u32::from_be_bytes([a, b, c, d])
 }

@@ -136,4 +136,6 @@ mod fleet_tests;
 #[cfg(test)]
 mod journal_tests;
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;

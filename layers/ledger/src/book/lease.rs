@@ -1,0 +1,114 @@
+//! What a model of a ledger with leases does to a book: to it a lease is a hold that many calls are paid from.
+
+use super::{Account, Book, Millis, Open, hold::Bound};
+use crate::{
+    account::{AccountId, KeyId},
+    contract::{Booked, Settled},
+    money::MicroRub,
+    number::RequestNumber,
+};
+
+impl Book {
+    /// Gives a hold so much; one that is not there is made. It ends by itself when it is due.
+    pub(crate) fn resize_hold(
+        &mut self,
+        number: RequestNumber,
+        id: &AccountId,
+        key: &KeyId,
+        amount: MicroRub,
+        due: Millis,
+    ) {
+        let Some(account) = self.accounts.get_mut(id) else {
+            return;
+        };
+        if let Some(before) = account.close(number) {
+            debug_assert_eq!(before.key, *key, "a lease is of one key");
+        }
+        account.held = account.held.plus_or_max(amount);
+        if let Some(key) = account.keys.get_mut(key) {
+            key.held = key.held.plus_or_max(amount);
+            key.calls = key.calls.saturating_add(1);
+        }
+        if let Some(group) = account.money_of_group_mut(key) {
+            group.held = group.held.plus_or_max(amount);
+        }
+        account.due.insert((due, number));
+        let open = Open {
+            key: key.clone(),
+            held: amount,
+            want: MicroRub::ZERO,
+            least: MicroRub::ZERO,
+            due,
+        };
+        account.open.insert(number, open);
+        self.watch(id);
+    }
+
+    /// Ends a hold of which nothing is remembered.
+    pub(crate) fn end_hold(&mut self, number: RequestNumber, id: &AccountId) {
+        if let Some(account) = self.accounts.get_mut(id) {
+            account.close(number);
+        }
+    }
+}
+
+impl Account {
+    /// A hold's key, what it holds, and when it is due.
+    pub(crate) fn hold(&self, number: RequestNumber) -> Option<(&KeyId, MicroRub, Millis)> {
+        let open = self.open.get(&number)?;
+        Some((&open.key, open.held, open.due))
+    }
+
+    /// The result of a hold that ended lately.
+    pub(crate) fn buried(&self, number: RequestNumber) -> Option<Settled> {
+        self.tombstones.get(&number).copied()
+    }
+
+    /// The key of a hold whose time is over.
+    pub(crate) fn expired_hold(&self, number: RequestNumber) -> Option<&KeyId> {
+        self.expired.get(&number).map(|expired| &expired.key)
+    }
+
+    /// Whether a key gets no hold, whatever it is for.
+    pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> bool {
+        self.admits(key, now).is_err()
+    }
+
+    /// Whether more is spent and held than a ceiling allows: it was lowered.
+    pub(crate) fn is_over_a_ceiling(&self, id: &KeyId, now: Millis) -> bool {
+        let Some(key) = self.keys.get(id) else {
+            return false;
+        };
+        let over = |held: MicroRub, bound: Bound| bound.spent.plus_or_max(held) > bound.limit;
+        let group = self.money_of_group(id);
+        key.bounds(now).any(|bound| over(key.held, bound))
+            || group.is_some_and(|group| group.bounds(now).any(|bound| over(group.held, bound)))
+    }
+
+    /// Charges a call of which so much is paid from the hold of a lease.
+    #[expect(clippy::too_many_arguments, reason = "as a charge is told")]
+    pub(crate) fn charge_from(
+        &mut self,
+        lease: RequestNumber,
+        number: RequestNumber,
+        key: &KeyId,
+        cost: MicroRub,
+        cover: MicroRub,
+        booked: Booked,
+        now: Millis,
+    ) -> Settled {
+        if let Some(open) = self.open.get_mut(&lease) {
+            open.held = open.held.minus_or_zero(cover);
+            self.held = self.held.minus_or_zero(cover);
+            if let Some(key) = self.keys.get_mut(key) {
+                key.held = key.held.minus_or_zero(cover);
+            }
+            if let Some(group) = self.money_of_group_mut(key) {
+                group.held = group.held.minus_or_zero(cover);
+            }
+        }
+        let settled = self.charge(number, key, cost, cover, booked, now);
+        self.happened.clear();
+        settled
+    }
+}

@@ -1,0 +1,360 @@
+//! What a ledger makes of turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A test takes both
+//! through the same random commands.
+
+use std::collections::BTreeMap;
+
+use super::{RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word};
+use crate::{
+    account::AccountId,
+    book::{Book, Millis},
+    contract::{Booked, Settled, Settlement},
+    money::MicroRub,
+    number::RequestNumber,
+    redis::names::begins,
+};
+
+/// The leases of all accounts, beside the book that has their holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OfAccount {
+    records: BTreeMap<RequestNumber, Record>,
+    recalled_at: Option<Millis>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    /// The word of its last turn.
+    last: String,
+    /// Until when its owner may grant from it.
+    until: Millis,
+}
+
+/// A rule of a turn. Left out, a test has to miss it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// An end that is told twice is charged once.
+    EndOnce,
+    /// A turn that is told twice is done once.
+    TurnOnce,
+    /// Who does not know the last word does not go on with the lease.
+    Fence,
+    /// What a lease paid is no longer in it.
+    Paid,
+    /// A lease pays for its own calls.
+    PaysItsOwn,
+    /// What is given back is no longer held.
+    GivenBack,
+    /// No lease gets more than what is free.
+    Free,
+    /// What a lease has counts against the ceilings of its key and its group.
+    Ceilings,
+    /// On what is suspended, disabled or over a ceiling nothing is granted from then on.
+    Forbidden,
+    /// Where the number of calls is limited there is no lease.
+    CallsLimited,
+    /// After a recall nobody gets more.
+    Recall,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::EndOnce,
+        Self::TurnOnce,
+        Self::Fence,
+        Self::Paid,
+        Self::PaysItsOwn,
+        Self::GivenBack,
+        Self::Free,
+        Self::Ceilings,
+        Self::Forbidden,
+        Self::CallsLimited,
+        Self::Recall,
+    ];
+}
+
+impl LeaseBooks {
+    /// Does a turn. `charged` says what is known of a number that was charged before, by a turn or alone; a rule may be
+    /// left out.
+    pub fn turn(
+        &mut self,
+        book: &mut Book,
+        turn: &Turn,
+        now: Millis,
+        charged: impl Fn(RequestNumber) -> Option<Settled>,
+        without: Option<Rule>,
+    ) -> TurnAnswer {
+        let rules = Rules(without);
+        let Some(account) = book.account(&turn.account) else {
+            return no_account(turn);
+        };
+        let of_account = self.0.entry(turn.account.clone()).or_default();
+        let refused = account.refuses(&turn.key, now);
+        let (holder, booked) = match (account.hold(turn.lease), account.expired_hold(turn.lease)) {
+            (Some((key, ..)), _) => (key, Some(Booked::Held)),
+            (None, Some(key)) => (key, Some(Booked::Late)),
+            (None, None) => (&turn.key, None),
+        };
+        let stands = booked == Some(Booked::Held);
+        let is_of_key = *holder == turn.key;
+        let last = of_account.records.get(&turn.lease);
+        let last = last.map(|record| record.last.clone());
+        let again = turn.step != Step::Tell && last.as_ref() == Some(&turn.this);
+        let knows_the_last = last.as_ref() == Some(&turn.before) || !rules.keeps(Rule::Fence);
+        let is_new = (last.is_none() && !stands) || !rules.keeps(Rule::Fence);
+        let mut word = match turn.step {
+            Step::Tell => Word::Done,
+            _ if !is_of_key => Word::Fenced,
+            _ if again && stands => Word::Done,
+            _ if again => Word::Gone,
+            Step::Open if !is_new => Word::Fenced,
+            // It was opened, and its time was over before its owner heard of it.
+            Step::Open if booked == Some(Booked::Late) => Word::Gone,
+            Step::Open => Word::Done,
+            Step::GoOn | Step::Close if !stands => Word::Gone,
+            Step::GoOn | Step::Close if !knows_the_last => Word::Fenced,
+            Step::GoOn | Step::Close => Word::Done,
+        };
+        if turn.step == Step::Open && is_of_key && !again {
+            // Those whose owners died, and whose time is over.
+            let records = &mut of_account.records;
+            records.retain(|lease, _| account.is_open(*lease));
+        }
+        let again = again && rules.keeps(Rule::TurnOnce);
+
+        let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
+
+        let account = book.account(&turn.account).expect("it was there");
+        let limited = account
+            .key(&turn.key)
+            .is_some_and(|key| key.concurrency.is_some())
+            && rules.keeps(Rule::CallsLimited);
+        let forbidden =
+            (refused || account.is_over_a_ceiling(&turn.key, now)) && rules.keeps(Rule::Forbidden);
+        let may = !forbidden && !limited;
+        let mut free = if rules.keeps(Rule::Ceilings) {
+            account.room(&turn.key, now).0
+        } else {
+            account.balance.minus_or_zero(account.held)
+        };
+        if account.key(&turn.key).is_none() {
+            free = account.balance.minus_or_zero(account.held);
+        }
+        let recalled_for = u64::try_from(RECALLED_FOR.as_millis()).unwrap_or(Millis::MAX);
+        let recalled = of_account
+            .recalled_at
+            .is_some_and(|at| now.abs_diff(at) < recalled_for)
+            && rules.keeps(Rule::Recall);
+        let short = !may || free < turn.short_of || recalled;
+        let (mut left, mut due) = account
+            .hold(turn.lease)
+            .map_or((MicroRub::ZERO, 0), |(_, held, due)| (held, due));
+        let mut resized = word == Word::Done && turn.step != Step::Tell && !again;
+        let mut given = MicroRub::ZERO;
+        if resized {
+            let before = left;
+            if turn.give > MicroRub::ZERO || turn.step == Step::Close {
+                given = if turn.step == Step::Close {
+                    left
+                } else {
+                    turn.give.min(left)
+                };
+                left = left.minus_or_zero(given);
+            } else if turn.more > MicroRub::ZERO && !short {
+                let leases = of_account.records.len() + usize::from(last.is_none());
+                left = left.plus_or_max(if rules.keeps(Rule::Free) {
+                    turn.more.min(share(free, leases))
+                } else {
+                    turn.more
+                });
+            }
+            free = free.plus_or_max(before).minus_or_zero(left);
+            if turn.step == Step::Open && left == MicroRub::ZERO {
+                word = if refused { Word::Refused } else { Word::Short };
+                resized = false;
+            } else if !may {
+                word = Word::Refused;
+            }
+        }
+        let closes = resized && turn.step == Step::Close;
+        if closes {
+            of_account.records.remove(&turn.lease);
+        } else if resized {
+            due = now.saturating_add(turn.ttl_ms);
+            let until = if may && turn.grants_ms > 0 {
+                now.saturating_add(turn.grants_ms)
+            } else {
+                0
+            };
+            let last = turn.this.clone();
+            of_account
+                .records
+                .insert(turn.lease, Record { last, until });
+        }
+        if closes && rules.keeps(Rule::GivenBack) {
+            book.end_hold(turn.lease, &turn.account);
+        } else if resized && (given == MicroRub::ZERO || rules.keeps(Rule::GivenBack)) {
+            book.resize_hold(turn.lease, &turn.account, &turn.key, left, due);
+        }
+        TurnAnswer {
+            word,
+            left,
+            free,
+            short: short || recalled,
+            recalled,
+            ends,
+        }
+    }
+
+    /// SETTLE, where `charged` says what is known of the number, as for a turn.
+    pub fn settle(
+        book: &mut Book,
+        settlement: &Settlement,
+        now: Millis,
+        charged: Option<Settled>,
+    ) -> Settled {
+        let Settlement {
+            number,
+            account,
+            key,
+            cost,
+            fresh,
+            ..
+        } = settlement;
+        let buried = book
+            .account(account)
+            .and_then(|account| account.buried(*number));
+        let first = charged.filter(|first| first.booked != Booked::Stale);
+        if let (None, Some(first)) = (buried, first) {
+            book.end_hold(*number, account);
+            return Settled {
+                repeated: true,
+                ..first
+            };
+        }
+        book.settle(*number, account, key, *cost, *fresh, now)
+    }
+
+    /// Asks for what leases of the account have and no call holds. Says how many may still grant something.
+    pub fn recall(&mut self, account: &AccountId, now: Millis) -> u64 {
+        let Some(of_account) = self.0.get_mut(account) else {
+            return 0;
+        };
+        let granting = of_account.records.values();
+        let count = granting.filter(|record| record.until > now).count();
+        if count > 0 {
+            of_account.recalled_at = Some(now);
+        }
+        count as u64
+    }
+
+    /// Until when something may be granted from the account's leases: what an operator's command waits for.
+    #[must_use]
+    pub fn grants_until(&self, book: &Book, account: &AccountId) -> Millis {
+        let (Some(of_account), Some(account)) = (self.0.get(account), book.account(account)) else {
+            return 0;
+        };
+        let standing = of_account.records.iter();
+        standing
+            .filter(|(lease, _)| account.is_open(**lease))
+            .map(|(_, record)| record.until)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// A recall is as if it had been made then, or never.
+    pub fn set_recalled(&mut self, account: &AccountId, at: Option<Millis>) {
+        self.0.entry(account.clone()).or_default().recalled_at = at;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Rules(Option<Rule>);
+
+impl Rules {
+    fn keeps(self, rule: Rule) -> bool {
+        self.0 != Some(rule)
+    }
+}
+
+fn no_account(turn: &Turn) -> TurnAnswer {
+    let nothing = nothing(Booked::NoAccount);
+    TurnAnswer {
+        word: Word::Gone,
+        left: MicroRub::ZERO,
+        free: MicroRub::ZERO,
+        short: true,
+        recalled: false,
+        ends: turn.ends.iter().map(|_| nothing).collect(),
+    }
+}
+
+const fn nothing(booked: Booked) -> Settled {
+    Settled {
+        booked,
+        charged: MicroRub::ZERO,
+        loss: MicroRub::ZERO,
+        repeated: false,
+    }
+}
+
+/// What each of so many leases, and the calls beside them, get of what is free.
+fn share(free: MicroRub, leases: usize) -> MicroRub {
+    let leases = i64::try_from(leases.max(1)).unwrap_or(i64::MAX);
+    MicroRub::new(free.micro() / leases.saturating_mul(2))
+}
+
+/// Charges a turn's ends, in the order in which the script gets them. `booked`: how, where the lease is of the turn's key.
+fn charge(
+    book: &mut Book,
+    turn: &Turn,
+    booked: Option<Option<Booked>>,
+    now: Millis,
+    charged: impl Fn(RequestNumber) -> Option<Settled>,
+    rules: Rules,
+) -> Vec<Settled> {
+    let account = book.account_mut(&turn.account).expect("it was there");
+    let is_key = account.key(&turn.key).is_some();
+    let mut ordered: Vec<&TurnEnd> = turn.ends.iter().collect();
+    ordered.sort_by_key(|end| begins(end.settlement.number));
+    let mut answers = BTreeMap::new();
+    for end in ordered {
+        let call = &end.settlement;
+        let first = charged(call.number).filter(|first| first.booked != Booked::Stale);
+        if let Some(first) = first
+            && rules.keeps(Rule::EndOnce)
+        {
+            let again = Settled {
+                repeated: true,
+                ..first
+            };
+            answers.insert(call.number, again);
+            continue;
+        }
+        let forced = (call.fresh && is_key).then_some(Booked::Forced);
+        let Some(how) = booked.and_then(|booked| booked.or(forced)) else {
+            answers.insert(call.number, nothing(Booked::Stale));
+            continue;
+        };
+        let left = account
+            .hold(turn.lease)
+            .map_or(MicroRub::ZERO, |(_, held, _)| held);
+        let cover = if how == Booked::Held && rules.keeps(Rule::PaysItsOwn) {
+            end.cover.min(call.cost).min(left)
+        } else {
+            MicroRub::ZERO
+        };
+        let lease = if rules.keeps(Rule::Paid) {
+            turn.lease
+        } else {
+            call.number
+        };
+        let settled =
+            account.charge_from(lease, call.number, &turn.key, call.cost, cover, how, now);
+        answers.insert(call.number, settled);
+    }
+    let in_turn = turn.ends.iter();
+    in_turn.map(|end| answers[&end.settlement.number]).collect()
+}

@@ -1,0 +1,569 @@
+//! The model of turns that the simulation has for a server, and the scripts, by the same random commands. `redis-server`
+//! has to be installed.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+
+use super::*;
+use crate::{
+    account::{KeyId, KeyStatus},
+    book::{Book, Command, Outcome, apply},
+    ceiling::Ceilings,
+    contract::{Booked, GroupRecord, KeyChange, Ledger, LedgerAdmin, Settled, Settlement},
+    embedded::now_ms,
+    leases::{Step as Done, TurnEnd, model::LeaseBooks},
+    number::RequestNumber,
+    redis::{RECEIPT_MS, names::account_key, scripts, test_server::Server},
+    testing::given::{acme, correction, hold, key, micro, number, record, settlement, topup},
+};
+
+const KEYS: usize = 2;
+const LEASES: u128 = 3;
+const MONEY: i64 = 2_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Turn(TurnStep),
+    Recall,
+    Recalled(bool),
+    Reserve {
+        call: u128,
+        key: usize,
+        want: i64,
+        least: i64,
+    },
+    Settle(EndStep),
+    Release(u128),
+    Expire(u128),
+    Enter(i64),
+    SetKey {
+        key: usize,
+        enabled: bool,
+        ceiling: Option<i64>,
+    },
+    Limit {
+        key: usize,
+        concurrency: Option<u32>,
+    },
+    SetGroup(Option<i64>),
+    Suspend(bool),
+}
+
+#[derive(Clone, Debug)]
+struct TurnStep {
+    lease: u128,
+    /// Another key than the lease's.
+    other_key: bool,
+    step: Done,
+    words: Words,
+    give: i64,
+    more: i64,
+    short_of: i64,
+    grants_ms: u64,
+    ends: Vec<EndStep>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Words {
+    /// It knows the turn before it.
+    Next,
+    /// It is the turn before it.
+    Again,
+    Another,
+}
+
+#[derive(Clone, Debug)]
+struct EndStep {
+    call: u128,
+    cost: i64,
+    cover: i64,
+    fresh: bool,
+}
+
+fn end() -> impl Strategy<Value = EndStep> {
+    // Few numbers: many are told again.
+    (0..24u128, 0..90i64, 0..90i64, any::<bool>()).prop_map(|(call, cost, cover, fresh)| EndStep {
+        call,
+        cost,
+        cover,
+        fresh,
+    })
+}
+
+fn turn() -> impl Strategy<Value = Step> {
+    let done = prop_oneof![
+        3 => Just(Done::Open),
+        6 => Just(Done::GoOn),
+        1 => Just(Done::Close),
+        1 => Just(Done::Tell),
+    ];
+    let words = prop_oneof![
+        12 => Just(Words::Next),
+        1 => Just(Words::Again),
+        1 => Just(Words::Another),
+    ];
+    let amounts = (
+        prop_oneof![2 => Just(0i64), 1 => 1..200i64],
+        prop_oneof![1 => Just(0i64), 3 => 1..900i64],
+        prop_oneof![3 => 0..50i64, 1 => 0..2_000i64],
+        prop_oneof![1 => Just(0u64), 4 => Just(HOUR_MS)],
+    );
+    let ends = proptest::collection::vec(end(), 0..4);
+    let other_key = prop_oneof![15 => Just(false), 1 => Just(true)];
+    (0..LEASES, other_key, done, words, amounts, ends).prop_map(
+        |(lease, other_key, step, words, (give, more, short_of, grants_ms), mut ends)| {
+            ends.sort_by_key(|end| end.call);
+            ends.dedup_by_key(|end| end.call);
+            Step::Turn(TurnStep {
+                lease,
+                other_key,
+                step,
+                words,
+                give,
+                more,
+                short_of,
+                grants_ms,
+                ends,
+            })
+        },
+    )
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        24 => turn(),
+        1 => Just(Step::Recall),
+        2 => any::<bool>().prop_map(Step::Recalled),
+        4 => (0..24u128, 0..KEYS, 0..90i64, 0..90i64).prop_map(|(call, key, want, least)| Step::Reserve {
+            call, key, want, least: least.min(want),
+        }),
+        4 => end().prop_map(Step::Settle),
+        1 => (0..24u128).prop_map(Step::Release),
+        2 => (0..LEASES).prop_map(Step::Expire),
+        2 => (-400..900i64).prop_map(Step::Enter),
+        2 => (0..KEYS, prop_oneof![4 => Just(true), 1 => Just(false)], proptest::option::of(0..1_500i64))
+            .prop_map(|(key, enabled, ceiling)| Step::SetKey { key, enabled, ceiling }),
+        1 => (0..KEYS, prop_oneof![3 => Just(None), 1 => (1..4u32).prop_map(Some)])
+            .prop_map(|(key, concurrency)| Step::Limit { key, concurrency }),
+        1 => proptest::option::of(0..2_500i64).prop_map(Step::SetGroup),
+        1 => prop_oneof![4 => Just(false), 1 => Just(true)].prop_map(Step::Suspend),
+    ]
+}
+
+#[test]
+fn the_model_of_a_turn_answers_and_books_as_the_script_does() {
+    let counts = compare(200, None).unwrap_or_else(|found| panic!("{found}"));
+    let [resized, charged, refused] = counts;
+    assert!(
+        resized > 500 && charged > 500 && refused > 100,
+        "{counts:?} turns that changed a lease, ends charged, turns that got nothing"
+    );
+}
+
+/// A script that does otherwise is missed: the comparison sees what it should.
+#[test]
+fn a_script_that_differs_from_the_model_is_missed() {
+    for rule in [
+        ("math.min(more, math.floor(free / (2 * leases)))", "more"),
+        ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
+        ("and not over and not money.calls", "and not money.calls"),
+        ("elseif last ~= before then", "elseif false then"),
+    ] {
+        assert!(compare(200, Some(rule)).is_err(), "{rule:?} is not missed");
+    }
+}
+
+fn compare(cases: u32, sabotage: Option<(&str, &str)>) -> Result<[u64; 3], String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = runtime.block_on(Server::start());
+    let counts = std::cell::Cell::new([0; 3]);
+    let mut config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(cases)
+    };
+    if sabotage.is_some() {
+        config.max_shrink_iters = 0;
+    }
+    let steps = proptest::collection::vec(step(), 10..80);
+    let found = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async {
+            let mut both = Both::begin(&server).await;
+            if let Some((rule, other)) = sabotage {
+                both.sabotage(rule, other);
+            }
+            for step in &steps {
+                let note = |error: TestCaseError| TestCaseError::fail(format!("{step:?}: {error}"));
+                both.step(step).await.map_err(note)?;
+                both.same().await.map_err(note)?;
+            }
+            let [a, b, c] = counts.get();
+            let [x, y, z] = both.counts;
+            counts.set([a + x, b + y, c + z]);
+            Ok(())
+        })
+    });
+    found.map_err(|error| error.to_string())?;
+    Ok(counts.get())
+}
+
+type Checked = Result<(), TestCaseError>;
+
+/// The server and the model of it.
+struct Both<'a> {
+    server: &'a Server,
+    ledger: RedisLedger,
+    book: Book,
+    leases: LeaseBooks,
+    charged: HashMap<RequestNumber, Settled>,
+    /// Of each lease the word of its last turn.
+    words: HashMap<u128, String>,
+    told: u64,
+    counts: [u64; 3],
+}
+
+fn key_of(index: usize) -> KeyId {
+    key(["k1", "k2"][index])
+}
+
+const fn lease_number(lease: u128) -> RequestNumber {
+    number(1_000 + lease)
+}
+
+impl<'a> Both<'a> {
+    async fn begin(server: &'a Server) -> Self {
+        let _: String = server.ask(&["FLUSHALL"]).await;
+        let ledger = server.ledger().await;
+        ledger.create_account(&acme(), "").await.unwrap();
+        ledger.enter(&acme(), &topup("first", MONEY)).await.unwrap();
+        let group = GroupRecord {
+            id: "g1".parse().unwrap(),
+            name: String::new(),
+            removed: false,
+        };
+        let account = acme();
+        let created = ledger.create_group(&account, &group, Ceilings::NONE);
+        created.await.unwrap();
+        let mut book = Book::default();
+        let mut model = vec![
+            Command::SetAccount {
+                account: acme(),
+                suspended: false,
+            },
+            Command::Enter {
+                account: acme(),
+                entry: topup("first", MONEY),
+            },
+            Command::SetGroup {
+                account: acme(),
+                group: group.id.clone(),
+                ceilings: Ceilings::NONE,
+            },
+        ];
+        for index in 0..KEYS {
+            let digest = u8::try_from(index).unwrap() + 1;
+            let mut record = record(&acme(), &key_of(index), digest);
+            record.group = Some(group.id.clone());
+            ledger.create_key(&record, Ceilings::NONE).await.unwrap();
+            model.push(Command::SetKey {
+                account: acme(),
+                key: key_of(index),
+                ceilings: Ceilings::NONE,
+                enabled: true,
+            });
+            model.push(Command::Bind {
+                account: acme(),
+                key: key_of(index),
+                group: Some(group.id.clone()),
+                concurrency: None,
+            });
+        }
+        for command in &model {
+            assert_eq!(apply(&mut book, command, now_ms()), Outcome::Done);
+        }
+        Self {
+            server,
+            ledger,
+            book,
+            leases: LeaseBooks::default(),
+            charged: HashMap::new(),
+            words: HashMap::new(),
+            told: 0,
+            counts: [0; 3],
+        }
+    }
+
+    fn sabotage(&mut self, rule: &str, other: &str) {
+        let text = include_str!("../scripts/turn.lua");
+        assert!(text.contains(rule), "{rule:?} is no rule of the script");
+        let script = scripts::whole(self.ledger.conn(), &text.replacen(rule, other, 1));
+        let inner = Arc::get_mut(&mut self.ledger.0).expect("nobody else has it yet");
+        inner.scripts.turn = script;
+    }
+
+    async fn step(&mut self, step: &Step) -> Checked {
+        let now = now_ms();
+        match *step {
+            Step::Turn(ref step) => return self.turn(step, now).await,
+            Step::Recall => {
+                let theirs = self.ledger.recall_in(&acme()).await.unwrap();
+                prop_assert_eq!(self.leases.recall(&acme(), now), theirs);
+                // Long enough for any case.
+                if theirs > 0 {
+                    self.recalled(true).await;
+                }
+            }
+            Step::Recalled(recalled) => self.recalled(recalled).await,
+            Step::Reserve {
+                call,
+                key,
+                want,
+                least,
+            } => {
+                let hold = Hold {
+                    least: micro(least),
+                    ..hold(call, &key_of(key), want)
+                };
+                let ours = self.book.reserve(&hold, now);
+                let theirs = match self.ledger.reserve_in_ledger(&hold).await {
+                    Ok(reserved) => Ok(reserved),
+                    Err(LedgerError::Refused(refusal)) => Err(refusal),
+                    Err(error) => panic!("{error:?}"),
+                };
+                prop_assert_eq!(ours, theirs);
+            }
+            Step::Settle(ref end) => {
+                let settlement = settlement_of(end, "k1");
+                let known = self.charged.get(&settlement.number).copied();
+                let ours = LeaseBooks::settle(&mut self.book, &settlement, now, known);
+                let theirs = self.ledger.settle_in_ledger(&settlement).await.unwrap();
+                prop_assert_eq!(ours, theirs);
+                self.settled(settlement.number, ours);
+            }
+            Step::Release(call) => {
+                self.book.release(number(call), &acme(), now);
+                let (account, key) = (acme(), key_of(0));
+                let released = self.ledger.release(number(call), &account, &key);
+                released.await.unwrap();
+            }
+            Step::Expire(lease) => {
+                let lease = lease_number(lease);
+                self.book.extend(lease, &acme(), Duration::ZERO, 1);
+                let expire = Command::Expire {
+                    account: acme(),
+                    most: 100,
+                };
+                apply(&mut self.book, &expire, now);
+                let text = lease.to_string();
+                let _: i64 = self
+                    .server
+                    .ask(&["ZADD", "tg:{acme}:x", "XX", "1", &text])
+                    .await;
+                self.ledger.expire_in(&acme()).await.unwrap();
+            }
+            Step::Enter(amount) => {
+                self.told += 1;
+                let entry = correction(&format!("c{}", self.told), amount);
+                let ours = self.book.enter(&acme(), &entry).is_ok();
+                let args = [
+                    entry.id,
+                    amount.to_string(),
+                    "a mistake".to_owned(),
+                    RECEIPT_MS.to_string(),
+                ];
+                let parts = ["", ":t", ":j", ":ev"];
+                let word = self.operate(|scripts| &scripts.enter, &parts, &args).await;
+                prop_assert_eq!(ours, word == "ok", "{}", word);
+            }
+            Step::SetKey {
+                key,
+                enabled,
+                ceiling,
+            } => {
+                let change = KeyChange {
+                    status: Some(if enabled {
+                        KeyStatus::Active
+                    } else {
+                        KeyStatus::Disabled
+                    }),
+                    ..KeyChange::default()
+                };
+                let known = self.ledger.stored_key(&key_of(key)).await.unwrap().unwrap();
+                let mut record = known.view.record;
+                change.apply(&mut record);
+                let set = [Some(ceiling.map(micro)), None, None];
+                let written = self.ledger.write_key(&known.json, &record, set).await;
+                written.unwrap().expect("nobody else changes it");
+                let ceilings = Ceilings {
+                    total: ceiling.map(micro),
+                    ..Ceilings::NONE
+                };
+                let account = self.book.account_mut(&acme()).unwrap();
+                account.set_key(&key_of(key), ceilings, enabled);
+            }
+            Step::Limit { key, concurrency } => {
+                let known = self.ledger.stored_key(&key_of(key)).await.unwrap().unwrap();
+                let mut record = known.view.record;
+                record.concurrency = concurrency;
+                let written = self.ledger.write_key(&known.json, &record, [None; 3]).await;
+                written.unwrap().expect("nobody else changes it");
+                let account = self.book.account_mut(&acme()).unwrap();
+                let group = record.group.as_ref();
+                account.bind(&key_of(key), group, concurrency).unwrap();
+            }
+            Step::SetGroup(ceiling) => {
+                let digits = ceiling.map_or_else(String::new, |ceiling| ceiling.to_string());
+                let args = ["g1", "change", "0", "", &digits, "=", "="].map(str::to_owned);
+                let parts = ["", ":k"];
+                let word = self.operate(|scripts| &scripts.set_group, &parts, &args);
+                prop_assert_eq!(word.await, "ok");
+                let ceilings = Ceilings {
+                    total: ceiling.map(micro),
+                    ..Ceilings::NONE
+                };
+                let account = self.book.account_mut(&acme()).unwrap();
+                account.set_group(&"g1".parse().unwrap(), "", ceilings, false);
+            }
+            Step::Suspend(suspended) => {
+                let args = ["s".to_owned(), u8::from(suspended).to_string()];
+                let word = self.operate(|scripts| &scripts.change_account, &[""], &args);
+                prop_assert_eq!(word.await, "ok");
+                self.book.account_mut(&acme()).unwrap().suspended = suspended;
+            }
+        }
+        Ok(())
+    }
+
+    async fn turn(&mut self, step: &TurnStep, now: u64) -> Checked {
+        let own = usize::try_from(step.lease).unwrap() % KEYS;
+        let key = key_of(if step.other_key { 1 - own } else { own });
+        let last = self.words.get(&step.lease).cloned().unwrap_or_default();
+        self.told += 1;
+        let fresh = format!("w{}", self.told);
+        let (before, this) = match step.words {
+            Words::Next => (last, fresh),
+            Words::Again => ("other".to_owned(), last),
+            Words::Another => ("other".to_owned(), fresh),
+        };
+        if this.is_empty() {
+            return Ok(());
+        }
+        let ends = step.ends.iter().map(|end| TurnEnd {
+            settlement: Arc::new(settlement_of(end, &key)),
+            cover: micro(end.cover.min(end.cost)),
+        });
+        let turn = Turn {
+            lease: lease_number(step.lease),
+            account: acme(),
+            key: key.clone(),
+            step: step.step,
+            before,
+            this: this.clone(),
+            give: micro(step.give),
+            more: micro(step.more),
+            short_of: micro(step.short_of),
+            ttl_ms: HOUR_MS,
+            grants_ms: step.grants_ms,
+            ends: ends.collect(),
+        };
+        let theirs = self.ledger.turn_of(&turn).await.unwrap();
+        let known = |number| self.charged.get(&number).copied();
+        let ours = self.leases.turn(&mut self.book, &turn, now, known, None);
+        prop_assert_eq!(&ours, &theirs, "{:?}", turn);
+        for (end, settled) in turn.ends.iter().zip(&ours.ends) {
+            self.settled(end.settlement.number, *settled);
+        }
+        let went_on = theirs.word == crate::leases::Word::Done;
+        if went_on && step.step != Done::Tell {
+            self.words.insert(step.lease, this);
+        } else if theirs.word == crate::leases::Word::Refused && theirs.left > micro(0) {
+            self.words.insert(step.lease, this);
+        }
+        self.counts[0] += u64::from(went_on);
+        let charged = ours.ends.iter().filter(|end| end.booked == Booked::Held);
+        self.counts[1] += charged.count() as u64;
+        self.counts[2] += u64::from(!went_on);
+        Ok(())
+    }
+
+    fn settled(&mut self, number: RequestNumber, settled: Settled) {
+        if !settled.repeated && settled.booked != Booked::Stale {
+            self.charged.insert(number, settled);
+        }
+    }
+
+    async fn recalled(&mut self, recalled: bool) {
+        if recalled {
+            // It lasts for a second: set a little ahead, a case is over sooner.
+            let at = now_ms() + 900;
+            let _: i64 = self
+                .server
+                .ask(&["HSET", "tg:{acme}", "rc", &at.to_string()])
+                .await;
+            self.leases.set_recalled(&acme(), Some(at));
+        } else {
+            let _: i64 = self.server.ask(&["HDEL", "tg:{acme}", "rc"]).await;
+            self.leases.set_recalled(&acme(), None);
+        }
+    }
+
+    async fn operate(
+        &self,
+        script: impl Fn(&scripts::Scripts) -> &crate::conn::RedisScript,
+        parts: &[&str],
+        args: &[String],
+    ) -> String {
+        let keys = parts.iter().map(|part| account_key(&acme(), part));
+        let keys: Vec<String> = keys.collect();
+        let script = script(&self.ledger.0.scripts);
+        let word = self.ledger.ask_durably(script, &keys, args).await;
+        word.unwrap()
+    }
+
+    /// Both have the same money in the same places.
+    async fn same(&self) -> Checked {
+        let books = self.ledger.books(&acme()).await.unwrap();
+        let account = self.book.account(&acme()).unwrap();
+        prop_assert_eq!(account.balance, books.view.balance_rub);
+        prop_assert_eq!(account.held, books.view.held_rub);
+        prop_assert_eq!(account.loss, books.view.loss_rub);
+        for view in &books.keys {
+            let key = account.key(&view.record.id).unwrap();
+            prop_assert_eq!(key.used, view.spent_rub, "{}", &*view.record.id);
+            prop_assert_eq!(key.held, view.held_rub, "{}", &*view.record.id);
+        }
+        let group = account.group(&"g1".parse().unwrap()).unwrap();
+        prop_assert_eq!(group.money.used, books.groups[0].spent_rub);
+        prop_assert_eq!(group.money.held, books.groups[0].held_rub);
+        let mut ours: Vec<_> = account
+            .holds()
+            .map(|(number, key, held, _)| (number, key.clone(), held))
+            .collect();
+        let mut theirs: Vec<_> = books
+            .holds
+            .iter()
+            .map(|hold| (hold.number, hold.key.clone(), hold.held_rub))
+            .collect();
+        ours.sort();
+        theirs.sort();
+        prop_assert_eq!(ours, theirs);
+        let ours = self.book.audit().breaches;
+        prop_assert_eq!(ours, Vec::<String>::new());
+        Ok(())
+    }
+}
+
+fn settlement_of(end: &EndStep, key: &str) -> Settlement {
+    Settlement {
+        fresh: end.fresh,
+        ..settlement(end.call, key, end.cost)
+    }
+}
