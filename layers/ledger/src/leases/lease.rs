@@ -119,6 +119,11 @@ impl Lease {
         self.number
     }
 
+    /// It lives so long at least after a turn.
+    pub(crate) fn lives_for(&mut self, ttl: Duration) {
+        self.ttl = self.ttl.max(ttl);
+    }
+
     /// Holds money for a call, where the lease has all that it wants. `None`: the ledger is to be asked.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {

@@ -354,4 +354,32 @@ mod tests {
         assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
+
+    /// Whoever holds money from it at once may hear nothing more of the ledger while the call runs.
+    #[test]
+    fn a_lease_lives_from_its_first_turn_on_as_long_as_its_calls() {
+        let settings = LeaseSettings {
+            calls_per_second_min: 0,
+            ..LeaseSettings::new(Duration::from_millis(500), "one")
+        };
+        let leases = Leases::new(settings);
+        let hold = Hold {
+            number: RequestNumber::now_v7(),
+            account: "acme".parse().unwrap(),
+            key: "k1".parse().unwrap(),
+            want: MicroRub::new(10),
+            least: MicroRub::new(10),
+            ttl: Duration::from_secs(900),
+        };
+        assert_eq!(leases.reserve(&hold), None);
+        let slot = leases.slot(&hold.key).unwrap();
+        let later = Now {
+            steady: 1_000,
+            wall: 1_000,
+        };
+        let slot::Due::Turn(turn) = slot.due(&leases, later) else {
+            panic!("a lease is opened by a turn");
+        };
+        assert_eq!((turn.step, turn.ttl_ms), (Step::Open, 900_000));
+    }
 }

@@ -122,7 +122,10 @@ impl Slot {
             if takes {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
-                state.lease = Some(Lease::new(number, &self.account, &self.key, grants_ms));
+                let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
+                // Calls that it holds money for may run on when its next turn does not come.
+                lease.lives_for(hold.ttl);
+                state.lease = Some(lease);
             }
             return (None, takes);
         }
