@@ -390,14 +390,13 @@ impl Lease {
     /// Nobody knows whether the turn under way was done: it is told again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
-        let Some((turn, _)) = &self.under_way else {
+        if self.under_way.is_none() {
             return;
-        };
-        for end in &turn.ends {
-            if let Some(known) = self.ends.get_mut(&end.settlement.number) {
-                for heard in known.heard.drain(..) {
-                    let _ = heard.send(Err(Arc::clone(&cause)));
-                }
+        }
+        // Those that wait for the turn after it hear so too: they are not acknowledged sooner.
+        for end in self.ends.values_mut() {
+            for heard in end.heard.drain(..) {
+                let _ = heard.send(Err(Arc::clone(&cause)));
             }
         }
     }

@@ -382,4 +382,55 @@ mod tests {
         };
         assert_eq!((turn.step, turn.ttl_ms), (Step::Open, 900_000));
     }
+
+    /// Its outbox writes it to the disk then, and does not wait for a turn that may never come.
+    #[tokio::test]
+    async fn an_end_that_waits_behind_a_turn_hears_that_it_was_not_answered() {
+        let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
+        let number = RequestNumber::now_v7();
+        let mut lease = lease::Lease::new(number, &account, &key, 60_000);
+        let size = lease::Size {
+            free: MicroRub::new(100),
+            short_of: MicroRub::ZERO,
+        };
+        let at = Now::default();
+        let word = uuid::Uuid::now_v7;
+        let open = lease.turn(size, at, word());
+        let answer = TurnAnswer {
+            word: Word::Done,
+            left: MicroRub::new(100),
+            free: MicroRub::new(100),
+            short: false,
+            recalled: false,
+            ends: Vec::new(),
+        };
+        lease.answered(&open, &answer);
+        let hold = Hold {
+            number: RequestNumber::now_v7(),
+            account: account.clone(),
+            key: key.clone(),
+            want: MicroRub::new(10),
+            least: MicroRub::new(10),
+            ttl: Duration::from_secs(900),
+        };
+        lease.reserve(&hold, at).unwrap().unwrap();
+        let under_way = lease.turn(size, at, word());
+        let settlement = Settlement {
+            number: hold.number,
+            account,
+            key,
+            held: hold.want,
+            cost: MicroRub::new(5),
+            fresh: true,
+            lease: None,
+            item: crate::contract::Item::new("m", "v", crate::usage::End::Finished),
+        };
+        let told = lease.settle(&settlement, at).unwrap();
+        assert!(under_way.ends.is_empty());
+        lease.unanswered("gone".into());
+        assert!(told.await.unwrap().is_err());
+        // It is told all the same, and whoever asks again hears of it.
+        assert!(lease.settle(&settlement, at).is_some());
+        assert_eq!(lease.ends_waiting(), 1);
+    }
 }
