@@ -47,7 +47,7 @@ use self::{slot::Slot, source::System};
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
-    book::Hashing,
+    book::{Hashing, Millis},
     contract::{Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
@@ -61,6 +61,10 @@ const NEW_MAX: usize = 1_024;
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// How long leases may take to be given back when the gateway stops.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
+/// No gateway grants anything for longer after a turn.
+pub const LEASE_MAX: Duration = Duration::from_secs(10);
+/// What a gateway's clock may run slower than the server's.
+const CLOCK_SLACK: Duration = Duration::from_millis(20);
 /// No hold lives longer: a year. Keeps due times within 2⁵³.
 pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
@@ -172,7 +176,7 @@ impl Leases {
     }
 
     fn lease_ms(&self) -> u64 {
-        ttl_ms(self.settings.lease_max)
+        ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
     fn is_stopping(&self) -> bool {
@@ -338,6 +342,17 @@ impl std::error::Error for NotTold {
     }
 }
 
+/// How long an operator's command waits, so that nothing is granted any more that was leased before it: by the ledger's
+/// clock it is `now`, and something may be granted until then.
+#[must_use]
+pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
+    match grants_until.saturating_sub(now) {
+        0 => Duration::ZERO,
+        // A clock that was set back says that it is for hours.
+        left => Duration::from_millis(left).min(LEASE_MAX) + CLOCK_SLACK,
+    }
+}
+
 /// A time to live as ledgers take it.
 pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis())
@@ -432,5 +447,14 @@ mod tests {
         // It is told all the same, and whoever asks again hears of it.
         assert!(lease.settle(&settlement, at).is_some());
         assert_eq!(lease.ends_waiting(), 1);
+    }
+
+    #[test]
+    fn an_operator_waits_for_leases_and_not_for_a_clock_that_was_set_back() {
+        let ms = Duration::from_millis;
+        assert_eq!(until_heard(5_000, 0), Duration::ZERO);
+        assert_eq!(until_heard(5_000, 5_000), Duration::ZERO);
+        assert_eq!(until_heard(5_000, 5_700), ms(720));
+        assert_eq!(until_heard(5_000, 3_605_000), ms(10_020));
     }
 }

@@ -1,7 +1,5 @@
 //! The leases of gateways on one Redis.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -12,12 +10,9 @@ use crate::{
     contract::{BookError, Hold, LedgerError, Reserved},
     leases::{
         LeaseCounts, LeaseLedger, LeaseSettings, Leases, RECALL_LOOK_EVERY, RECALL_WAIT, Turn,
-        TurnAnswer,
+        TurnAnswer, until_heard,
     },
 };
-
-/// What a gateway's clock may run slower than the server's.
-const CLOCK_SLACK_MS: u64 = 20;
 
 impl LeaseLedger for RedisLedger {
     async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
@@ -121,10 +116,7 @@ impl RedisLedger {
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();
-        let wait = until.unwrap_or_default().saturating_sub(now);
-        if wait > 0 {
-            sleep(Duration::from_millis(wait + CLOCK_SLACK_MS)).await;
-        }
+        sleep(until_heard(now, until.unwrap_or_default())).await;
         Ok(())
     }
 }
