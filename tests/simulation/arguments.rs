@@ -17,6 +17,8 @@ pub(crate) struct Arguments {
     pub(crate) sabotage: Option<Sabotage>,
     /// Seeds of this kind alone.
     pub(crate) kind: Option<Kind>,
+    /// Seeds with leases alone, or those without.
+    pub(crate) leases: Option<bool>,
 }
 
 /// How much is run.
@@ -49,6 +51,7 @@ impl Arguments {
             trace: false,
             sabotage: None,
             kind: None,
+            leases: None,
         };
         let (mut filters, mut nothing, mut from) = (Vec::new(), false, None);
         let mut arguments = arguments;
@@ -72,6 +75,13 @@ impl Arguments {
                     read.threads = usize::try_from(threads).unwrap_or(1).max(1);
                 }
                 "--trace" => read.trace = true,
+                "--leases" => {
+                    read.leases = Some(match value()?.as_str() {
+                        "on" => true,
+                        "off" => false,
+                        other => return Err(format!("{flag} is on or off, not {other:?}")),
+                    });
+                }
                 "--sabotage" => {
                     let name = value()?;
                     let named = Sabotage::ALL.into_iter().find(|one| one.name() == name);

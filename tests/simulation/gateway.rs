@@ -25,10 +25,12 @@ use tollgate_layers::{
         outbox::{Outbox, OutboxSettings},
     },
 };
+use tollgate_ledger::leases::{LeaseCounts, Leases};
 use tower::{Layer, ServiceExt};
 
 use crate::{
     disk::SimLog,
+    leases::{keeps_leases, leases_of},
     ledger::SimLedger,
     net::{Name, ms},
     plan::{CallPlan, EPOCH_MS, TTL},
@@ -54,6 +56,7 @@ pub(crate) struct Process {
     settler: Settler,
     front: Front,
     status: Arc<Status>,
+    leases: Option<Arc<Leases>>,
 }
 
 #[derive(Default)]
@@ -71,9 +74,11 @@ impl Process {
         let status = Arc::new(Status::default());
         status.epoch.store(sim.epoch(gateway), Ordering::Relaxed);
 
+        let leases = leases_of(sim, gateway, number);
         let ledger = SimLedger {
             sim: Arc::clone(sim),
             gateway,
+            leases: leases.clone(),
         };
         let log = SimLog {
             sim: Arc::clone(sim),
@@ -107,6 +112,14 @@ impl Process {
 
         let mut tasks = JoinSet::new();
         tasks.spawn(settler_task.run());
+        if let Some(leases) = leases.clone() {
+            let ledger = SimLedger {
+                sim: Arc::clone(sim),
+                gateway,
+                leases: None,
+            };
+            tasks.spawn(async move { leases.tend(&ledger).await });
+        }
         tasks.spawn(recover(
             Arc::clone(sim),
             outbox.clone(),
@@ -130,6 +143,7 @@ impl Process {
             settler,
             front,
             status,
+            leases,
         }
     }
 
@@ -153,10 +167,21 @@ impl Process {
             && self.outbox.backlog().calls == 0
             && self.status.recovered.load(Ordering::Relaxed)
             && self.status.epoch.load(Ordering::Relaxed) == self.sim.epoch(self.gateway)
+            && self.lease_counts().open == 0
     }
 
-    /// A task that panicked is a breach.
+    fn lease_counts(&self) -> LeaseCounts {
+        let leases = self.leases.as_ref();
+        leases.map(|leases| leases.counts()).unwrap_or_default()
+    }
+
+    /// A task that panicked is a breach, and a lease that was lost where nothing takes one away.
     pub(crate) fn find_panics(&mut self) {
+        let lost = self.lease_counts().lost;
+        if lost > 0 && keeps_leases(self.sim.plan.kind) {
+            self.sim
+                .breach(format!("{} has lost {lost} leases", Name(self.gateway)));
+        }
         while let Some(ended) = self.tasks.try_join_next() {
             if let Err(error) = ended {
                 self.sim

@@ -10,30 +10,66 @@ use tollgate_layers::{
         ledger::{Hold, Ledger, LedgerError, Reserved, Settled, Settlement},
     },
 };
+use tollgate_ledger::leases::{self, LeaseLedger, Leases, Turn};
 
-use crate::{server::Ask, world::Sim};
+use crate::{
+    server::{Answer, Ask},
+    world::{Sim, lock},
+};
 
 /// The way to the server.
 pub(crate) struct SimLedger {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,
+    pub(crate) leases: Option<Arc<Leases>>,
 }
 
 impl SimLedger {
     async fn step(&self, command: Command) -> Result<Outcome, LedgerError> {
-        self.sim.ask(self.gateway, Ask::Step(command)).await
+        self.outcome(Ask::Step(command)).await
     }
-}
 
-impl Ledger for SimLedger {
-    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+    async fn outcome(&self, ask: Ask) -> Result<Outcome, LedgerError> {
+        match self.sim.ask(self.gateway, ask).await? {
+            Answer::Step(outcome) => Ok(outcome),
+            other => unreachable!("a step is not answered {other:?}"),
+        }
+    }
+
+    pub(crate) async fn hold_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         match self.step(Command::Reserve(hold.clone())).await? {
             Outcome::Reserve(answer) => answer.map_err(LedgerError::Refused),
             other => unreachable!("RESERVE is not answered {other:?}"),
         }
     }
+}
+
+impl Ledger for SimLedger {
+    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let Some(leases) = &self.leases else {
+            return self.hold_in_ledger(hold).await;
+        };
+        let reserved = leases::reserve(self, Some(leases), hold).await?;
+        if let (Some(lease), Some(plan)) = (
+            leases.lease_of(hold.number, &hold.key),
+            &self.sim.plan.leases,
+        ) {
+            let now = self.sim.now();
+            lock(&self.sim.server).lease_granted(now, hold, lease, plan.max);
+        }
+        Ok(reserved)
+    }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
+        if let Some(leases) = &self.leases
+            && let Some(settled) = leases.settle(settlement).await
+        {
+            return settled;
+        }
+        if let Some(lease) = settlement.lease {
+            let answer = self.turn(&Turn::tell(lease, settlement)).await?;
+            return Ok(answer.ends[0]);
+        }
         let command = Command::Settle {
             number: settlement.number,
             account: settlement.account.clone(),
@@ -51,8 +87,12 @@ impl Ledger for SimLedger {
         &self,
         number: RequestNumber,
         account: &AccountId,
-        _: &KeyId,
+        key: &KeyId,
     ) -> Result<(), LedgerError> {
+        let leases = self.leases.as_ref();
+        if leases.is_some_and(|leases| leases.release(number, key)) {
+            return Ok(());
+        }
         let account = account.clone();
         self.step(Command::Release { number, account })
             .await
@@ -65,6 +105,10 @@ impl Ledger for SimLedger {
         account: &AccountId,
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
+        let leases = self.leases.as_ref();
+        if leases.is_some_and(|leases| leases.extend(number, account, ttl)) {
+            return Ok(true);
+        }
         let command = Command::Extend {
             number,
             account: account.clone(),
@@ -74,6 +118,10 @@ impl Ledger for SimLedger {
             Outcome::Extended(stood) => Ok(stood),
             other => unreachable!("EXTEND is not answered {other:?}"),
         }
+    }
+
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        self.leases.as_ref()?.lease_of(number, key)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
@@ -88,7 +136,7 @@ impl Ledger for SimLedger {
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
-        match self.sim.ask(self.gateway, Ask::Expire).await? {
+        match self.outcome(Ask::Expire).await? {
             Outcome::Expired(count) => Ok(count),
             other => unreachable!("EXPIRE is not answered {other:?}"),
         }

@@ -7,6 +7,8 @@
 //! cargo test --test simulation -- --seed 17 --trace         what happens in one of them
 //! cargo test --test simulation -- --sabotage no-replay      until a fault that was put in is found
 //! ```
+//!
+//! Of the rounds of fourteen seeds, one for each kind of fault, every other one has leases.
 
 // From the seed alone
 #[path = "../support/random.rs"]
@@ -15,6 +17,7 @@ mod random;
 mod arguments; // of the command line
 mod disk; // what survives a crash, and what a power cut
 mod gateway; // one process, and its clients
+mod leases; // what gateways hold by themselves
 mod ledger; // the way to the server
 mod net; // messages, late, lost and twice
 mod plan; // what a seed stands for, and what its faults may cost
@@ -77,13 +80,18 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
         Tracing::Off
     };
     let verdict = play(seed, tracing, arguments.sabotage);
-    println!("seed {seed}, {}: {verdict:#?}", verdict.kind);
+    let leases = if Kind::has_leases(seed) {
+        " with leases"
+    } else {
+        ""
+    };
+    println!("seed {seed}, {}{leases}: {verdict:#?}", verdict.kind);
     verdict.breaches.is_empty()
 }
 
 /// The same seed twice is the same run, line by line.
 fn reproduces(arguments: &Arguments) -> bool {
-    let differing: Vec<u64> = (0..2 * Kind::ALL.len() as u64)
+    let differing: Vec<u64> = (0..4 * Kind::ALL.len() as u64)
         .map(|seed| arguments.from + seed)
         .filter(|seed| {
             let hash = || play(*seed, Tracing::Hashed, None).hash;
@@ -142,11 +150,12 @@ fn many(arguments: &Arguments) -> bool {
 
 fn print_table(done: &Sweep) {
     println!(
-        "{:<22}{:>7}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
+        "{:<30}{:>7}{:>8}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
         "fault",
         "runs",
         "calls",
         "served",
+        "leased",
         "late",
         "forced",
         "short, ₽",
@@ -154,12 +163,14 @@ fn print_table(done: &Sweep) {
         "double",
         "negative"
     );
-    for (kind, row) in &done.rows {
+    for ((kind, leases), row) in &done.rows {
+        let name = format!("{kind}{}", if *leases { ", leases" } else { "" });
         println!(
-            "{kind:<22}{:>7}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
+            "{name:<30}{:>7}{:>8}{:>8}{:>8}{:>7}{:>7}{:>10}{:>10}{:>7}{:>9}",
             row.runs,
             row.calls,
             row.served,
+            row.leased,
             row.late,
             row.forced,
             rubles(row.short),

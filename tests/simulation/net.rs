@@ -11,15 +11,12 @@ use tokio::{
     sync::{Notify, oneshot},
     time::{sleep_until, timeout},
 };
-use tollgate_layers::reserve::{
-    book::{Command, Outcome},
-    ledger::LedgerError,
-};
+use tollgate_layers::reserve::{book::Command, ledger::LedgerError};
 
 use crate::{
     plan::{ASK_TIMEOUT, Ms, about, bits_of},
     random::Random,
-    server::Ask,
+    server::{Answer, Ask},
     world::{Sabotage, Sim, lock},
 };
 
@@ -45,7 +42,7 @@ struct Queue {
     asked: HashMap<(u64, u64), u64>,
 }
 
-type Back = oneshot::Sender<Outcome>;
+type Back = oneshot::Sender<Answer>;
 
 #[derive(Debug)]
 enum Event {
@@ -58,7 +55,7 @@ enum Event {
     },
     Answer {
         from: usize,
-        outcome: Outcome,
+        answer: Answer,
         back: Back,
         /// It is given by this server alone.
         epoch: Option<u64>,
@@ -71,11 +68,11 @@ enum Event {
 
 impl Sim {
     /// Asks the server, as `from`.
-    pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Outcome, LedgerError> {
+    pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Answer, LedgerError> {
         let (back, answer) = oneshot::channel();
         self.send(from, ask, back);
         match timeout(ASK_TIMEOUT, answer).await {
-            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => Err(LedgerError::Unavailable("the connection broke".into())),
             Err(_) => Err(LedgerError::Unavailable("no answer in time".into())),
         }
@@ -144,7 +141,7 @@ impl Sim {
             }) => self.arrive(from, &ask, fate, back),
             Some(Event::Answer {
                 from,
-                outcome,
+                answer,
                 back,
                 epoch,
             }) => {
@@ -152,7 +149,7 @@ impl Sim {
                     epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
                 if !changed && self.reaches(from) {
                     // Whoever asked may have given up.
-                    drop(back.send(outcome));
+                    drop(back.send(answer));
                 }
             }
         }
@@ -184,21 +181,21 @@ impl Sim {
             return;
         }
         let now = self.now();
-        let (outcome, lag, epoch) = {
+        let (answer, lag, epoch) = {
             let mut server = lock(&self.server);
-            let outcome = match ask {
+            let answer = match ask {
                 // Looks first and takes afterwards: in between, others look too.
                 Ask::Step(command @ Command::Reserve(_))
                     if self.sabotage == Some(Sabotage::SkipAtomicity) =>
                 {
                     self.push(fate.between(1, 60), Event::Act(command.clone()));
-                    server.only_look(now, command)
+                    Answer::Step(server.only_look(now, command))
                 }
                 _ => server.carry_out(now, from, ask, self.sabotage),
             };
-            (outcome, server.replica_lag(), server.epoch(from, now))
+            (answer, server.replica_lag(), server.epoch(from, now))
         };
-        self.note(|| format!("ledger   {ask} of {}: {outcome:?}", Name(from)));
+        self.note(|| format!("ledger   {ask} of {}: {answer:?}", Name(from)));
         let Some(back) = back else { return };
         let operator = from == OPERATOR;
         if !operator && self.loses(&mut fate) {
@@ -211,14 +208,14 @@ impl Sim {
             Some(lag) if operator && now < self.plan.heal => lag,
             _ => 0,
         };
-        let answer = Event::Answer {
+        let event = Event::Answer {
             from,
-            outcome,
+            answer,
             back,
             epoch: (durable > 0).then_some(epoch),
         };
         let delay = durable + self.delay(&mut fate, operator);
-        self.push(delay, answer);
+        self.push(delay, event);
     }
 
     fn faulty(&self) -> bool {
@@ -272,6 +269,9 @@ impl Sim {
     fn fate(&self, from: usize, ask: &Ask) -> Random {
         let (step, about) = match ask {
             Ask::Expire => (0, from as u64),
+            Ask::Turn(turn) => (12, bits_of(turn.lease)),
+            Ask::Recall(_) => (13, from as u64),
+            Ask::Leases(_) => (14, from as u64),
             Ask::Step(command) => match about(command) {
                 (_, Some(number)) => (1 + order_of(command), bits_of(number)),
                 (_, None) => (1 + order_of(command), from as u64),

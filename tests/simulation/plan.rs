@@ -15,6 +15,7 @@ use tollgate_layers::{
 use uuid::Uuid;
 
 use crate::{
+    leases::LeasePlan,
     random::Random,
     vendor::{Finish, OrderPlan, Script, cost},
 };
@@ -99,6 +100,11 @@ impl Kind {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
 
+    /// Whether the gateways of a seed take leases: those of every other round of kinds do.
+    pub(crate) const fn has_leases(seed: u64) -> bool {
+        seed / Self::ALL.len() as u64 % 2 == 1
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Calm => "calm",
@@ -172,6 +178,7 @@ pub(crate) struct Plan {
     pub(crate) failovers: Vec<(Ms, Failover)>,
     pub(crate) clock_jumps: Vec<(Ms, i64)>,
     pub(crate) crashes: Vec<(Ms, Crash)>,
+    pub(crate) leases: Option<LeasePlan>,
     /// From here on there are no more faults.
     pub(crate) heal: Ms,
 }
@@ -247,7 +254,11 @@ impl Plan {
         let random = &mut Random::of(seed, &[0]);
         let gateways = 1 + random.index(3);
         let load = random.between(6_000, 18_000);
-        let accounts = accounts(random);
+        let with_leases = Kind::has_leases(seed);
+        let mut accounts = accounts(random);
+        if with_leases {
+            enrich(&mut Random::of(seed, &[7]), &mut accounts);
+        }
         let opening = opening(&accounts);
         let operator = operator(random, &accounts, load);
         let leaving = match kind {
@@ -255,13 +266,12 @@ impl Plan {
             Kind::Leaving => 600,
             _ => 120,
         };
-        let calls = calls(
-            &mut Random::of(seed, &[1]),
-            &accounts,
-            gateways,
-            load,
-            leaving,
-        );
+        let many = &mut Random::of(seed, &[1]);
+        let calls = if with_leases {
+            trains(many, &accounts, gateways, load, leaving)
+        } else {
+            calls(many, &accounts, gateways, load, leaving)
+        };
         let mut plan = Self {
             seed,
             kind,
@@ -288,6 +298,8 @@ impl Plan {
             failovers: Vec::new(),
             clock_jumps: Vec::new(),
             crashes: Vec::new(),
+            leases: with_leases
+                .then(|| LeasePlan::of(&mut Random::of(seed, &[9]), kind, gateways, load)),
             heal: load,
         };
         plan.faults(&mut Random::of(seed, &[2]), load);
@@ -622,6 +634,61 @@ fn calls(
                     .then(|| random.between(0, lasts + 20)),
                 order,
             });
+        }
+    }
+    calls
+}
+
+/// Where leases are taken: most accounts have money for many calls, some for few.
+fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
+    for account in accounts {
+        let times = |random: &mut Random, amount: MicroRub| {
+            let times = random.between(4, 60) as i64;
+            MicroRub::new(amount.micro().saturating_mul(times))
+        };
+        if random.chance(750) {
+            account.balance = times(random, account.balance);
+            for key in &mut account.keys {
+                key.ceiling = key.ceiling.map(|ceiling| times(random, ceiling));
+            }
+            account.group = account.group.map(|ceiling| times(random, ceiling));
+        }
+    }
+}
+
+/// Calls that come one behind the other on a key, mostly at one gateway.
+fn trains(
+    random: &mut Random,
+    accounts: &[AccountPlan],
+    gateways: usize,
+    load: Ms,
+    leaving: u64,
+) -> Vec<CallPlan> {
+    let mut calls = Vec::new();
+    for _ in 0..random.between(2, 8) {
+        let account = &accounts[random.index(accounts.len())];
+        let key = account.keys[random.index(account.keys.len())].id.clone();
+        let home = random.index(gateways);
+        let (mut at, apart) = (random.between(0, load), random.between(1, 400));
+        for _ in 0..random.between(3, 14) {
+            let order = order(random);
+            let lasts = order.script.lasts();
+            calls.push(CallPlan {
+                at,
+                gateway: if random.chance(800) {
+                    home
+                } else {
+                    random.index(gateways)
+                },
+                number: number(random, at),
+                account: account.id.clone(),
+                key: key.clone(),
+                leaves_after: random
+                    .chance(leaving)
+                    .then(|| random.between(0, lasts + 20)),
+                order,
+            });
+            at += random.between(0, apart);
         }
     }
     calls

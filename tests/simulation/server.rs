@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
+    sync::Arc,
 };
 
 use tollgate_layers::{
@@ -11,12 +12,15 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::{
         book::{self, Account, Book, Command, Outcome},
-        ledger::{Booked, Settled},
+        ledger::{Booked, Hold, Item, Settled, Settlement},
     },
+    usage::End,
 };
+use tollgate_ledger::leases::{Turn, TurnAnswer, model::LeaseBooks};
 use uuid::Uuid;
 
 use crate::{
+    leases::Grants,
     plan::{EPOCH_MS, Failover, Ms, about, bits_of},
     vendor::Short,
     world::Sabotage,
@@ -32,6 +36,23 @@ pub(crate) enum Ask {
     Step(Command),
     /// A sweep over all accounts.
     Expire,
+    /// A turn of a lease.
+    Turn(Arc<Turn>),
+    /// What leases of an account have and no call holds.
+    Recall(AccountId),
+    /// Until when something may be granted from an account's leases.
+    Leases(AccountId),
+}
+
+/// What the server says.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Step(Outcome),
+    Turn(TurnAnswer),
+    /// How many leases may still grant something.
+    Recalled(u64),
+    /// By its clock: now, and until when.
+    Leases(u64, u64),
 }
 
 /// A server with its replica.
@@ -48,6 +69,7 @@ pub(crate) struct Server {
     granted: BTreeSet<RequestNumber>,
     /// Keys that operators know to be disabled.
     closed: BTreeSet<KeyId>,
+    pub(crate) grants: Grants,
     pub(crate) breaches: Vec<String>,
 }
 
@@ -59,6 +81,7 @@ pub(crate) struct Books {
     pub(crate) charges: BTreeMap<RequestNumber, Vec<Charge>>,
     /// Payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
+    leases: LeaseBooks,
 }
 
 /// A receipt.
@@ -74,7 +97,7 @@ struct Replica {
     lag: Ms,
     books: Books,
     /// What it has not got yet: when, at which time of the server, what.
-    behind: VecDeque<(Ms, u64, Command)>,
+    behind: VecDeque<(Ms, u64, Ask)>,
 }
 
 #[derive(Debug)]
@@ -89,7 +112,7 @@ impl Server {
     pub(crate) fn new(opening: &[Command], replica_lag: Option<Ms>) -> Self {
         let mut books = Books::default();
         for command in opening {
-            books.carry_out(command, EPOCH_MS, None);
+            books.step(command, EPOCH_MS, None);
         }
         Self {
             replica: replica_lag.map(|lag| Replica {
@@ -103,6 +126,7 @@ impl Server {
             ahead: 0,
             granted: BTreeSet::new(),
             closed: BTreeSet::new(),
+            grants: Grants::default(),
             breaches: Vec::new(),
         }
     }
@@ -114,7 +138,7 @@ impl Server {
         from: usize,
         ask: &Ask,
         sabotage: Option<Sabotage>,
-    ) -> Outcome {
+    ) -> Answer {
         let clock = self.clock(now);
         let old = self
             .old
@@ -122,18 +146,7 @@ impl Server {
             .filter(|old| old.gateway == from && now < old.until);
         let is_old = old.is_some();
         let books = old.map_or(&mut self.books, |old| &mut old.books);
-        let outcome = match ask {
-            Ask::Step(command) => books.carry_out(command, clock, sabotage),
-            Ask::Expire => {
-                let mut ended = 0;
-                for command in sweep(&books.book) {
-                    if let Outcome::Expired(count) = books.carry_out(&command, clock, sabotage) {
-                        ended += count;
-                    }
-                }
-                Outcome::Expired(ended)
-            }
-        };
+        let answer = books.carry_out(ask, clock, sabotage);
         for (id, account) in books.book.accounts() {
             if account.held < MicroRub::ZERO || account.held > account.balance {
                 self.breaches
@@ -143,19 +156,42 @@ impl Server {
         }
         if !is_old && let Some(replica) = &mut self.replica {
             match ask {
-                Ask::Step(command) => replica.behind.push_back((now, clock, command.clone())),
+                Ask::Leases(_) => {}
                 Ask::Expire => {
                     let commands = sweep(&self.books.book);
-                    let steps = commands.into_iter().map(|command| (now, clock, command));
+                    let steps = commands.into_iter();
+                    let steps = steps.map(|command| (now, clock, Ask::Step(command)));
                     replica.behind.extend(steps);
                 }
+                ask => replica.behind.push_back((now, clock, ask.clone())),
             }
             replica.catch_up(now.saturating_sub(replica.lag), sabotage);
         }
-        if let (Ask::Step(Command::Reserve(hold)), Outcome::Reserve(Ok(_))) = (ask, &outcome) {
-            self.tell_granted(hold.number, &hold.key, is_old);
+        match (ask, &answer) {
+            (Ask::Step(Command::Reserve(hold)), Answer::Step(Outcome::Reserve(Ok(_)))) => {
+                self.tell_granted(hold.number, &hold.key, is_old);
+            }
+            (Ask::Turn(turn), Answer::Turn(answer)) => self.grants.told(turn, answer, now),
+            _ => {}
         }
-        outcome
+        answer
+    }
+
+    /// A lease of this gateway has granted a hold.
+    pub(crate) fn lease_granted(&mut self, now: Ms, hold: &Hold, lease: RequestNumber, max: Ms) {
+        self.granted.insert(hold.number);
+        let limited = self.books.book.account(&hold.account).and_then(|account| {
+            let key = account.key(&hold.key)?;
+            key.concurrency
+        });
+        if limited.is_some() {
+            self.breaches.push(format!(
+                "{}: granted from lease {lease} on key {}, whose calls are limited",
+                hold.number, hold.key
+            ));
+        }
+        self.breaches
+            .extend(self.grants.granted(hold, lease, max, now));
     }
 
     /// What a RESERVE would be answered now. Nothing is held.
@@ -204,7 +240,13 @@ impl Server {
     }
 
     /// The replica becomes the ledger.
-    pub(crate) fn fail_over(&mut self, now: Ms, failover: Failover, sabotage: Option<Sabotage>) {
+    pub(crate) fn fail_over(
+        &mut self,
+        now: Ms,
+        failover: Failover,
+        lease_max: Ms,
+        sabotage: Option<Sabotage>,
+    ) {
         let Some(replica) = &mut self.replica else {
             return;
         };
@@ -218,11 +260,14 @@ impl Server {
             books,
         });
         self.epoch += 1;
+        self.grants
+            .unsure(now + failover.split.map_or(0, |(_, ms)| ms) + lease_max);
     }
 
     /// Sets its clock.
-    pub(crate) const fn set_clock(&mut self, by: i64) {
+    pub(crate) fn set_clock(&mut self, now: Ms, by: i64, lease_max: Ms) {
         self.ahead += by;
+        self.grants.unsure(now + lease_max);
     }
 
     fn clock(&self, now: Ms) -> u64 {
@@ -264,7 +309,39 @@ fn sweep(book: &Book) -> Vec<Command> {
 }
 
 impl Books {
-    fn carry_out(&mut self, command: &Command, now: u64, sabotage: Option<Sabotage>) -> Outcome {
+    fn carry_out(&mut self, ask: &Ask, now: u64, sabotage: Option<Sabotage>) -> Answer {
+        match ask {
+            Ask::Step(command) => Answer::Step(self.step(command, now, sabotage)),
+            Ask::Expire => {
+                let mut ended = 0;
+                for command in sweep(&self.book) {
+                    if let Outcome::Expired(count) = self.step(&command, now, sabotage) {
+                        ended += count;
+                    }
+                }
+                Answer::Step(Outcome::Expired(ended))
+            }
+            Ask::Turn(turn) => Answer::Turn(self.turn(turn, now, sabotage)),
+            Ask::Recall(account) => Answer::Recalled(self.leases.recall(account, now)),
+            Ask::Leases(account) => {
+                Answer::Leases(now, self.leases.grants_until(&self.book, account))
+            }
+        }
+    }
+
+    fn turn(&mut self, turn: &Turn, now: u64, sabotage: Option<Sabotage>) -> TurnAnswer {
+        let rule = sabotage.and_then(Sabotage::rule);
+        let charges = &self.charges;
+        let known = |number| Some(charges.get(&number)?.first()?.settled);
+        let answer = self.leases.turn(&mut self.book, turn, now, known, rule);
+        for (end, settled) in turn.ends.iter().zip(&answer.ends) {
+            let end = &end.settlement;
+            self.charged(end.number, &end.account, end.cost, *settled);
+        }
+        answer
+    }
+
+    fn step(&mut self, command: &Command, now: u64, sabotage: Option<Sabotage>) -> Outcome {
         match command {
             Command::Settle {
                 number,
@@ -300,7 +377,7 @@ impl Books {
         }
     }
 
-    /// As every store does it: before a charge is forced, a receipt is looked for.
+    /// As every store does it: a receipt outlives its tombstone.
     fn settle(
         &mut self,
         number: RequestNumber,
@@ -310,17 +387,19 @@ impl Books {
         fresh: bool,
         now: u64,
     ) -> Settled {
-        let known = self.book.settle(number, account, key, cost, false, now);
-        if known.booked != Booked::Stale {
-            return self.charged(number, account, cost, known);
-        }
-        if let Some(first) = self.charges.get(&number).and_then(|all| all.first()) {
-            return Settled {
-                repeated: true,
-                ..first.settled
-            };
-        }
-        let settled = self.book.settle(number, account, key, cost, fresh, now);
+        let first = self.charges.get(&number).and_then(|all| all.first());
+        let first = first.map(|charge| charge.settled);
+        let settlement = Settlement {
+            number,
+            account: account.clone(),
+            key: key.clone(),
+            held: MicroRub::ZERO,
+            cost,
+            fresh,
+            lease: None,
+            item: Item::new("", "", End::Finished),
+        };
+        let settled = LeaseBooks::settle(&mut self.book, &settlement, now, first);
         self.charged(number, account, cost, settled)
     }
 
@@ -349,8 +428,8 @@ impl Replica {
         while let Some((at, _, _)) = self.behind.front()
             && *at <= until
         {
-            if let Some((_, clock, command)) = self.behind.pop_front() {
-                self.books.carry_out(&command, clock, sabotage);
+            if let Some((_, clock, ask)) = self.behind.pop_front() {
+                self.books.carry_out(&ask, clock, sabotage);
             }
         }
     }
@@ -361,6 +440,17 @@ impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command = match self {
             Self::Expire => return f.write_str("expire"),
+            Self::Recall(account) => return write!(f, "recall {account}"),
+            Self::Leases(account) => return write!(f, "leases {account}"),
+            Self::Turn(turn) => {
+                write!(f, "turn of {} on {}", Short(turn.lease), turn.key)?;
+                write!(f, " {:?} -{} +{}", turn.step, turn.give, turn.more)?;
+                for end in &turn.ends {
+                    let (number, cost) = (Short(end.settlement.number), end.settlement.cost);
+                    write!(f, ", {number} {cost} of {}", end.cover)?;
+                }
+                return Ok(());
+            }
             Self::Step(command) => command,
         };
         let word = match command {

@@ -23,7 +23,8 @@ use crate::{
 /// What many runs came to.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    pub(crate) rows: BTreeMap<Kind, Row>,
+    /// By kind, without leases and with.
+    pub(crate) rows: BTreeMap<(Kind, bool), Row>,
     /// By seed.
     pub(crate) failures: Vec<(u64, Vec<String>)>,
 }
@@ -34,6 +35,7 @@ pub(crate) struct Row {
     pub(crate) runs: u64,
     pub(crate) calls: u64,
     pub(crate) served: u64,
+    pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
     pub(crate) short: i64,
@@ -48,10 +50,14 @@ impl Sweep {
     }
 
     fn add(&mut self, seed: u64, verdict: Verdict) {
-        let row = self.rows.entry(verdict.kind).or_default();
+        let row = self
+            .rows
+            .entry((verdict.kind, Kind::has_leases(seed)))
+            .or_default();
         row.runs += 1;
         row.calls += verdict.calls;
         row.served += verdict.served;
+        row.leased += verdict.leased;
         row.late += verdict.late;
         row.forced += verdict.forced;
         row.short += verdict.short;
@@ -81,7 +87,9 @@ pub(crate) fn sweep(
                 return;
             }
             let seed = arguments.from.wrapping_add(place);
-            if arguments.kind.is_some_and(|kind| kind != Kind::of(seed)) {
+            let other_kind = arguments.kind.is_some_and(|kind| kind != Kind::of(seed));
+            let has_leases = Kind::has_leases(seed);
+            if other_kind || arguments.leases.is_some_and(|leases| leases != has_leases) {
                 continue;
             }
             let verdict = catch_unwind(AssertUnwindSafe(|| play(seed, Tracing::Off, sabotage)));

@@ -22,6 +22,8 @@ pub(crate) struct Verdict {
     pub(crate) calls: u64,
     /// Calls that a vendor worked for.
     pub(crate) served: u64,
+    /// Holds that leases granted.
+    pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
     /// Micro-rubles in the books as loss, since a hold was gone.
@@ -42,6 +44,7 @@ pub(crate) fn judge(sim: &Sim) -> Verdict {
         kind: sim.plan.kind,
         calls: 0,
         served: 0,
+        leased: 0,
         late: 0,
         forced: 0,
         short: 0,
@@ -53,6 +56,7 @@ pub(crate) fn judge(sim: &Sim) -> Verdict {
     };
     let server = lock(&sim.server);
     verdict.breaches.extend(server.breaches.iter().cloned());
+    verdict.leased = server.grants.count;
     let books = server.books();
     verdict.calls(sim, books);
     verdict.accounts(sim, books);

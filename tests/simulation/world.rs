@@ -14,18 +14,20 @@ use tokio::{
 };
 use tollgate_layers::{
     facts::RequestNumber,
-    key::AccountId,
+    key::{AccountId, KeyId},
     money::MicroRub,
     reserve::book::{Command, Outcome},
 };
+use tollgate_ledger::leases;
 
 use crate::{
     disk::Disk,
     gateway::{EXPIRE_EVERY, Process},
+    leases::gives_all_back,
     net::{Name, Net, OPERATOR, ms},
-    plan::{CallPlan, Crash, Failover, Ms, Plan},
+    plan::{CallPlan, Crash, Failover, Ms, Plan, about},
     random::Random,
-    server::{Ask, Server},
+    server::{Answer, Ask, Server},
     trace::{Trace, Tracing},
     vendor::Short,
     verdict::{Verdict, judge},
@@ -53,14 +55,47 @@ pub(crate) enum Sabotage {
     NoReplay,
     /// A hold is checked in one step and taken in another.
     SkipAtomicity,
+    /// With leases: an end that a turn tells again is charged again.
+    EndTwice,
+    /// A turn that is told again is done again.
+    TurnTwice,
+    /// A turn that does not know the one before it is done.
+    Unfenced,
+    /// A lease does not pay for the calls that it held money for.
+    PaysNothing,
+    /// What a lease has paid is still in it.
+    KeepsWhatItPaid,
+    /// What was given back is still held.
+    KeepsWhatItGave,
+    /// A turn does not hear what an operator has forbidden.
+    GrantsForbidden,
+    /// A key whose calls at once are limited has a lease.
+    LeasesLimited,
+    /// A gateway does not hear that nothing more may be granted.
+    Deaf,
+    /// A gateway's clocks are slow.
+    SlowClock,
+    /// An operator's command is acknowledged before gateways have heard of it.
+    Hasty,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::SettleTwice,
         Self::LoseSettle,
         Self::NoReplay,
         Self::SkipAtomicity,
+        Self::EndTwice,
+        Self::TurnTwice,
+        Self::Unfenced,
+        Self::PaysNothing,
+        Self::KeepsWhatItPaid,
+        Self::KeepsWhatItGave,
+        Self::GrantsForbidden,
+        Self::LeasesLimited,
+        Self::Deaf,
+        Self::SlowClock,
+        Self::Hasty,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -69,6 +104,17 @@ impl Sabotage {
             Self::LoseSettle => "lose-settle",
             Self::NoReplay => "no-replay",
             Self::SkipAtomicity => "skip-atomicity",
+            Self::EndTwice => "end-twice",
+            Self::TurnTwice => "turn-twice",
+            Self::Unfenced => "unfenced",
+            Self::PaysNothing => "pays-nothing",
+            Self::KeepsWhatItPaid => "keeps-what-it-paid",
+            Self::KeepsWhatItGave => "keeps-what-it-gave",
+            Self::GrantsForbidden => "grants-forbidden",
+            Self::LeasesLimited => "leases-limited",
+            Self::Deaf => "deaf",
+            Self::SlowClock => "slow-clock",
+            Self::Hasty => "hasty",
         }
     }
 }
@@ -199,6 +245,11 @@ impl Sim {
         breaks.is_some_and(|(broken, at)| broken == gateway && at <= self.now())
     }
 
+    /// For how long leases grant something after a turn.
+    pub(crate) fn lease_max(&self) -> Ms {
+        self.plan.leases.as_ref().map_or(0, |leases| leases.max)
+    }
+
     /// Writes into the vendor's log.
     pub(crate) fn log(&self, number: RequestNumber, change: impl FnOnce(&mut Call)) {
         if let Some(call) = lock(&self.calls).get_mut(&number) {
@@ -316,8 +367,10 @@ impl World {
             }
             sleep(ms(LOOK_MS)).await;
         }
+        self.find_idle_money();
         // Whatever still stands is nobody's; a sweep has to end it.
-        lock(&self.sim.server).set_clock(PAST_ALL_HOLDS_MS);
+        let now = self.sim.now();
+        lock(&self.sim.server).set_clock(now, PAST_ALL_HOLDS_MS, 0);
         sleep(EXPIRE_EVERY + ms(LOOK_MS)).await;
         for process in self.processes.iter_mut().flatten() {
             process.find_panics();
@@ -348,12 +401,12 @@ impl World {
             Step::Crash(crash) => self.crash(crash, now),
             Step::FailOver(failover) => {
                 sim.note(|| format!("failover {failover:?}"));
-                lock(&sim.server).fail_over(now, failover, sim.sabotage);
+                lock(&sim.server).fail_over(now, failover, sim.lease_max(), sim.sabotage);
                 self.audit();
             }
             Step::SetClock(by) => {
                 sim.note(|| format!("clock    {by} ms"));
-                lock(&sim.server).set_clock(by);
+                lock(&sim.server).set_clock(now, by, sim.lease_max());
             }
         }
     }
@@ -420,6 +473,20 @@ impl World {
         (!sim.net_is_idle()).then(|| "a message is on its way".into())
     }
 
+    /// All is quiet: leases were given back, and no call holds anything.
+    fn find_idle_money(&self) {
+        let sim = &self.sim;
+        if sim.plan.leases.is_none() || !gives_all_back(sim.plan.kind) {
+            return;
+        }
+        let server = lock(&sim.server);
+        for (id, account) in server.books().book.accounts() {
+            if account.held > MicroRub::ZERO {
+                sim.breach(format!("I8 account {id}: quiet, and {} held", account.held));
+            }
+        }
+    }
+
     fn audit(&self) {
         let audit = lock(&self.sim.server).books().book.audit();
         for breach in audit.breaches {
@@ -432,29 +499,65 @@ impl World {
 async fn operate(sim: Arc<Sim>) {
     for (at, command) in &sim.plan.operator {
         sleep_until(sim.moment(*at)).await;
-        if let Command::SetKey {
-            key, enabled: true, ..
-        } = command
-        {
+        let forbids = forbids(command);
+        if let (Command::SetKey { key, .. }, Some((_, _, false))) = (command, &forbids) {
             lock(&sim.server).close(key, false);
         }
+        if let Some((account, key, false)) = forbids {
+            lock(&sim.server)
+                .grants
+                .forbid(account, key, false, sim.now());
+        }
         let outcome = loop {
-            match sim.ask(OPERATOR, Ask::Step(command.clone())).await {
-                Ok(outcome) => break outcome,
-                Err(_) => sleep(ms(OPERATOR_RETRY_MS)).await,
+            let asked = sim.ask(OPERATOR, Ask::Step(command.clone())).await;
+            if let Ok(Answer::Step(outcome)) = asked
+                && (forbids.is_none() || heard(&sim, about(command).0).await)
+            {
+                break outcome;
             }
+            sleep(ms(OPERATOR_RETRY_MS)).await;
         };
-        match command {
-            Command::SetKey {
-                key,
-                enabled: false,
-                ..
-            } => lock(&sim.server).close(key, true),
-            Command::Enter { account, entry } if outcome == Outcome::Done => {
+        match (command, forbids) {
+            (Command::Enter { account, entry }, _) if outcome == Outcome::Done => {
                 lock(&sim.entered).push((account.clone(), entry.id.clone(), entry.amount));
+            }
+            (_, Some((account, key, true))) => {
+                let mut server = lock(&sim.server);
+                server.grants.forbid(account, key, true, sim.now());
+                if let Some(key) = key {
+                    server.close(key, true);
+                }
             }
             _ => {}
         }
     }
     sim.operator_done.store(true, Ordering::Relaxed);
+}
+
+/// What an operator's command forbids, or allows again: on a key, or on all of an account's.
+const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)> {
+    match command {
+        Command::SetKey {
+            account,
+            key,
+            enabled,
+            ..
+        } => Some((account, Some(key), !*enabled)),
+        Command::SetAccount { account, suspended } => Some((account, None, *suspended)),
+        _ => None,
+    }
+}
+
+/// Waits, as the gateway of an operator does, until nothing is granted that was leased before. Whether it could.
+async fn heard(sim: &Sim, account: &AccountId) -> bool {
+    if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
+        return true;
+    }
+    match sim.ask(OPERATOR, Ask::Leases(account.clone())).await {
+        Ok(Answer::Leases(now, until)) => {
+            sleep(leases::until_heard(now, until)).await;
+            true
+        }
+        _ => false,
+    }
 }
