@@ -19,6 +19,8 @@ pub(crate) struct Arguments {
     pub(crate) kind: Option<Kind>,
     /// Seeds with leases alone, or those without.
     pub(crate) leases: Option<bool>,
+    /// Where the figures of regions are kept.
+    pub(crate) keep: Option<String>,
 }
 
 /// How much is run.
@@ -27,6 +29,7 @@ pub(crate) enum Mode {
     /// Other tests were named, or none are to run.
     Nothing,
     One(u64),
+    Regions,
     Many,
 }
 
@@ -52,6 +55,7 @@ impl Arguments {
             sabotage: None,
             kind: None,
             leases: None,
+            keep: None,
         };
         let (mut filters, mut nothing, mut from) = (Vec::new(), false, None);
         let mut arguments = arguments;
@@ -75,6 +79,8 @@ impl Arguments {
                     read.threads = usize::try_from(threads).unwrap_or(1).max(1);
                 }
                 "--trace" => read.trace = true,
+                "--regions" => read.mode = Mode::Regions,
+                "--keep" => read.keep = Some(value()?),
                 "--leases" => {
                     read.leases = Some(match value()?.as_str() {
                         "on" => true,

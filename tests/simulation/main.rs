@@ -6,6 +6,7 @@
 //! cargo test --test simulation -- --seeds 100000 --from 1   more, others
 //! cargo test --test simulation -- --seed 17 --trace         what happens in one of them
 //! cargo test --test simulation -- --sabotage no-replay      until a fault that was put in is found
+//! cargo test --test simulation -- --regions                 gateways far from their ledger: how often a caller waits for it
 //! ```
 //!
 //! Of the rounds of fourteen seeds, one for each kind of fault, every other one has leases.
@@ -21,6 +22,7 @@ mod leases; // what gateways hold by themselves
 mod ledger; // the way to the server
 mod net; // messages, late, lost and twice
 mod plan; // what a seed stands for, and what its faults may cost
+mod regions; // how often gateways far from their ledger wait for it
 mod server; // the book, its replica, its clock
 mod sweep; // many seeds on several threads
 mod trace; // what happened
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     let good = match arguments.mode {
         Mode::Nothing => true,
         Mode::One(seed) => one(seed, &arguments),
+        Mode::Regions => regions::report(arguments.keep.as_deref()),
         Mode::Many => match arguments.sabotage {
             Some(sabotage) => finds(sabotage, &arguments),
             None => {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
                     && Sabotage::ALL
                         .into_iter()
                         .all(|sabotage| finds(sabotage, &arguments))
+                    && regions::holds()
                     && many(&arguments)
             }
         },

@@ -30,7 +30,7 @@ const GATHER_MS_MAX: Millis = 25;
 const TURN_MS: Millis = 40;
 /// One that nothing is granted from lives on with its calls, and is told of so often at least.
 const QUIET_TURN_MS: Millis = 5_000;
-/// A key without calls for so long has no lease.
+/// A key without calls for so long, or with too few of them, has no lease.
 const SILENT_MS: Millis = 1_000;
 /// How long a turn that was not answered waits to be told again, at most.
 const RETRY_MAX_MS: Millis = 1_000;
@@ -58,6 +58,8 @@ pub(crate) struct Slot {
 struct State {
     pace: Pace,
     lease: Option<Lease>,
+    /// When it had calls enough for a lease last.
+    busy_at: Millis,
     /// Money was short: until then there is no lease.
     short_until: Millis,
     /// What was free in the ledger when it was told last.
@@ -224,7 +226,14 @@ impl Slot {
             state.lease = None;
             return Due::Done;
         }
-        let size = wished(&mut state.pace, state.short_until, leases, now);
+        let enough = leases.settings.calls_per_second_min.div_ceil(2);
+        if state.pace.calls_per_second(now.steady) >= enough {
+            state.busy_at = now.steady;
+        }
+        // A few calls less for once are no reason to give it back.
+        let slow = now.steady.saturating_sub(state.busy_at) > SILENT_MS;
+        let gives_back = slow || state.short_until > now.steady || leases.is_stopping();
+        let size = wished(&mut state.pace, gives_back, now);
         let wait = next_turn(lease, size, gathers(&mut state.pace, now), state.unanswered);
         let at = state.last_turn.saturating_add(wait);
         if at > now.steady {
@@ -247,6 +256,10 @@ impl Slot {
             waited: oldest.map_or(0, |oldest| now.steady.saturating_sub(oldest)),
         };
         state.free = answer.free;
+        if state.unanswered == 0 {
+            let took = now.steady.saturating_sub(state.last_turn);
+            state.pace.note_round_trip(took);
+        }
         state.unanswered = 0;
         if answer.short {
             state.is_short(now);
@@ -276,10 +289,8 @@ impl State {
 }
 
 /// How large the lease is to be now.
-fn wished(pace: &mut Pace, short_until: Millis, leases: &Leases, now: Now) -> Size {
-    let slow = pace.calls_per_second(now.steady) < leases.settings.calls_per_second_min.div_ceil(2);
-    let silent = pace.silent_ms(now.steady) > SILENT_MS;
-    if slow || silent || short_until > now.steady || leases.is_stopping() {
+fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
+    if gives_back || pace.silent_ms(now.steady) > SILENT_MS {
         NOTHING
     } else {
         pace.size(now.steady)

@@ -1,0 +1,466 @@
+//! Gateways in several regions, one account, a ledger that is far from most of them: how often does a caller wait for it?
+//! The leases are the real ones, the ledger's server is the model of it; the time is the simulation's.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tollgate_layers::{
+    ceiling::Ceilings,
+    facts::RequestNumber,
+    key::{AccountId, KeyId},
+    money::MicroRub,
+    reserve::{
+        book::{self, Book, Command},
+        ledger::{Entry, Hold, Item, LedgerError, Reserved, Settled, Settlement},
+    },
+    usage::End,
+};
+use tollgate_ledger::leases::{
+    LeaseLedger, LeaseSettings, LeaseSource, Leases, Now, Turn, TurnAnswer, model::LeaseBooks,
+};
+use uuid::Uuid;
+
+use crate::{
+    plan::{EPOCH_MS, Ms},
+    random::Random,
+    world::lock,
+};
+
+/// Round trips to the ledger, one region each, in ms.
+const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
+/// Calls a second in each region.
+const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
+/// How long callers call, in ms; what comes before `COUNTED_FROM` opens leases.
+const LASTS: Ms = 30_000;
+const COUNTED_FROM: Ms = 2_000;
+/// A call runs for so long, on the average.
+const CALL_MS: u64 = 1_500;
+/// Every so often the rate of uneven calls changes: half of it more, half of it less.
+const SWING_MS: Ms = 5_000;
+const LEASE_MAX: Duration = Duration::from_secs(1);
+/// Of the calls of a busy account so many wait for the ledger, at most, in thousandths.
+const WAIT_MAX: u64 = 10;
+
+/// How calls come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Each by itself, as many as ever.
+    Even,
+    /// The same, half as many more for five seconds, then half as many less.
+    Uneven,
+}
+
+impl Load {
+    const ALL: [Self; 2] = [Self::Even, Self::Uneven];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Even => "even",
+            Self::Uneven => "uneven",
+        }
+    }
+
+    fn rate(self, rate: u64, at: Ms) -> u64 {
+        match self {
+            Self::Even => rate,
+            Self::Uneven if (at / SWING_MS).is_multiple_of(2) => rate / 2,
+            Self::Uneven => rate * 3 / 2,
+        }
+    }
+}
+
+/// What came of a region.
+struct Row {
+    round_trip: Ms,
+    rate: u64,
+    load: Load,
+    calls: u64,
+    waited: u64,
+    commands: u64,
+}
+
+impl Row {
+    /// In thousandths.
+    const fn waited_permille(&self) -> u64 {
+        (self.waited * 1_000).div_ceil(self.calls)
+    }
+}
+
+/// Prints the table, and keeps it in a file where one is named.
+pub(crate) fn report(keep: Option<&str>) -> bool {
+    let mut rows = Vec::new();
+    print_head();
+    for rate in RATES {
+        for load in Load::ALL {
+            for row in play(rate, load, LASTS) {
+                print(&row);
+                rows.push(row);
+            }
+        }
+    }
+    if let Some(file) = keep {
+        let results: Vec<Value> = rows.iter().map(Row::json).collect();
+        let entry = json!({ "regions": { "results": results } });
+        let text = format!("{entry:#}\n");
+        if let Err(error) = std::fs::write(file, text) {
+            eprintln!("simulation: {file}: {error}");
+            return false;
+        }
+    }
+    judge(&rows)
+}
+
+/// The same in short: what must hold does.
+pub(crate) fn holds() -> bool {
+    judge(&play(200, Load::Uneven, 12_000))
+}
+
+fn judge(rows: &[Row]) -> bool {
+    let (mut good, mut asked_for) = (true, 0);
+    for row in rows.iter().filter(|row| row.waited_permille() > WAIT_MAX) {
+        good = false;
+        asked_for += 1;
+        println!(
+            "regions: {} of {} calls waited for a ledger {} ms away, {} calls/s, {}",
+            row.waited,
+            row.calls,
+            row.round_trip,
+            row.rate,
+            row.load.name()
+        );
+    }
+    if asked_for == 0 {
+        println!(
+            "regions: at most {WAIT_MAX} of 1000 calls waited for the ledger in any of {}",
+            rows.len()
+        );
+    }
+    good
+}
+
+fn print_head() {
+    println!(
+        "{:>14}{:>10}{:>9}{:>9}{:>12}{:>16}",
+        "round trip, ms", "calls/s", "load", "calls", "waited, ‰", "commands a call"
+    );
+}
+
+fn print(row: &Row) {
+    println!(
+        "{:>14}{:>10}{:>9}{:>9}{:>12}{:>16}",
+        row.round_trip,
+        row.rate,
+        row.load.name(),
+        row.calls,
+        thousandths(row.waited * 1_000_000 / row.calls),
+        thousandths(row.commands * 1_000 / row.calls),
+    );
+}
+
+fn thousandths(amount: u64) -> String {
+    format!("{}.{:03}", amount / 1_000, amount % 1_000)
+}
+
+impl Row {
+    fn json(&self) -> Value {
+        json!({
+            "round_trip_ms": self.round_trip,
+            "calls_per_second": self.rate,
+            "load": self.load.name(),
+            "calls": self.calls,
+            "waited": self.waited,
+            "commands": self.commands,
+        })
+    }
+}
+
+/// All regions at once, on one account and one key.
+fn play(rate: u64, load: Load, lasts: Ms) -> Vec<Row> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without sockets needs nothing of the system");
+    runtime.block_on(async {
+        let server = Arc::new(Server::new());
+        let mut regions = JoinSet::new();
+        for (nth, round_trip) in ROUND_TRIPS.into_iter().enumerate() {
+            let seed = Random::of(rate, &[nth as u64, load as u64]).bits();
+            let region = Region::new(&server, round_trip, seed);
+            regions.spawn(async move {
+                let waited = region.calls(rate, load, lasts, seed).await;
+                (nth, waited)
+            });
+        }
+        let mut rows: Vec<(usize, Row)> = Vec::new();
+        while let Some(done) = regions.join_next().await {
+            let (nth, [calls, waited, commands]) = done.expect("no region panics");
+            let round_trip = ROUND_TRIPS[nth];
+            rows.push((
+                nth,
+                Row {
+                    round_trip,
+                    rate,
+                    load,
+                    calls,
+                    waited,
+                    commands,
+                },
+            ));
+        }
+        rows.sort_by_key(|(nth, _)| *nth);
+        let audit = lock(&server.books).book.audit();
+        assert_eq!(audit.breaches, Vec::<String>::new());
+        rows.into_iter().map(|(_, row)| row).collect()
+    })
+}
+
+/// The ledger's server.
+struct Server {
+    books: Mutex<Books>,
+    began: Instant,
+}
+
+struct Books {
+    book: Book,
+    leases: LeaseBooks,
+    charged: HashMap<RequestNumber, Settled>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let mut book = Book::default();
+        let opening = [
+            Command::SetAccount {
+                account: account(),
+                suspended: false,
+            },
+            Command::SetKey {
+                account: account(),
+                key: key(),
+                ceilings: Ceilings::NONE,
+                enabled: true,
+            },
+            Command::Enter {
+                account: account(),
+                entry: Entry {
+                    id: "opening".into(),
+                    amount: MicroRub::rubles(1_000_000),
+                    reason: None,
+                },
+            },
+        ];
+        for command in &opening {
+            book::apply(&mut book, command, EPOCH_MS);
+        }
+        Self {
+            books: Mutex::new(Books {
+                book,
+                leases: LeaseBooks::default(),
+                charged: HashMap::new(),
+            }),
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Ms {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(Ms::MAX)
+    }
+}
+
+fn account() -> AccountId {
+    "busy".parse().expect("a good id")
+}
+
+fn key() -> KeyId {
+    "k".parse().expect("a good id")
+}
+
+/// A gateway, and the way from it to the server.
+#[derive(Clone)]
+struct Region {
+    server: Arc<Server>,
+    round_trip: Ms,
+    leases: Arc<Leases>,
+    commands: Arc<AtomicU64>,
+}
+
+struct Names {
+    server: Arc<Server>,
+    seed: u64,
+    named: AtomicU64,
+}
+
+impl LeaseSource for Names {
+    fn now(&self) -> Now {
+        let steady = self.server.now();
+        Now {
+            steady,
+            wall: EPOCH_MS + steady,
+        }
+    }
+
+    fn name(&self) -> Uuid {
+        let nth = self.named.fetch_add(1, Ordering::Relaxed);
+        uuid(self.seed, 0, nth)
+    }
+}
+
+fn uuid(seed: u64, kind: u64, nth: u64) -> Uuid {
+    let random = &mut Random::of(seed, &[kind, nth]);
+    Uuid::from_u128((u128::from(random.bits()) << 64) | u128::from(random.bits()))
+}
+
+impl Region {
+    fn new(server: &Arc<Server>, round_trip: Ms, seed: u64) -> Self {
+        let names = Names {
+            server: Arc::clone(server),
+            seed,
+            named: AtomicU64::new(0),
+        };
+        let settings = LeaseSettings::new(LEASE_MAX, format!("{round_trip} ms away"));
+        Self {
+            server: Arc::clone(server),
+            round_trip,
+            leases: Arc::new(Leases::by(settings, names)),
+            commands: Arc::default(),
+        }
+    }
+
+    /// Asks the server.
+    async fn ask<T>(&self, act: impl FnOnce(&mut Books, u64) -> T + Send) -> T {
+        self.commands.fetch_add(1, Ordering::Relaxed);
+        let there = self.round_trip / 2;
+        sleep(Duration::from_millis(there)).await;
+        let answer = act(&mut lock(&self.server.books), EPOCH_MS + self.server.now());
+        sleep(Duration::from_millis(self.round_trip - there)).await;
+        answer
+    }
+
+    /// How many calls were counted, how many of them waited for the ledger, how many commands it was sent for all.
+    async fn calls(self, rate: u64, load: Load, lasts: Ms, seed: u64) -> [u64; 3] {
+        let mut tasks = JoinSet::new();
+        let tender = self.clone();
+        tasks.spawn(async move { tender.leases.tend(&tender).await });
+        let random = &mut Random::of(seed, &[1]);
+        let (mut calls, mut waited, mut commands) = (0, 0, 0);
+        // In µs: calls of a second do not come at so many moments alone.
+        let (mut at, mut nth) = (0, 0);
+        let began = self.server.began;
+        while at < lasts * 1_000 {
+            at += apart(random, 1_000_000 / load.rate(rate, at / 1_000).max(1));
+            sleep_until(began + Duration::from_micros(at)).await;
+            nth += 1;
+            let counted = at >= COUNTED_FROM * 1_000;
+            if counted && calls == 0 {
+                commands = self.commands.load(Ordering::Relaxed);
+            }
+            let hold = Hold {
+                number: RequestNumber::from_uuid(uuid(seed, 2, nth)),
+                account: account(),
+                key: key(),
+                want: MicroRub::new(random.between(10_000, 60_000) as i64),
+                least: MicroRub::new(10_000),
+                ttl: Duration::from_secs(900),
+            };
+            // What a call costs, and how long it runs.
+            let cost = hold.want.micro() * random.between(10, 100) as i64 / 100;
+            let runs = apart(random, CALL_MS);
+            let granted = self
+                .leases
+                .reserve(&hold)
+                .is_some_and(|answer| answer.is_ok());
+            if counted {
+                calls += 1;
+                waited += u64::from(!granted);
+            }
+            while tasks.try_join_next().is_some() {}
+            let region = self.clone();
+            tasks.spawn(async move { region.call(hold, granted, MicroRub::new(cost), runs).await });
+        }
+        let commands = self.commands.load(Ordering::Relaxed) - commands;
+        tasks.abort_all();
+        [calls, waited, commands]
+    }
+
+    async fn call(&self, hold: Hold, granted: bool, cost: MicroRub, runs: Ms) {
+        let held = if granted {
+            hold.want
+        } else {
+            match self.hold(&hold).await {
+                Ok(reserved) => reserved.held,
+                Err(_) => return,
+            }
+        };
+        sleep(Duration::from_millis(runs)).await;
+        let settlement = Settlement {
+            number: hold.number,
+            account: hold.account,
+            key: hold.key,
+            held,
+            cost,
+            fresh: true,
+            lease: None,
+            item: Item::new("m", "v", End::Finished),
+        };
+        if self.leases.settle(&settlement).await.is_none() {
+            self.ask(|books, now| {
+                let known = books.charged.get(&settlement.number).copied();
+                LeaseBooks::settle(&mut books.book, &settlement, now, known)
+            })
+            .await;
+        }
+    }
+}
+
+impl LeaseLedger for Region {
+    async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
+        let answer = self.ask(|books, now| {
+            let Books {
+                book,
+                leases,
+                charged,
+            } = books;
+            let known = |number| charged.get(&number).copied();
+            let answer = leases.turn(book, turn, now, known, None);
+            for (end, settled) in turn.ends.iter().zip(&answer.ends) {
+                charged.entry(end.settlement.number).or_insert(*settled);
+            }
+            answer
+        });
+        Ok(answer.await)
+    }
+
+    async fn recall(&self, account: &AccountId) -> Result<u64, LedgerError> {
+        let account = account.clone();
+        Ok(self
+            .ask(|books, now| books.leases.recall(&account, now))
+            .await)
+    }
+
+    async fn hold(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
+        let answer = self.ask(|books, now| books.book.reserve(hold, now));
+        answer.await.map_err(LedgerError::Refused)
+    }
+}
+
+/// A time until what comes by itself, `mean` on the average: −ln(u), from a table of its own so that every machine has the
+/// same.
+fn apart(random: &mut Random, mean: u64) -> u64 {
+    // 2⁻ⁿ ≤ u: n of ln 2 = 0.693, and the rest of it from a straight line.
+    let bits = random.bits();
+    let halvings = u64::from(bits.leading_zeros().min(40));
+    let rest = random.between(0, 693);
+    mean * (halvings * 693 + rest) / 1_000
+}
