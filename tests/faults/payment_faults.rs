@@ -20,6 +20,8 @@ use crate::{
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const RUBLES: &str = "5000";
 const FETCH: &[u8] = b"GET /v3/payments/";
+const FETCH_OF_REFUNDS: &[u8] = b"GET /v3/refunds";
+const MAKE: &[u8] = b"POST /v3/payments";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub fn cases() -> Vec<Case> {
@@ -51,6 +53,16 @@ pub fn cases() -> Vec<Case> {
                 named("kill -9 between the fetch and the top-up"),
                 move || killed(ledger, At::Fetched),
             ),
+            Case::new(
+                "7",
+                named("kill -9 between the making of a payment and its link"),
+                move || killed_as_made(ledger),
+            ),
+            Case::new(
+                "7",
+                named("kill -9 between a refund's fetch and its correction"),
+                move || killed_at_a_refund(ledger, Refunding::Fetched),
+            ),
         ]);
     }
     for (name, at) in [
@@ -66,6 +78,21 @@ pub fn cases() -> Vec<Case> {
     ] {
         let name = format!("{name}, redis");
         cases.push(Case::new("7", name, move || killed(LedgerKind::Redis, at)));
+    }
+    for (name, at) in [
+        (
+            "kill -9 before a refund's correction arrives",
+            Refunding::Correction,
+        ),
+        (
+            "kill -9 between a correction and its answer",
+            Refunding::Corrected,
+        ),
+    ] {
+        let name = format!("{name}, redis");
+        cases.push(Case::new("7", name, move || {
+            killed_at_a_refund(LedgerKind::Redis, at)
+        }));
     }
     cases.extend([
         Case::new(
@@ -95,6 +122,17 @@ enum At {
     TopUpAnswered,
     /// It is booked, and the payment is still open.
     State,
+}
+
+/// Where the gateway dies that takes a refund off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refunding {
+    /// The provider has said what went back, and nobody knows.
+    Fetched,
+    /// The correction is on the wire.
+    Correction,
+    /// It is booked, and nobody knows.
+    Corrected,
 }
 
 /// A world with a shop behind a proxy.
@@ -405,6 +443,102 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             given.tell_until_done(0, &paid(of(&payment))).await;
         }
         given.is_booked(&payment, &[]).await;
+        world.round();
+    }
+    given.world.verdict().await
+}
+
+/// The provider has made the payment, and the gateway dies before it hears of it. Whoever asks again by the same id gets
+/// the link of the one payment that there is.
+async fn killed_as_made(ledger: LedgerKind) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    let world = &given.world;
+    for turn in 0..2 {
+        let wish = json!({
+            "id": format!("0190163d-8694-739b-aea5-966c26f8ad9{turn}"), "account": "acme", "amount_rub": RUBLES,
+        });
+        let path = "/admin/v1/payments";
+        let trap = given.edge.trap(Way::Up, bytes(MAKE), Then::HoldAnswer);
+        let asked = world.admin(0, Method::POST, path, Some(wish.clone()));
+        let (answer, ()) = tokio::join!(asked, async {
+            trap.sprung().await;
+            world.gateway(0).kill9();
+        });
+        assert!(answer.is_err(), "nobody can have answered it: {answer:?}");
+        trap.open();
+        assert_eq!(given.shop.payments().len(), turn + 1);
+        world.gateway(0).restart().await;
+        world.ready(0, SOON).await;
+        let payment = told(world, 0, Method::POST, path, Some(wish.clone())).await;
+        assert_eq!(payment["id"], wish["id"]);
+        let again = told(world, 0, Method::POST, path, Some(wish)).await;
+        assert_eq!((of(&again), &again["url"]), (of(&payment), &payment["url"]));
+        assert_eq!(
+            given.shop.payments().len(),
+            turn + 1,
+            "one payment for an id"
+        );
+        given.shop.pay(of(&payment));
+        given.tell_until_done(0, &paid(of(&payment))).await;
+        given.is_booked(&payment, &[]).await;
+        world.round();
+    }
+    given.world.verdict().await
+}
+
+/// The gateway that is told of a refund dies; it comes again, or, where it was noted, never.
+async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
+    let given = Given::over(Plan::over(ledger)).await;
+    let world = &given.world;
+    for comes_again in [true, false] {
+        let payment = given.asked_for().await;
+        given.shop.pay(of(&payment));
+        given.tell_until_done(0, &paid(of(&payment))).await;
+        given.is(&payment, "paid").await;
+        let refund = format!("r-{comes_again}");
+        let redis = |then| {
+            let needles = durable_script("enter");
+            world.redis_proxy(0).trap(Way::Up, needles, then)
+        };
+        let trap = match at {
+            Refunding::Fetched => {
+                given
+                    .edge
+                    .trap(Way::Up, bytes(FETCH_OF_REFUNDS), Then::HoldAnswer)
+            }
+            Refunding::Correction => redis(Then::Hold),
+            Refunding::Corrected => redis(Then::HoldAnswer),
+        };
+        given.shop.refund(of(&payment), &refund, "2000.00");
+        let told = refunded(of(&payment), &refund);
+        let (answer, ()) = tokio::join!(given.tell(0, &told), async {
+            trap.sprung().await;
+            world.gateway(0).kill9();
+        });
+        assert_eq!(answer, None, "nobody can have answered it");
+        trap.open();
+        world.gateway(0).restart().await;
+        world.ready(0, SOON).await;
+        // What nobody has noted is told until it is answered.
+        if comes_again || at == Refunding::Fetched {
+            given.tell_until_done(0, &told).await;
+        }
+        let taken = format!("yookassa:refund:{refund}");
+        let until = Instant::now() + SOON;
+        let entries = loop {
+            let entered = given.entered(&payment).await;
+            let of_refund = entered.iter().filter(|(id, _)| *id == taken);
+            let amounts: Vec<i64> = of_refund.map(|(_, amount)| *amount).collect();
+            if !amounts.is_empty() || Instant::now() > until {
+                break amounts;
+            }
+            sleep(LOOK_EVERY).await;
+        };
+        assert_eq!(entries, [-2_000_000_000], "{refund}");
+        given.tell_until_done(0, &told).await;
+        let shown = given.show(&payment).await.unwrap();
+        assert_eq!(micro(&shown["debt_rub"]), 0, "{shown}");
+        assert_eq!(given.events_of(&taken).await, 1);
         world.round();
     }
     given.world.verdict().await
