@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use tollgate_layers::{key::AccountId, reserve::ledger::LedgerAdmin};
+use tollgate_layers::{
+    key::AccountId,
+    reserve::ledger::{BookError, LedgerAdmin},
+    respond::Language,
+};
 use tollgate_ledger::statement::{LINES_MAX, Statement, StatementError};
 
 use super::{
@@ -17,9 +21,13 @@ use super::{
     routes::{Asked, Route},
 };
 use crate::{
+    config::SellerConfig,
     endpoints::page::HTML,
-    statement::{About, Document, Month},
+    statement::{About, Document, Kept, Month},
 };
+
+/// How often a month is asked for anew where another gateway keeps it meanwhile.
+const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = &[Route::get(
     "/admin/v1/accounts/{account}/statements/{month}",
@@ -42,33 +50,14 @@ impl Admin {
         let account = account_id(asked.named())?;
         let month: Month = (asked.second_named().parse())
             .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
-        let snapshot = self.live.snapshot();
-        let seller = snapshot.seller().map(|seller| &**seller);
-        let time = month.time(seller.map_or(0, |seller| seller.utc_offset_minutes));
-        let now_ms = now_ms();
-        if time.start > now_ms {
-            return Err(Refusal::invalid("month", "has not begun yet"));
-        }
-        let view = self.store.account(&account).await;
-        let view =
-            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
-        let read = Statement::read(&self.store, &account, time).await;
-        let statement = read.map_err(|error| refusal(&error, &account))?;
-        let about = About {
-            account: &account,
-            name: &view.name,
-            month,
-            seller,
-            now_ms,
-        };
-        let document = Document::new(&about, statement);
+        let (document, language) = self.statement_of(&account, month).await?;
         tracing::info!(target: "audit", who = asked.who().name(), what = "statement", number = document.number());
         let form = form.unwrap_or(Form::Json);
         let bytes = match form {
             Form::Json => document.json(),
             Form::Csv => document.csv().into_bytes(),
-            Form::Html => document.html(snapshot.language()).into_bytes(),
-            Form::Pdf => document.pdf(snapshot.language()),
+            Form::Html => document.html(language).into_bytes(),
+            Form::Pdf => document.pdf(language),
         };
         let (kind, ending) = match form {
             Form::Json => ("application/json", "json"),
@@ -84,6 +73,70 @@ impl Admin {
             .insert(header::CONTENT_DISPOSITION, file);
         Ok(answer)
     }
+
+    /// The statement and the language that it is in: of a closed month those that it had first.
+    async fn statement_of(
+        &self,
+        account: &AccountId,
+        month: Month,
+    ) -> Result<(Document, Language), Refusal> {
+        let of_ledger =
+            |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
+        let snapshot = self.live.snapshot();
+        for _ in 0..TRIES_MAX {
+            let view = self.store.account(account).await.map_err(of_ledger)?;
+            let kept = Kept::find(&self.store, account, month).await;
+            let kept = kept.map_err(of_ledger)?;
+            let seller = match &kept {
+                Some(kept) => kept.seller(),
+                None => snapshot.seller().map(|seller| SellerConfig::clone(seller)),
+            };
+            let time = month.time(
+                seller
+                    .as_ref()
+                    .map_or(0, |seller| seller.utc_offset_minutes),
+            );
+            let now_ms = now_ms();
+            if kept.is_none() && time.start > now_ms {
+                return Err(Refusal::invalid("month", "has not begun yet"));
+            }
+            let read = Statement::read(&self.store, account, time).await;
+            let statement = read.map_err(|error| refusal(&error, account, kept.as_ref()))?;
+            if let Some(kept) = kept {
+                let again = kept.again(account, month, statement);
+                let document = again.ok_or_else(|| changed(account, month, &kept))?;
+                return Ok((document, kept.language()));
+            }
+            let about = About {
+                account,
+                name: &view.name,
+                month,
+                seller: seller.as_ref(),
+                now_ms,
+            };
+            let (document, language) = (Document::new(&about, statement), snapshot.language());
+            if !document.is_closed() {
+                return Ok((document, language));
+            }
+            let kept = Kept::of(&document, &about, language);
+            let first = kept.keep(&self.store, account, month).await;
+            if first.map_err(of_ledger)? {
+                return Ok((document, language));
+            }
+        }
+        Err(Refusal::LedgerOutOfReach(
+            "the month is kept and forgotten at the same time; ask again".into(),
+        ))
+    }
+}
+
+fn changed(account: &AccountId, month: Month, kept: &Kept) -> Refusal {
+    let sha256 = kept.sha256();
+    tracing::error!(target: "audit", what = "statement_changed", %account, %month, sha256);
+    Refusal::Conflict(format!(
+        "the statement {account}-{month} was made with the sha256 {sha256}, and the journal does not give that any more: \
+         run tollgate audit, and take the sums from the statement that was made"
+    ))
 }
 
 fn form(text: &str) -> Result<Form, String> {
@@ -96,12 +149,14 @@ fn form(text: &str) -> Result<Form, String> {
     }
 }
 
-fn refusal(error: &StatementError, account: &AccountId) -> Refusal {
+fn refusal(error: &StatementError, account: &AccountId, kept: Option<&Kept>) -> Refusal {
     match error {
         StatementError::Ledger(error) => Refusal::of_ledger(error, &format!("account {account}")),
         StatementError::Forgotten => Refusal::Conflict(format!(
             "the journal of account {account} may not reach back to the beginning of that month, so its sums cannot be \
-             told; take them from the statement that was made while it did, or from an export"
+             told; take them from the statement that was made while it did{}, or from an export",
+            kept.map(|kept| format!(" (its sha256 is {})", kept.sha256()))
+                .unwrap_or_default()
         )),
         _ => Refusal::Conflict(format!(
             "the month has more than {LINES_MAX} payments and corrections, or models; take them from tollgate export"

@@ -38,9 +38,10 @@ pub(super) struct StatementArgs {
     /// Where to; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     output: Option<PathBuf>,
-    /// Compare this file, a statement that was made earlier, with what the books say now; exit 1 where it differs
-    #[arg(long, value_name = "FILE")]
-    verify: Option<PathBuf>,
+    /// Compare this file, a statement of the month, with the one that the books give, or without a file the books with
+    /// the hash that was kept of it; exit 1 where it differs
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    verify: Option<Option<PathBuf>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -83,9 +84,12 @@ pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result
         args.account, args.month
     );
     if let Some(file) = &args.verify {
-        return verify(&client, &path, file, reach.json)
-            .await
-            .map_err(Failure::not_one);
+        return match file {
+            Some(file) => verify(&client, &path, file, reach.json)
+                .await
+                .map_err(Failure::not_one),
+            None => verify_kept(&client, &path, reach.json).await,
+        };
     }
     let output = args
         .output
@@ -156,6 +160,29 @@ async fn read(client: &Client, path: &str, format: Format) -> Result<Vec<u8>, Fa
     Ok(made)
 }
 
+/// Whether the books still give the hash that was kept: a gateway refuses to make another statement of the month.
+async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), Failure> {
+    let answer = client.call_patiently(Method::GET, path).await?;
+    let (number, sha256) = sealed(&answer)?;
+    let report = json!({ "number": number, "sha256": sha256, "same_sha256": true });
+    show::print(as_json, &report, |_| {
+        format!("ok: the books give {number} as it was made; sha256 {sha256}\n")
+    })
+}
+
+/// The number and the hash of a closed month.
+fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
+    if answer.get("closed") != Some(&Value::Bool(true)) {
+        let problem = "the month is not closed: its statement still changes";
+        return Err(Failure::Usage(problem.into()));
+    }
+    let text = |field: &str| answer.get(field).and_then(Value::as_str);
+    Ok((
+        text("number").unwrap_or_default(),
+        text("sha256").unwrap_or_default(),
+    ))
+}
+
 /// Compares a statement that was made with the one that would be made now.
 async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Result<(), Failure> {
     let cannot = |error| Failure::Usage(format!("--verify {}: {error}", file.display()));
@@ -163,17 +190,7 @@ async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Resu
     let format = Format::of(&made)
         .ok_or_else(|| Failure::Data(format!("{}: is no statement", file.display())))?;
     let answer = client.call_patiently(Method::GET, path).await?;
-    if answer.get("closed") != Some(&Value::Bool(true)) {
-        let problem = "the month is not closed: its statement still changes";
-        return Err(Failure::Usage(problem.into()));
-    }
-    let text = |field: &str| {
-        answer
-            .get(field)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let (number, sha256) = (text("number"), text("sha256"));
+    let (number, sha256) = sealed(&answer)?;
     let now = read(client, path, format).await?;
     let same = made == now;
     let says_hash = contains(&made, sha256.as_bytes());
@@ -203,11 +220,11 @@ fn verdict(
     }
     let mut text = match says_hash {
         true => format!(
-            "{number} names the sha256 that the books have, {sha256}, and is written otherwise: by another version or in \
-             another language, or it was changed by hand\n"
+            "{number} names the sha256 that the books have, {sha256}, and is written otherwise: by another version, or it was \
+             changed by hand\n"
         ),
         false => format!(
-            "{number} is not what the books, the names and the seller say now; their sha256 is {sha256}\n"
+            "{number} is not the statement of that month; the one that was made first has the sha256 {sha256}\n"
         ),
     };
     for line in differences.iter().take(DIFFERENCES_MAX) {
@@ -317,7 +334,7 @@ mod tests {
         );
         let many: Vec<String> = (0..50).map(|n| format!("- {n}")).collect();
         let text = verdict("n", "5eed", false, false, &many);
-        assert!(text.starts_with("n is not what the books"), "{text}");
+        assert!(text.starts_with("n is not the statement"), "{text}");
         assert!(text.ends_with("- 39\nand 10 more\n"), "{text}");
         assert!(verdict("n", "5eed", false, true, &[]).contains("written otherwise"));
         assert!(verdict("n", "5eed", true, true, &[]).starts_with("ok: n is"));

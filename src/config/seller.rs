@@ -1,7 +1,7 @@
 //! What `[seller]` means.
 
 use rust_decimal::Decimal;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{check::Check, raw::RawSeller};
 
@@ -9,7 +9,7 @@ use super::{check::Check, raw::RawSeller};
 const TEXT_BYTES_MAX: usize = 500;
 
 /// `[seller]`: who statements are from, and how they reckon.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SellerConfig {
     /// Its name.
     pub name: String,

@@ -1,10 +1,11 @@
 //! Statements for accountants: what an account had, paid, spent and was left with in a month, as JSON, CSV, HTML and PDF.
 //!
 //! The sums are the ledger's (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT, and a hash.
-//! Nothing is kept: the same books, the same names and the same version give the same bytes.
+//! Of a closed month it is kept what it was made of beside the journal, with its hash: the same books give the same bytes.
 
 mod csv;
 mod html;
+mod kept;
 mod money;
 mod pdf;
 mod sheet;
@@ -21,6 +22,7 @@ use tollgate_layers::{
 };
 use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
 
+pub(crate) use self::kept::Kept;
 use self::money::{Kopecks, Micro};
 use crate::{config::SellerConfig, text::time::rfc3339};
 
@@ -235,6 +237,11 @@ impl Document {
     /// The name of a file with it, without what its form adds.
     pub(crate) fn number(&self) -> &str {
         &self.number
+    }
+
+    /// Whether it will not change any more.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// The API's answer: all of it, and its hash, which is of the same without the hash.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::{
     harness::{Answer, Key, RedisServer, Setup, World},
     ledger::folder,
     ops::{BOTH, top},
+    support::process::TOLLGATE,
     usage_report::{complained, said, tollgate},
 };
 
@@ -285,6 +287,48 @@ async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     }
 }
 
+/// Writes `-changed` behind the id of the account's first entry, as nobody may.
+async fn change_line(redis: &RedisServer, account: &str) -> String {
+    let journal = format!("tg:{{{account}}}:j");
+    let lines: Vec<(String, BTreeMap<String, String>)> =
+        redis.ask(&["XRANGE", &journal, "-", "+"]).await.unwrap();
+    let _: i64 = redis.ask(&["DEL", &journal]).await.unwrap();
+    let mut changed = String::new();
+    for (place, mut fields) in lines {
+        if changed.is_empty() && fields["kind"] == "entry" {
+            changed = format!("{}-changed", fields["id"]);
+            fields.insert("id".into(), changed.clone());
+        }
+        let mut command = vec!["XADD", &journal, &place];
+        command.extend(
+            fields
+                .iter()
+                .flat_map(|(name, value)| [name.as_str(), value]),
+        );
+        let _: String = redis.ask(&command).await.unwrap();
+    }
+    changed
+}
+
+async fn rename(world: &World, name: &str) {
+    let path = "/admin/v1/accounts/acme";
+    let renamed = Some(json!({ "name": name }));
+    let answer = world.admin(Method::PATCH, path, renamed).await;
+    assert!(answer.status.is_success(), "{answer:?}");
+}
+
+fn said_sha256(made: &[u8]) -> String {
+    let made: Value = serde_json::from_slice(made).unwrap();
+    made["sha256"].as_str().unwrap().to_owned()
+}
+
+/// `--verify` without a file.
+async fn verified(world: &World, month: &str, code: i32) -> Value {
+    let args = ["statement", "acme", "--month", month, "--verify", "--json"];
+    let told = said(&tollgate(world, &args, "").await, code);
+    serde_json::from_str(&told).unwrap_or_default()
+}
+
 async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     let file = file.to_str().unwrap();
     let args = ["statement", "acme", "--month", month, "--verify", file];
@@ -362,20 +406,44 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
     );
     std::fs::write(csv, made).unwrap();
 
-    // Another name of the customer.
-    let renamed = json!({ "name": "ООО «Акме»" });
-    let answer = world
-        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(renamed))
-        .await;
-    assert!(answer.status.is_success(), "{answer:?}");
-    let (_, json, _) = &kept[0];
+    // The customer's name of then, whatever it is called now.
+    rename(&world, "ООО «Акме»").await;
+    for (format, file, made) in &kept {
+        assert_eq!(ask(&world, month, format).await.body, *made);
+        verify(&world, month, file, 0).await;
+    }
+    let told = verified(&world, month, 0).await;
+    let sha256 = told["sha256"].as_str().unwrap();
+    assert_eq!(told["same_sha256"], true);
+    assert_eq!(said_sha256(&kept[0].2), sha256);
+
+    // A month that was made elsewhere by another name.
+    let (_, json, made) = &kept[0];
+    let text = String::from_utf8(made.to_vec()).unwrap();
+    let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
+    std::fs::write(json, other.replace(sha256, "5eed")).unwrap();
     let told = verify(&world, month, json, 1).await;
     assert!(
-        told.contains("- /name: \"acme\"\n") && told.contains("+ /name: \"ООО «Акме»\"\n"),
+        told.contains("is not the statement of that month")
+            && told.contains("- /name: \"Acme\"\n")
+            && told.contains("+ /name: \"acme\"\n"),
         "{told}"
     );
-    let told = verify(&world, month, csv, 1).await;
-    assert!(told.contains("+ about,name,,,,,,,ООО «Акме»"), "{told}");
+
+    // A line of the journal that somebody has written in.
+    let spoiled = change_line(&redis, "acme").await;
+    let answer = ask(&world, month, "json").await;
+    assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
+    let message = answer.json()["error"]["message"].to_string();
+    assert!(
+        message.contains(sha256) && message.contains("does not give that any more"),
+        "{message}"
+    );
+    verified(&world, month, 1).await;
+    let lines: Vec<(String, BTreeMap<String, String>)> = redis
+        .ask(&["XRANGE", "tg:{acme}:j", "-", "+"])
+        .await
+        .unwrap();
 
     // And a line that somebody took out of the journal.
     let (line, _) = lines
@@ -388,6 +456,8 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         answer.status, 409,
         "a journal that is not whole: {answer:?}"
     );
+    let message = answer.json()["error"]["message"].to_string();
+    assert!(message.contains(sha256), "{message}");
 
     // What still changes is not verified.
     let open = said(
@@ -404,6 +474,89 @@ async fn a_closed_month_stays_as_it_was_and_a_change_is_named() {
         csv.to_str().unwrap(),
     ];
     complained(&tollgate(&world, &args, "").await, 64);
+}
+
+/// In all forms.
+async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
+    let mut forms = Vec::new();
+    for format in ["json", "csv", "html", "pdf"] {
+        let answer = ask(world, month, format).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        forms.push(answer.body);
+    }
+    forms
+}
+
+/// In each ledger, and in a copy: what it was made of is kept, and not what is in force later.
+#[tokio::test]
+async fn a_closed_month_is_made_of_the_name_and_the_seller_that_it_had_first() {
+    let (server, folder) = (RedisServer::start().await, folder());
+    let path = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    let (file, copy) = (path("books.db"), path("copy.db"));
+    let start = async |ledger: &str, seller: &str| {
+        let setup = Setup::default().ledger(ledger).edit("[tariff]", seller);
+        setup.start().await
+    };
+    let other = "[seller]\nname = \"ИП Василёк\"\nvat_note = \"НДС не облагается\"\nutc_offset = \"+03:00\"\n[tariff]";
+    for ledger in ["memory:", &file, &server.url()] {
+        let world = start(ledger, SELLER).await;
+        world.key().await;
+        let first = all_forms(&world, "2020-01").await;
+        rename(&world, "ООО «Акме»").await;
+        assert_eq!(all_forms(&world, "2020-01").await, first, "{ledger}");
+        let told = verified(&world, "2020-01", 0).await;
+        assert_eq!(told["sha256"], *said_sha256(&first[0]));
+        let later = statement(&world, "2020-02").await;
+        assert_eq!(later["name"], "ООО «Акме»", "{ledger}");
+        world.gateway.drain().await.unwrap();
+        if ledger == "memory:" {
+            continue;
+        }
+        let mut ledgers = vec![ledger];
+        if ledger == file {
+            copied(&file, &copy).await;
+            ledgers.push(&copy);
+        }
+        for ledger in ledgers {
+            let world = start(ledger, other).await;
+            assert_eq!(all_forms(&world, "2020-01").await, first, "{ledger}");
+            let later = statement(&world, "2020-03").await;
+            assert_eq!(later["seller"]["name"], "ИП Василёк");
+            assert_eq!(later["utc_offset"], "+03:00");
+            world.gateway.drain().await.unwrap();
+        }
+    }
+}
+
+/// Copies all books, as the command does.
+async fn copied(from: &str, to: &str) {
+    let mut command = std::process::Command::new(TOLLGATE);
+    command.args(["ledger", "copy", "--from", from, "--to", to]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap());
+    said(&output.await.unwrap(), 0);
+}
+
+/// Two gateways that are of two minds about the seller, asked at once.
+#[tokio::test]
+async fn one_number_has_one_hash_whoever_makes_it_first() {
+    let server = RedisServer::start().await;
+    let mut gateways = Vec::new();
+    for seller in [
+        SELLER,
+        "[seller]\nname = \"ИП Василёк\"\nutc_offset = \"-05:00\"\n[tariff]",
+    ] {
+        let setup = Setup::default().ledger(&server.url());
+        gateways.push(setup.edit("[tariff]", seller).start().await);
+    }
+    gateways[0].key().await;
+    let months: Vec<String> = (1..=12).map(|month| format!("2021-{month:02}")).collect();
+    for month in &months {
+        let asked = (0..6).map(|turn| statement(&gateways[turn % 2], month));
+        let made = futures_util::future::join_all(asked).await;
+        for other in &made {
+            assert_eq!(other, &made[0], "{month}");
+        }
+    }
 }
 
 async fn busy_again(world: &World, key: &Key) {

@@ -1,0 +1,175 @@
+//! What is kept of a closed month: the hash that it has, and all that its statement is made of beside the journal. It is a
+//! note beside the books, written with the first statement of the month; every later one is made from it, so one number
+//! has one hash.
+
+use rust_decimal::Decimal;
+use serde::{Deserialize, Serialize};
+use tollgate_layers::{key::AccountId, reserve::ledger::BookError, respond::Language};
+use tollgate_ledger::{contract::Feed, statement::Statement};
+
+use super::{About, Document, Month, VERSION};
+use crate::{config::SellerConfig, ledger::AnyLedger};
+
+/// Of a closed month.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// Of the form that the hash is of.
+    version: u32,
+    sha256: String,
+    /// Unix time in milliseconds of the first statement.
+    kept_ms: u64,
+    /// The account's name.
+    name: String,
+    language: String,
+    seller: Option<Seller>,
+}
+
+/// What statements do not show as a field of the seller is named here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Seller {
+    #[serde(flatten)]
+    shown: SellerConfig,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vat_percent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vat_note: Option<String>,
+    utc_offset_minutes: i32,
+}
+
+impl Kept {
+    /// What `document`, the first of its closed month, is made of.
+    pub(crate) fn of(document: &Document, about: &About<'_>, language: Language) -> Self {
+        Self {
+            version: VERSION,
+            sha256: document.sha256(),
+            kept_ms: about.now_ms,
+            name: about.name.to_owned(),
+            language: code(language).to_owned(),
+            seller: about.seller.map(Seller::of),
+        }
+    }
+
+    /// What is kept of an account's month.
+    pub(crate) async fn find(
+        store: &AnyLedger,
+        account: &AccountId,
+        month: Month,
+    ) -> Result<Option<Self>, BookError> {
+        let note = store.note(&name(account, month)).await?;
+        let read = |text: &str| {
+            serde_json::from_str(text).map_err(|error| BookError::Unavailable(error.into()))
+        };
+        note.map(|note| read(&note.text)).transpose()
+    }
+
+    /// Keeps it; `false` where another gateway was first.
+    pub(crate) async fn keep(
+        &self,
+        store: &AnyLedger,
+        account: &AccountId,
+        month: Month,
+    ) -> Result<bool, BookError> {
+        let text = serde_json::to_string(self).expect("texts and numbers are JSON");
+        match store.put_note(&name(account, month), 0, &text).await {
+            Ok(()) => Ok(true),
+            Err(BookError::Exists) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The seller of then.
+    pub(crate) fn seller(&self) -> Option<SellerConfig> {
+        self.seller.clone().map(Seller::into_config)
+    }
+
+    pub(crate) fn language(&self) -> Language {
+        match self.language.as_str() {
+            "en" => Language::En,
+            _ => Language::Ru,
+        }
+    }
+
+    pub(crate) fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The month's statement again; `None` where the journal, or this version, does not make the same of it any more.
+    pub(crate) fn again(
+        &self,
+        account: &AccountId,
+        month: Month,
+        statement: Statement,
+    ) -> Option<Document> {
+        let seller = self.seller();
+        let about = About {
+            account,
+            name: &self.name,
+            month,
+            seller: seller.as_ref(),
+            // It was closed when it was kept, whatever a clock says now.
+            now_ms: u64::MAX,
+        };
+        let document = Document::new(&about, statement);
+        (document.sha256() == self.sha256).then_some(document)
+    }
+}
+
+impl Seller {
+    fn of(seller: &SellerConfig) -> Self {
+        Self {
+            shown: seller.clone(),
+            vat_percent: seller.vat_percent.map(|percent| percent.to_string()),
+            vat_note: seller.vat_note.clone(),
+            utc_offset_minutes: seller.utc_offset_minutes,
+        }
+    }
+
+    fn into_config(self) -> SellerConfig {
+        let percent = self.vat_percent.as_deref();
+        SellerConfig {
+            vat_percent: percent.and_then(|percent| Decimal::from_str_exact(percent).ok()),
+            vat_note: self.vat_note,
+            utc_offset_minutes: self.utc_offset_minutes,
+            ..self.shown
+        }
+    }
+}
+
+fn name(account: &AccountId, month: Month) -> String {
+    format!("statement/{account}/{month}")
+}
+
+const fn code(language: Language) -> &'static str {
+    match language {
+        Language::En => "en",
+        _ => "ru",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seller_is_read_as_it_was_kept() {
+        let seller = SellerConfig {
+            name: "ООО «Ромашка»".into(),
+            inn: Some("7701234567".into()),
+            bank: Some("Банк".into()),
+            vat_percent: Some(Decimal::new(200, 1)),
+            vat_note: None,
+            utc_offset_minutes: -570,
+            ..SellerConfig::default()
+        };
+        let note = SellerConfig {
+            name: "ИП".into(),
+            vat_note: Some("НДС не облагается".into()),
+            ..SellerConfig::default()
+        };
+        for seller in [seller, note] {
+            let text = serde_json::to_string(&Seller::of(&seller)).unwrap();
+            let read: Seller = serde_json::from_str(&text).unwrap();
+            assert_eq!(read.into_config(), seller, "{text}");
+        }
+    }
+}
