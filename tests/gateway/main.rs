@@ -70,6 +70,7 @@ mod limits; // requests a second, sizes of requests
 mod messages_out; // events as mails and in chats
 mod metrics; // what a scrape shows
 mod money; // what a call costs
+mod money_commands; // groups, owner keys, alerts, events: the commands, run
 mod odd_usage; // whatever vendors say of the usage of any class
 mod openapi; // the documents of both listeners
 mod operators; // accounts, payments, receipts

@@ -1,0 +1,330 @@
+//! The commands for groups of keys, owner keys, alerts, events and their receivers, run as an operator runs them: what
+//! they print, how they end, and what has come of them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU16, Ordering},
+};
+
+use serde_json::{Value, json};
+use tollgate_ledger::contract::Feed;
+
+use crate::{
+    harness::{Setup, World, eventually},
+    usage_report::{complained, said, tollgate},
+    webhooks::{Hook, Say},
+};
+
+/// Types a command, and gives what it printed; it must end with this code.
+async fn typed(world: &World, line: &str, code: i32) -> String {
+    let args: Vec<&str> = line.split(' ').collect();
+    said(&tollgate(world, &args, "").await, code)
+}
+
+/// The same, with its answer as JSON.
+async fn answered(world: &World, line: &str) -> Value {
+    serde_json::from_str(&typed(world, &format!("{line} --json"), 0).await).unwrap()
+}
+
+/// What a command that must fail said.
+async fn refused(world: &World, line: &str, code: i32) -> String {
+    let args: Vec<&str> = line.split(' ').collect();
+    complained(&tollgate(world, &args, "").await, code)
+}
+
+/// The value beside a label.
+fn fact(shown: &str, label: &str) -> String {
+    let value = shown.lines().find_map(|line| {
+        let value = line.strip_prefix(label)?;
+        value.starts_with("  ").then(|| value.trim().to_owned())
+    });
+    value.unwrap_or_else(|| panic!("no {label} in {shown}"))
+}
+
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let rows = table.lines().skip(1);
+    rows.map(|row| row.split_whitespace().collect()).collect()
+}
+
+#[tokio::test]
+async fn a_group_is_made_listed_changed_filled_and_removed() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let none = typed(&world, "group list acme", 0).await;
+    assert_eq!(
+        none,
+        "no groups yet; make one with: tollgate group create acme <id>\n"
+    );
+    let made = "group create acme support --name Support --ceiling-month 5000 --ceiling-day 300";
+    let made = typed(&world, made, 0).await;
+    for (label, value) in [
+        ("id", "support"),
+        ("name", "Support"),
+        ("status", "active"),
+        ("ceiling", "none"),
+        ("ceiling of a month", "5000.00 ₽"),
+        ("ceiling of a day", "300.00 ₽"),
+        ("spent today", "0.00 ₽"),
+    ] {
+        assert_eq!(fact(&made, label), value, "{made}");
+    }
+    // The same again is the same; another one of that id is refused, and so is one of nobody.
+    let again = "group create acme support --name Other";
+    let text = refused(&world, again, 1).await;
+    assert!(text.contains("exists already"), "{text}");
+    let text = refused(&world, "group create nobody support", 1).await;
+    assert!(text.contains("no account nobody"), "{text}");
+    let text = refused(&world, "group create acme a/b", 64).await;
+    assert!(text.contains("a/b"), "{text}");
+
+    let changed = "group update acme support --ceiling 9000 --no-ceiling-month";
+    let changed = typed(&world, changed, 0).await;
+    for (label, value) in [
+        ("name", "Support"),
+        ("ceiling", "9000.00 ₽"),
+        ("ceiling of a month", "none"),
+        ("ceiling of a day", "300.00 ₽"),
+    ] {
+        assert_eq!(fact(&changed, label), value, "{changed}");
+    }
+    let text = refused(&world, "group update acme support", 64).await;
+    assert!(text.contains("nothing to change on support"), "{text}");
+    let text = refused(&world, "group update acme sales --ceiling 1", 1).await;
+    assert!(text.contains("sales"), "{text}");
+
+    let set = format!(
+        "key set {} --group support --concurrency 3 --idempotency",
+        key.id
+    );
+    let set = typed(&world, &set, 0).await;
+    for (label, value) in [
+        ("group", "support"),
+        ("calls at once", "3"),
+        ("idempotency", "true"),
+    ] {
+        assert_eq!(fact(&set, label), value, "{set}");
+    }
+    let listed = typed(&world, "key list acme", 0).await;
+    assert!(rows(&listed)[0].contains(&"support"), "{listed}");
+    let text = refused(&world, &format!("key set {} --group sales", key.id), 1).await;
+    assert!(text.contains("no such group"), "{text}");
+    let text = refused(&world, &format!("key set {} --concurrency 0", key.id), 64).await;
+    assert!(text.contains("--concurrency"), "{text}");
+    let text = refused(&world, "group remove acme support", 1).await;
+    assert!(text.contains("keys that are not deleted"), "{text}");
+
+    let set = format!(
+        "key set {} --no-group --any-concurrency --no-idempotency",
+        key.id
+    );
+    let set = typed(&world, &set, 0).await;
+    for (label, value) in [
+        ("group", "none"),
+        ("calls at once", "no limit"),
+        ("idempotency", "false"),
+    ] {
+        assert_eq!(fact(&set, label), value, "{set}");
+    }
+    let removed = typed(&world, "group remove acme support", 0).await;
+    assert_eq!(fact(&removed, "status"), "removed");
+    let listed = answered(&world, "group list acme").await;
+    assert_eq!(listed["groups"][0]["status"], "removed", "{listed}");
+    let text = refused(&world, &format!("key set {} --group support", key.id), 1).await;
+    assert!(text.contains("no such group"), "{text}");
+}
+
+#[tokio::test]
+async fn an_owner_key_is_made_and_calls_no_models() {
+    let world = World::start().await;
+    world.key().await;
+    let made = typed(&world, "key create acme --owner --name boss", 0).await;
+    let secret = fact(&made, "key");
+    let id = fact(&made, "id");
+    let shown = answered(&world, &format!("key show {id}")).await;
+    assert_eq!(
+        (&shown["kind"], &shown["name"]),
+        (&json!("owner"), &json!("boss"))
+    );
+    let key = crate::harness::Key {
+        account: "acme".into(),
+        id,
+        secret,
+    };
+    let answer = world.chat(&key, &crate::harness::chat_body("x")).await;
+    assert_eq!(answer.status, 403);
+    assert_eq!(answer.json()["error"]["code"], "owner_key");
+    let text = refused(&world, "key create acme --owner --model chat", 64).await;
+    assert!(text.contains("--model"), "{text}");
+}
+
+#[tokio::test]
+async fn levels_are_set_shown_and_taken_away() {
+    let world = World::start().await;
+    let key = world.key().await;
+    let of_account = async |line: &str, shown: &str| {
+        let told = typed(&world, &format!("account alert acme{line}"), 0).await;
+        assert_eq!(told, shown, "{line}");
+    };
+    of_account("", "account acme: nothing is told\n").await;
+    of_account(
+        " --at 200 --at 1000",
+        "account acme: told at 1000.00 ₽, 200.00 ₽\n",
+    )
+    .await;
+    let id = &key.id;
+    let of_key = typed(&world, &format!("account alert acme --key {id} --at 50"), 0).await;
+    assert_eq!(of_key, format!("key {id}: told at 50.00 ₽\n"));
+    let both = format!("account acme: told at 1000.00 ₽, 200.00 ₽\nkey {id}: told at 50.00 ₽\n");
+    of_account("", &both).await;
+    of_account(
+        " --none",
+        &format!("account acme: nothing is told\nkey {id}: told at 50.00 ₽\n"),
+    )
+    .await;
+
+    world.key_with("beta", "1", json!({})).await;
+    let text = refused(&world, &format!("account alert beta --key {id} --at 5"), 1).await;
+    assert_eq!(text, format!("error: key {id} is not of account beta\n"));
+    let text = refused(&world, "account alert nobody --at 5", 1).await;
+    assert!(text.contains("no account nobody"), "{text}");
+    let text = refused(&world, "account alert acme --at 0", 64).await;
+    assert!(text.contains("--at"), "{text}");
+    let text = refused(&world, "account alert acme --at 5 --none", 64).await;
+    assert!(text.contains("--none"), "{text}");
+}
+
+#[tokio::test]
+async fn events_are_listed_by_place_account_and_kind() {
+    let world = World::start().await;
+    for account in ["acme", "beta"] {
+        world.key_with(account, "10", json!({})).await;
+    }
+    typed(&world, "topup acme 5 --id second", 0).await;
+    let listed = typed(&world, "event list", 0).await;
+    let lines = |text: &str| -> Vec<(String, String)> {
+        let lines = text.lines().map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words[2], "top_up", "{line}");
+            (words[0].to_owned(), words[3].to_owned())
+        });
+        lines.collect()
+    };
+    let of = |place: &str, account: &str| (place.to_owned(), account.to_owned());
+    assert_eq!(
+        lines(&listed),
+        [of("1", "acme"), of("2", "beta"), of("3", "acme")]
+    );
+    assert!(
+        listed.ends_with("  amount_rub=5.00  balance_rub=15.00  entry=second\n"),
+        "{listed}"
+    );
+    for (line, expected) in [
+        ("event list --after 2", vec![of("3", "acme")]),
+        ("event list --account beta", vec![of("2", "beta")]),
+        ("event list --limit 1 --after 0", vec![of("1", "acme")]),
+        ("event list --kind correction,debt", vec![]),
+    ] {
+        assert_eq!(lines(&typed(&world, line, 0).await), expected, "{line}");
+    }
+    let answer = answered(&world, "event list --after 0").await;
+    assert_eq!(
+        (&answer["last"], &answer["events"][2]["entry"]),
+        (&json!(3), &json!("second"))
+    );
+    let text = refused(&world, "event list --kind low", 1).await;
+    assert!(text.contains("kind: must be of balance_low"), "{text}");
+    refused(&world, "event list --limit 0", 64).await;
+}
+
+/// A receiver that answers with this status.
+async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
+    let hook = Hook::start().await;
+    let status = Arc::new(AtomicU16::new(200));
+    let says = Arc::clone(&status);
+    hook.script(move |_| Say::Status(says.load(Ordering::SeqCst), ""));
+    let section = hook.section("crm", "");
+    let setup = Setup::default().edit("[ledger]", &format!("{section}[ledger]"));
+    (hook, status, setup.start().await)
+}
+
+#[tokio::test]
+async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
+    let (hook, status, world) = with_receiver().await;
+    world.key().await;
+    hook.has(1).await;
+    eventually("it is noted", async || {
+        let receivers = answered(&world, "event receivers").await;
+        (receivers["receivers"][0]["after"] == 1).then_some(())
+    })
+    .await;
+    let shown = typed(&world, "event receivers", 0).await;
+    assert!(shown.starts_with("RECEIVER"), "{shown}");
+    let row = rows(&shown)[0].clone();
+    assert_eq!(
+        row[..5],
+        ["crm", "webhook", "127.0.0.1", "active", "1"],
+        "{shown}"
+    );
+
+    let stopped = typed(&world, "event stop crm", 0).await;
+    assert_eq!(rows(&stopped)[0][3], "stopped", "{stopped}");
+    typed(&world, "topup acme 5 --id second", 0).await;
+    let resumed = typed(&world, "event resume crm", 0).await;
+    assert_eq!(rows(&resumed)[0][3], "active", "{resumed}");
+    hook.has(2).await;
+    let sent = |from: usize| -> Vec<u64> {
+        let posts = hook.posts();
+        posts[from..]
+            .iter()
+            .map(crate::webhooks::Post::number)
+            .collect()
+    };
+    assert_eq!(sent(0), [1, 2]);
+
+    // What was taken is sent again where it is asked for, in that order.
+    let again = typed(&world, "event replay crm 2 1", 0).await;
+    assert_eq!(again, "event 2 is taken\nevent 1 is taken\n");
+    assert_eq!(sent(2), [2, 1]);
+    status.store(500, Ordering::SeqCst);
+    let args = ["event", "replay", "crm", "1", "2"];
+    let text = complained(&tollgate(&world, &args, "").await, 1);
+    assert!(text.starts_with("error: event 1: answered 500"), "{text}");
+    assert_eq!(sent(4), [1], "the first that is not taken is the last");
+
+    assert_eq!(
+        typed(&world, "event replay crm --dead", 0).await,
+        "nothing to send\n"
+    );
+    assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
+    // As one that was tried for days leaves it.
+    let events = answered(&world, "event list --after 0").await;
+    let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
+    let name = format!("dead/crm/{:020}", 2);
+    let store = world.gateway.store();
+    store.put_note(&name, 0, &letter.to_string()).await.unwrap();
+    let shown = typed(&world, "event dead crm", 0).await;
+    let row = rows(&shown)[0].clone();
+    assert_eq!((row[0], row[2], row[3]), ("2", "top_up", "acme"), "{shown}");
+    assert!(shown.contains("answered 500"), "{shown}");
+    complained(
+        &tollgate(&world, &["event", "replay", "crm", "--dead"], "").await,
+        1,
+    );
+    status.store(204, Ordering::SeqCst);
+    let sent = typed(&world, "event replay crm --dead", 0).await;
+    assert_eq!(sent, "event 2 is taken\n");
+    assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
+    for line in [
+        "dead nobody",
+        "stop nobody",
+        "resume nobody",
+        "replay nobody 1",
+    ] {
+        let text = refused(&world, &format!("event {line}"), 1).await;
+        assert!(text.contains("no such receiver"), "{text}");
+    }
+    let text = refused(&world, "event replay crm 99", 1).await;
+    assert!(text.contains("99"), "{text}");
+    refused(&world, "event replay crm", 64).await;
+    refused(&world, "event replay crm 1 --dead", 64).await;
+}
