@@ -17,6 +17,10 @@ use crate::{
 };
 use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{KeyChange, LedgerAdmin};
+use tollgate_ledger::{
+    redis::{RedisLedger, RedisSettings},
+    rollup::{self, Change, Rollup, RowId, Scope},
+};
 
 const EVENTS: &str = "/admin/v1/events";
 
@@ -443,4 +447,61 @@ async fn a_stale_exchange_rate_is_told_once() {
     told(&world, "rate_stale", 1).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(of(&told(&world, "rate_stale", 1).await, "number").len(), 1);
+}
+
+/// A sum of the roll-up that is a millionth of a ruble more than its receipts.
+async fn spoil(ledger: &RedisLedger) {
+    let rolled = ledger.rolled(&Scope::Days, 0..u64::MAX).await.unwrap();
+    let (at_ms, words, mut sums) = rolled.rows[0].clone();
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope: Scope::Days,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        places: Vec::new(),
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+}
+
+async fn audit(world: &World) -> Vec<Value> {
+    let answer = world.admin(Method::POST, "/admin/v1/audit", None).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["breaches"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn breaches_are_told_once_whoever_finds_them_again_and_another_one_is_told_too() {
+    let server = RedisServer::start().await;
+    let start = async || Setup::default().ledger(&server.url()).start().await;
+    let gateways = [start().await, start().await];
+    let key = gateways[0].key().await;
+    spend(&gateways[0], &key).await;
+    gateways[0].settled(&key).await;
+    let url = server.url();
+    let ledger = RedisLedger::connect(&url, RedisSettings::default());
+    let ledger = ledger.await.unwrap();
+    rollup::roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(audit(&gateways[0]).await, Vec::<Value>::new());
+    let kind = "kind=audit_breach";
+    let none = events(&gateways[0], kind).await;
+    assert_eq!(none["events"], json!([]));
+
+    for expected in 1..=2 {
+        spoil(&ledger).await;
+        let found = audit(&gateways[0]).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        for world in gateways.iter().cycle().take(4) {
+            assert_eq!(audit(world).await, found);
+        }
+        let told = events(&gateways[1], kind).await;
+        assert_eq!(of(&told, "kind").len(), expected, "{told}");
+        let last = &told["events"][expected - 1];
+        assert_eq!((&last["breaches"], &last["first"]), (&json!(1), &found[0]));
+        let text = found[0].as_str().unwrap();
+        assert!(text.starts_with("U1 sums of all accounts"), "{text}");
+    }
 }
