@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use http::Method;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
 use tollgate_ledger::contract::Feed;
 
 use super::{balance, check, create, entries, is_sound, show, start_with};
-use crate::harness::{Answer, VENDOR_KEY, World, request};
+use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
 
 #[derive(Default)]
 struct Books {
@@ -30,6 +31,14 @@ struct Site {
 }
 
 async fn begun() -> (World, Site) {
+    let (sections, site) = open_site().await;
+    let world = start_with(&sections, "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    (world, site)
+}
+
+/// A site, and the sections of a gateway that sells by it.
+async fn open_site() -> (String, Site) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
     let kept = Arc::clone(&books);
@@ -39,9 +48,7 @@ async fn begun() -> (World, Site) {
          return_url = \"https://pay.example/usage\"\n",
         vendor.address()
     );
-    let world = start_with(&sections, "memory:").await;
-    world.key_with("acme", "0", json!({})).await;
-    (world, Site { vendor, books })
+    (sections, Site { vendor, books })
 }
 
 fn answer(books: &mut Books, asked: &Received) -> Reply {
@@ -185,6 +192,33 @@ async fn what_is_paid_is_booked_once_and_what_goes_back_is_taken_off() {
     assert_eq!(balance(&world).await, "4000.00");
     assert_eq!(entries(&world).await[1].0, "cloudpayments:refund:505");
     is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
+    let redis = RedisServer::start().await;
+    let (sections, site) = open_site().await;
+    let one = start_with(&sections, &redis.url()).await;
+    let other = start_with(&sections, &redis.url()).await;
+    one.key_with("acme", "0", json!({})).await;
+    let made = create(&one, "5000.5").await;
+    site.finds(&id(&made), "5000.50", "RUB", "Completed");
+    let pay = body(
+        &id(&made),
+        "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme",
+    );
+    let refund = format!(
+        "TransactionId=505&PaymentTransactionId=504&Amount=1000.5&InvoiceId={}&OperationType=Refund",
+        id(&made)
+    );
+    for (told, booked, left) in [(pay, 1, "5000.50"), (refund, 2, "4000.00")] {
+        let at = |turn| if turn % 2 == 0 { &one } else { &other };
+        let answers = join_all((0..10).map(|turn| tell(at(turn), "", &told))).await;
+        assert!(answers.iter().all(|code| *code == 0), "{answers:?}");
+        assert_eq!(entries(&one).await.len(), booked);
+        assert_eq!(balance(&other).await, left);
+    }
+    is_sound(&one).await;
 }
 
 #[tokio::test]

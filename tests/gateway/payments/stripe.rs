@@ -5,6 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
 
 use super::{balance, check, create, entries, is_sound, show, start_with};
-use crate::harness::{VENDOR_KEY, World, request};
+use crate::harness::{RedisServer, VENDOR_KEY, World, request};
 
 #[derive(Default)]
 struct Books {
@@ -26,6 +27,14 @@ struct Account {
 }
 
 async fn begun() -> (World, Account) {
+    let (sections, account) = open_account().await;
+    let world = start_with(&sections, "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    (world, account)
+}
+
+/// An account there, and the sections of a gateway that sells by it.
+async fn open_account() -> (String, Account) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
     let kept = Arc::clone(&books);
@@ -35,9 +44,7 @@ async fn begun() -> (World, Account) {
          return_url = \"https://pay.example/usage\"\n",
         vendor.address()
     );
-    let world = start_with(&sections, "memory:").await;
-    world.key_with("acme", "0", json!({})).await;
-    (world, Account { vendor, books })
+    (sections, Account { vendor, books })
 }
 
 fn answer(books: &mut Books, asked: &Received) -> Reply {
@@ -204,6 +211,32 @@ async fn a_session_that_is_paid_is_booked_once_and_its_refunds_are_taken_off() {
     assert_eq!(balance(&world).await, "3000.50");
     assert_eq!(entries(&world).await.len(), 3);
     is_sound(&world).await;
+}
+
+#[tokio::test]
+async fn ten_events_over_two_gateways_on_one_redis_are_one_top_up() {
+    let redis = RedisServer::start().await;
+    let (sections, account) = open_account().await;
+    let one = start_with(&sections, &redis.url()).await;
+    let other = start_with(&sections, &redis.url()).await;
+    one.key_with("acme", "0", json!({})).await;
+    let made = create(&one, "5000.5").await;
+    account.pay();
+    let refund =
+        json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" });
+    for (kind, object, booked, left) in [
+        ("checkout.session.completed", "cs_test_a1", 1, "5000.50"),
+        ("charge.refunded", "ch_1", 2, "4000.50"),
+    ] {
+        let told = event(kind, &made, object);
+        let at = |turn| if turn % 2 == 0 { &one } else { &other };
+        let answers = join_all((0..10).map(|turn| tell(at(turn), &told))).await;
+        assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
+        assert_eq!(entries(&one).await.len(), booked);
+        assert_eq!(balance(&other).await, left);
+        account.books.lock().unwrap().refunds = vec![refund.clone()];
+    }
+    is_sound(&one).await;
 }
 
 #[tokio::test]
