@@ -10,6 +10,7 @@ mod alerts;
 mod answer;
 mod audit;
 mod auth;
+mod auto_topups;
 mod body;
 mod body_limit;
 mod calls;

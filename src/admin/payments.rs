@@ -107,6 +107,7 @@ impl Admin {
             provider,
             email,
             by: who.name().to_owned(),
+            saves_card: false,
         };
         let made = self.payments.create(wish).await;
         let made = made.map_err(|error| refusal(error, Some(&account)))?;
@@ -153,18 +154,22 @@ fn state(text: &str) -> Result<State, String> {
     })
 }
 
-fn email(value: &Value) -> Result<String, String> {
+pub(super) fn email(value: &Value) -> Result<String, String> {
     let text = value.as_str().filter(|text| is_email(text));
     text.map(str::to_owned)
         .ok_or_else(|| "must be an address like name@example.com".to_owned())
 }
 
-fn refusal(error: PaymentError, account: Option<&AccountId>) -> Refusal {
+pub(super) fn refusal(error: PaymentError, account: Option<&AccountId>) -> Refusal {
     match error {
         PaymentError::Unknown => Refusal::NotFound(error.to_string()),
         PaymentError::NotKopecks => Refusal::invalid("amount_rub", error.to_string()),
         PaymentError::NoProvider(_) => Refusal::invalid("provider", error.to_string()),
-        PaymentError::Exists | PaymentError::TooMany(_) => Refusal::Conflict(error.to_string()),
+        PaymentError::Rule(field, problem) => Refusal::invalid(field, problem),
+        PaymentError::NoRule => Refusal::NotFound(error.to_string()),
+        PaymentError::Exists | PaymentError::TooMany(_) | PaymentError::NoCard => {
+            Refusal::Conflict(error.to_string())
+        }
         PaymentError::Provider(..) => Refusal::ProviderFailed(error.to_string()),
         PaymentError::Ledger(error) => {
             let what = account.map_or_else(|| "payment".to_owned(), |id| format!("account {id}"));

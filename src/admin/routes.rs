@@ -12,15 +12,16 @@ use tollgate_layers::Error;
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, Right, accounts, alerts, audit, body_limit::UnreadBody, calls, events,
-    export, groups, keys, leases, payments, probes, query::Query, receipts, receivers,
-    refusal::Refusal, statements, tariffs, usage, vendors,
+    Admin, Answer, Operator, Right, accounts, alerts, audit, auto_topups, body_limit::UnreadBody,
+    calls, events, export, groups, keys, leases, payments, probes, query::Query, receipts,
+    receivers, refusal::Refusal, statements, tariffs, usage, vendors,
 };
 
 const ROOMS: &[&[Route]] = &[
     probes::ROUTES,
     accounts::ROUTES,
     payments::ROUTES,
+    auto_topups::ROUTES,
     keys::ROUTES,
     groups::ROUTES,
     leases::ROUTES,
@@ -406,6 +407,13 @@ mod tests {
                 ("POST", &*format!("{account}/adjustments"), Right::Money),
                 ("POST", "/admin/v1/payments", Right::Money),
                 ("POST", "/admin/v1/payments/{payment}/check", Right::Money),
+                ("PUT", &*format!("{account}/auto_topup"), Right::Money),
+                ("DELETE", &*format!("{account}/auto_topup"), Right::Money),
+                (
+                    "POST",
+                    &*format!("{account}/auto_topup/resume"),
+                    Right::Money
+                ),
                 ("POST", &*format!("{account}/keys"), Right::Support),
                 ("PATCH", "/admin/v1/keys/{key}", Right::Support),
                 ("DELETE", "/admin/v1/keys/{key}", Right::Support),

@@ -206,7 +206,7 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// Payments that customers make at a provider: create (a link), list, check
+    /// Payments that customers make at a provider: create (a link), list, check, auto (by a saved card)
     #[command(
         after_help = "Examples:\n  tollgate payment create acme 5000\n  tollgate payment list --account acme"
     )]
@@ -672,6 +672,12 @@ mod tests {
             "tollgate payment create acme 5000",
             "tollgate payment create acme 5000.50 --provider yookassa --email a@b.example --id \
              019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90 --json",
+            "tollgate payment auto",
+            "tollgate payment auto acme",
+            "tollgate payment auto acme --below 500 --amount 2000 --month-max 20000 --provider stripe --email a@b.example \
+             --id 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90 --json",
+            "tollgate payment auto acme --remove",
+            "tollgate payment auto acme --resume",
             "tollgate payment list",
             "tollgate payment list --account acme --state open",
             "tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90",
@@ -779,6 +785,12 @@ mod tests {
             ("tollgate usage --format csv --json", "cannot be used with"),
             ("tollgate payment create acme 0", "a payment is"),
             ("tollgate payment check 17", "must be a UUID"),
+            ("tollgate payment auto acme --below 500", "--amount"),
+            ("tollgate payment auto --remove", "<ACCOUNT>"),
+            (
+                "tollgate payment auto acme --remove --resume",
+                "cannot be used with",
+            ),
             ("tollgate vendor disable", "<VENDOR>"),
             (
                 "tollgate account alert acme --at 5 --none",

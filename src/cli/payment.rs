@@ -36,6 +36,43 @@ pub(super) enum PaymentCommand {
         #[arg(long)]
         id: Option<IntentId>,
     },
+    /// Top an account up by a card that the provider keeps: prints the link by which the payer agrees
+    ///
+    /// Who pays by the link lets the provider keep the card. From then on it is charged --amount when less than --below is
+    /// free, and --month-max in a calendar month at most. Without these options the rule is shown, without an account all
+    /// rules are.
+    #[command(
+        after_help = "Examples:\n  tollgate payment auto acme --below 500 --amount 2000 --month-max 20000\n  \
+                      tollgate payment auto acme\n  tollgate payment auto acme --remove"
+    )]
+    Auto {
+        /// Whose account it is
+        account: Option<AccountId>,
+        /// Charge the card when less is free, in rubles
+        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "amount", requires = "account")]
+        below: Option<MicroRub>,
+        /// How much at once, in rubles; at least --below
+        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "month_max")]
+        amount: Option<MicroRub>,
+        /// How much in a calendar month at most, in rubles; at least --amount
+        #[arg(long, value_name = "RUBLES", value_parser = amount, requires = "below")]
+        month_max: Option<MicroRub>,
+        /// At which provider, where there are several: yookassa, cloudpayments or stripe
+        #[arg(long, requires = "below")]
+        provider: Option<String>,
+        /// Where fiscal receipts go
+        #[arg(long, requires = "below")]
+        email: Option<String>,
+        /// The id of the payment that saves the card, to ask for the same again: a UUID
+        #[arg(long, requires = "below")]
+        id: Option<IntentId>,
+        /// Take the rule away, and forget the card
+        #[arg(long, conflicts_with_all = ["below", "resume"], requires = "account")]
+        remove: bool,
+        /// Charge the card again that was declined too often
+        #[arg(long, conflicts_with = "below", requires = "account")]
+        resume: bool,
+    },
     /// List payments, the latest first, and what is owed for refunds
     #[command(after_help = "Example:\n  tollgate payment list --account acme --state open")]
     List {
@@ -85,6 +122,35 @@ const PAYMENT_ROW: &[Cell] = &[
     Cell::text("why", "/reason").or("-"),
 ];
 
+const RULE: &[Cell] = &[
+    Cell::text("account", "/account"),
+    Cell::text("status", "/status"),
+    Cell::text("why", "/reason"),
+    Cell::rubles("below", "/below_rub"),
+    Cell::rubles("charge", "/amount_rub"),
+    Cell::rubles("a month at most", "/month_max_rub"),
+    Cell::rubles("charged this month", "/month_rub"),
+    Cell::text("provider", "/provider"),
+    Cell::text("card", "/card"),
+    Cell::text("next try", "/next_try_at"),
+    Cell::text("made", "/created_at"),
+    Cell::text("by", "/by"),
+    Cell::text("payment", "/payment"),
+    Cell::text("link", "/url"),
+];
+
+const RULE_ROW: &[Cell] = &[
+    Cell::text("account", "/account"),
+    Cell::text("status", "/status"),
+    Cell::rubles("below", "/below_rub"),
+    Cell::rubles("charge", "/amount_rub"),
+    Cell::rubles("a month at most", "/month_max_rub"),
+    Cell::rubles("charged this month", "/month_rub"),
+    Cell::text("provider", "/provider"),
+    Cell::text("card", "/card").or("-"),
+    Cell::text("why", "/reason").or("-"),
+];
+
 pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Result<(), Failure> {
     let client = Client::new(reach)?;
     let answer = match command {
@@ -101,6 +167,47 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             let answer = client.call(Method::GET, &path, None).await?;
             return show::print(reach.json, &answer, list);
         }
+        PaymentCommand::Auto { account: None, .. } => {
+            let path = "/admin/v1/auto_topups";
+            let answer = client.call(Method::GET, path, None).await?;
+            return show::print(reach.json, &answer, rules);
+        }
+        PaymentCommand::Auto {
+            account: Some(account),
+            below,
+            amount,
+            month_max,
+            provider,
+            email,
+            id,
+            remove,
+            resume,
+        } => {
+            let path = format!("/admin/v1/accounts/{account}/auto_topup");
+            let answer = match below {
+                _ if remove => client.call(Method::DELETE, &path, None).await?,
+                _ if resume => {
+                    let path = format!("{path}/resume");
+                    client.call(Method::POST, &path, None).await?
+                }
+                None => client.call(Method::GET, &path, None).await?,
+                Some(below) => {
+                    // Made here, so that what is sent again is the same payment.
+                    let id = id.unwrap_or_default();
+                    let mut body = json!({
+                        "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
+                    });
+                    add(&mut body, [("provider", provider), ("email", email)]);
+                    client.call(Method::PUT, &path, Some(body)).await?
+                }
+            };
+            return show::print(reach.json, &answer, |answer| {
+                if remove {
+                    return format!("{account} is not topped up by a card any more\n");
+                }
+                facts(RULE, answer)
+            });
+        }
         PaymentCommand::Create {
             account,
             rubles,
@@ -111,11 +218,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             // Made here, so that what is sent again is the same payment.
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
-            for (name, value) in [("provider", provider), ("email", email)] {
-                if let Some(value) = value {
-                    body[name] = value.into();
-                }
-            }
+            add(&mut body, [("provider", provider), ("email", email)]);
             client
                 .call(Method::POST, "/admin/v1/payments", Some(body))
                 .await?
@@ -126,6 +229,23 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
         }
     };
     show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
+}
+
+fn add(body: &mut Value, fields: [(&str, Option<String>); 2]) {
+    for (name, value) in fields {
+        if let Some(value) = value {
+            body[name] = value.into();
+        }
+    }
+}
+
+fn rules(answer: &Value) -> String {
+    let rules = rows(answer, "auto_topups");
+    if rules.is_empty() {
+        return "no account is topped up by a card; tollgate payment auto --help says how\n"
+            .to_owned();
+    }
+    table(RULE_ROW, rules)
 }
 
 fn list(answer: &Value) -> String {
@@ -154,6 +274,20 @@ fn list(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_are_listed_with_what_is_left_of_the_month() {
+        let rule = json!({
+            "account": "acme", "status": "on", "below_rub": "500.00", "amount_rub": "2000.00", "month_max_rub": "20000.00",
+            "month_rub": "4000.00", "provider": "yookassa", "card": "····4242", "reason": null,
+        });
+        assert_eq!(
+            rules(&json!({ "auto_topups": [rule] })),
+            "ACCOUNT  STATUS  BELOW, ₽  CHARGE, ₽  A MONTH AT MOST, ₽  CHARGED THIS MONTH, ₽  PROVIDER  CARD      WHY\n\
+             acme     on        500.00    2000.00            20000.00                4000.00  yookassa  ····4242  -\n"
+        );
+        assert!(rules(&json!({ "auto_topups": [] })).contains("tollgate payment auto"));
+    }
 
     #[test]
     fn payments_are_listed_with_what_is_owed() {

@@ -27,6 +27,12 @@ pub struct PaymentsConfig {
     pub open_max: usize,
     /// How often open payments are asked for.
     pub poll: Duration,
+    /// How often it is looked whether saved cards have to be charged.
+    pub auto_check: Duration,
+    /// How long a card is left alone that was declined, for the first time.
+    pub auto_retry: Duration,
+    /// After how many declines it is not tried any more.
+    pub auto_declines_max: u32,
     /// `[payments.yookassa]`.
     pub yookassa: Option<YooKassaConfig>,
     /// `[payments.cloudpayments]`.
@@ -121,6 +127,12 @@ impl Check<'_> {
         }
         let open_max = self.whole(raw.open_max, "payments.open_max", 10, 1..=1000);
         let poll = self.seconds(raw.poll_seconds, "payments.poll_seconds", 300, 1);
+        let check = raw.auto_check_seconds;
+        let check = self.seconds(check, "payments.auto_check_seconds", 5, 1);
+        let retry = raw.auto_retry_seconds;
+        let retry = self.seconds(retry, "payments.auto_retry_seconds", 3600, 1);
+        let declines = raw.auto_declines_max;
+        let declines = self.whole(declines, "payments.auto_declines_max", 3, 1..=20);
         let yookassa = match raw.yookassa {
             None => Some(None),
             Some(raw) => self.yookassa(raw).map(Some),
@@ -139,6 +151,9 @@ impl Check<'_> {
             max: max?,
             open_max: open_max?,
             poll: poll?,
+            auto_check: check?,
+            auto_retry: retry?,
+            auto_declines_max: declines?,
             yookassa: yookassa?,
             cloudpayments: cloudpayments?,
             stripe: stripe?,

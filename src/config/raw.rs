@@ -215,6 +215,12 @@ pub(super) struct RawPayments {
     pub(super) open_max: Option<u64>,
     /// How often payments that wait are asked for at their provider, for notifications that were lost; 300.
     pub(super) poll_seconds: Option<u64>,
+    /// How often it is looked whether an account that is topped up by a saved card needs it; 5.
+    pub(super) auto_check_seconds: Option<u64>,
+    /// How long a saved card is left alone that was declined; twice as long after the next time; 3600.
+    pub(super) auto_retry_seconds: Option<u64>,
+    /// How often a saved card may be declined, one time after the other, before it is not tried any more; 3.
+    pub(super) auto_declines_max: Option<u64>,
     /// YooKassa; without this section it is not used.
     pub(super) yookassa: Option<RawYooKassa>,
     /// CloudPayments; without this section it is not used.

@@ -24,12 +24,17 @@ use crate::{
     admin::UnreadBody,
     config::{PaymentsConfig, is_email, is_whole_kopecks},
     endpoints::{key_info::no_books, reply},
-    payments::{Intent, IntentId, NewPayment, Notified, PaymentError, Payments, State},
+    payments::{
+        AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
+        State,
+    },
     text::{causes::chain, time::rfc3339},
 };
 
 /// Where providers tell of payments.
 pub(crate) const NOTIFICATIONS: &str = "/payments/";
+/// What stands behind the path of a key's payments, for the rule by which a card is charged.
+const AUTO: &str = "/auto";
 /// Before a provider tells it again.
 const AGAIN_SECONDS: &str = "30";
 /// Before a key's holder asks for another payment.
@@ -115,6 +120,22 @@ struct Asked {
     provider: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AskedAuto {
+    below_rub: MicroRub,
+    amount_rub: MicroRub,
+    month_max_rub: MicroRub,
+    email: Option<String>,
+    provider: Option<String>,
+}
+
+/// By which rule an account is topped up by a card; `None`: by none.
+#[derive(Serialize)]
+struct AutoOffer {
+    auto_topup: Option<AutoShown>,
+}
+
 #[derive(Serialize)]
 struct Offer {
     min_rub: MicroRub,
@@ -179,37 +200,15 @@ impl KeyPayments {
         let asked: Asked = serde_json::from_slice(body)
             .map_err(|error| invalid("", Problem::NotJson(error.to_string())))?;
         let amount = asked.amount_rub;
-        // Rounded to the side that is allowed.
-        let rubles = |bound: MicroRub| u64::try_from(bound.micro() / MICRO).unwrap_or_default();
-        if amount < config.min {
-            return Err(invalid("amount_rub", Problem::BelowMin(rubles(config.min))));
-        }
-        if amount > config.max {
-            return Err(invalid("amount_rub", Problem::AboveMax(rubles(config.max))));
-        }
-        if !is_whole_kopecks(amount) {
-            return Err(invalid(
-                "amount_rub",
-                Problem::WrongType("rubles and whole kopecks"),
-            ));
-        }
-        if asked.email.as_deref().is_some_and(|email| !is_email(email)) {
-            return Err(invalid(
-                "email",
-                Problem::WrongType("an address like name@example.com"),
-            ));
-        }
-        let providers = self.payments.providers();
-        let provider = asked
-            .provider
-            .or_else(|| providers.first().map(|&name| name.to_owned()));
+        is_payable(amount, asked.email.as_deref(), config)?;
         let wish = NewPayment {
             id: IntentId::new(),
             account: key.account.clone(),
             amount,
-            provider,
+            provider: self.or_first(asked.provider),
             email: asked.email,
             by: format!("key:{}", key.id),
+            saves_card: false,
         };
         let made = self.payments.create(wish).await;
         let made = made.map_err(|error| refusal(error, config))?;
@@ -219,6 +218,93 @@ impl KeyPayments {
         );
         Ok(made.into())
     }
+
+    fn or_first(&self, provider: Option<String>) -> Option<String> {
+        let providers = self.payments.providers();
+        provider.or_else(|| providers.first().map(|&name| name.to_owned()))
+    }
+
+    /// What `/payments/auto` answers: the rule; what changes it takes an owner key.
+    async fn auto(
+        &self,
+        key: &KeyRecord,
+        config: &PaymentsConfig,
+        req: Request<UnreadBody>,
+    ) -> Result<Response<AnswerBody>, Error> {
+        let account = &key.account;
+        if req.method() == Method::GET {
+            let auto_topup = match self.payments.auto_of(account).await {
+                Ok(rule) => Some(rule),
+                Err(PaymentError::NoRule) => None,
+                Err(error) => return Err(refusal(error, config)),
+            };
+            return Ok(reply::json(&AutoOffer { auto_topup }));
+        }
+        if !key.is_owner() {
+            return Err(Error::OwnerKeyNeeded);
+        }
+        let who = format!("key:{}", key.id);
+        if req.method() == Method::DELETE {
+            match self.payments.remove_auto(account).await {
+                Ok(_) => {
+                    tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
+                }
+                // As it is wished for.
+                Err(PaymentError::NoRule) => {}
+                Err(error) => return Err(refusal(error, config)),
+            }
+            return Ok(reply::json(&AutoOffer { auto_topup: None }));
+        }
+        let body = req.into_body().bytes().await;
+        let body = body.map_err(|_| invalid("", Problem::Missing))?;
+        let asked: AskedAuto = serde_json::from_slice(&body)
+            .map_err(|error| invalid("", Problem::NotJson(error.to_string())))?;
+        is_payable(asked.amount_rub, asked.email.as_deref(), config)?;
+        let wish = NewAutoTopup {
+            id: IntentId::new(),
+            account: account.clone(),
+            below: asked.below_rub,
+            amount: asked.amount_rub,
+            month_max: asked.month_max_rub,
+            provider: self.or_first(asked.provider),
+            email: asked.email,
+            by: who.clone(),
+        };
+        let made = self.payments.set_auto(wish).await;
+        let made = made.map_err(|error| refusal(error, config))?;
+        tracing::info!(
+            target: "audit", who, what = "account.auto_topup", account = %account, below_rub = %asked.below_rub,
+            amount_rub = %asked.amount_rub, month_max_rub = %asked.month_max_rub
+        );
+        Ok(reply::json(&AutoOffer {
+            auto_topup: Some(made),
+        }))
+    }
+}
+
+/// Whether the holder of a key may pay so much at once, and says well where the receipt goes.
+fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
+    // Rounded to the side that is allowed.
+    let rubles = |bound: MicroRub| u64::try_from(bound.micro() / MICRO).unwrap_or_default();
+    if amount < config.min {
+        return Err(invalid("amount_rub", Problem::BelowMin(rubles(config.min))));
+    }
+    if amount > config.max {
+        return Err(invalid("amount_rub", Problem::AboveMax(rubles(config.max))));
+    }
+    if !is_whole_kopecks(amount) {
+        return Err(invalid(
+            "amount_rub",
+            Problem::WrongType("rubles and whole kopecks"),
+        ));
+    }
+    if email.is_some_and(|email| !is_email(email)) {
+        return Err(invalid(
+            "email",
+            Problem::WrongType("an address like name@example.com"),
+        ));
+    }
+    Ok(())
 }
 
 impl Service<Request<UnreadBody>> for KeyPayments {
@@ -237,6 +323,9 @@ impl Service<Request<UnreadBody>> for KeyPayments {
             let key = key.clone();
             let config = this.payments.config().filter(|config| config.is_offered());
             let config = config.ok_or(Error::PathUnknown)?;
+            if req.uri().path().ends_with(AUTO) {
+                return this.auto(&key, config, req).await;
+            }
             if req.method() == Method::GET {
                 return Ok(reply::json(&this.offer(&key, config).await?));
             }
@@ -261,6 +350,14 @@ fn refusal(error: PaymentError, config: &PaymentsConfig) -> Error {
             limit: Limit::Requests,
             retry_after: WAIT.max(config.poll),
         },
+        PaymentError::Rule(field, _) => {
+            let wanted = match field {
+                "amount_rub" => "rubles, at least below_rub",
+                "month_max_rub" => "rubles, at least amount_rub",
+                _ => "rubles and whole kopecks above 0",
+            };
+            invalid(field, Problem::WrongType(wanted))
+        }
         PaymentError::NoProvider(_) => {
             invalid("provider", Problem::NotOneOf("those that are configured"))
         }

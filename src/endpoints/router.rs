@@ -222,6 +222,7 @@ struct Names {
     receipts: String,
     spending: String,
     payments: String,
+    auto_topup: String,
     keys: String,
     connect: String,
 }
@@ -253,6 +254,7 @@ impl Names {
             receipts: format!("/v1/{service}/receipts"),
             spending: format!("/v1/{service}/usage"),
             payments: format!("/v1/{service}/payments"),
+            auto_topup: format!("/v1/{service}/payments/auto"),
             keys: format!("/v1/{service}/keys"),
             connect: format!("/v1/{service}/connect"),
         }
@@ -263,6 +265,7 @@ impl Names {
         const GET_HEAD: &[Method] = &[Method::GET, Method::HEAD];
         const POST: &[Method] = &[Method::POST];
         const GET_POST: &[Method] = &[Method::GET, Method::POST];
+        const RULE: &[Method] = &[Method::GET, Method::PUT, Method::DELETE];
         const KEY: &[Method] = &[Method::GET, Method::PATCH, Method::DELETE];
         let (endpoint, methods, allow) = match path {
             "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/v1/embeddings" => {
@@ -285,6 +288,7 @@ impl Names {
             }
             path if path == self.spending => (Endpoint::Spending, GET, "GET"),
             path if path == self.payments => (Endpoint::Payments, GET_POST, "GET, POST"),
+            path if path == self.auto_topup => (Endpoint::Payments, RULE, "GET, PUT, DELETE"),
             path if is_notification(path) => (Endpoint::Notifications, POST, "POST"),
             path if usage_page::is_of_it(path) => (Endpoint::UsagePage, GET_HEAD, "GET, HEAD"),
             _ => return Err(Error::PathUnknown),
@@ -456,6 +460,13 @@ mod tests {
             (Method::GET, "/v1/tollgate/payments", "payments"),
             (Method::POST, "/v1/tollgate/payments", "payments"),
             (Method::HEAD, "/v1/tollgate/payments", "GET, POST"),
+            (Method::PUT, "/v1/tollgate/payments/auto", "payments"),
+            (
+                Method::POST,
+                "/v1/tollgate/payments/auto",
+                "GET, PUT, DELETE",
+            ),
+            (Method::GET, "/v1/tollgate/payments/x", "unknown"),
             (Method::POST, "/payments/yookassa", "notifications"),
             (Method::GET, "/payments/yookassa", "POST"),
             (Method::POST, "/payments/", "unknown"),

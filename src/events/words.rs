@@ -51,6 +51,9 @@ pub(super) fn subject(event: &Event) -> String {
         }
         Happening::RateStale { .. } => "Курс валюты устарел, продажи остановлены".to_owned(),
         Happening::Debt { debt_rub, .. } => format!("Долг по счёту: {}", rubles(*debt_rub)),
+        Happening::AutoTopupFailed { amount_rub, .. } => {
+            format!("Автопополнение не прошло: {}", rubles(*amount_rub))
+        }
         _ => format!("Событие {}", event.number),
     }
 }
@@ -142,6 +145,24 @@ pub(super) fn text(event: &Event) -> String {
             line(format!("Последний раз курс получен {}", time(*since_ms)));
         }
         Happening::Debt { entry, .. } => line(format!("Возврат: {}", plain(entry))),
+        Happening::AutoTopupFailed {
+            provider,
+            reason,
+            off,
+            url,
+            ..
+        } => {
+            line(format!("Причина: {} ({})", plain(reason), plain(provider)));
+            if *off {
+                line("Карта больше не списывается: автопополнение выключено.".to_owned());
+            }
+            match url {
+                Some(url) => line(format!("Оплатить самостоятельно: {}", plain(url))),
+                None => {
+                    line("Пополните счёт, чтобы запросы к моделям не прервались.".to_owned());
+                }
+            }
+        }
         _ => {}
     }
     let _ = write!(text, "\n{} · событие {}\n", time(event.at_ms), event.number);
@@ -233,6 +254,28 @@ mod tests {
             "Заканчиваются средства: осталось 199,98\u{a0}₽.\nСчёт: acme\nПорог уведомления: 200,00\u{a0}₽\n\
              Пополните счёт, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
         );
+    }
+
+    #[test]
+    fn a_card_that_was_not_charged_says_why_and_where_to_pay() {
+        let failed = |off, url: Option<&str>| {
+            text(&event(Happening::AutoTopupFailed {
+                provider: "yookassa".into(),
+                amount_rub: MicroRub::rubles(5000),
+                reason: "bank: insufficient_funds".into(),
+                off,
+                url: url.map(str::to_owned),
+            }))
+        };
+        assert_eq!(
+            failed(true, None),
+            "Автопополнение не прошло: 5\u{a0}000,00\u{a0}₽.\nСчёт: acme\nПричина: bank: insufficient_funds (yookassa)\n\
+             Карта больше не списывается: автопополнение выключено.\n\
+             Пополните счёт, чтобы запросы к моделям не прервались.\n\n18.11.2026 11:06 UTC · событие 7\n"
+        );
+        let with_link = failed(false, Some("https://pay.example/1"));
+        assert!(with_link.contains("\nОплатить самостоятельно: https://pay.example/1\n"));
+        assert!(!with_link.contains("выключено"));
     }
 
     #[test]

@@ -213,7 +213,8 @@ impl Gateway {
                 tokio::time::sleep(RECOVER_AGAIN).await;
             }
         });
-        loops.spawn(payments.run(std::future::pending()));
+        loops.spawn(payments.clone().run(std::future::pending()));
+        loops.spawn(payments.keep_topped_up(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
             // What it has ended by then is not left any more.

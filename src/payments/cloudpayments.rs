@@ -12,9 +12,11 @@ use serde_json::{Value, json, value::RawValue};
 use tollgate_layers::key::AccountId;
 
 use super::{
-    intent::{Intent, IntentId, State},
+    auto::SavedCard,
+    intent::{CardUse, Intent, IntentId, State},
     provider::{
-        Amount, Created, Notice, ProviderError, Seen, SeenRefund, Standing, ask, basic, is_signed,
+        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing, ask,
+        basic, is_signed,
     },
     yookassa::kopecks,
 };
@@ -93,6 +95,51 @@ struct NewOrder<'a> {
     fail_redirect_url: &'a str,
 }
 
+/// A charge of a card that is kept, without its owner.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct NewCharge<'a> {
+    amount: Box<RawValue>,
+    currency: &'a str,
+    account_id: &'a AccountId,
+    token: &'a str,
+    /// 0: the shop begins it, not the payer.
+    tr_initiator_code: u8,
+    /// 0: at no times that are agreed on before.
+    payment_scheduled: u8,
+    description: String,
+    invoice_id: IntentId,
+    email: Option<&'a str>,
+}
+
+/// What a charge is answered with: a try to pay, or where the payer has to confirm it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Try {
+    transaction_id: u64,
+    status: Option<String>,
+    reason: Option<String>,
+    acs_url: Option<String>,
+}
+
+impl From<Try> for Charged {
+    fn from(tried: Try) -> Self {
+        if tried.acs_url.is_some() {
+            return Self::NeedsPayer;
+        }
+        match tried.status.as_deref().unwrap_or_default() {
+            "Declined" | "Cancelled" => {
+                Self::Declined(tried.reason.unwrap_or_else(|| "declined".to_owned()))
+            }
+            "AwaitingAuthentication" => Self::NeedsPayer,
+            _ => Self::Made {
+                payment: tried.transaction_id.to_string(),
+                url: None,
+            },
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Order {
@@ -111,6 +158,9 @@ struct Transaction {
     /// 0 is a payment; others are what went back or out.
     #[serde(default)]
     r#type: u8,
+    /// Of its card, where that is kept.
+    token: Option<String>,
+    card_last_four: Option<String>,
 }
 
 impl Transaction {
@@ -128,6 +178,12 @@ impl Transaction {
                 currency: self.currency,
             },
             refunds: Vec::new(),
+            card: self
+                .token
+                .filter(|token| !token.is_empty())
+                .map_or(SeenCard::Untold, |token| {
+                    SeenCard::Saved(SavedCard::new(token, None, self.card_last_four))
+                }),
         }
     }
 }
@@ -153,16 +209,61 @@ impl CloudPayments {
         };
         let order =
             serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
+        // Under the intent's own key stands what its card was asked for.
+        let key = match intent.card {
+            Some(CardUse::Saved) => format!("{}-link", intent.id),
+            _ => intent.id.to_string(),
+        };
         let req = self
             .request("/orders/create")
             // Answered the same for an hour; an order that is made twice for one intent is paid once: see `Check`.
-            .header("X-Request-ID", intent.id.to_string());
+            .header("X-Request-ID", key);
         let answer: Answer<Order> = ask(client, req, order.into()).await?;
         let order = made(answer)?;
         Ok(Created {
             payment: order.id,
             url: order.url,
         })
+    }
+
+    /// Charges a card, if that was not done before: the key that makes two the same is good for an hour alone.
+    pub(super) async fn charge(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+        card: &SavedCard,
+    ) -> Result<Charged, ProviderError> {
+        let body = json!({ "InvoiceId": intent.id });
+        let found: Answer<Try> = self.post(client, "/payments/find", &body).await?;
+        if let Some(tried) = found.model {
+            return Ok(tried.into());
+        }
+        let charge = NewCharge {
+            amount: number(&kopecks(intent.amount_rub))?,
+            currency: "RUB",
+            // The token was given for this one.
+            account_id: &intent.account,
+            token: &card.handle,
+            tr_initiator_code: 0,
+            payment_scheduled: 0,
+            description: format!("Пополнение счёта {}", intent.account),
+            invoice_id: intent.id,
+            email: intent.email.as_deref(),
+        };
+        let charge =
+            serde_json::to_vec(&charge).map_err(|error| ProviderError::Unread(error.into()))?;
+        let req = self
+            .request("/payments/tokens/charge")
+            .header("X-Request-ID", intent.id.to_string());
+        let answer: Answer<Try> = ask(client, req, charge.into()).await?;
+        match answer.model {
+            Some(tried) => Ok(tried.into()),
+            // It was not even tried, and why.
+            None => Err(ProviderError::Refused(
+                http::StatusCode::OK,
+                answer.message.unwrap_or_default(),
+            )),
+        }
     }
 
     /// Found by the intent, whose number the payment has, by the version of the search that finds payments alone: the
@@ -182,6 +283,7 @@ impl CloudPayments {
                 standing: Standing::Pending,
                 amount: Amount::default(),
                 refunds: Vec::new(),
+                card: SeenCard::Untold,
             },
             Transaction::seen,
         ))
@@ -274,6 +376,9 @@ impl CloudPayments {
         } else if field("PaymentTransactionId").is_none() {
             notice.is_success = field("Status").as_deref() == Some("Completed");
             notice.transaction = field("TransactionId").filter(|_| notice.is_success);
+            notice.card = field("Token")
+                .filter(|_| notice.is_success)
+                .map(|token| SavedCard::new(token, None, field("CardLastFour")));
         } else {
             notice.is_refund = true;
             notice.refund_of = field("PaymentTransactionId");

@@ -97,6 +97,16 @@ impl State {
     }
 }
 
+/// What a payment has to do with a card that the provider keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CardUse {
+    /// The provider keeps the card that it is made by.
+    Save,
+    /// It is made by the card that the provider keeps, and nobody is asked.
+    Saved,
+}
+
 /// Money that went back to the payer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
@@ -136,6 +146,9 @@ pub struct Intent {
     /// Where the receipt goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
+    /// What it has to do with a card that the provider keeps; usually nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<CardUse>,
     /// How far it is.
     pub state: State,
     /// Why it is canceled or refused.
@@ -165,8 +178,13 @@ impl Intent {
 
     /// Whether the same was asked for.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (&self.account, self.amount_rub, &self.provider)
-            == (&other.account, other.amount_rub, &other.provider)
+        (&self.account, self.amount_rub, &self.provider, self.card)
+            == (
+                &other.account,
+                other.amount_rub,
+                &other.provider,
+                other.card,
+            )
     }
 
     /// The id under which a refund is taken off: that of the refund, and a number behind it for what could be taken

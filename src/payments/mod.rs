@@ -6,16 +6,24 @@
 //! top-up once for its id, which is made of the provider's: whoever is killed between two steps leaves something that
 //! is done again, not twice.
 
+mod auto;
+mod charging;
 mod cloudpayments;
 mod intent;
 mod notified;
 mod provider;
+mod rules;
 mod settle;
 mod shelf;
 mod stripe;
 mod yookassa;
 
-use std::{fmt, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::sync::Semaphore;
 use tollgate_layers::{
@@ -29,16 +37,19 @@ use tollgate_ledger::contract::Feed;
 use uuid::Uuid;
 
 pub(crate) use self::notified::Notified;
+pub use self::{
+    auto::AutoShown,
+    intent::{CardUse, Intent, IntentId, Refund, State},
+    provider::ProviderError,
+    rules::NewAutoTopup,
+};
 use self::{
+    auto::Rules,
     cloudpayments::CloudPayments,
     provider::{Provider, Standing},
     shelf::{NotOpened, Shelf},
     stripe::Stripe,
     yookassa::YooKassa,
-};
-pub use self::{
-    intent::{Intent, IntentId, Refund, State},
-    provider::ProviderError,
 };
 use crate::{
     admin::now_ms,
@@ -76,6 +87,7 @@ pub struct Payments(Arc<Inner>);
 struct Inner {
     store: AnyLedger,
     shelf: Shelf,
+    rules: Rules,
     client: HttpsClient,
     providers: Vec<Provider>,
     config: Option<PaymentsConfig>,
@@ -104,6 +116,8 @@ pub struct NewPayment {
     pub email: Option<String>,
     /// Who asks.
     pub by: String,
+    /// Whether the provider is to keep the card: the payer agrees to that by paying.
+    pub saves_card: bool,
 }
 
 /// Why a payment was not made or looked after.
@@ -119,6 +133,12 @@ pub enum PaymentError {
     Unknown,
     /// As many are open as may be.
     TooMany(usize),
+    /// An account cannot be topped up so: which field, and why.
+    Rule(&'static str, &'static str),
+    /// The account has no rule.
+    NoRule,
+    /// Its rule has no card.
+    NoCard,
     /// The provider did not do it.
     Provider(&'static str, ProviderError),
     /// The ledger did not.
@@ -135,6 +155,9 @@ impl fmt::Display for PaymentError {
             Self::NotKopecks => f.write_str("must be whole kopecks, above 0"),
             Self::Exists => f.write_str("another payment has that id"),
             Self::Unknown => f.write_str("no such payment"),
+            Self::Rule(_, problem) => f.write_str(problem),
+            Self::NoRule => f.write_str("the account is not topped up by a card"),
+            Self::NoCard => f.write_str("no card is saved: ask the payer for it with another rule"),
             Self::TooMany(max) => write!(
                 f,
                 "{max} payments of the account wait for their money: let some be paid, or expire"
@@ -180,6 +203,7 @@ impl Payments {
         }
         Self(Arc::new(Inner {
             shelf: Shelf::new(store.clone()),
+            rules: Rules::new(store.clone()),
             store,
             client: https::client(),
             providers,
@@ -232,6 +256,7 @@ impl Payments {
             created_ms: now_ms(),
             by: wish.by,
             email: wish.email,
+            card: wish.saves_card.then_some(CardUse::Save),
             state: State::Creating,
             reason: None,
             payment: None,
@@ -365,6 +390,11 @@ impl Payments {
     pub async fn check(&self, id: IntentId) -> Result<Intent, PaymentError> {
         let intent = self.find(id).await?;
         let provider = self.provider(Some(&intent.provider))?;
+        if intent.state == State::Creating && intent.card == Some(CardUse::Saved) {
+            self.look_after(&intent.account, &Mutex::default()).await?;
+            self.ask_again(id, &[]).await?;
+            return self.find(id).await;
+        }
         let young = now_ms().saturating_sub(intent.created_ms) < REPEATABLE_MS_MAX;
         let intent = if intent.state == State::Creating && young {
             self.link(provider, &intent).await?
@@ -422,6 +452,13 @@ impl Payments {
             Some(payment) => {
                 let provider = self.provider(Some(&intent.provider))?;
                 self.look(provider, intent, &payment, false).await?;
+            }
+            // Its rule goes on with it, as long as it is there.
+            None if intent.card == Some(CardUse::Saved) => {
+                let rule = self.0.rules.find(&intent.account).await?;
+                if rule.is_none_or(|rule| rule.charging != Some(id)) {
+                    self.cancel(id, "the rule was removed").await?;
+                }
             }
             None if now_ms().saturating_sub(intent.created_ms) > CREATING_MS_MAX => {
                 self.cancel(id, "the provider never answered").await?;
@@ -490,6 +527,7 @@ impl Payments {
         };
         let is_over = seen.standing == Standing::Pending
             && intent.state.is_open()
+            && intent.url.is_some()
             && now_ms().saturating_sub(intent.created_ms) > UNPAID_MS_MAX;
         if is_over {
             let withdrawn = provider.withdraw(&self.0.client, payment).await;

@@ -11,7 +11,7 @@ use tollgate_layers::{
 
 use super::{
     Inner, PaymentError, Payments,
-    intent::{Intent, State},
+    intent::{CardUse, Intent, State},
     provider::{Notice, Provider, ProviderError},
 };
 use crate::text::causes::chain;
@@ -95,6 +95,9 @@ impl Payments {
             return Ok(done);
         };
         if intent.state == State::Paid && !notice.is_refund {
+            if let (Some(CardUse::Save), Some(card)) = (intent.card, &notice.card) {
+                self.keep_card(&intent, Some(card)).await?;
+            }
             return Ok(done);
         }
         let Inner {
@@ -118,6 +121,11 @@ impl Payments {
             if let Some(seen) = seen.map_err(of_provider)? {
                 intent = self.settle(intent, seen).await?;
             }
+        }
+        if let (State::Paid, Some(CardUse::Save), Some(card)) =
+            (intent.state, intent.card, &notice.card)
+        {
+            self.keep_card(&intent, Some(card)).await?;
         }
         if let Some(refund) = &notice.refund {
             if intent.state != State::Paid {

@@ -15,6 +15,7 @@ use sha2::Sha256;
 use tollgate_layers::{error::BoxError, money::MicroRub};
 
 use super::{
+    auto::SavedCard,
     cloudpayments::{CloudPayments, Question},
     intent::Intent,
     stripe::Stripe,
@@ -57,6 +58,36 @@ pub(super) struct Seen {
     pub(super) amount: Amount,
     /// Refunds that have been made.
     pub(super) refunds: Vec<SeenRefund>,
+    /// The card that it was to be saved with.
+    pub(super) card: SeenCard,
+}
+
+/// What a provider says of the card of a payment that saves one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum SeenCard {
+    /// Nothing here: it is told elsewhere, or no card was to be saved.
+    #[default]
+    Untold,
+    /// It was paid in a way that cannot be saved.
+    NotSaved,
+    /// It is kept.
+    Saved(SavedCard),
+}
+
+/// What came of charging a saved card. Money is believed in only once the payment is fetched.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Charged {
+    /// There is a payment; where the payer has to confirm it, at this address.
+    Made {
+        /// The provider's id for it.
+        payment: String,
+        /// Where it is confirmed.
+        url: Option<String>,
+    },
+    /// The payer has to be there: only a payment by a link can be had.
+    NeedsPayer,
+    /// There is no money, and why.
+    Declined(String),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -112,6 +143,8 @@ pub(super) struct Notice {
     pub(super) refund: Option<SeenRefund>,
     /// The payment that this refund is of.
     pub(super) refund_of: Option<String>,
+    /// The card that is kept, where it is told here: by a signed one.
+    pub(super) card: Option<SavedCard>,
     /// Whether the money may be taken, which is asked before it is.
     pub(super) question: Option<Question>,
 }
@@ -147,10 +180,61 @@ impl Provider {
         refunds: bool,
     ) -> Result<Seen, ProviderError> {
         match self {
-            Self::YooKassa(shop) => shop.fetch(client, payment, refunds).await,
+            Self::YooKassa(shop) => shop.fetch(client, intent, payment, refunds).await,
             Self::CloudPayments(site) => site.fetch(client, intent).await,
-            Self::Stripe(stripe) => stripe.fetch(client, payment, refunds).await,
+            Self::Stripe(stripe) => stripe.fetch(client, intent, payment, refunds).await,
         }
+    }
+
+    /// Charges a saved card for an intent: the same intent again is the same charge.
+    pub(super) async fn charge(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+        card: &SavedCard,
+    ) -> Result<Charged, ProviderError> {
+        match self {
+            Self::YooKassa(shop) => shop.charge(client, intent, card).await,
+            Self::CloudPayments(site) => site.charge(client, intent, card).await,
+            Self::Stripe(stripe) => stripe.charge(client, intent, card).await,
+        }
+    }
+
+    /// Lets the provider forget a card, where it can be told to.
+    pub(super) async fn forget(
+        &self,
+        client: &HttpsClient,
+        card: &SavedCard,
+    ) -> Result<(), ProviderError> {
+        match self {
+            // They have no call for it: without the handle nobody can charge it.
+            Self::YooKassa(_) | Self::CloudPayments(_) => Ok(()),
+            Self::Stripe(stripe) => stripe.forget(client, card).await,
+        }
+    }
+
+    /// Whether a card is not to be tried again that was declined for this.
+    pub(super) fn is_for_good(reason: &str) -> bool {
+        const FOR_GOOD: [&str; 14] = [
+            // YooKassa
+            "permission_revoked",
+            "card_expired",
+            "invalid_card_number",
+            "payment_method_restricted",
+            // Stripe
+            "expired_card",
+            "lost_card",
+            "stolen_card",
+            "pickup_card",
+            "revocation_of",
+            // CloudPayments
+            "LostCard",
+            "StolenCard",
+            "ExpiredCard",
+            "RestrictedCard",
+            "PickUpCard",
+        ];
+        FOR_GOOD.iter().any(|word| reason.contains(word))
     }
 
     /// The intent that the provider has for [`Notice::via`].
@@ -261,6 +345,22 @@ pub(super) async fn ask<T: DeserializeOwned>(
     req: Builder,
     body: Bytes,
 ) -> Result<T, ProviderError> {
+    let (status, body) = answer(client, req, body).await?;
+    if status == StatusCode::NOT_FOUND {
+        return Err(ProviderError::NotFound);
+    }
+    if !status.is_success() {
+        return Err(not_done(status, &body));
+    }
+    serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
+}
+
+/// Asks once.
+pub(super) async fn answer(
+    client: &HttpsClient,
+    req: Builder,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), ProviderError> {
     let req: Request<Full<Bytes>> = req
         .header(ACCEPT, HeaderValue::from_static("application/json"))
         .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
@@ -283,29 +383,27 @@ pub(super) async fn ask<T: DeserializeOwned>(
         Ok((status, body.to_bytes()))
     };
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
-    let (status, body) = answer.unwrap_or(Err(ProviderError::Timeout))?;
-    if status == StatusCode::NOT_FOUND {
-        return Err(ProviderError::NotFound);
+    answer.unwrap_or(Err(ProviderError::Timeout))
+}
+
+/// What an answer means that is none of success.
+pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
+    let said: String = String::from_utf8_lossy(body)
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(SAID_CHARS_MAX)
+        .collect();
+    // A limit of requests, a timeout, the same request under way, and a fault of theirs pass.
+    let passes = status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT
+        );
+    if passes {
+        ProviderError::Answered(status, said)
+    } else {
+        ProviderError::Refused(status, said)
     }
-    if !status.is_success() {
-        let said: String = String::from_utf8_lossy(&body)
-            .chars()
-            .filter(|c| !c.is_control())
-            .take(SAID_CHARS_MAX)
-            .collect();
-        // A limit of requests, a timeout, the same request under way, and a fault of theirs pass.
-        let passes = status.is_server_error()
-            || matches!(
-                status,
-                StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT
-            );
-        return Err(if passes {
-            ProviderError::Answered(status, said)
-        } else {
-            ProviderError::Refused(status, said)
-        });
-    }
-    serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
 /// Whether `shown` is the HMAC-SHA256 of these parts, told in constant time.

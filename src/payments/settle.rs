@@ -13,8 +13,8 @@ use tollgate_ledger::{
 
 use super::{
     Inner, PaymentError, Payments,
-    intent::{Intent, IntentId, Refund, State},
-    provider::{Seen, SeenRefund, Standing},
+    intent::{CardUse, Intent, IntentId, Refund, State},
+    provider::{Seen, SeenCard, SeenRefund, Standing},
     shelf::NotOpened,
 };
 use crate::{latest::LatestLines, observe::metrics::payments::Outcome};
@@ -33,6 +33,15 @@ impl Payments {
             Standing::Succeeded => self.book(intent, &seen).await?,
         };
         if intent.state == State::Paid {
+            match (intent.card, &seen.card) {
+                (Some(CardUse::Save), SeenCard::Saved(card)) => {
+                    self.keep_card(&intent, Some(card)).await?;
+                }
+                (Some(CardUse::Save), SeenCard::NotSaved) => {
+                    self.keep_card(&intent, None).await?;
+                }
+                _ => {}
+            }
             for refund in &seen.refunds {
                 intent = self.refund(&intent, refund).await?;
             }

@@ -267,7 +267,7 @@ impl Shelf {
     }
 }
 
-fn busy(what: &str) -> BookError {
+pub(super) fn busy(what: &str) -> BookError {
     BookError::Unavailable(format!("{what}: changed by many at once").into())
 }
 
@@ -286,10 +286,10 @@ fn payment_name(provider: &str, payment: &str) -> Option<String> {
     good.then(|| format!("payment-of/{provider}/{payment}"))
 }
 
-fn text<T: Serialize>(value: &T) -> Result<String, BookError> {
+pub(super) fn text<T: Serialize>(value: &T) -> Result<String, BookError> {
     serde_json::to_string(value).map_err(|error| BookError::Unavailable(error.into()))
 }
 
-fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BookError> {
+pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BookError> {
     serde_json::from_str(text).map_err(|error| BookError::Unavailable(error.into()))
 }

@@ -1,19 +1,25 @@
 //! Stripe: sessions of its Checkout, and events signed over their time and body.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, header::AUTHORIZATION, request::Builder};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, StatusCode, header::AUTHORIZATION, request::Builder,
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    intent::Intent,
+    auto::SavedCard,
+    intent::{CardUse, Intent},
     provider::{
-        Amount, Created, Notice, ProviderError, Seen, SeenRefund, Standing, ask, is_signed,
+        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing,
+        answer, ask, is_signed, not_done,
     },
 };
 use crate::{config::StripeConfig, node::https::HttpsClient, text::percent::encoded};
 
 const INTENT: &str = "tollgate_intent";
+/// What ids of payments begin with; those of sessions begin otherwise.
+const PAYMENT_INTENT: &str = "pi_";
 /// An event that was signed longer ago may be one that somebody repeats.
 const TOLERANCE_SECONDS: u64 = 300;
 /// Pages of refunds that are read at most.
@@ -31,6 +37,7 @@ struct Session {
     amount_total: Option<i64>,
     currency: Option<String>,
     payment_intent: Option<String>,
+    customer: Option<String>,
     #[serde(default)]
     metadata: Value,
 }
@@ -73,6 +80,49 @@ struct Object {
 struct PaymentIntent {
     #[serde(default)]
     metadata: Value,
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    amount: i64,
+    #[serde(default)]
+    currency: String,
+    customer: Option<String>,
+    /// Whole, where it was asked for so.
+    #[serde(default)]
+    payment_method: Value,
+    last_payment_error: Option<Declined>,
+}
+
+#[derive(Deserialize)]
+struct Failed {
+    error: Declined,
+}
+
+#[derive(Deserialize)]
+struct Declined {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    decline_code: String,
+}
+
+impl Declined {
+    /// The payer's bank wants to see the payer.
+    fn needs_payer(&self) -> bool {
+        let is = |word: &str| self.code == word || self.decline_code == word;
+        is("authentication_required") || is("payment_intent_authentication_failure")
+    }
+
+    fn reason(self) -> String {
+        let Self { code, decline_code } = self;
+        match (code.is_empty(), decline_code.is_empty()) {
+            (true, _) => "declined".to_owned(),
+            (false, true) => code,
+            (false, false) => format!("{code}: {decline_code}"),
+        }
+    }
 }
 
 impl Stripe {
@@ -103,15 +153,17 @@ impl Stripe {
                 .as_deref()
                 .map(|email| ("customer_email", email)),
         );
-        let pairs = form
-            .iter()
-            .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
-        let body = pairs.collect::<Vec<_>>().join("&");
-        let req = self
-            .request(Method::POST, "/v1/checkout/sessions")
-            .header("Idempotency-Key", &id)
-            .header("content-type", "application/x-www-form-urlencoded");
-        let session: Session = ask(client, req, body.into()).await?;
+        if intent.card == Some(CardUse::Save) {
+            form.push(("customer_creation", "always"));
+            form.push(("payment_intent_data[setup_future_usage]", "off_session"));
+        }
+        // Under the intent's own key stands what its card was asked for.
+        let key = match intent.card {
+            Some(CardUse::Saved) => format!("{id}-link"),
+            _ => id.clone(),
+        };
+        let req = self.post("/v1/checkout/sessions", &key);
+        let session: Session = ask(client, req, body(&form)).await?;
         Ok(Created {
             payment: session.id,
             url: (session.url)
@@ -119,12 +171,84 @@ impl Stripe {
         })
     }
 
+    /// Charges a card while its owner is not there.
+    pub(super) async fn charge(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+        card: &SavedCard,
+    ) -> Result<Charged, ProviderError> {
+        let (id, kopecks) = (intent.id.to_string(), intent.amount_rub.micro() / 10_000);
+        let kopecks = kopecks.to_string();
+        let name = format!("Пополнение счёта {}", intent.account);
+        let mut form = vec![
+            ("amount", kopecks.as_str()),
+            ("currency", "rub"),
+            ("payment_method", &card.handle),
+            ("off_session", "true"),
+            ("confirm", "true"),
+            ("description", &name),
+            ("metadata[tollgate_intent]", &id),
+        ];
+        form.extend(
+            card.customer
+                .as_deref()
+                .map(|customer| ("customer", customer)),
+        );
+        form.extend(
+            intent
+                .email
+                .as_deref()
+                .map(|email| ("receipt_email", email)),
+        );
+        let req = self.post("/v1/payment_intents", &id);
+        let (status, body) = answer(client, req, body(&form)).await?;
+        if status == StatusCode::PAYMENT_REQUIRED {
+            let Failed { error } = read(&body)?;
+            return Ok(if error.needs_payer() {
+                Charged::NeedsPayer
+            } else {
+                Charged::Declined(error.reason())
+            });
+        }
+        if !status.is_success() {
+            return Err(not_done(status, &body));
+        }
+        let made: PaymentIntent = read(&body)?;
+        Ok(match made.status.as_str() {
+            "requires_action" | "requires_confirmation" => Charged::NeedsPayer,
+            "requires_payment_method" => Charged::Declined(
+                made.last_payment_error
+                    .map_or_else(|| "declined".to_owned(), Declined::reason),
+            ),
+            _ => Charged::Made {
+                payment: made.id,
+                url: None,
+            },
+        })
+    }
+
+    /// Takes a card off its customer: it cannot be charged any more.
+    pub(super) async fn forget(
+        &self,
+        client: &HttpsClient,
+        card: &SavedCard,
+    ) -> Result<(), ProviderError> {
+        let path = format!("/v1/payment_methods/{}/detach", encoded(&card.handle));
+        let req = self.request(Method::POST, &path);
+        ask::<Value>(client, req, Bytes::new()).await.map(drop)
+    }
+
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
+        intent: &Intent,
         payment: &str,
         refunds: bool,
     ) -> Result<Seen, ProviderError> {
+        if payment.starts_with(PAYMENT_INTENT) {
+            return self.fetch_charge(client, payment, refunds).await;
+        }
         let path = format!("/v1/checkout/sessions/{}", encoded(payment));
         let found: Session = self.get(client, &path).await?;
         let standing = match (found.payment_status.as_str(), found.status.as_deref()) {
@@ -138,6 +262,12 @@ impl Stripe {
             }
             _ => Vec::new(),
         };
+        let card = match (&found.payment_intent, intent.card) {
+            (Some(paid), Some(CardUse::Save)) if standing == Standing::Succeeded => {
+                self.card(client, paid, found.customer).await?
+            }
+            _ => SeenCard::Untold,
+        };
         Ok(Seen {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
@@ -147,6 +277,65 @@ impl Stripe {
                 found.currency.unwrap_or_default(),
             ),
             refunds,
+            card,
+        })
+    }
+
+    async fn fetch_charge(
+        &self,
+        client: &HttpsClient,
+        payment: &str,
+        refunds: bool,
+    ) -> Result<Seen, ProviderError> {
+        let path = format!("/v1/payment_intents/{}", encoded(payment));
+        let found: PaymentIntent = self.get(client, &path).await?;
+        let standing = match found.status.as_str() {
+            "succeeded" => Standing::Succeeded,
+            "canceled" => Standing::Canceled("canceled".to_owned()),
+            "requires_payment_method" => Standing::Canceled(
+                found
+                    .last_payment_error
+                    .map_or_else(|| "declined".to_owned(), Declined::reason),
+            ),
+            _ => Standing::Pending,
+        };
+        let refunds = if refunds && standing == Standing::Succeeded {
+            self.refunds(client, payment).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Seen {
+            payment: found.id,
+            intent: found.metadata[INTENT].as_str().map(str::to_owned),
+            standing,
+            amount: amount(found.amount, found.currency),
+            refunds,
+            card: SeenCard::Untold,
+        })
+    }
+
+    /// The card that a payment was made by, and that was to be kept.
+    async fn card(
+        &self,
+        client: &HttpsClient,
+        paid: &str,
+        customer: Option<String>,
+    ) -> Result<SeenCard, ProviderError> {
+        let path = format!(
+            "/v1/payment_intents/{}?expand%5B%5D=payment_method",
+            encoded(paid)
+        );
+        let found: PaymentIntent = self.get(client, &path).await?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let method = &found.payment_method;
+        let customer = customer.or(found.customer);
+        Ok(match (text(&method["id"]), customer) {
+            (Some(handle), Some(customer)) => {
+                let last4 = text(&method["card"]["last4"]);
+                SeenCard::Saved(SavedCard::new(handle, Some(customer), last4))
+            }
+            // Without a customer it can be used once.
+            _ => SeenCard::NotSaved,
         })
     }
 
@@ -198,6 +387,12 @@ impl Stripe {
         ask(client, self.request(Method::GET, path), Bytes::new()).await
     }
 
+    fn post(&self, path: &str, key: &str) -> Builder {
+        self.request(Method::POST, path)
+            .header("Idempotency-Key", key)
+            .header("content-type", "application/x-www-form-urlencoded")
+    }
+
     fn request(&self, method: Method, path: &str) -> Builder {
         let Self(config) = self;
         let bearer = format!("Bearer {}", config.secret_key.expose());
@@ -232,6 +427,17 @@ impl Stripe {
             ..Notice::default()
         })
     }
+}
+
+fn body(form: &[(&str, &str)]) -> Bytes {
+    let pairs = form
+        .iter()
+        .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
+    pairs.collect::<Vec<_>>().join("&").into()
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
+    serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
 /// Of kopecks, or of whatever a hundredth of the currency is.

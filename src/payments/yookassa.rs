@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use tollgate_layers::money::MicroRub;
 
 use super::{
-    intent::Intent,
-    provider::{Amount, Created, Notice, ProviderError, Seen, SeenRefund, Standing, ask, basic},
+    auto::SavedCard,
+    intent::{CardUse, Intent},
+    provider::{
+        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing, ask,
+        basic,
+    },
 };
 use crate::{config::YooKassaConfig, node::https::HttpsClient, text::percent::encoded};
 
@@ -30,6 +34,32 @@ struct Payment {
     #[serde(default)]
     metadata: Value,
     cancellation_details: Option<Cancellation>,
+    payment_method: Option<Way>,
+}
+
+/// What it is paid by.
+#[derive(Deserialize)]
+struct Way {
+    id: String,
+    #[serde(default)]
+    saved: bool,
+    card: Option<Card>,
+}
+
+#[derive(Deserialize)]
+struct Card {
+    last4: Option<String>,
+}
+
+impl From<Way> for SeenCard {
+    fn from(way: Way) -> Self {
+        if way.saved {
+            let last4 = way.card.and_then(|card| card.last4);
+            Self::Saved(SavedCard::new(way.id, None, last4))
+        } else {
+            Self::NotSaved
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -89,12 +119,12 @@ impl YooKassa {
         client: &HttpsClient,
         intent: &Intent,
     ) -> Result<Created, ProviderError> {
-        let body = self.order(intent).to_string();
-        let req = self
-            .request(Method::POST, "/payments")
-            .header("Idempotence-Key", intent.id.to_string())
-            .header("content-type", "application/json");
-        let payment: Payment = ask(client, req, body.into()).await?;
+        let mut order = self.order(intent);
+        order["confirmation"] = json!({ "type": "redirect", "return_url": self.0.return_url });
+        if intent.card == Some(CardUse::Save) {
+            order["save_payment_method"] = true.into();
+        }
+        let payment = self.make(client, intent, &order).await?;
         let url = payment.confirmation.and_then(|way| way.confirmation_url);
         Ok(Created {
             payment: payment.id,
@@ -103,12 +133,41 @@ impl YooKassa {
         })
     }
 
+    /// A payment that nobody confirms, as a rule.
+    pub(super) async fn charge(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+        card: &SavedCard,
+    ) -> Result<Charged, ProviderError> {
+        let mut order = self.order(intent);
+        order["payment_method_id"] = card.handle.as_str().into();
+        let payment = self.make(client, intent, &order).await?;
+        let confirmation = payment.confirmation.filter(|_| payment.status == "pending");
+        Ok(Charged::Made {
+            payment: payment.id,
+            url: confirmation.and_then(|way| way.confirmation_url),
+        })
+    }
+
+    async fn make(
+        &self,
+        client: &HttpsClient,
+        intent: &Intent,
+        order: &Value,
+    ) -> Result<Payment, ProviderError> {
+        let req = self
+            .request(Method::POST, "/payments")
+            .header("Idempotence-Key", intent.id.to_string())
+            .header("content-type", "application/json");
+        ask(client, req, order.to_string().into()).await
+    }
+
     fn order(&self, intent: &Intent) -> Value {
         let amount = json!({ "value": kopecks(intent.amount_rub), "currency": "RUB" });
         let mut order = json!({
             "amount": amount,
             "capture": true,
-            "confirmation": { "type": "redirect", "return_url": self.0.return_url },
             "description": format!("Пополнение счёта {}", intent.account),
             "metadata": { INTENT: intent.id, "tollgate_account": intent.account },
         });
@@ -132,6 +191,7 @@ impl YooKassa {
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
+        intent: &Intent,
         payment: &str,
         refunds: bool,
     ) -> Result<Seen, ProviderError> {
@@ -162,6 +222,11 @@ impl YooKassa {
             standing,
             amount: found.amount.into(),
             refunds,
+            card: match (intent.card, found.payment_method) {
+                (Some(CardUse::Save), Some(way)) => way.into(),
+                (Some(CardUse::Save), None) => SeenCard::NotSaved,
+                _ => SeenCard::Untold,
+            },
         })
     }
 
@@ -265,6 +330,7 @@ mod tests {
             created_ms: 0,
             by: "admin".into(),
             email: None,
+            card: None,
             state: State::Creating,
             reason: None,
             payment: None,
@@ -278,7 +344,6 @@ mod tests {
             json!({ "value": "5000.50", "currency": "RUB" })
         );
         assert_eq!(order["metadata"][INTENT], intent.id.to_string());
-        assert_eq!(order["confirmation"]["type"], "redirect");
         assert!(order.get("receipt").is_none());
         let with = shop(Some((4, "buh@example.com".into())));
         let receipt = &with.order(&intent)["receipt"];

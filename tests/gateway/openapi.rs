@@ -12,7 +12,7 @@ const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 /// All that the public listener answers.
-const PUBLIC_PATHS: [&str; 24] = [
+const PUBLIC_PATHS: [&str; 25] = [
     "/",
     "/api/hello",
     "/openapi.yaml",
@@ -34,22 +34,26 @@ const PUBLIC_PATHS: [&str; 24] = [
     "/v1/tollgate/keys/{key}",
     "/v1/tollgate/models",
     "/v1/tollgate/payments",
+    "/v1/tollgate/payments/auto",
     "/v1/tollgate/receipts",
     "/v1/tollgate/receipts/{number}",
     "/v1/tollgate/usage",
 ];
 /// All that the operator's listener answers.
-const ADMIN_PATHS: [&str; 34] = [
+const ADMIN_PATHS: [&str; 37] = [
     "/admin/v1/accounts",
     "/admin/v1/accounts/{account}",
     "/admin/v1/accounts/{account}/adjustments",
     "/admin/v1/accounts/{account}/alerts",
+    "/admin/v1/accounts/{account}/auto_topup",
+    "/admin/v1/accounts/{account}/auto_topup/resume",
     "/admin/v1/accounts/{account}/groups",
     "/admin/v1/accounts/{account}/groups/{group}",
     "/admin/v1/accounts/{account}/keys",
     "/admin/v1/accounts/{account}/statements/{month}",
     "/admin/v1/accounts/{account}/topups",
     "/admin/v1/audit",
+    "/admin/v1/auto_topups",
     "/admin/v1/calls/{number}",
     "/admin/v1/events",
     "/admin/v1/export",

@@ -18,6 +18,12 @@ struct Books {
     refunds: Vec<Value>,
     /// What every request is answered with.
     broken: Option<u16>,
+    /// How charges of saved cards end: `None`, they succeed; a reason, they are declined by the card's bank.
+    declines: Option<String>,
+    /// The payer has to confirm charges.
+    confirms: bool,
+    /// The next payments are made, and what is answered says that the shop is broken.
+    lost: usize,
     /// Payments are made, and nothing is answered until somebody notifies.
     held: Option<Arc<Notify>>,
 }
@@ -87,6 +93,51 @@ impl Shop {
 
     pub fn pay(&self, payment: &str) {
         self.set(payment, &json!({ "status": "succeeded", "paid": true }));
+        self.pay_by(
+            payment,
+            json!({ "type": "bank_card", "card": { "first6": "555555", "last4": "4444" } }),
+        );
+    }
+
+    /// By this, which is saved where that was asked for.
+    fn pay_by(&self, payment: &str, method: Value) {
+        let mut books = self.books.lock().unwrap();
+        let known = books.payments.get_mut(payment).unwrap();
+        let saved = known["save_payment_method"] == true;
+        known["payment_method"] = method;
+        known["payment_method"]["id"] = json!(card_of(payment));
+        known["payment_method"]["saved"] = json!(saved);
+    }
+
+    /// By a method that cannot be saved.
+    pub fn pay_once(&self, payment: &str) {
+        self.pay(payment);
+        let method = json!({ "type": "sbp", "id": "x", "saved": false });
+        self.set(payment, &json!({ "payment_method": method }));
+    }
+
+    pub fn decline(&self, reason: Option<&str>) {
+        self.books.lock().unwrap().declines = reason.map(str::to_owned);
+    }
+
+    /// Charges of saved cards wait for the payer.
+    pub fn confirm(&self) {
+        self.books.lock().unwrap().confirms = true;
+    }
+
+    /// The answers to so many orders are lost; what was ordered is made.
+    pub fn lose(&self, answers: usize) {
+        self.books.lock().unwrap().lost = answers;
+    }
+
+    /// The ids of all charges of saved cards.
+    pub fn charges(&self) -> Vec<String> {
+        let books = self.books.lock().unwrap();
+        let charges = books.payments.values();
+        let charges = charges.filter(|payment| payment.get("charged").is_some());
+        charges
+            .map(|payment| payment["id"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     pub fn cancel(&self, payment: &str) {
@@ -158,6 +209,17 @@ fn make(books: &mut Books, asked: &Received) -> Reply {
     let order = asked.json();
     let next = format!("2d00{:04}-000f-5000-8000-18db351245c7", books.made.len());
     let id = books.made.entry(key).or_insert(next).clone();
+    let charged = order["payment_method_id"].as_str().map(str::to_owned);
+    let (declines, confirms) = (books.declines.clone(), books.confirms);
+    if let Some(card) = &charged {
+        let kept = books.payments.values().any(|payment| {
+            payment["payment_method"]["saved"] == true && payment["payment_method"]["id"] == **card
+        });
+        if !kept {
+            return Reply::json(400, &json!({ "type": "error", "code": "invalid_request" }));
+        }
+        assert!(order.get("confirmation").is_none(), "{order}");
+    }
     let payment = books.payments.entry(id.clone()).or_insert_with(|| {
         json!({
             "id": id, "status": "pending", "paid": false, "amount": order["amount"],
@@ -167,10 +229,35 @@ fn make(books: &mut Books, asked: &Received) -> Reply {
             },
             "created_at": "2026-11-23T10:00:00.000Z", "description": order["description"],
             "metadata": order["metadata"], "recipient": { "account_id": "100500", "gateway_id": "1" },
-            "refundable": false, "test": true,
+            "refundable": false, "test": true, "save_payment_method": order["save_payment_method"],
         })
     });
+    if let Some(card) = charged
+        && payment.get("charged").is_none()
+    {
+        payment["charged"] = json!(card);
+        payment["payment_method"] = json!({ "type": "bank_card", "id": card, "saved": true });
+        if !confirms {
+            payment["confirmation"] = Value::Null;
+            payment["status"] = json!(if declines.is_some() {
+                "canceled"
+            } else {
+                "succeeded"
+            });
+        }
+        if let Some(reason) = declines {
+            payment["cancellation_details"] =
+                json!({ "party": "payment_network", "reason": reason });
+        }
+    }
     let body = payment.to_string();
+    if books.lost > 0 {
+        books.lost -= 1;
+        return Reply::json(
+            500,
+            &json!({ "type": "error", "code": "internal_server_error" }),
+        );
+    }
     match &books.held {
         None => Reply::raw(200, "application/json", vec![Step::Send(body.into())]),
         Some(held) => Reply::raw(
@@ -179,6 +266,11 @@ fn make(books: &mut Books, asked: &Received) -> Reply {
             vec![Step::Hold(Arc::clone(held)), Step::Send(body.into())],
         ),
     }
+}
+
+/// The handle of the card that a payment was made by.
+pub fn card_of(payment: &str) -> String {
+    format!("card-{payment}")
 }
 
 /// What the shop tells of a payment.

@@ -225,6 +225,20 @@ pub enum Happening {
         /// How much is owed.
         debt_rub: MicroRub,
     },
+    /// Money was not had by the saved card that an account is topped up by.
+    AutoTopupFailed {
+        /// Who keeps the card.
+        provider: String,
+        /// How much was asked for.
+        amount_rub: MicroRub,
+        /// Why.
+        reason: String,
+        /// Whether the card is not tried any more.
+        off: bool,
+        /// Where the payer may pay it instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+    },
     /// What a later version tells, and this one does not know.
     #[serde(other)]
     Unknown,
@@ -232,7 +246,7 @@ pub enum Happening {
 
 impl Happening {
     /// The words for all that are made now.
-    pub const KINDS: [&str; 12] = [
+    pub const KINDS: [&str; 13] = [
         "balance_low",
         "ceiling_low",
         "ceiling_reached",
@@ -245,6 +259,7 @@ impl Happening {
         "audit_breach",
         "rate_stale",
         "debt",
+        "auto_topup_failed",
     ];
 
     /// Its word.
@@ -263,6 +278,7 @@ impl Happening {
             Self::AuditBreach { .. } => "audit_breach",
             Self::RateStale { .. } => "rate_stale",
             Self::Debt { .. } => "debt",
+            Self::AutoTopupFailed { .. } => "auto_topup_failed",
             Self::Unknown => "unknown",
         }
     }

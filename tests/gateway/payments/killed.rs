@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    ops::Deref,
     pin::pin,
     task::Poll,
 };
@@ -29,39 +30,59 @@ use crate::{
 
 /// Books in a file, and a shop.
 struct Given {
-    store: AnyLedger,
+    books: Books,
     shop: Shop,
-    config: PaymentsConfig,
-    _dir: TempDir,
 }
 
 impl Given {
     async fn new() -> Self {
+        let shop = Shop::start().await;
+        let books = Books::over(&shop.config("")).await;
+        Self { books, shop }
+    }
+}
+
+impl Deref for Given {
+    type Target = Books;
+
+    fn deref(&self) -> &Books {
+        &self.books
+    }
+}
+
+/// Books in a file with the account `acme`, and what is configured of payments.
+pub(super) struct Books {
+    pub(super) store: AnyLedger,
+    config: PaymentsConfig,
+    _dir: TempDir,
+}
+
+impl Books {
+    /// With these sections of the configuration.
+    pub(super) async fn over(sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
         store
             .create_account(&"acme".parse().unwrap(), "Acme")
             .await
             .unwrap();
-        let shop = Shop::start().await;
         let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
-        let sections = format!("{}{ANCHOR}", shop.config(""));
+        let sections = format!("{sections}{ANCHOR}");
         let text = edited(text, &[(ANCHOR.to_owned(), sections)]);
         let config = Config::parse(&text, &secret).unwrap();
         Self {
             store: AnyLedger::Sqlite(store),
-            shop,
             config: config.payments.unwrap(),
             _dir: dir,
         }
     }
 
     /// A process over the same books.
-    fn process(&self) -> Payments {
+    pub(super) fn process(&self) -> Payments {
         Payments::new(self.store.clone(), Some(self.config.clone()), Language::En)
     }
 
-    async fn entries(&self) -> Vec<(String, MicroRub)> {
+    pub(super) async fn entries(&self) -> Vec<(String, MicroRub)> {
         let account = "acme".parse().unwrap();
         let page = self
             .store
@@ -86,11 +107,12 @@ fn wish(id: IntentId) -> NewPayment {
         provider: None,
         email: None,
         by: "admin".into(),
+        saves_card: false,
     }
 }
 
 /// Polls so many times, then drops it. Says whether it came to its end.
-async fn until_killed(work: impl Future, polls: usize) -> bool {
+pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
     let mut work = pin!(work);
     let mut left = polls;
     poll_fn(|cx| {

@@ -1,5 +1,7 @@
 //! Payments that customers make by themselves. The provider is faked on a real socket, in its real format.
 
+mod auto;
+mod auto_elsewhere;
 mod cloudpayments;
 mod killed;
 mod stripe;

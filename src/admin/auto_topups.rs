@@ -1,0 +1,112 @@
+//! Automatic top-up: by which rules accounts are topped up by cards that providers keep.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tollgate_layers::key::AccountId;
+
+use super::{
+    Admin, Answer, Right,
+    accounts::account_id,
+    fields::{self, Fields},
+    ok,
+    payments::{email, refusal},
+    refusal::Refusal,
+    routes::{Asked, Route},
+};
+use crate::payments::{AutoShown, IntentId, NewAutoTopup, PaymentError};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/auto_topups", |admin, _| {
+        Box::pin(admin.list_auto_topups())
+    }),
+    Route::get("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
+        Box::pin(admin.show_auto_topup(asked))
+    }),
+    Route::put("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
+        Box::pin(admin.set_auto_topup(asked))
+    })
+    .needs(Right::Money),
+    Route::delete("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
+        Box::pin(admin.remove_auto_topup(asked))
+    })
+    .needs(Right::Money),
+    Route::post(
+        "/admin/v1/accounts/{account}/auto_topup/resume",
+        |admin, asked| Box::pin(admin.resume_auto_topup(asked)),
+    )
+    .needs(Right::Money),
+];
+
+const FIELDS: &[&str] = &[
+    "id",
+    "below_rub",
+    "amount_rub",
+    "month_max_rub",
+    "provider",
+    "email",
+];
+
+impl Admin {
+    async fn list_auto_topups(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let rules = self.payments.autos().await;
+        let rules = rules.map_err(|error| refusal(error, None))?;
+        ok(&BTreeMap::from([("auto_topups", rules)]))
+    }
+
+    async fn show_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let rule = self.payments.auto_of(&account).await;
+        ok(&rule.map_err(|error| refusal(error, Some(&account)))?)
+    }
+
+    async fn set_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+        let wish = NewAutoTopup {
+            id: fields
+                .optional("id", fields::id::<IntentId>)?
+                .unwrap_or_default(),
+            account: account.clone(),
+            below: fields.required("below_rub", fields::amount)?,
+            amount: fields.required("amount_rub", fields::amount)?,
+            month_max: fields.required("month_max_rub", fields::amount)?,
+            provider: fields.optional("provider", fields::words)?,
+            email: fields.optional("email", email)?,
+            by: who.name().to_owned(),
+        };
+        let (below_rub, amount_rub, month_max_rub) = (wish.below, wish.amount, wish.month_max);
+        let rule = self.payments.set_auto(wish).await;
+        let rule = rule.map_err(|error| refusal(error, Some(&account)))?;
+        tracing::info!(
+            target: "audit", who = who.name(), what = "account.auto_topup", account = %account, %below_rub, %amount_rub,
+            %month_max_rub
+        );
+        ok(&rule)
+    }
+
+    async fn remove_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let who = asked.who();
+        let rule = self.payments.remove_auto(&account).await;
+        changed(rule, who.name(), "account.auto_topup_remove", &account)
+    }
+
+    async fn resume_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let account = account_id(asked.named())?;
+        let who = asked.who();
+        let rule = self.payments.resume_auto(&account).await;
+        changed(rule, who.name(), "account.auto_topup_resume", &account)
+    }
+}
+
+fn changed(
+    rule: Result<AutoShown, PaymentError>,
+    who: &str,
+    what: &'static str,
+    account: &AccountId,
+) -> Result<Answer, Refusal> {
+    let rule = rule.map_err(|error| refusal(error, Some(account)))?;
+    tracing::info!(target: "audit", who, what, account = %account);
+    ok(&rule)
+}

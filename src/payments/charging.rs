@@ -1,0 +1,383 @@
+//! Saved cards are charged by rules: looked after off the way of calls, by one gateway for all.
+//!
+//! A charge stands in its rule before its provider is asked, by a change of the rule's version: of many that see the same
+//! free balance, one begins. What the provider is asked with is made of the charge's id, so whoever goes on with it asks
+//! for the same; what it answers is fetched and booked as of any payment. The rule is free for the next charge when all
+//! of the last one is known. Whoever is killed between two steps leaves something that is done again, not twice.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::{StreamExt, stream};
+use tollgate_layers::{
+    key::AccountId,
+    reserve::ledger::{BookError, LedgerAdmin},
+};
+use tollgate_ledger::{
+    calendar::month_of,
+    contract::{Feed, Telling},
+    happening::Happening,
+};
+
+use super::{
+    CREATING_MS_MAX, PaymentError, Payments, REPEATABLE_MS_MAX,
+    auto::{AutoStatus, AutoTopup, SavedCard},
+    intent::{CardUse, Intent, IntentId, State},
+    provider::{Charged, Provider},
+    shelf::NotOpened,
+};
+use crate::{admin::now_ms, edge::panics::catch_round, text::causes::chain};
+
+/// How many steps of a rule are made at once.
+const STEPS_MAX: usize = 20;
+/// Rules that are looked after at the same time.
+const AT_ONCE_MAX: usize = 16;
+/// After how many declines the wait does not grow any more.
+const DOUBLED_MAX: u32 = 6;
+/// Among gateways, one looks.
+const LEASE: &str = "payments-auto";
+
+/// Why there is no telling whether a card was charged.
+const NEVER_ANSWERED: &str = "the provider never answered";
+
+/// By whom charges are asked for.
+const BY: &str = "auto";
+
+/// Whether there is more to do now.
+enum Step {
+    Again,
+    Done,
+}
+
+impl Payments {
+    /// Looks after all rules, until `shutdown` is done, where no other gateway does.
+    pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        let Some(config) = self.config() else {
+            return shutdown.await;
+        };
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(config.auto_check) => {}
+            }
+            let round = async {
+                let ttl = config.auto_check.saturating_mul(2);
+                if self.0.store.lease(LEASE, &self.0.owner, ttl).await? {
+                    self.charge_due().await?;
+                }
+                Ok::<_, BookError>(())
+            };
+            tokio::select! {
+                () = &mut shutdown => return,
+                done = catch_round("the look after saved cards", round) => {
+                    if let Some(Err(error)) = done {
+                        tracing::warn!(error = chain(&error), "saved cards were not looked after");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Charges the cards of all accounts that need it.
+    ///
+    /// # Errors
+    /// The ledger is out of reach. What a provider does not answer is in the log, and asked again.
+    pub async fn charge_due(&self) -> Result<(), BookError> {
+        // Who does not answer is not waited for once more in the same round.
+        let silent = Arc::new(Mutex::new(Vec::new()));
+        let rounds = stream::iter(self.0.rules.accounts().await?).map(|account| {
+            let (payments, silent) = (self.clone(), Arc::clone(&silent));
+            async move { payments.look_after(&account, &silent).await }
+        });
+        let mut rounds = pin!(rounds.buffer_unordered(AT_ONCE_MAX));
+        let mut failed = None;
+        while let Some(done) = rounds.next().await {
+            match done {
+                Ok(()) => {}
+                Err(PaymentError::Ledger(error)) => failed = Some(error),
+                // Another configuration may have it.
+                Err(PaymentError::NoProvider(_)) => {}
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "a saved card was not charged yet");
+                    if let PaymentError::Provider(name, _) = error {
+                        locked(&silent).push(name.to_owned());
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Makes the steps of one rule that can be made now.
+    pub(super) async fn look_after(
+        &self,
+        account: &AccountId,
+        silent: &Mutex<Vec<String>>,
+    ) -> Result<(), PaymentError> {
+        for _ in 0..STEPS_MAX {
+            let (version, Some(rule)) = self.0.rules.versioned(account).await? else {
+                return Ok(self.0.rules.unlist(account).await?);
+            };
+            if locked(silent).contains(&rule.provider) {
+                return Ok(());
+            }
+            match self.step(version, rule).await? {
+                Step::Again => {}
+                Step::Done => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&self, version: u64, rule: AutoTopup) -> Result<Step, PaymentError> {
+        match (rule.status, rule.charging) {
+            (AutoStatus::Waiting, _) => self.wait(version, rule).await,
+            (AutoStatus::On | AutoStatus::Off, Some(id)) => self.go_on(version, rule, id).await,
+            (AutoStatus::On, None) => self.begin(version, rule).await,
+            (AutoStatus::Off, None) => Ok(Step::Done),
+        }
+    }
+
+    /// A payment that the payer did not make saves no card.
+    async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
+        let reason = match self.0.shelf.find(rule.consent).await? {
+            Some(consent) => match consent.state {
+                State::Canceled | State::Refused => consent.reason,
+                State::Creating | State::Open | State::Paid => return Ok(Step::Done),
+            },
+            None if rule.consent.age_ms(now_ms()) > CREATING_MS_MAX => None,
+            None => return Ok(Step::Done),
+        };
+        rule.status = AutoStatus::Off;
+        rule.reason = Some(reason.unwrap_or_else(|| "not paid".to_owned()));
+        self.0.rules.put(version, &rule).await?;
+        Ok(Step::Done)
+    }
+
+    /// Begins a charge where it is due. The rule was read before the balance is: whatever has topped it up in between has
+    /// changed the rule too, or is seen here.
+    async fn begin(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
+        let now = now_ms();
+        if rule.not_before_ms > now {
+            return Ok(Step::Done);
+        }
+        let view = match self.0.store.account(&rule.account).await {
+            Ok(view) => view,
+            Err(BookError::NotFound) => return Ok(Step::Done),
+            Err(error) => return Err(error.into()),
+        };
+        if view.suspended || view.free_rub >= rule.below_rub {
+            return Ok(Step::Done);
+        }
+        self.provider(Some(&rule.provider))?;
+        let month = month_of(now);
+        let in_month = rule.charged_in_month(now).plus_or_max(rule.amount_rub);
+        if in_month > rule.month_max_rub {
+            if rule.full_month == Some(month) {
+                return Ok(Step::Done);
+            }
+            let reason = format!(
+                "{} ₽ of {} ₽ a month are charged",
+                rule.charged_in_month(now),
+                rule.month_max_rub
+            );
+            let once = format!("auto_topup_full:{}:{}:{month}", rule.account, rule.consent);
+            self.tell_failed(&rule, once, reason, false, None).await?;
+            rule.full_month = Some(month);
+            self.0.rules.put(version, &rule).await?;
+            return Ok(Step::Done);
+        }
+        (rule.month, rule.month_rub) = (month, in_month);
+        rule.charging = Some(IntentId::new());
+        // Whoever was first goes on; so does whoever was not, with that one's charge.
+        self.0.rules.put(version, &rule).await?;
+        Ok(Step::Again)
+    }
+
+    /// Brings a charge that was begun to its end.
+    async fn go_on(
+        &self,
+        version: u64,
+        rule: AutoTopup,
+        id: IntentId,
+    ) -> Result<Step, PaymentError> {
+        let charge = match self.0.shelf.find(id).await? {
+            Some(charge) => charge,
+            None => self.make_charge(&rule, id).await?,
+        };
+        match charge.state {
+            State::Creating => {
+                let age_ms = now_ms().saturating_sub(charge.created_ms);
+                match &rule.card {
+                    Some(card) if age_ms < REPEATABLE_MS_MAX => {
+                        let provider = self.provider(Some(&rule.provider))?;
+                        self.charge(provider, charge, card).await?;
+                    }
+                    // Under the same key it would be charged once more.
+                    _ => drop(self.cancel(id, NEVER_ANSWERED).await?),
+                }
+                Ok(Step::Again)
+            }
+            // It waits for the payer, as any link does.
+            State::Open if charge.url.is_some() => {
+                let reason = "the payer has to confirm it".to_owned();
+                self.failed(version, rule, &charge, reason).await
+            }
+            State::Open => {
+                let provider = self.provider(Some(&rule.provider))?;
+                let payment = charge.payment.clone().unwrap_or_default();
+                let charge = self.look(provider, charge, &payment, false).await?;
+                Ok(if charge.state == State::Open {
+                    Step::Done
+                } else {
+                    Step::Again
+                })
+            }
+            State::Paid => {
+                let mut rule = rule;
+                rule.charging = None;
+                (rule.declines, rule.not_before_ms) = (0, 0);
+                self.0.rules.put(version, &rule).await?;
+                Ok(Step::Again)
+            }
+            State::Canceled | State::Refused => {
+                let reason = charge.reason.clone().unwrap_or_default();
+                self.failed(version, rule, &charge, reason).await
+            }
+        }
+    }
+
+    /// Writes the intent of a charge, before its provider is asked.
+    async fn make_charge(&self, rule: &AutoTopup, id: IntentId) -> Result<Intent, PaymentError> {
+        let shelf = &self.0.shelf;
+        let charge = Intent {
+            id,
+            account: rule.account.clone(),
+            amount_rub: rule.amount_rub,
+            provider: rule.provider.clone(),
+            created_ms: now_ms(),
+            by: BY.to_owned(),
+            email: rule.email.clone(),
+            card: Some(CardUse::Saved),
+            state: State::Creating,
+            reason: None,
+            payment: None,
+            url: None,
+            entry: None,
+            refunds: Vec::new(),
+        };
+        let opened = shelf.add_open(&charge, usize::MAX).await;
+        opened.map_err(|error| match error {
+            NotOpened::TooMany => PaymentError::TooMany(usize::MAX),
+            NotOpened::Ledger(error) => error.into(),
+        })?;
+        tracing::info!(
+            target: "audit", who = BY, what = "payment.charge", account = %charge.account, intent = %charge.id,
+            provider = charge.provider, amount_rub = %charge.amount_rub
+        );
+        Ok(shelf.make(&charge).await?)
+    }
+
+    /// Asks the provider for a charge's money. What it answers is noted; money is believed in once it is fetched.
+    async fn charge(
+        &self,
+        provider: &Provider,
+        charge: Intent,
+        card: &SavedCard,
+    ) -> Result<(), PaymentError> {
+        let of_provider = |error| PaymentError::Provider(provider.name(), error);
+        let id = charge.id;
+        match provider.charge(&self.0.client, &charge, card).await {
+            Ok(Charged::Made { payment, url }) => {
+                let url = url.as_deref();
+                let charge = self.adopt(provider, id, &payment, url).await?;
+                self.look(provider, charge, &payment, false).await?;
+            }
+            Ok(Charged::NeedsPayer) => {
+                let link = provider.create(&self.0.client, &charge).await;
+                let link = match link {
+                    Ok(link) => link,
+                    Err(error) if error.may_pass() => return Err(of_provider(error)),
+                    Err(_) => {
+                        self.cancel(id, "the payer has to confirm it").await?;
+                        return Ok(());
+                    }
+                };
+                self.adopt(provider, id, &link.payment, Some(&link.url))
+                    .await?;
+            }
+            Ok(Charged::Declined(why)) => drop(self.cancel(id, &why).await?),
+            Err(error) if error.may_pass() => return Err(of_provider(error)),
+            Err(error) => drop(self.cancel(id, &error.to_string()).await?),
+        }
+        Ok(())
+    }
+
+    /// There is no money by the card: it is told, and the card left alone for a while, or for good.
+    async fn failed(
+        &self,
+        version: u64,
+        mut rule: AutoTopup,
+        charge: &Intent,
+        reason: String,
+    ) -> Result<Step, PaymentError> {
+        let config = self.config();
+        let declines_max = config.map_or(1, |config| config.auto_declines_max);
+        let retry_ms = config.map_or(0, |config| {
+            u64::try_from(config.auto_retry.as_millis()).unwrap_or(u64::MAX)
+        });
+        let now = now_ms();
+        rule.declines = rule.declines.saturating_add(1);
+        let off = rule.declines >= declines_max
+            || charge.state == State::Refused
+            || Provider::is_for_good(&reason);
+        let once = format!("auto_topup_failed:{}", charge.id);
+        let url = charge.url.clone().filter(|_| charge.state == State::Open);
+        // Before it is noted: whoever does it again tells it again, and it is told once.
+        self.tell_failed(&rule, once, reason.clone(), off, url)
+            .await?;
+        let doubled = 1u64 << rule.declines.saturating_sub(1).min(DOUBLED_MAX);
+        rule.not_before_ms = now.saturating_add(retry_ms.saturating_mul(doubled));
+        rule.charging = None;
+        if rule.month == month_of(now) && reason != NEVER_ANSWERED && charge.state != State::Refused
+        {
+            rule.month_rub = rule.month_rub.minus_or_zero(charge.amount_rub);
+        }
+        rule.reason = Some(reason);
+        if off {
+            rule.status = AutoStatus::Off;
+        }
+        self.0.rules.put(version, &rule).await?;
+        Ok(Step::Done)
+    }
+
+    async fn tell_failed(
+        &self,
+        rule: &AutoTopup,
+        once: String,
+        reason: String,
+        off: bool,
+        url: Option<String>,
+    ) -> Result<(), BookError> {
+        let telling = Telling {
+            once,
+            account: Some(rule.account.clone()),
+            key: None,
+            what: Happening::AutoTopupFailed {
+                provider: rule.provider.clone(),
+                amount_rub: rule.amount_rub,
+                reason,
+                off,
+                url,
+            },
+        };
+        self.0.store.tell(&telling).await.map(drop)
+    }
+}
+
+fn locked(silent: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    silent.lock().unwrap_or_else(PoisonError::into_inner)
+}

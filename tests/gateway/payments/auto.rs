@@ -1,0 +1,499 @@
+//! Accounts that are topped up by a card that the provider keeps: one charge for one crossing, whoever looks and whoever
+//! is killed. The card's handle goes nowhere but to the provider.
+
+use futures_util::future::join_all;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tollgate::payments::{CardUse, IntentId, NewAutoTopup, PaymentError, State};
+use tollgate_layers::{
+    money::MicroRub,
+    reserve::ledger::{Entry, LedgerAdmin},
+};
+use tollgate_ledger::{contract::Feed, happening::Happening};
+
+use super::{
+    balance, is_sound,
+    killed::{Books, until_killed},
+    start, tell,
+};
+use crate::{
+    harness::{RedisServer, World, chat_body, eventually, request},
+    support::shop::{Shop, card_of, paid},
+    usage_report::{said, tollgate},
+};
+
+const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
+const ROUND: &str = "auto_check_seconds = 1";
+
+/// A rule: below 500 ₽, charge 2000 ₽.
+pub(super) fn wish(month_max: i64) -> NewAutoTopup {
+    NewAutoTopup {
+        id: IntentId::new(),
+        account: "acme".parse().unwrap(),
+        below: MicroRub::rubles(500),
+        amount: MicroRub::rubles(2000),
+        month_max: MicroRub::rubles(month_max),
+        provider: None,
+        email: None,
+        by: "admin".into(),
+    }
+}
+
+/// What a rule shows of itself.
+pub(super) async fn rule(books: &Books) -> Value {
+    let shown = books.process().auto_of(&"acme".parse().unwrap()).await;
+    serde_json::to_value(shown.unwrap()).unwrap()
+}
+
+/// Takes so much off the account.
+pub(super) async fn spend(books: &Books, rubles: i64) {
+    let off = Entry {
+        id: format!("spent {}", IntentId::new()),
+        amount: MicroRub::rubles(-rubles),
+        reason: Some("spent".into()),
+    };
+    let account = "acme".parse().unwrap();
+    books.store.enter(&account, &off).await.unwrap();
+}
+
+pub(super) async fn round(books: &Books) {
+    books.process().charge_due().await.unwrap();
+}
+
+/// What failed: why, whether the rule is off, and where it is paid instead.
+pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>)> {
+    books.store.gather().await.unwrap();
+    let events = books.store.events(0, 1000).await.unwrap().into_iter();
+    events
+        .filter_map(|event| match event.what {
+            Happening::AutoTopupFailed {
+                reason, off, url, ..
+            } => Some((reason, off, url)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The sums of what came in from the provider.
+pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
+    let entries = books.entries().await.into_iter();
+    entries
+        .filter(|(id, _)| !id.starts_with("spent"))
+        .map(|(_, amount)| amount.micro() / 1_000_000)
+        .collect()
+}
+
+/// Books with a rule that the payer has agreed to, and 2000 ₽ by that.
+async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
+    let shop = Shop::start().await;
+    let books = Books::over(&shop.config(payments)).await;
+    let made = books.process().set_auto(wish(month_max)).await.unwrap();
+    let made = serde_json::to_value(made).unwrap();
+    assert_eq!(made["status"], "waiting", "{made}");
+    let order = shop.received()[0].json();
+    assert_eq!(order["save_payment_method"], true, "{order}");
+    let payment = shop.payments().pop().unwrap();
+    assert!(made["url"].as_str().unwrap().contains(&payment), "{made}");
+    round(&books).await;
+    assert!(shop.charges().is_empty(), "nobody has agreed yet");
+    shop.pay(&payment);
+    books.process().poll().await.unwrap();
+    let on = rule(&books).await;
+    assert_eq!(
+        (&on["status"], &on["card"]),
+        (&json!("on"), &json!("····4444"))
+    );
+    assert_eq!(paid_in(&books).await, [2000]);
+    (books, shop)
+}
+
+#[tokio::test]
+async fn one_crossing_is_one_charge_however_many_look() {
+    let (books, shop) = begun("", 20_000).await;
+    round(&books).await;
+    assert!(shop.charges().is_empty(), "there is enough");
+    for crossing in 1..=3 {
+        spend(&books, 1900).await;
+        let processes: Vec<_> = (0..10).map(|_| books.process()).collect();
+        let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
+        assert!(looks.iter().all(Result::is_ok), "{looks:?}");
+        round(&books).await;
+        assert_eq!(shop.charges().len(), crossing);
+        assert_eq!(paid_in(&books).await, vec![2000; crossing + 1]);
+    }
+    let charge = shop.charges().pop().unwrap();
+    let order = shop
+        .received()
+        .into_iter()
+        .rfind(|asked| !asked.body.is_empty())
+        .unwrap();
+    let key = order.headers["idempotence-key"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(order.json()["metadata"]["tollgate_intent"], key.as_str());
+    let intent = books.process().find(key.parse().unwrap()).await.unwrap();
+    assert_eq!(intent.entry, Some(format!("yookassa:{charge}")));
+    assert_eq!((intent.card, &*intent.by), (Some(CardUse::Saved), "auto"));
+    assert_eq!(rule(&books).await["month_rub"], "6000.00");
+}
+
+#[tokio::test]
+async fn one_killed_at_any_step_of_a_charge_has_charged_once() {
+    let mut steps = 0;
+    for polls in 0.. {
+        let (books, shop) = begun("", 20_000).await;
+        spend(&books, 1900).await;
+        let ended = until_killed(books.process().charge_due(), polls).await;
+        round(&books).await;
+        round(&books).await;
+        assert_eq!(shop.charges().len(), 1, "{polls}");
+        assert_eq!(paid_in(&books).await, [2000, 2000], "{polls}");
+        assert_eq!(rule(&books).await["month_rub"], "2000.00", "{polls}");
+        books.process().poll().await.unwrap();
+        let open = books.process().list(None).await.unwrap();
+        assert!(open.iter().all(|intent| intent.state == State::Paid));
+        if ended {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps >= 8, "{steps}");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_key() {
+    let (books, shop) = begun("", 20_000).await;
+    spend(&books, 1900).await;
+    shop.lose(2);
+    for _ in 0..2 {
+        round(&books).await;
+        assert_eq!(paid_in(&books).await, [2000]);
+        // The clock of open payments does not give up what the rule still asks for.
+        books.process().poll().await.unwrap();
+    }
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 1);
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
+    assert!(failures(&books).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_card_that_is_declined_is_left_alone_then_given_up_and_told_each_time() {
+    let (books, shop) = begun("auto_declines_max = 2\nauto_retry_seconds = 1", 20_000).await;
+    shop.decline(Some("insufficient_funds"));
+    spend(&books, 1900).await;
+    round(&books).await;
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 1, "it is left alone for a while");
+    let shown = rule(&books).await;
+    assert_eq!(shown["status"], "on");
+    assert!(shown["next_try_at"].is_string(), "{shown}");
+    assert_eq!(
+        shown["month_rub"], "0.00",
+        "what was not charged does not count"
+    );
+    eventually("it is tried again", async || {
+        round(&books).await;
+        (rule(&books).await["status"] == "off").then_some(())
+    })
+    .await;
+    let why = "payment_network: insufficient_funds";
+    assert_eq!(
+        failures(&books).await,
+        [(why.to_owned(), false, None), (why.to_owned(), true, None)]
+    );
+    assert_eq!(rule(&books).await["reason"], why);
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 2);
+    assert_eq!(paid_in(&books).await, [2000]);
+
+    shop.decline(None);
+    let account = "acme".parse().unwrap();
+    books.process().resume_auto(&account).await.unwrap();
+    round(&books).await;
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
+
+    // What will not pass is not tried again.
+    shop.decline(Some("permission_revoked"));
+    spend(&books, 1900).await;
+    round(&books).await;
+    assert_eq!(rule(&books).await["status"], "off");
+}
+
+#[tokio::test]
+async fn one_killed_at_any_step_of_a_decline_tells_it_once() {
+    for polls in 0.. {
+        let (books, shop) = begun("auto_declines_max = 1", 20_000).await;
+        shop.decline(Some("insufficient_funds"));
+        spend(&books, 1900).await;
+        let ended = until_killed(books.process().charge_due(), polls).await;
+        round(&books).await;
+        round(&books).await;
+        assert_eq!(shop.charges().len(), 1, "{polls}");
+        assert_eq!(failures(&books).await.len(), 1, "{polls}");
+        assert_eq!(rule(&books).await["status"], "off", "{polls}");
+        if ended {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_than_the_months_bound_is_asked_for_and_that_is_told_once() {
+    let (books, shop) = begun("", 3000).await;
+    spend(&books, 1900).await;
+    round(&books).await;
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
+    spend(&books, 1900).await;
+    for _ in 0..3 {
+        round(&books).await;
+    }
+    assert_eq!(shop.charges().len(), 1);
+    let told = failures(&books).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].0.contains("2000.00 ₽ of 3000.00 ₽"), "{told:?}");
+    assert_eq!(rule(&books).await["status"], "on", "the next month goes on");
+}
+
+#[tokio::test]
+async fn a_charge_that_its_payer_has_to_confirm_is_told_with_the_link() {
+    let (books, shop) = begun("", 20_000).await;
+    shop.confirm();
+    spend(&books, 1900).await;
+    round(&books).await;
+    let told = failures(&books).await;
+    let charge = shop.charges().pop().unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].2.as_ref().unwrap().contains(&charge), "{told:?}");
+    round(&books).await;
+    assert_eq!(shop.charges().len(), 1);
+    assert_eq!(paid_in(&books).await, [2000]);
+    // Who confirms it later has paid.
+    shop.pay(&charge);
+    books.process().poll().await.unwrap();
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
+}
+
+#[tokio::test]
+async fn a_card_that_is_forgotten_is_not_charged() {
+    let (books, shop) = begun("", 20_000).await;
+    let account = "acme".parse().unwrap();
+    // Removed while its charge is under way, of which nothing is known.
+    spend(&books, 1900).await;
+    shop.break_with(Some(500));
+    round(&books).await;
+    books.process().remove_auto(&account).await.unwrap();
+    shop.break_with(None);
+    round(&books).await;
+    books.process().poll().await.unwrap();
+    assert!(shop.charges().is_empty());
+    let missing = books.process().auto_of(&account).await;
+    assert!(matches!(missing, Err(PaymentError::NoRule)), "{missing:?}");
+    let left = books.process().list(None).await.unwrap();
+    assert_eq!(left[0].state, State::Canceled, "{left:?}");
+    let notes = books.store.notes("payment").await.unwrap();
+    let handle = card_of(&shop.payments()[0]);
+    assert!(notes.iter().all(|note| !note.text.contains(&handle)));
+}
+
+#[tokio::test]
+async fn a_rule_waits_for_a_card_and_is_off_without_one() {
+    let shop = Shop::start().await;
+    let books = Books::over(&shop.config("")).await;
+    let first = wish(20_000);
+    books.process().set_auto(first.clone()).await.unwrap();
+    // The same again is the same; other numbers under its id are not.
+    books.process().set_auto(first.clone()).await.unwrap();
+    assert_eq!(shop.payments().len(), 1);
+    let other = NewAutoTopup {
+        below: MicroRub::rubles(400),
+        ..first
+    };
+    let refused = books.process().set_auto(other).await;
+    assert!(matches!(refused, Err(PaymentError::Exists)), "{refused:?}");
+    shop.pay_once(&shop.payments()[0]);
+    books.process().poll().await.unwrap();
+    let shown = rule(&books).await;
+    assert_eq!(shown["status"], "off", "{shown}");
+    assert_eq!(
+        paid_in(&books).await,
+        [2000],
+        "the money is there all the same"
+    );
+
+    let resumed = books.process().resume_auto(&"acme".parse().unwrap()).await;
+    assert!(matches!(resumed, Err(PaymentError::NoCard)), "{resumed:?}");
+    books.process().set_auto(wish(20_000)).await.unwrap();
+    shop.cancel(&shop.payments()[1]);
+    books.process().poll().await.unwrap();
+    round(&books).await;
+    let shown = rule(&books).await;
+    assert_eq!(shown["status"], "off", "{shown}");
+    assert_eq!(shown["reason"], "yoo_money: expired_on_confirmation");
+    for (below, amount, month_max) in [(0, 2000, 2000), (500, 499, 2000), (500, 2000, 1999)] {
+        let bad = NewAutoTopup {
+            below: MicroRub::rubles(below),
+            amount: MicroRub::rubles(amount),
+            ..wish(month_max)
+        };
+        let refused = books.process().set_auto(bad).await;
+        assert!(
+            matches!(refused, Err(PaymentError::Rule(..))),
+            "{refused:?}"
+        );
+    }
+}
+
+async fn shown(world: &World) -> Value {
+    world.admin(Method::GET, RULE, None).await.json()
+}
+
+/// Makes a rule by the API, and pays.
+async fn agreed(world: &World, shop: &Shop) {
+    let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
+    let made = world.admin(Method::PUT, RULE, Some(wish)).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let payment = shop.payments().pop().unwrap();
+    shop.pay(&payment);
+    assert_eq!(tell(world, &paid(&payment)).await, StatusCode::OK);
+    assert_eq!(shown(world).await["status"], "on");
+}
+
+async fn adjust(world: &World, id: &str, rubles: &str) {
+    let off = json!({ "id": id, "amount_rub": rubles, "reason": "spent" });
+    let path = "/admin/v1/accounts/acme/adjustments";
+    let done = world.admin(Method::POST, path, Some(off)).await;
+    assert_eq!(done.status, 200, "{done:?}");
+}
+
+#[tokio::test]
+async fn parallel_calls_at_two_gateways_bring_about_one_charge() {
+    let redis = RedisServer::start().await;
+    let shop = Shop::start().await;
+    let one = start(&shop, ROUND, &redis.url()).await;
+    let other = start(&shop, ROUND, &redis.url()).await;
+    let key = one.key_with("acme", "0", json!({})).await;
+    agreed(&one, &shop).await;
+    adjust(&one, "most", "-1499.999999").await;
+    let calls = (0..20).map(|n| {
+        let world = if n % 2 == 0 { &one } else { &other };
+        async { world.chat(&key, &chat_body("hello")).await.status }
+    });
+    for status in join_all(calls).await {
+        assert_eq!(status, 200);
+    }
+    one.settled(&key).await;
+    for (crossing, spent) in [(1, "-2000"), (2, "-2000")] {
+        eventually("it is charged", async || {
+            let whole = balance(&one)
+                .await
+                .split('.')
+                .next()
+                .unwrap()
+                .parse::<i64>();
+            (whole.unwrap() >= 2000).then_some(())
+        })
+        .await;
+        assert_eq!(shop.charges().len(), crossing, "one for each crossing");
+        if crossing < 2 {
+            adjust(&other, "more", spent).await;
+        }
+    }
+    is_sound(&one).await;
+}
+
+#[tokio::test]
+async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_card() {
+    let shop = Shop::start().await;
+    let world = start(&shop, &format!("{ROUND}\non_page = true"), "memory:").await;
+    let key = world.key_with("acme", "0", json!({})).await;
+    let made = tollgate(
+        &world,
+        &[
+            "payment",
+            "auto",
+            "acme",
+            "--below",
+            "500",
+            "--amount",
+            "2000",
+            "--month-max",
+            "20000",
+        ],
+        "",
+    )
+    .await;
+    let made = said(&made, 0);
+    let payment = shop.payments().pop().unwrap();
+    assert!(
+        made.contains("waiting") && made.contains(&payment),
+        "{made}"
+    );
+    shop.pay(&payment);
+    assert_eq!(tell(&world, &paid(&payment)).await, 200);
+    let listed = said(&tollgate(&world, &["payment", "auto"], "").await, 0);
+    assert!(listed.contains("····4444"), "{listed}");
+
+    let url = world.url("/v1/tollgate/payments/auto");
+    let ask = async |method: Method, secret: &str, body: Value| {
+        let bearer = format!("Bearer {secret}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        world
+            .ask(request(method, &url, &headers, body.into()))
+            .await
+    };
+    let owner = world.another_key("acme", json!({ "kind": "owner" })).await;
+    let seen = ask(Method::GET, &key.secret, Value::Null).await.json();
+    assert_eq!(seen["auto_topup"]["card"], "····4444", "{seen}");
+    for method in [Method::PUT, Method::DELETE] {
+        let refused = ask(method, &key.secret, Value::Null).await;
+        assert_eq!(refused.status, 403, "{refused:?}");
+    }
+    let export = said(&tollgate(&world, &["export"], "").await, 0);
+    let events = world
+        .admin(Method::GET, "/admin/v1/events?after=0", None)
+        .await
+        .text();
+    let payments = world.admin(Method::GET, "/admin/v1/payments", None).await;
+    let shown_rule = world.admin(Method::GET, RULE, None).await.text();
+    let handle = card_of(&payment);
+    for text in [
+        seen.to_string(),
+        export,
+        events,
+        payments.text(),
+        shown_rule,
+    ] {
+        assert!(!text.contains(&handle), "{text}");
+    }
+
+    // The owner takes it away, asks for another, and the operator takes that away.
+    let gone = ask(Method::DELETE, &owner.secret, Value::Null).await;
+    assert_eq!(
+        (gone.status, gone.json()),
+        (StatusCode::OK, json!({ "auto_topup": null }))
+    );
+    let bad = json!({ "below_rub": "500", "amount_rub": "400", "month_max_rub": "20000" });
+    assert_eq!(ask(Method::PUT, &owner.secret, bad).await.status, 400);
+    let good = json!({ "below_rub": "500", "amount_rub": "1000", "month_max_rub": "20000" });
+    let asked = ask(Method::PUT, &owner.secret, good).await;
+    assert_eq!(asked.status, 200, "{asked:?}");
+    let link = asked.json()["auto_topup"]["url"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(link.starts_with("https://yoomoney.example/"), "{link}");
+    let removed = tollgate(&world, &["payment", "auto", "acme", "--remove"], "").await;
+    assert!(said(&removed, 0).contains("not topped up"));
+    assert_eq!(world.admin(Method::GET, RULE, None).await.status, 404);
+    assert_eq!(world.admin(Method::DELETE, RULE, None).await.status, 404);
+}

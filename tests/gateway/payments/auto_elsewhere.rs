@@ -1,0 +1,460 @@
+//! The same at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined, confirmed and
+//! forgotten there.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::join_all;
+use hmac::{Hmac, KeyInit, Mac};
+use http::Method;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+
+use super::{
+    auto::{failures, paid_in, round, rule, spend, wish},
+    killed::{Books, until_killed},
+    start_with,
+};
+use crate::harness::{VENDOR_KEY, request};
+
+/// What a provider has made, by the key of idempotency, and how it is told to answer.
+#[derive(Default)]
+struct State {
+    /// Answers, by path and key.
+    answered: BTreeMap<(String, String), (u16, Value)>,
+    /// Sessions or orders, and charges, as they are fetched.
+    made: Vec<Value>,
+    charged: Vec<Value>,
+    /// How charges end, where they do not succeed.
+    declines: Option<Value>,
+    /// So many answers to charges are lost; the charge is made.
+    lost: usize,
+    forgotten: Vec<String>,
+}
+
+struct Fake {
+    vendor: ScriptedVendor,
+    state: Arc<Mutex<State>>,
+}
+
+impl Fake {
+    async fn start(answer: fn(&mut State, &Received) -> Reply) -> Self {
+        let vendor = ScriptedVendor::start().await.unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let kept = Arc::clone(&state);
+        vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+        Self { vendor, state }
+    }
+
+    fn charges(&self) -> usize {
+        self.state.lock().unwrap().charged.len()
+    }
+}
+
+fn form(asked: &Received) -> BTreeMap<String, String> {
+    let text = std::str::from_utf8(&asked.body).unwrap();
+    let plain = |text: &str| {
+        percent_encoding::percent_decode_str(text)
+            .decode_utf8()
+            .unwrap()
+            .into_owned()
+    };
+    text.split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (plain(name), plain(value)))
+        .collect()
+}
+
+/// Stripe repeats an answer under its key, and refuses the key elsewhere.
+fn stripe(state: &mut State, asked: &Received) -> Reply {
+    let path = asked.path.split('?').next().unwrap().to_owned();
+    if let Some(key) = asked.headers.get("idempotency-key") {
+        let key = key.to_str().unwrap().to_owned();
+        let elsewhere = |(known, of): &(String, String)| *of == key && *known != path;
+        if state.answered.keys().any(elsewhere) {
+            return Reply::json(400, &json!({ "error": { "type": "idempotency_error" } }));
+        }
+        let known = (path.clone(), key);
+        let (status, body) = match state.answered.get(&known) {
+            Some(answer) => answer.clone(),
+            None => {
+                let answer = make_at_stripe(state, &path, &form(asked));
+                state.answered.insert(known, answer.clone());
+                answer
+            }
+        };
+        if path == "/v1/payment_intents" && state.lost > 0 {
+            state.lost -= 1;
+            return Reply::json(500, &json!({ "error": { "type": "api_error" } }));
+        }
+        return Reply::json(status, &body);
+    }
+    if let Some(card) = path
+        .strip_prefix("/v1/payment_methods/")
+        .and_then(|rest| rest.strip_suffix("/detach"))
+    {
+        state.forgotten.push(card.to_owned());
+        return Reply::json(200, &json!({ "id": card, "customer": null }));
+    }
+    if path == "/v1/refunds" {
+        return Reply::json(200, &json!({ "data": [], "has_more": false }));
+    }
+    if asked.path == "/v1/payment_intents/pi_consent?expand%5B%5D=payment_method" {
+        return Reply::json(
+            200,
+            &json!({ "id": "pi_consent", "status": "succeeded", "customer": "cus_1", "metadata": {}, "amount": 200_000,
+                "currency": "rub", "payment_method": { "id": "pm_card", "type": "card", "card": { "last4": "4242" } } }),
+        );
+    }
+    let id = path.rsplit('/').next().unwrap();
+    let mut made = state.made.iter().chain(&state.charged);
+    match made.find(|made| made["id"] == id) {
+        Some(made) => Reply::json(200, made),
+        None => Reply::json(404, &json!({ "error": { "code": "resource_missing" } })),
+    }
+}
+
+fn make_at_stripe(state: &mut State, path: &str, form: &BTreeMap<String, String>) -> (u16, Value) {
+    let intent = json!({ "tollgate_intent": form["metadata[tollgate_intent]"] });
+    if path == "/v1/checkout/sessions" {
+        let saves = form
+            .get("payment_intent_data[setup_future_usage]")
+            .is_some_and(|usage| usage == "off_session");
+        assert_eq!(saves, form.contains_key("customer_creation"));
+        let id = format!("cs_test_{}", state.made.len());
+        let session = json!({
+            "id": id, "url": format!("https://checkout.example/c/pay/{id}"), "status": "open", "payment_status": "unpaid",
+            "amount_total": 200_000, "currency": "rub", "payment_intent": null, "customer": null, "metadata": intent,
+            "saves": saves,
+        });
+        state.made.push(session.clone());
+        return (200, session);
+    }
+    assert_eq!(path, "/v1/payment_intents");
+    for (name, value) in [
+        ("amount", "200000"),
+        ("currency", "rub"),
+        ("customer", "cus_1"),
+        ("payment_method", "pm_card"),
+        ("off_session", "true"),
+        ("confirm", "true"),
+    ] {
+        assert_eq!(form[name], value, "{name}");
+    }
+    let id = format!("pi_{}", state.charged.len());
+    let mut payment = json!({
+        "id": id, "object": "payment_intent", "status": "succeeded", "amount": 200_000, "currency": "rub",
+        "customer": "cus_1", "payment_method": "pm_card", "metadata": intent, "last_payment_error": null,
+    });
+    let answer = match &state.declines {
+        None => (200, payment.clone()),
+        Some(error) => {
+            payment["status"] = json!("requires_payment_method");
+            payment["last_payment_error"] = error.clone();
+            (402, json!({ "error": error }))
+        }
+    };
+    state.charged.push(payment);
+    answer
+}
+
+/// Books at Stripe with a card that is kept.
+async fn at_stripe(more: &str) -> (Books, Fake) {
+    let fake = Fake::start(stripe).await;
+    let books = Books::over(&format!(
+        "[payments]\n{more}\n[payments.stripe]\nsecret_key = \"${{VENDOR_KEY}}\"\nwebhook_secret = \"${{VENDOR_KEY}}\"\n\
+         url = \"http://{}\"\nreturn_url = \"https://pay.example/usage\"\n",
+        fake.vendor.address()
+    ))
+    .await;
+    books.process().set_auto(wish(20_000)).await.unwrap();
+    {
+        let mut state = fake.state.lock().unwrap();
+        let session = &mut state.made[0];
+        assert_eq!(session["saves"], true);
+        session["status"] = json!("complete");
+        session["payment_status"] = json!("paid");
+        session["payment_intent"] = json!("pi_consent");
+        session["customer"] = json!("cus_1");
+    }
+    books.process().poll().await.unwrap();
+    let shown = rule(&books).await;
+    assert_eq!(
+        (&shown["status"], &shown["card"]),
+        (&json!("on"), &json!("····4242"))
+    );
+    (books, fake)
+}
+
+#[tokio::test]
+async fn stripe_is_charged_once_for_a_crossing_whoever_is_killed_and_whatever_is_lost() {
+    let (books, fake) = at_stripe("").await;
+    spend(&books, 1900).await;
+    fake.state.lock().unwrap().lost = 1;
+    for _ in 0..2 {
+        let processes: Vec<_> = (0..5).map(|_| books.process()).collect();
+        let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
+        assert!(looks.iter().all(Result::is_ok), "{looks:?}");
+    }
+    assert_eq!(
+        (fake.charges(), paid_in(&books).await),
+        (1, vec![2000, 2000])
+    );
+    assert!(
+        books
+            .entries()
+            .await
+            .iter()
+            .any(|(id, _)| id == "stripe:pi_0")
+    );
+
+    for polls in 0.. {
+        let (books, fake) = at_stripe("").await;
+        spend(&books, 1900).await;
+        let ended = until_killed(books.process().charge_due(), polls).await;
+        round(&books).await;
+        round(&books).await;
+        assert_eq!(
+            (fake.charges(), paid_in(&books).await),
+            (1, vec![2000, 2000]),
+            "{polls}"
+        );
+        if ended {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn at_stripe_a_decline_is_told_a_confirmation_gets_a_link_and_a_card_is_detached() {
+    let (books, fake) = at_stripe("auto_retry_seconds = 1").await;
+    let declined = json!({ "type": "card_error", "code": "card_declined", "decline_code": "insufficient_funds" });
+    fake.state.lock().unwrap().declines = Some(declined);
+    spend(&books, 1900).await;
+    round(&books).await;
+    let why = "card_declined: insufficient_funds";
+    assert_eq!(failures(&books).await, [(why.to_owned(), false, None)]);
+    let account = "acme".parse().unwrap();
+    let needed = json!({ "type": "card_error", "code": "authentication_required", "decline_code": "authentication_required" });
+    fake.state.lock().unwrap().declines = Some(needed);
+    books.process().resume_auto(&account).await.unwrap();
+    round(&books).await;
+    let told = failures(&books).await;
+    let link = "https://checkout.example/c/pay/cs_test_1";
+    assert_eq!(told[1].2.as_deref(), Some(link), "{told:?}");
+    // The link is of the same sum, and is paid like any other.
+    {
+        let mut state = fake.state.lock().unwrap();
+        assert_eq!(state.made[1]["saves"], false);
+        state.made[1]["payment_status"] = json!("paid");
+        state.made[1]["payment_intent"] = json!("pi_link");
+    }
+    books.process().poll().await.unwrap();
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
+    books.process().remove_auto(&account).await.unwrap();
+    assert_eq!(fake.state.lock().unwrap().forgotten, ["pm_card"]);
+}
+
+/// CloudPayments finds the last try to pay an invoice; charges of one key of idempotency are one.
+fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
+    let body = asked.json();
+    let found = |model: &Value| {
+        Reply::json(
+            200,
+            &json!({ "Model": model, "Success": model["Status"] == "Completed", "Message": null }),
+        )
+    };
+    match asked.path.as_str() {
+        "/orders/create" => {
+            let id = format!("order{}", state.made.len());
+            let order = json!({ "Id": id, "Url": format!("https://orders.example/d/{id}"), "InvoiceId": body["InvoiceId"] });
+            state.made.push(order.clone());
+            Reply::json(
+                200,
+                &json!({ "Model": order, "Success": true, "Message": null }),
+            )
+        }
+        "/payments/find" => {
+            let mut tries = state.charged.iter().rev();
+            match tries.find(|tried| tried["InvoiceId"] == body["InvoiceId"]) {
+                Some(tried) => found(tried),
+                None => Reply::json(200, &json!({ "Success": false, "Message": "Not found" })),
+            }
+        }
+        "/payments/tokens/charge" => {
+            assert_eq!(
+                (&body["Token"], &body["AccountId"], &body["TrInitiatorCode"]),
+                (&json!("tk-card"), &json!("acme"), &json!(0))
+            );
+            assert!(String::from_utf8_lossy(&asked.body).contains("\"Amount\":2000.00"));
+            let key = asked.headers["x-request-id"].to_str().unwrap().to_owned();
+            assert_eq!(body["InvoiceId"], key.as_str());
+            let known = (asked.path.clone(), key);
+            let number = 700 + state.charged.len();
+            let tried = match state.answered.get(&known) {
+                Some((_, tried)) => tried.clone(),
+                None => {
+                    let mut tried = json!({
+                        "TransactionId": number, "Amount": 2000.0, "Currency": "RUB", "InvoiceId": body["InvoiceId"],
+                        "AccountId": "acme", "Status": "Completed", "Type": 0, "Token": "tk-card", "CardLastFour": "4242",
+                    });
+                    if let Some(declines) = &state.declines {
+                        for (name, value) in declines.as_object().unwrap() {
+                            tried[name] = value.clone();
+                        }
+                    }
+                    state.answered.insert(known, (200, tried.clone()));
+                    // One that the payer has to confirm is no try yet.
+                    if tried.get("AcsUrl").is_none() {
+                        state.charged.push(tried.clone());
+                    }
+                    tried
+                }
+            };
+            if state.lost > 0 {
+                state.lost -= 1;
+                return Reply::json(502, &json!({}));
+            }
+            found(&tried)
+        }
+        path => panic!("{path}"),
+    }
+}
+
+fn site(fake: &Fake, more: &str) -> String {
+    format!(
+        "[payments]\n{more}\n[payments.cloudpayments]\npublic_id = \"pk_1\"\napi_secret = \"${{VENDOR_KEY}}\"\n\
+         url = \"http://{}\"\nreturn_url = \"https://pay.example/usage\"\n",
+        fake.vendor.address()
+    )
+}
+
+/// What is found of the payment that saves the card.
+fn pay_order(fake: &Fake, token: Value) -> String {
+    let mut state = fake.state.lock().unwrap();
+    let invoice = state.made[0]["InvoiceId"].as_str().unwrap().to_owned();
+    state.charged.push(json!({
+        "TransactionId": 504, "Amount": 2000.0, "Currency": "RUB", "InvoiceId": invoice, "AccountId": "acme",
+        "Status": "Completed", "Type": 0, "Token": token, "CardLastFour": "4242",
+    }));
+    invoice
+}
+
+async fn at_cloudpayments(more: &str) -> (Books, Fake) {
+    let fake = Fake::start(cloudpayments).await;
+    let books = Books::over(&site(&fake, more)).await;
+    books.process().set_auto(wish(20_000)).await.unwrap();
+    pay_order(&fake, json!("tk-card"));
+    books.process().poll().await.unwrap();
+    let shown = rule(&books).await;
+    assert_eq!(
+        (&shown["status"], &shown["card"]),
+        (&json!("on"), &json!("····4242"))
+    );
+    (books, fake)
+}
+
+#[tokio::test]
+async fn cloudpayments_is_charged_once_for_a_crossing_whoever_is_killed_and_whatever_is_lost() {
+    let (books, fake) = at_cloudpayments("").await;
+    spend(&books, 1900).await;
+    fake.state.lock().unwrap().lost = 1;
+    for _ in 0..2 {
+        let processes: Vec<_> = (0..5).map(|_| books.process()).collect();
+        let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
+        assert!(looks.iter().all(Result::is_ok), "{looks:?}");
+    }
+    // The first is that of the payer.
+    assert_eq!(
+        (fake.charges(), paid_in(&books).await),
+        (2, vec![2000, 2000])
+    );
+    assert!(
+        books
+            .entries()
+            .await
+            .iter()
+            .any(|(id, _)| id == "cloudpayments:701")
+    );
+
+    for polls in 0.. {
+        let (books, fake) = at_cloudpayments("").await;
+        spend(&books, 1900).await;
+        let ended = until_killed(books.process().charge_due(), polls).await;
+        // The provider's keys of idempotency are good for an hour, and that is over.
+        fake.state.lock().unwrap().answered.clear();
+        round(&books).await;
+        round(&books).await;
+        assert_eq!(
+            (fake.charges(), paid_in(&books).await),
+            (2, vec![2000, 2000]),
+            "{polls}"
+        );
+        if ended {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn at_cloudpayments_a_decline_is_told_and_a_confirmation_gets_a_link() {
+    let (books, fake) = at_cloudpayments("").await;
+    fake.state.lock().unwrap().declines =
+        Some(json!({ "Status": "Declined", "Reason": "InsufficientFunds", "ReasonCode": 5051 }));
+    spend(&books, 1900).await;
+    round(&books).await;
+    assert_eq!(
+        failures(&books).await,
+        [("InsufficientFunds".to_owned(), false, None)]
+    );
+    fake.state.lock().unwrap().declines =
+        Some(json!({ "Status": null, "AcsUrl": "https://acs.example", "PaReq": "x" }));
+    books
+        .process()
+        .resume_auto(&"acme".parse().unwrap())
+        .await
+        .unwrap();
+    round(&books).await;
+    let told = failures(&books).await;
+    assert_eq!(
+        told[1].2.as_deref(),
+        Some("https://orders.example/d/order1"),
+        "{told:?}"
+    );
+    assert_eq!(paid_in(&books).await, [2000]);
+}
+
+#[tokio::test]
+async fn the_token_of_a_signed_notification_is_kept_and_that_of_an_unsigned_one_is_not() {
+    let fake = Fake::start(cloudpayments).await;
+    let world = start_with(&site(&fake, ""), "memory:").await;
+    world.key_with("acme", "0", json!({})).await;
+    let path = "/admin/v1/accounts/acme/auto_topup";
+    let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
+    let made = world.admin(Method::PUT, path, Some(wish)).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    // What is fetched does not say it.
+    let invoice = pay_order(&fake, Value::Null);
+    let body = format!(
+        "TransactionId=504&Amount=2000.00&Currency=RUB&Status=Completed&InvoiceId={invoice}&AccountId=acme&\
+         Token=tk-card&CardLastFour=4242"
+    );
+    let mut mac = Hmac::<Sha256>::new_from_slice(VENDOR_KEY.as_bytes()).unwrap();
+    mac.update(body.as_bytes());
+    let good = STANDARD.encode(mac.finalize().into_bytes());
+    for (signature, status, state) in [("bm8=", 400, "waiting"), (&*good, 200, "on")] {
+        let headers = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("content-hmac", signature),
+        ];
+        let url = world.url("/payments/cloudpayments");
+        let told = request(Method::POST, &url, &headers, body.clone().into());
+        assert_eq!(world.ask(told).await.status, status);
+        let shown = world.admin(Method::GET, path, None).await.json();
+        assert_eq!(shown["status"], state, "{shown}");
+    }
+}
