@@ -53,6 +53,27 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
                     entry["reason"] = text("reason");
                     Change::post(format!("{path}/adjustments"), entry, "adjust")
                 }
+                "auto-topup" => Some(Change {
+                    method: Method::PUT,
+                    path: format!("{path}/auto_topup"),
+                    body: Some(json!({
+                        "below_rub": text("below_rub"), "amount_rub": text("charge_rub"),
+                        "month_max_rub": text("month_max_rub"),
+                    })),
+                    done: "auto-topup",
+                }),
+                "auto-topup-remove" => Some(Change {
+                    method: Method::DELETE,
+                    path: format!("{path}/auto_topup"),
+                    body: None,
+                    done: "auto-topup-removed",
+                }),
+                "auto-topup-resume" => Some(Change {
+                    method: Method::POST,
+                    path: format!("{path}/auto_topup/resume"),
+                    body: None,
+                    done: "auto-topup-resumed",
+                }),
                 "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
                 "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
                 "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
@@ -177,6 +198,9 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "account" => "The account was created.",
         "topup" => "The payment is booked.",
         "adjust" => "The correction is booked.",
+        "auto-topup" => "The payer has to agree by the link below.",
+        "auto-topup-removed" => "The card is forgotten.",
+        "auto-topup-resumed" => "The card is charged again where it has to be.",
         "saved" => "Saved.",
         "suspended" => "The account is suspended.",
         "resumed" => "The account is active again.",
@@ -214,6 +238,25 @@ mod tests {
                 "POST".into(),
                 "/admin/v1/accounts/acme/topups".into(),
                 json!({"id": "p-1", "amount_rub": "10"})
+            )
+        );
+        assert_eq!(
+            asked(
+                &["console", "accounts", "acme"],
+                "do=auto-topup&below_rub=500&charge_rub=2000&month_max_rub=9000"
+            ),
+            (
+                "PUT".into(),
+                "/admin/v1/accounts/acme/auto_topup".into(),
+                json!({"below_rub": "500", "amount_rub": "2000", "month_max_rub": "9000"})
+            )
+        );
+        assert_eq!(
+            asked(&["console", "accounts", "acme"], "do=auto-topup-remove"),
+            (
+                "DELETE".into(),
+                "/admin/v1/accounts/acme/auto_topup".into(),
+                Value::Null
             )
         );
         let (_, path, body) = asked(

@@ -16,8 +16,8 @@ use super::{
     page, see,
     sessions::random,
     views::{
-        Account, Accounts, Calls, Counters, Key, Plot, Sums, Total, UsageRow, Usages, Vendor,
-        Vendors, bars, by_month, sum_of,
+        Account, Accounts, AutoTopup, Calls, Counters, Key, Plot, Sums, Total, UsageRow, Usages,
+        Vendor, Vendors, bars, by_month, sum_of,
     },
     what_if::WhatIf,
 };
@@ -366,6 +366,12 @@ impl Visit {
             Ok(account) => account,
             Err(refused) => return Ok(Err(refused)),
         };
+        // Where there is none, that is no mistake of whoever asks for the page.
+        let auto = self
+            .api
+            .get::<AutoTopup>(&format!("{path}/auto_topup"))
+            .await?
+            .ok();
         // Made before the form is: sent twice, it is booked once.
         let entry = random().map_err(Error::Internal)?;
         let title = format!("Account {}", account.view.id);
@@ -374,6 +380,7 @@ impl Visit {
             &AccountHtml {
                 page: self.frame(title, "Accounts", problem),
                 account,
+                auto,
                 entry: format!("console-{}", &entry[..16]),
             },
         )))
@@ -652,7 +659,7 @@ pages! {
         quiet: Vec<(&'a str, &'a str, &'a str)>,
     }
     AccountsHtml "accounts.html" { q: &'a str, rows: Vec<AccountView>, found: usize }
-    AccountHtml "account.html" { account: Account, entry: String }
+    AccountHtml "account.html" { account: Account, auto: Option<AutoTopup>, entry: String }
     KeyHtml "key.html" {
         key: Key,
         ceiling: String,

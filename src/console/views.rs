@@ -23,6 +23,21 @@ pub(super) struct Account {
     pub(super) keys: Vec<Key>,
 }
 
+/// By which rule a card is charged.
+#[derive(Deserialize)]
+pub(super) struct AutoTopup {
+    pub(super) provider: String,
+    pub(super) below_rub: MicroRub,
+    pub(super) amount_rub: MicroRub,
+    pub(super) month_max_rub: MicroRub,
+    pub(super) month_rub: MicroRub,
+    pub(super) status: String,
+    pub(super) reason: Option<String>,
+    pub(super) card: Option<String>,
+    pub(super) url: Option<String>,
+    pub(super) next_try_at: Option<String>,
+}
+
 #[derive(Deserialize)]
 pub(super) struct Key {
     /// The secret: in the answer that made it.

@@ -217,6 +217,44 @@
     at('said').textContent = say('Ссылка на оплату готова.', 'The link to pay by is there.');
   }
 
+  // --- the rule by which a card is charged ---
+
+  const TERMS = ['below_rub', 'amount_rub', 'month_max_rub'];
+
+  function showAuto(rule, mayChange) {
+    const status = { waiting: ['ждёт первого платежа', 'waits for the first payment'], on: ['включено', 'on'], off: ['выключено', 'off'] };
+    const terms = rule && say(
+      `${say(...status[rule.status])}: когда свободно меньше ${rubles(rule.below_rub)}, с карты ${rule.card ?? ''} списывается ${rubles(rule.amount_rub)}, в месяц не больше ${rubles(rule.month_max_rub)} (в этом месяце: ${rubles(rule.month_rub)}).`,
+      `${say(...status[rule.status])}: when less than ${rubles(rule.below_rub)} is free, the card ${rule.card ?? ''} is charged ${rubles(rule.amount_rub)}, ${rubles(rule.month_max_rub)} in a month at most (this month: ${rubles(rule.month_rub)}).`);
+    const why = rule?.reason ? [` ${rule.reason}.`] : [];
+    const link = /^https:/.test(rule?.url ?? '')
+      ? [' ', element('a', { href: rule.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к первому платежу', 'To the first payment'))]
+      : [];
+    at('auto').replaceChildren(...(rule ? [terms, ...why, ...link] : [say('Не настроено.', 'Not set up.')]));
+    at('auto-part').hidden = !rule && !mayChange;
+    at('auto-change').hidden = !mayChange;
+    at('auto-remove').hidden = !rule;
+  }
+
+  async function auto(mayChange) {
+    if (!at('auto-part')) return;
+    const mine = asked;
+    const { auto_topup: rule } = await getJson(`${own}/payments/auto`);
+    if (mine === asked) showAuto(rule, mayChange);
+  }
+
+  async function changeAuto(method, wish) {
+    const mine = asked;
+    at('failed').hidden = true;
+    const { auto_topup: rule } = await (await send(`${own}/payments/auto`, method, wish)).json();
+    if (mine !== asked) return;
+    at('auto-change').reset();
+    showAuto(rule, true);
+    await payments();
+  }
+
+  const autoWish = () => Object.fromEntries(TERMS.map((term) => [term, at(term).value.trim().replace(',', '.')]));
+
   // --- an owner's keys ---
 
   const LIMITS = ['ceiling_day_rub', 'ceiling_month_rub', 'ceiling_rub'];
@@ -458,6 +496,7 @@
     showMoney(books);
     await showPrices();
     await payments();
+    await auto(books.kind === 'owner');
     at('keys-part').hidden = true;
     if (books.kind === 'owner') await showKeys();
     await spending();
@@ -477,6 +516,9 @@
     if (at('pay')) {
       at('pay').reset();
       at('payments').replaceChildren();
+      at('auto-change').reset();
+      at('auto').replaceChildren();
+      at('auto-part').hidden = true;
     }
     owned = [];
     at('made').hidden = true;
@@ -513,7 +555,11 @@
       throw error;
     }
   });
-  if (at('pay')) onSubmit(at('pay'), pay);
+  if (at('pay')) {
+    onSubmit(at('pay'), pay);
+    onSubmit(at('auto-change'), () => changeAuto('PUT', autoWish()));
+    at('auto-remove').addEventListener('click', () => changeAuto('DELETE').catch(failed));
+  }
   onSubmit(at('search'), async () => {
     asked += 1;
     at('failed').hidden = true;
