@@ -22,6 +22,7 @@ const RUBLES: &str = "5000";
 const FETCH: &[u8] = b"GET /v3/payments/";
 const FETCH_OF_REFUNDS: &[u8] = b"GET /v3/refunds";
 const MAKE: &[u8] = b"POST /v3/payments";
+const CHARGE: &[u8] = b"POST /v3/payments ";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub fn cases() -> Vec<Case> {
@@ -63,6 +64,16 @@ pub fn cases() -> Vec<Case> {
                 named("kill -9 between a refund's fetch and its correction"),
                 move || killed_at_a_refund(ledger, Refunding::Fetched),
             ),
+            Case::new(
+                "7",
+                named("kill -9 before a saved card is charged"),
+                move || charge_killed(ledger, At::Asked),
+            ),
+            Case::new(
+                "7",
+                named("kill -9 between a charge and its answer"),
+                move || charge_killed(ledger, At::Charged),
+            ),
         ]);
     }
     for (name, at) in [
@@ -94,6 +105,19 @@ pub fn cases() -> Vec<Case> {
             killed_at_a_refund(LedgerKind::Redis, at)
         }));
     }
+    for (name, at) in [
+        ("kill -9 before a charge's top-up arrives", At::TopUp),
+        (
+            "kill -9 between a charge's top-up and its answer",
+            At::TopUpAnswered,
+        ),
+        ("kill -9 between a charge's top-up and its rule", At::State),
+    ] {
+        let name = format!("{name}, redis");
+        cases.push(Case::new("7", name, move || {
+            charge_killed(LedgerKind::Redis, at)
+        }));
+    }
     cases.extend([
         Case::new(
             "7",
@@ -122,6 +146,10 @@ enum At {
     TopUpAnswered,
     /// It is booked, and the payment is still open.
     State,
+    /// A saved card is about to be charged.
+    Asked,
+    /// It is charged, and nobody knows.
+    Charged,
 }
 
 /// Where the gateway dies that takes a refund off.
@@ -146,7 +174,7 @@ impl Given {
     async fn over(plan: Plan) -> Self {
         let shop = Shop::start().await;
         let edge = Proxy::start(shop.address()).await;
-        let section = Shop::config_at(edge.address(), "poll_seconds = 1");
+        let section = Shop::config_at(edge.address(), "poll_seconds = 1\nauto_check_seconds = 1");
         let anchor = "[[rate.source]]\n";
         let world = plan
             .edit(anchor, &format!("{section}{anchor}"))
@@ -234,6 +262,22 @@ impl Given {
             let told = self.events_of(&id).await;
             assert_eq!(told, 1, "events of {id}");
         }
+    }
+
+    /// How many charges of saved cards are booked; each is once.
+    async fn charges_booked(&self) -> i64 {
+        let charges = self.shop.charges();
+        let lines = self.world.exported().await;
+        let entries = lines.iter().filter(|line| line["kind"] == "entry");
+        let ids = entries.filter_map(|line| line["id"].as_str()?.strip_prefix("yookassa:"));
+        let booked: Vec<_> = ids
+            .filter(|id| charges.iter().any(|one| one == id))
+            .collect();
+        let mut once = booked.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), booked.len(), "{booked:?}");
+        i64::try_from(booked.len()).unwrap()
     }
 
     /// How many events tell of an entry, once there is one.
@@ -398,6 +442,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
                     .redis_proxy(0)
                     .trap(Way::Up, durable_script("enter"), Then::HoldAnswer)
             }
+            At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
                 // The answer that the top-up is booked, and then the note of it.
                 let booked =
@@ -539,6 +584,76 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
         let shown = given.show(&payment).await.unwrap();
         assert_eq!(micro(&shown["debt_rub"]), 0, "{shown}");
         assert_eq!(given.events_of(&taken).await, 1);
+        world.round();
+    }
+    given.world.verdict().await
+}
+
+/// The gateway dies that charges a saved card, and another process goes on: one crossing is one charge, and is booked once.
+async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
+    let given = Given::over(Plan::over(ledger).rubles(100)).await;
+    let world = &given.world;
+    let rule = "/admin/v1/accounts/acme/auto_topup";
+    let wish = json!({ "below_rub": "2000", "amount_rub": RUBLES, "month_max_rub": "100000" });
+    let made = told(world, 0, Method::PUT, rule, Some(wish)).await;
+    let first = given.shop.payments().pop().unwrap();
+    given.shop.pay(&first);
+    given.tell_until_done(0, &paid(&first)).await;
+    let shown = told(world, 0, Method::GET, rule, None).await;
+    assert_eq!(shown["status"], "on", "{made}: {shown}");
+    for crossing in 1..=2 {
+        let asked = match at {
+            At::Charged => given.edge.trap(Way::Up, bytes(CHARGE), Then::HoldAnswer),
+            _ => given.edge.trap(Way::Up, bytes(CHARGE), Then::Hold),
+        };
+        let off = json!({ "id": format!("spent-{crossing}"), "amount_rub": "-4500", "reason": "spent elsewhere" });
+        let path = "/admin/v1/accounts/acme/adjustments";
+        told(world, 0, Method::POST, path, Some(off)).await;
+        asked.sprung().await;
+        let redis = || world.redis_proxy(0);
+        let last = match at {
+            At::TopUp => Some(redis().trap(Way::Up, durable_script("enter"), Then::Hold)),
+            At::TopUpAnswered | At::State => {
+                Some(redis().trap(Way::Up, durable_script("enter"), Then::HoldAnswer))
+            }
+            _ => None,
+        };
+        if let Some(last) = &last {
+            asked.open();
+            last.sprung().await;
+        }
+        if let (At::State, Some(booked)) = (at, &last) {
+            let noted = redis().trap(Way::Up, durable_script("put_note"), Then::Hold);
+            booked.open();
+            noted.sprung().await;
+            world.gateway(0).kill9();
+            noted.open();
+        } else {
+            world.gateway(0).kill9();
+        }
+        asked.open();
+        if let Some(last) = &last {
+            last.open();
+        }
+        world.gateway(0).restart().await;
+        world.ready(0, SOON).await;
+        let until = Instant::now() + SOON;
+        loop {
+            let shown = world.admin(0, Method::GET, rule, None).await;
+            let charged = shown.as_ref().is_ok_and(|(_, rule)| {
+                micro(&rule["month_rub"]) == crossing * micro(&json!(RUBLES))
+                    && rule["declines"] == 0
+            });
+            if charged && given.charges_booked().await == crossing {
+                break;
+            }
+            assert!(
+                Instant::now() < until,
+                "{crossing} is not charged: {shown:?}"
+            );
+            sleep(LOOK_EVERY).await;
+        }
+        assert_eq!(i64::try_from(given.shop.charges().len()), Ok(crossing));
         world.round();
     }
     given.world.verdict().await
