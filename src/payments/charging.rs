@@ -339,6 +339,10 @@ impl Payments {
         // Before it is noted: whoever does it again tells it again, and it is told once.
         self.tell_failed(&rule, once, reason.clone(), off, url)
             .await?;
+        tracing::warn!(
+            account = %rule.account, provider = rule.provider, intent = %charge.id, reason, off,
+            "a saved card was not charged"
+        );
         let doubled = 1u64 << rule.declines.saturating_sub(1).min(DOUBLED_MAX);
         rule.not_before_ms = now.saturating_add(retry_ms.saturating_mul(doubled));
         rule.charging = None;

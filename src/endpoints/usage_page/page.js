@@ -223,9 +223,10 @@
 
   function showAuto(rule, mayChange) {
     const status = { waiting: ['ждёт первого платежа', 'waits for the first payment'], on: ['включено', 'on'], off: ['выключено', 'off'] };
+    const card = rule?.card ? ` ${rule.card}` : '';
     const terms = rule && say(
-      `${say(...status[rule.status])}: когда свободно меньше ${rubles(rule.below_rub)}, с карты ${rule.card ?? ''} списывается ${rubles(rule.amount_rub)}, в месяц не больше ${rubles(rule.month_max_rub)} (в этом месяце: ${rubles(rule.month_rub)}).`,
-      `${say(...status[rule.status])}: when less than ${rubles(rule.below_rub)} is free, the card ${rule.card ?? ''} is charged ${rubles(rule.amount_rub)}, ${rubles(rule.month_max_rub)} in a month at most (this month: ${rubles(rule.month_rub)}).`);
+      `${say(...status[rule.status])}: когда свободно меньше ${rubles(rule.below_rub)}, с карты${card} списывается ${rubles(rule.amount_rub)}, в месяц не больше ${rubles(rule.month_max_rub)} (в этом месяце: ${rubles(rule.month_rub)}).`,
+      `${say(...status[rule.status])}: when less than ${rubles(rule.below_rub)} is free, the card${card} is charged ${rubles(rule.amount_rub)}, ${rubles(rule.month_max_rub)} in a month at most (this month: ${rubles(rule.month_rub)}).`);
     const why = rule?.reason ? [` ${rule.reason}.`] : [];
     const link = /^https:/.test(rule?.url ?? '')
       ? [' ', element('a', { href: rule.url, target: '_blank', rel: 'noopener noreferrer' }, say('Перейти к первому платежу', 'To the first payment'))]

@@ -17,6 +17,7 @@ use super::{
     start, tell,
 };
 use crate::{
+    console::Browser,
     harness::{RedisServer, World, chat_body, eventually, request},
     support::shop::{Shop, card_of, paid},
     usage_report::{said, tollgate},
@@ -496,4 +497,36 @@ async fn operators_and_owners_see_the_rule_and_take_it_away_and_nobody_sees_the_
     assert!(said(&removed, 0).contains("not topped up"));
     assert_eq!(world.admin(Method::GET, RULE, None).await.status, 404);
     assert_eq!(world.admin(Method::DELETE, RULE, None).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_console_asks_for_a_card_shows_the_rule_and_forgets_it() {
+    let (world, shop) = super::begun("").await;
+    let browser = Browser::admin(&world).await;
+    let page = "/console/accounts/acme";
+    assert!(
+        !browser
+            .page(&world, page)
+            .await
+            .contains("Automatic top-up")
+    );
+    let terms = [
+        ("do", "auto-topup"),
+        ("below_rub", "500"),
+        ("charge_rub", "2000"),
+        ("month_max_rub", "20000"),
+    ];
+    let asked = browser.done(&world, page, &terms).await;
+    let payment = shop.payments().pop().unwrap();
+    assert!(asked.contains("The payer has to agree"), "{asked}");
+    assert!(asked.contains(&format!("orderId={payment}")), "{asked}");
+    shop.pay(&payment);
+    assert_eq!(tell(&world, &paid(&payment)).await, 200);
+    let shown = browser.page(&world, page).await;
+    assert!(shown.contains("····4444"), "{shown}");
+    assert!(!shown.contains(&card_of(&payment)), "{shown}");
+    let remove = [("do", "auto-topup-remove")];
+    let gone = browser.done(&world, page, &remove).await;
+    assert!(gone.contains("The card is forgotten."), "{gone}");
+    assert!(!gone.contains("····4444"), "{gone}");
 }
