@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollgate_layers::{
     key::AccountId,
@@ -30,7 +29,9 @@ const STRETCHES_MAX: usize = 16;
 /// After so long it takes no further step.
 const LONG: Duration = Duration::from_millis(50);
 /// How many accounts are asked at the same time.
-const ACCOUNTS_AT_ONCE: usize = 64;
+const ACCOUNTS_AT_ONCE: usize = 256;
+/// How many lines of an account are read first, where it is one among many: the second tells when its turn comes again.
+const LINES_FIRST: usize = 2;
 /// A page of an account's is so many times as long as the one before, where it is one among many.
 const PAGE_GROWTH: usize = 8;
 
@@ -71,7 +72,7 @@ impl<'a> LatestLines<'a> {
 
     /// Few lines at first, and more by and by: most accounts have none that are looked at.
     const fn few_at_first(mut self) -> Self {
-        self.limit = 1;
+        self.limit = LINES_FIRST;
         self
     }
 
@@ -104,9 +105,10 @@ impl<'a> LatestLines<'a> {
 
     /// Goes on behind that.
     fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
-        self.limit = (self.limit * PAGE_GROWTH).min(JOURNAL_LINES_MAX);
         self.after = page.next;
-        if self.after.is_none() {
+        if self.after.is_some() {
+            self.limit = (self.limit * PAGE_GROWTH).min(JOURNAL_LINES_MAX);
+        } else {
             self.left.times.pop();
             self.left.behind = None;
         }
@@ -300,32 +302,66 @@ impl<'a> Latest<'a> {
                 lines: VecDeque::new(),
             })
         });
-        let mut ways: Vec<Way<'a>> = ways.collect();
-        let count = ways.len();
-        for some in ways.chunks_mut(ACCOUNTS_AT_ONCE) {
-            let parts = some.iter().filter_map(|way| {
-                let part = way.latest.part()?;
-                Some((way.latest.account, part))
-            });
-            let parts: Vec<(&AccountId, JournalPart<'_>)> = parts.collect();
+        let mut latest = Self {
+            ways: ways.collect(),
+            turns: BinaryHeap::new(),
+        };
+        let mut first = 0;
+        for some in latest.ways.chunks_mut(ACCOUNTS_AT_ONCE) {
+            let alone = accounts.len() == 1;
+            let times = Self::begin_some(store, some, alone).await?;
+            let turns = times.into_iter().enumerate();
+            let turns = turns.filter_map(|(at, time)| Some((time?, Reverse(first + at))));
+            latest.turns.extend(turns);
+            first += some.len();
+        }
+        Ok(latest)
+    }
+
+    /// When the newest line of each was booked. Their lines are read now only where that takes no longer.
+    async fn begin_some(
+        store: &'a AnyLedger,
+        ways: &mut [Way<'a>],
+        alone: bool,
+    ) -> Result<Vec<Option<u64>>, BookError> {
+        let mut times: Vec<Option<u64>> = vec![None; ways.len()];
+        loop {
+            // A part may have none, and the one before it some.
+            let open = ways.iter().zip(&times).enumerate();
+            let open = open.filter(|(_, (_, time))| time.is_none());
+            let parts = open
+                .filter_map(|(at, (way, _))| Some((at, way.latest.account, way.latest.part()?)));
+            let (open, parts): (Vec<usize>, Vec<(&AccountId, JournalPart<'_>)>) = parts
+                .map(|(at, account, part)| (at, (account, part)))
+                .unzip();
+            if open.is_empty() {
+                return Ok(times);
+            }
+            let newest = match alone {
+                true => None,
+                false => store.newest_ms(&parts).await?,
+            };
+            if let Some(newest) = newest {
+                for (at, newest) in open.into_iter().zip(newest) {
+                    times[at] = newest;
+                    if newest.is_none() {
+                        ways[at].latest.turned(JournalPage::default());
+                    }
+                }
+                continue;
+            }
             let pages = store.journals(&parts).await?;
-            for (way, page) in some.iter_mut().zip(pages) {
+            for (at, page) in open.into_iter().zip(pages) {
+                let way = &mut ways[at];
                 match page {
-                    Some(page) => way.lines = way.latest.turned(page).into(),
-                    None if accounts.len() == 1 => return Err(BookError::NotFound),
+                    Some(page) => way.lines.extend(way.latest.turned(page)),
+                    None if alone => return Err(BookError::NotFound),
                     // One of many may be gone since they were listed.
                     None => way.latest.left.times.clear(),
                 }
+                times[at] = way.lines.front().map(JournalLine::at_ms);
             }
-            let filled = join_all(some.iter_mut().map(Way::fill)).await;
-            filled.into_iter().collect::<Result<(), BookError>>()?;
         }
-        let mut latest = Self {
-            ways,
-            turns: BinaryHeap::new(),
-        };
-        (0..count).for_each(|at| latest.wait(at));
-        Ok(latest)
     }
 
     fn wait(&mut self, at: usize) {
@@ -335,16 +371,19 @@ impl<'a> Latest<'a> {
     }
 
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
-        let Some((_, Reverse(at))) = self.turns.pop() else {
-            return Ok(None);
-        };
-        let way = &mut self.ways[at];
-        let line = way.lines.pop_front();
-        if way.lines.is_empty() {
-            way.fill().await?;
+        while let Some((_, Reverse(at))) = self.turns.pop() {
+            let way = &mut self.ways[at];
+            // Where only its time was known, its turn may be another one now.
+            let line = way.lines.pop_front();
+            if way.lines.is_empty() {
+                way.fill().await?;
+            }
+            self.wait(at);
+            if line.is_some() {
+                return Ok(line);
+            }
         }
-        self.wait(at);
-        Ok(line)
+        Ok(None)
     }
 }
 

@@ -621,6 +621,13 @@ impl Rollup for AnyLedger {
         books!(self, ledger => ledger.journals(parts).await)
     }
 
+    async fn newest_ms(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> Result<Option<Vec<Option<u64>>>, BookError> {
+        books!(self, ledger => ledger.newest_ms(parts).await)
+    }
+
     async fn marks(&self) -> Result<Marks, BookError> {
         books!(self, ledger => ledger.marks().await)
     }

@@ -260,6 +260,37 @@ impl RedisConn {
         only(values)
     }
 
+    /// Runs a script without arguments on each of these keys, and answers in their order. To one server all go together.
+    pub(crate) async fn eval_each<T: Reply>(
+        &self,
+        script: &RedisScript,
+        each: &[Vec<String>],
+        limit: Duration,
+    ) -> Result<Vec<T>, RedisFault> {
+        // The first tells whether the server knows it.
+        let Some((first, others)) = each.split_first() else {
+            return Ok(Vec::new());
+        };
+        let none = || -> &[String] { &[] };
+        let mut answers = vec![self.eval(script, first, none(), limit).await?];
+        if self.is_cluster() {
+            let others = others
+                .iter()
+                .map(|keys| self.eval(script, keys, none(), limit));
+            for answer in join_all(others).await {
+                answers.push(answer?);
+            }
+        } else if !others.is_empty() {
+            let commands = others.iter().map(|keys| script.by_name(keys, none()));
+            let parcel = Parcel::several(commands.collect());
+            let limit = Limit::begin(limit);
+            for value in self.0.send(0, &parcel, Lane::Shared, limit).await? {
+                answers.push(read(value)?);
+            }
+        }
+        Ok(answers)
+    }
+
     /// Runs a script, and answers when a replica has what it wrote, if its primary has replicas.
     pub(crate) async fn eval_durably<T: Reply>(
         &self,
@@ -285,7 +316,33 @@ impl RedisConn {
         only(self.0.send(slot, &parcel, Lane::Shared, limit).await?)
     }
 
-    /// The same, and answers when a replica has what it wrote, if its primary has replicas.
+    /// Sends many such commands, and answers in their order. To one server they go together.
+    pub(crate) async fn commands<T: Reply>(
+        &self,
+        commands: &[Vec<String>],
+        limit: Duration,
+    ) -> Result<Vec<T>, RedisFault> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.is_cluster() {
+            let answers = commands.iter().map(|words| async move {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.command(&words, limit).await
+            });
+            return join_all(answers).await.into_iter().collect();
+        }
+        let commands = commands.iter().map(|words| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            node::command(&words)
+        });
+        let parcel = Parcel::several(commands.collect());
+        let limit = Limit::begin(limit);
+        let values = self.0.send(0, &parcel, Lane::Shared, limit).await?;
+        values.into_iter().map(read).collect()
+    }
+
+    /// The same of one, and answers when a replica has what it wrote, if its primary has replicas.
     pub(crate) async fn command_durably<T: Reply>(
         &self,
         words: &[&str],

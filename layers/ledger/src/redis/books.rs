@@ -23,8 +23,34 @@ use crate::{
     number::RequestNumber,
 };
 
+/// How many accounts are looked at with one question.
+const VIEWS_AT_ONCE: usize = 256;
 /// How often a key's change is tried again after another change came between.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
+
+/// What `account.lua` answers.
+type AccountRow = (String, bool, i64, i64, i64, i64, u64);
+
+fn account_keys(id: &AccountId) -> Vec<String> {
+    Vec::from(["", ":k", ":x"].map(|part| account_key(id, part)))
+}
+
+fn view_of(id: &AccountId, row: AccountRow) -> AccountView {
+    let (name, suspended, balance, held, loss, spent, holds_open) = row;
+    let [balance_rub, held_rub, loss_rub, spent_rub] =
+        [balance, held, loss, spent].map(MicroRub::new);
+    AccountView {
+        id: id.clone(),
+        name,
+        suspended,
+        balance_rub,
+        held_rub,
+        free_rub: balance_rub.minus_or_zero(held_rub),
+        spent_rub,
+        loss_rub,
+        holds_open,
+    }
+}
 
 impl LedgerAdmin for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
@@ -67,39 +93,33 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        let keys = ["", ":k", ":x"].map(|part| account_key(id, part));
-        let row: Option<(String, bool, i64, i64, i64, i64, u64)> = self
+        let keys = account_keys(id);
+        let row: Option<AccountRow> = self
             .ask_patiently(&self.0.scripts.account, &keys, &[])
             .await?;
-        let Some((name, suspended, balance, held, loss, spent, holds_open)) = row else {
-            self.missing_account().await?;
-            return Err(BookError::NotFound);
-        };
-        let [balance_rub, held_rub, loss_rub, spent_rub] =
-            [balance, held, loss, spent].map(MicroRub::new);
-        Ok(AccountView {
-            id: id.clone(),
-            name,
-            suspended,
-            balance_rub,
-            held_rub,
-            free_rub: balance_rub.minus_or_zero(held_rub),
-            spent_rub,
-            loss_rub,
-            holds_open,
-        })
+        match row {
+            Some(row) => Ok(view_of(id, row)),
+            None => {
+                self.missing_account().await?;
+                Err(BookError::NotFound)
+            }
+        }
     }
 
     async fn accounts(&self) -> Result<Vec<AccountView>, BookError> {
-        let mut views = Vec::new();
-        for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
-            for view in join_all(ids.iter().map(|id| self.account(id))).await {
-                match view {
-                    Ok(view) => views.push(view),
-                    Err(BookError::NotFound) => {}
-                    Err(error) => return Err(error),
-                }
+        let (mut views, mut is_one_gone) = (Vec::new(), false);
+        for ids in self.account_ids().await?.chunks(VIEWS_AT_ONCE) {
+            let keys: Vec<Vec<String>> = ids.iter().map(account_keys).collect();
+            let script = &self.0.scripts.account;
+            let rows: Vec<Option<AccountRow>> =
+                (self.0.conn.eval_each(script, &keys, OPERATOR_TIMEOUT)).await?;
+            for (id, row) in ids.iter().zip(rows) {
+                is_one_gone |= row.is_none();
+                views.extend(row.map(|row| view_of(id, row)));
             }
+        }
+        if is_one_gone {
+            self.missing_account().await?;
         }
         Ok(views)
     }

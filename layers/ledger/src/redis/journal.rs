@@ -115,6 +115,9 @@ impl FromStr for RolledPlace {
 /// An entry as it stands in the stream.
 type RawEntry = (String, HashMap<String, String>);
 
+/// Lines, and where to go on; `None` at the end.
+type PlacedLines = (Vec<Placed>, Option<String>);
+
 /// A line, and the entry that it is in.
 #[derive(Debug)]
 pub(super) struct Placed {
@@ -149,29 +152,79 @@ impl RedisLedger {
         part: &JournalPart<'_>,
         rolled: Option<&RolledPlace>,
     ) -> Result<JournalPage, BookError> {
-        let Some(mut stretch) = JournalRange::of(part)? else {
+        let Some(mut wanted) = Wanted::of(part, rolled)? else {
             return Ok(JournalPage::default());
         };
-        let times = part.since_ms..part.until_ms;
-        let rolled = rolled.filter(|_| RolledPlace::helps(part));
-        if let Some((rolled, end)) = rolled.and_then(|rolled| Some((rolled, rolled.end(&times)?)))
-            && end < stretch.end
+        if let Some(nearer) = &wanted.nearer
+            && (nearer.is_known
+                || !(self.has_some_of(account, nearer.youngest, &wanted.times)).await?)
         {
-            let behind = Some(rolled.cursor);
-            let youngest = JournalRange { behind, ..stretch };
-            // Where all that may be of this time is in the sums, it is known.
-            let is_known = stretch.end <= rolled.cursor.place;
-            if is_known || !self.has_some_of(account, youngest, &times).await? {
-                stretch.end = end;
+            wanted.stretch.end = nearer.end;
+        }
+        let placed = self.placed_lines(account, wanted.stretch).await?;
+        Ok(wanted.page(placed))
+    }
+
+    /// The same of many, in their order: the server is asked for all at once, as far as it goes.
+    pub(super) async fn pages_of(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+        rolled: &[Option<RolledPlace>],
+    ) -> Result<Vec<JournalPage>, BookError> {
+        let wanted = parts.iter().zip(rolled);
+        let wanted = wanted.map(|((account, part), rolled)| {
+            let wanted = Wanted::of(part, rolled.as_ref())?;
+            Ok(wanted.map(|wanted| (*account, wanted)))
+        });
+        let mut wanted: Vec<Option<(&AccountId, Wanted)>> =
+            wanted.collect::<Result<_, BookError>>()?;
+        let youngest = wanted.iter().flatten().filter_map(|(account, wanted)| {
+            let nearer = wanted.nearer.as_ref().filter(|nearer| !nearer.is_known)?;
+            Some(entries_command(account, &nearer.youngest, ENTRIES_MAX))
+        });
+        let youngest: Vec<Vec<String>> = youngest.collect();
+        let mut youngest = self.many_entries(&youngest).await?.into_iter();
+        for (account, wanted) in wanted.iter_mut().flatten() {
+            let Some(nearer) = &wanted.nearer else {
+                continue;
+            };
+            let has_none = nearer.is_known || {
+                let entries = youngest.next().unwrap_or_default();
+                match entries.len() < ENTRIES_MAX {
+                    true => !are_some_of(&entries, &wanted.times),
+                    false => !(self.has_some_of(account, nearer.youngest, &wanted.times)).await?,
+                }
+            };
+            if has_none {
+                wanted.stretch.end = nearer.end;
             }
         }
-        let (placed, next) = self.placed_lines(account, stretch).await?;
-        let lines = placed.into_iter().map(|placed| placed.line);
-        let lines = lines.filter(|line| times.contains(&line.at_ms()));
-        Ok(JournalPage {
-            lines: lines.collect(),
-            next,
-        })
+        let first = wanted.iter().flatten().map(|(account, wanted)| {
+            let count = ENTRIES_FIRST.min(wanted.stretch.limit);
+            entries_command(account, &wanted.stretch, count)
+        });
+        let first: Vec<Vec<String>> = first.collect();
+        let mut first = self.many_entries(&first).await?.into_iter();
+        let mut pages = Vec::with_capacity(parts.len());
+        for wanted in wanted {
+            let Some((account, wanted)) = wanted else {
+                pages.push(JournalPage::default());
+                continue;
+            };
+            let entries = first.next();
+            let placed = self
+                .placed_lines_behind(account, wanted.stretch, entries)
+                .await?;
+            pages.push(wanted.page(placed));
+        }
+        Ok(pages)
+    }
+
+    async fn many_entries(
+        &self,
+        commands: &[Vec<String>],
+    ) -> Result<Vec<Vec<RawEntry>>, RedisFault> {
+        self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
     /// Whether a stretch may have lines of this time. Where it is long nobody looks through all of it.
@@ -183,9 +236,7 @@ impl RedisLedger {
     ) -> Result<bool, RedisFault> {
         for _ in 0..YOUNGEST_ENTRIES_MAX / ENTRIES_MAX {
             let entries = self.entries(account, &stretch, ENTRIES_MAX).await?;
-            let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
-            let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
-            if ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms))) {
+            if are_some_of(&entries, times) {
                 return Ok(true);
             }
             let Some((place, _)) = entries.last().filter(|_| entries.len() == ENTRIES_MAX) else {
@@ -201,14 +252,27 @@ impl RedisLedger {
     pub(super) async fn placed_lines(
         &self,
         account: &AccountId,
+        stretch: JournalRange,
+    ) -> Result<PlacedLines, RedisFault> {
+        self.placed_lines_behind(account, stretch, None).await
+    }
+
+    /// The same, where the first entries are there already.
+    async fn placed_lines_behind(
+        &self,
+        account: &AccountId,
         mut stretch: JournalRange,
-    ) -> Result<(Vec<Placed>, Option<String>), RedisFault> {
+        mut first: Option<Vec<RawEntry>>,
+    ) -> Result<PlacedLines, RedisFault> {
         let mut placed: Vec<Placed> = Vec::new();
         let mut count = ENTRIES_FIRST;
         loop {
             let left = stretch.limit - placed.len();
             let asked = count.min(left);
-            let entries = self.entries(account, &stretch, asked).await?;
+            let entries = match first.take() {
+                Some(entries) => entries,
+                None => self.entries(account, &stretch, asked).await?,
+            };
             let before = placed.len();
             for (place, fields) in &entries {
                 let of_turn = fields.get("kind").is_some_and(|kind| kind == CALLS);
@@ -260,30 +324,9 @@ impl RedisLedger {
         stretch: &JournalRange,
         count: usize,
     ) -> Result<Vec<RawEntry>, RedisFault> {
-        let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
-        let behind = stretch
-            .after
-            .map(|JournalCursor { place, read }| match read {
-                Some(_) => place.to_string(),
-                None => format!("({place}"),
-            });
-        let (command, from, to) = if stretch.newest_first {
-            (
-                "XREVRANGE",
-                behind.unwrap_or(end),
-                stretch.first().unwrap_or(since),
-            )
-        } else {
-            ("XRANGE", behind.unwrap_or(since), end)
-        };
-        let (key, count) = (account_key(account, ":j"), count.to_string());
-        self.0
-            .conn
-            .command(
-                &[command, &key, &from, &to, "COUNT", &count],
-                OPERATOR_TIMEOUT,
-            )
-            .await
+        let words = entries_command(account, stretch, count);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.0.conn.command(&words, OPERATOR_TIMEOUT).await
     }
 
     async fn must_exist(&self, account: &AccountId) -> Result<(), BookError> {
@@ -297,6 +340,97 @@ impl RedisLedger {
             Ok(())
         } else {
             Err(BookError::NotFound)
+        }
+    }
+}
+
+/// What asks the server for entries of a stretch.
+fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) -> Vec<String> {
+    let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
+    let behind = stretch
+        .after
+        .map(|JournalCursor { place, read }| match read {
+            Some(_) => place.to_string(),
+            None => format!("({place}"),
+        });
+    let (command, from, to) = if stretch.newest_first {
+        (
+            "XREVRANGE",
+            behind.unwrap_or(end),
+            stretch.first().unwrap_or(since),
+        )
+    } else {
+        ("XRANGE", behind.unwrap_or(since), end)
+    };
+    let key = account_key(account, ":j");
+    vec![
+        command.to_owned(),
+        key,
+        from,
+        to,
+        "COUNT".to_owned(),
+        count.to_string(),
+    ]
+}
+
+/// Whether some entries may be of this time.
+fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
+    let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
+    let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
+    ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms)))
+}
+
+/// What is read for a part of a journal.
+#[derive(Debug)]
+struct Wanted {
+    stretch: JournalRange,
+    times: Range<u64>,
+    /// Where a part in the past need not be read together with what is behind it.
+    nearer: Option<Nearer>,
+}
+
+/// The end of a stretch, if what is behind it has no line of its time.
+#[derive(Debug)]
+struct Nearer {
+    end: StreamId,
+    /// What nobody knows yet.
+    youngest: JournalRange,
+    /// All that may be of this time is in the sums.
+    is_known: bool,
+}
+
+impl Wanted {
+    /// `None` where nothing can lie.
+    fn of(part: &JournalPart<'_>, rolled: Option<&RolledPlace>) -> Result<Option<Self>, BookError> {
+        let Some(stretch) = JournalRange::of(part)? else {
+            return Ok(None);
+        };
+        let times = part.since_ms..part.until_ms;
+        let rolled = rolled.filter(|_| RolledPlace::helps(part));
+        let nearer = rolled.and_then(|rolled| {
+            let end = rolled.end(&times).filter(|end| *end < stretch.end)?;
+            Some(Nearer {
+                end,
+                youngest: JournalRange {
+                    behind: Some(rolled.cursor),
+                    ..stretch
+                },
+                is_known: stretch.end <= rolled.cursor.place,
+            })
+        });
+        Ok(Some(Self {
+            stretch,
+            times,
+            nearer,
+        }))
+    }
+
+    fn page(&self, (placed, next): PlacedLines) -> JournalPage {
+        let lines = placed.into_iter().map(|placed| placed.line);
+        let lines = lines.filter(|line| self.times.contains(&line.at_ms()));
+        JournalPage {
+            lines: lines.collect(),
+            next,
         }
     }
 }

@@ -129,10 +129,8 @@ impl Rollup for RedisLedger {
             false => vec![None; parts.len()],
         };
         // One that is gone has no lines, which is all that is asked of many.
-        let pages = parts.iter().zip(&rolled);
-        let pages = pages.map(|((id, part), rolled)| self.page_of(id, part, rolled.as_ref()));
-        let pages = futures_util::future::join_all(pages).await;
-        pages.into_iter().map(|page| page.map(Some)).collect()
+        let pages = self.pages_of(parts, &rolled).await?;
+        Ok(pages.into_iter().map(Some).collect())
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {

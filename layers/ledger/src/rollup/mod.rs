@@ -208,6 +208,18 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
+    /// When the newest line of each of these parts was booked, which go back from a time; `None` of one that has none.
+    /// Without a list, where to know it takes as long as to read the line.
+    ///
+    /// # Errors
+    /// See [`LedgerAdmin::journal`].
+    fn newest_ms(
+        &self,
+        _parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> impl Future<Output = Result<Option<Vec<Option<u64>>>, BookError>> + Send {
+        async { Ok(None) }
+    }
+
     /// How far it is.
     ///
     /// # Errors

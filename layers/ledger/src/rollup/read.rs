@@ -129,11 +129,28 @@ async fn lines<L: Rollup + ?Sized>(
 ) -> Result<(), BookError> {
     for some in accounts.chunks(ACCOUNTS_AT_ONCE) {
         let places: Vec<Option<String>> = some.iter().map(&place).collect();
-        let first = some.iter().zip(&places);
-        let first = first.map(|(id, after)| (id, part(time, after.as_deref())));
+        let some = some.iter().zip(&places);
+        let mut some: Vec<(&AccountId, Option<&str>)> =
+            some.map(|(id, after)| (id, after.as_deref())).collect();
+        // Mostly there is nothing: what is rolled up is not asked for.
+        let newest = some.iter().map(|(id, behind)| {
+            let part = JournalPart {
+                newest_first: true,
+                behind: *behind,
+                ..part(time, None)
+            };
+            (*id, part)
+        });
+        let newest: Vec<(&AccountId, JournalPart<'_>)> = newest.collect();
+        if let Some(newest) = ledger.newest_ms(&newest).await? {
+            let mut newest = newest.into_iter();
+            some.retain(|_| newest.next().flatten().is_some());
+        }
+        let first = some.iter();
+        let first = first.map(|(id, after)| (*id, part(time, *after)));
         let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
         let pages = ledger.journals(&first).await?;
-        for (id, first) in some.iter().zip(pages) {
+        for ((id, _), first) in some.iter().zip(pages) {
             // It may be gone since the accounts were read.
             let Some(mut found) = first else { continue };
             loop {

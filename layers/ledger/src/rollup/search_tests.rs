@@ -78,6 +78,27 @@ fn numbers<'a>(receipts: impl IntoIterator<Item = &'a Receipt>) -> Vec<RequestNu
     receipts.into_iter().map(|receipt| receipt.number).collect()
 }
 
+/// Where a ledger knows it without reading them.
+async fn newest_is_that_of_the_lines<L: Rollup>(
+    ledger: &L,
+    account: &AccountId,
+    time: &Range<u64>,
+    behind: Option<&str>,
+) {
+    let part = JournalPart {
+        since_ms: time.start,
+        until_ms: time.end,
+        newest_first: true,
+        behind,
+        ..JournalPart::whole()
+    };
+    if let Some(newest) = ledger.newest_ms(&[(account, part)]).await.unwrap() {
+        let lines = ledger.journal(account, &part).await.unwrap().lines;
+        let first = lines.first().map(JournalLine::at_ms);
+        assert_eq!(newest, [first], "{time:?} {behind:?}");
+    }
+}
+
 async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64>], now_ms: u64) {
     let acme = given::account(ACCOUNTS[0]);
     let key = key_of(0, 1);
@@ -113,7 +134,11 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     ];
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
+        let places = ledger.marks().await.unwrap().places;
         for time in times {
+            for behind in [None, places.get(&acme).map(String::as_str)] {
+                newest_is_that_of_the_lines(ledger, &acme, time, behind).await;
+            }
             for sought in wishes {
                 for (alone, limit) in [(true, 1000), (false, 7)] {
                     let all = receipts.iter().rev();

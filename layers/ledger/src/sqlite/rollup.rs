@@ -107,10 +107,13 @@ impl Rollup for SqliteLedger {
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
     ) -> Result<Vec<Option<JournalPage>>, BookError> {
-        let stretches = parts.iter().map(|(id, part)| {
-            let there = self.look(|state| state.account(id).is_ok())?;
-            there.then(|| JournalRange::of(id, part)).transpose()
-        });
+        let there = self.look(|state| {
+            let ids = parts.iter().map(|(id, _)| state.account(id).is_ok());
+            ids.collect::<Vec<bool>>()
+        })?;
+        let stretches = parts.iter().zip(there);
+        let stretches = stretches
+            .map(|((id, part), there)| there.then(|| JournalRange::of(id, part)).transpose());
         let stretches = stretches.collect::<Result<Vec<_>, BookError>>()?;
         let pages = self.read(move |conn| {
             let stretches = stretches.iter();
@@ -118,6 +121,16 @@ impl Rollup for SqliteLedger {
             pages.collect()
         });
         pages.await.map_err(BookError::Unavailable)
+    }
+
+    async fn newest_ms(
+        &self,
+        parts: &[(&AccountId, JournalPart<'_>)],
+    ) -> Result<Option<Vec<Option<u64>>>, BookError> {
+        let stretches = parts.iter().map(|(id, part)| JournalRange::of(id, part));
+        let stretches = stretches.collect::<Result<Vec<_>, BookError>>()?;
+        let newest = self.read(move |conn| journal::newest_ms(conn, &stretches));
+        newest.await.map(Some).map_err(BookError::Unavailable)
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
