@@ -1,4 +1,5 @@
-//! What was used and charged in a time: receipts added up by account, key, model, vendor, session, endpoint, day or hour.
+//! What was used and charged in a time: receipts added up by account, key, model, vendor, session, endpoint, month, day or
+//! hour.
 //!
 //! Out of the roll-up, unless sessions are asked for or an account's hours: of these it knows nothing, and the journal
 //! is read.
@@ -46,6 +47,8 @@ pub(super) const ROUTES: &[Route] = &[
 /// How many rows an answer has at most.
 const ROWS_MAX: usize = 100_000;
 const HOUR_MS: u64 = 3_600_000;
+/// Of a day, the year and the month.
+const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
     async fn show_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
@@ -94,6 +97,7 @@ enum Group {
     Session,
     /// Without a word where the receipt does not say it.
     Endpoint,
+    Month,
     Day,
     Hour,
 }
@@ -273,11 +277,12 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
             "vendor" => Group::Vendor,
             "session" => Group::Session,
             "endpoint" => Group::Endpoint,
+            "month" => Group::Month,
             "day" => Group::Day,
             "hour" => Group::Hour,
             _ => {
                 return Err(
-                    "must be words out of account, key, model, vendor, session, endpoint, day, hour, with commas between"
+                    "must be words out of account, key, model, vendor, session, endpoint, month, day, hour, with commas between"
                         .into(),
                 );
             }
@@ -322,6 +327,31 @@ struct Sums {
     vendor_cost_rub: Option<Rubles>,
     /// What was charged for the same calls, less that.
     margin_rub: Option<Rubles>,
+    /// How long they took, from the request to the end; null where no receipt says it.
+    whole: Option<Latency>,
+    /// The same to the first byte of the answer.
+    first_byte: Option<Latency>,
+}
+
+/// How long calls took, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Latency {
+    /// Of so many of the calls.
+    calls: u64,
+    /// What half of them did not take longer than; at most an eighth more than exact.
+    p50_ms: Option<u32>,
+    /// The same of 99 in a hundred.
+    p99_ms: Option<u32>,
+}
+
+impl Latency {
+    fn of(kept: &rollup::Latency) -> Option<Self> {
+        (!kept.is_none()).then(|| Self {
+            calls: kept.calls(),
+            p50_ms: kept.percentile_ms(50),
+            p99_ms: kept.percentile_ms(99),
+        })
+    }
 }
 
 impl Report {
@@ -353,6 +383,11 @@ impl Report {
                     .map(Endpoint::as_str)
                     .unwrap_or_default()
                     .into(),
+                Group::Month => {
+                    let mut month = day(part.at_ms);
+                    month.truncate(MONTH_CHARS);
+                    month
+                }
                 Group::Day => day(part.at_ms),
                 Group::Hour => rfc3339(part.at_ms - part.at_ms % HOUR_MS),
             };
@@ -385,6 +420,8 @@ impl From<&rollup::Sums> for Sums {
             cost_known_calls: sums.cost_known_calls,
             vendor_cost_rub: known(sums.vendor_cost_micro),
             margin_rub: known(sums.margin_micro),
+            whole: Latency::of(&sums.whole),
+            first_byte: Latency::of(&sums.first_byte),
         }
     }
 }
@@ -412,6 +449,8 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        month: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         day: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         hour: Option<&'a str>,
@@ -433,6 +472,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
                 Group::Vendor => row.vendor = Some(word),
                 Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Endpoint => row.endpoint = Some(Some(word).filter(|word| !word.is_empty())),
+                Group::Month => row.month = Some(word),
                 Group::Day => row.day = Some(word),
                 Group::Hour => row.hour = Some(word),
             }
@@ -468,7 +508,7 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, model, vendor, session, endpoint, day, hour",
+                "group: must be words out of account, key, model, vendor, session, endpoint, month, day, hour",
             ),
             ("group=day,", "group: must be words"),
             ("group=day,day", "group: has day twice"),
@@ -517,6 +557,7 @@ mod tests {
                     },
                     estimated,
                     vendor_cost_rub: vendor_cost.map(MicroRub::new),
+                    timeline: "1 - - 16 -".parse().ok(),
                     ..Item::new(model, "v", End::Finished)
                 },
             };
@@ -534,6 +575,7 @@ mod tests {
                 "usage": {"input": calls, "cached_input": 2 * calls, "cache_write": 3 * calls, "output": 4 * calls},
                 "charged_rub": charged, "loss_rub": loss, "estimated_calls": estimated,
                 "cost_known_calls": known.0, "vendor_cost_rub": known.1, "margin_rub": known.2,
+                "whole": {"calls": calls, "p50_ms": 16, "p99_ms": 16}, "first_byte": null,
             })
         };
         let row = |day: &str, model: &str, mut sums: Value| {

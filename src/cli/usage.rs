@@ -74,6 +74,8 @@ enum By {
     Session,
     /// The endpoint that was called
     Endpoint,
+    /// The month, in UTC
+    Month,
     /// The day, in UTC
     Day,
     /// The hour, in UTC
@@ -216,6 +218,7 @@ impl By {
             Self::Vendor => "vendor",
             Self::Session => "session",
             Self::Endpoint => "endpoint",
+            Self::Month => "month",
             Self::Day => "day",
             Self::Hour => "hour",
         }
@@ -229,6 +232,7 @@ impl By {
             Self::Vendor => Cell::text("vendor", "/vendor"),
             Self::Session => Cell::text("session", "/session"),
             Self::Endpoint => Cell::text("endpoint", "/endpoint"),
+            Self::Month => Cell::text("month (UTC)", "/month"),
             Self::Day => Cell::text("day (UTC)", "/day"),
             Self::Hour => Cell::text("hour (UTC)", "/hour"),
         };

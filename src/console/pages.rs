@@ -16,8 +16,8 @@ use super::{
     page, see,
     sessions::random,
     views::{
-        Account, Accounts, AutoTopup, Calls, Counters, Key, Plot, Sums, Total, UsageRow, Usages,
-        Vendor, Vendors, bars, by_month, sum_of,
+        Account, Accounts, AutoTopup, Calls, Counters, Course, Key, Plot, Sums, Total, UsageRow,
+        Usages, Vendor, Vendors, bars, by_month, sum_of,
     },
     what_if::WhatIf,
 };
@@ -236,7 +236,7 @@ impl Visit {
             Some(reason) => format!("not ready: {reason}"),
             None => "ready".to_owned(),
         };
-        let (sold, plots) = match self.sold().await? {
+        let (sold, courses) = match self.sold().await? {
             Ok(sold) => sold,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -267,7 +267,7 @@ impl Visit {
                 spent: sum(|account| account.spent_rub),
                 loss: sum(|account| account.loss_rub),
                 sold,
-                plots,
+                courses,
                 node: Counters::of(&metrics),
                 quiet,
             },
@@ -283,53 +283,31 @@ impl Visit {
         let year_ago = day(today.saturating_sub(YEAR_MS));
         let days_from = format!("{}-01", &year_ago[..7]);
         let month = &day(now)[..7];
-        let path = format!("/admin/v1/usage?group=day&since={days_from}");
-        let year = match self.api.get::<Usages>(&path).await? {
-            Ok(report) => report.rows,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let path = format!("/admin/v1/usage?group=hour&since={}", encoded(&hours_from));
-        let hours = match self.api.get::<Usages>(&path).await? {
-            Ok(report) => report,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let by = |rows: &[UsageRow]| -> Vec<(String, String)> {
-            let rows = rows.iter();
-            rows.map(|row| {
-                let time = row.day.clone().or_else(|| row.hour.clone());
-                (time.unwrap_or_default(), row.sums.charged_rub.clone())
-            })
-            .collect()
-        };
-        let days = by(&year);
         let recent = day(today.saturating_sub(DAYS_SUMMED_MS));
-        let recent: Vec<(String, String)> = days
-            .iter()
-            .filter(|(day, _)| *day >= recent)
-            .cloned()
-            .collect();
-        let plots = [
-            ("by hour, the last 24", by(&hours.rows)),
-            ("by day, the last 30", recent),
-            ("by month, the last 12", by_month(&days)),
+        let (mut courses, mut reports) = (Vec::new(), Vec::new());
+        for (group, by, since) in [
+            ("hour", "by hour, the last 24", &hours_from),
+            ("day", "by day, the last 30", &recent),
+            ("month", "by month, the last 12", &days_from),
+        ] {
+            let path = format!("/admin/v1/usage?group={group}&since={}", encoded(since));
+            let rows = match self.api.get::<Usages>(&path).await? {
+                Ok(report) => report.rows,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            courses.push(Course::of(by, &rows));
+            reports.extend(rows);
+        }
+        let today = day(now);
+        let of_day = |row: &&UsageRow| row.day.as_ref() == Some(&today);
+        let of_month = |row: &&UsageRow| row.month.as_deref() == Some(month);
+        let of_year = |row: &&UsageRow| row.month.is_some();
+        let sold = vec![
+            ("Today", Total::of(reports.iter().filter(of_day))),
+            ("This month", Total::of(reports.iter().filter(of_month))),
+            ("In a year", Total::of(reports.iter().filter(of_year))),
         ];
-        let plots = plots.map(|(by, rows)| Plot {
-            by,
-            bars: bars(&rows),
-            charged: sum_of(&rows),
-            table: "",
-        });
-        let sold = [
-            ("Today", day(now)),
-            ("This month", format!("{month}-01")),
-            ("In a year", days_from),
-        ];
-        let since = |(name, since): (_, String)| {
-            let rows = year.iter();
-            let rows = rows.filter(|row| row.day.as_ref().is_some_and(|day| *day >= since));
-            (name, Total::of(rows))
-        };
-        Ok(Ok((sold.map(since).into(), plots.into())))
+        Ok(Ok((sold, courses)))
     }
 
     async fn accounts(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Error> {
@@ -620,8 +598,8 @@ pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
-/// Sums of times, and their plots.
-type Sold = (Vec<(&'static str, Total)>, Vec<Plot>);
+/// Sums of times, and how they came about.
+type Sold = (Vec<(&'static str, Total)>, Vec<Course>);
 
 struct PriceRow {
     model: String,
@@ -654,7 +632,7 @@ pages! {
         spent: String,
         loss: String,
         sold: Vec<(&'static str, Total)>,
-        plots: Vec<Plot>,
+        courses: Vec<Course>,
         node: Counters,
         quiet: Vec<(&'a str, &'a str, &'a str)>,
     }

@@ -132,6 +132,7 @@ pub(super) struct UsageRow {
     pub(super) day: Option<String>,
     pub(super) model: Option<String>,
     pub(super) hour: Option<String>,
+    pub(super) month: Option<String>,
     #[serde(flatten)]
     pub(super) sums: Sums,
 }
@@ -145,6 +146,15 @@ pub(super) struct Sums {
     pub(super) charged_rub: String,
     pub(super) margin_rub: Option<String>,
     pub(super) vendor_cost_rub: Option<String>,
+    pub(super) whole: Option<Latency>,
+    pub(super) first_byte: Option<Latency>,
+}
+
+/// How long calls took.
+#[derive(Clone, Copy, Deserialize)]
+pub(super) struct Latency {
+    pub(super) p50_ms: u64,
+    pub(super) p99_ms: u64,
 }
 
 /// Names and values of a receipt that belong together.
@@ -248,22 +258,77 @@ pub(super) struct Plot {
     pub(super) table: &'static str,
 }
 
-/// What was charged in each month, of days in their order.
-pub(super) fn by_month(days: &[(String, String)]) -> Vec<(String, String)> {
-    let mut months: Vec<(String, Rubles)> = Vec::new();
-    for (day, rubles) in days {
-        let month = day.get(..7).unwrap_or(day);
-        if months.last().is_none_or(|(last, _)| last != month) {
-            months.push((month.to_owned(), Rubles(0)));
-        }
-        if let Some((_, sum)) = months.last_mut() {
-            sum.0 += micro(rubles);
+/// One time after the other: what was charged, how many calls there were, and how long they took.
+pub(super) struct Course {
+    pub(super) charged: Plot,
+    pub(super) calls: u64,
+    pub(super) failed_calls: u64,
+    /// Whether it is known of any call how long it took.
+    pub(super) is_timed: bool,
+    pub(super) times: Vec<Time>,
+}
+
+/// An hour, a day or a month. Heights are parts of the highest, which is 100.
+pub(super) struct Time {
+    pub(super) name: String,
+    pub(super) x: usize,
+    pub(super) sums: Sums,
+    pub(super) calls_height: u64,
+    pub(super) failed_height: u64,
+    pub(super) p50_height: u64,
+    pub(super) p99_height: u64,
+}
+
+impl Course {
+    pub(super) fn of(by: &'static str, rows: &[UsageRow]) -> Self {
+        let name = |row: &UsageRow| {
+            let names = [&row.hour, &row.day, &row.month];
+            names
+                .into_iter()
+                .flatten()
+                .next()
+                .cloned()
+                .unwrap_or_default()
+        };
+        let charged = rows
+            .iter()
+            .map(|row| (name(row), row.sums.charged_rub.clone()));
+        let charged: Vec<(String, String)> = charged.collect();
+        let sums = || rows.iter().map(|row| &row.sums);
+        let most_calls = sums().map(|sums| sums.calls).max().unwrap_or(0).max(1);
+        let longest = sums()
+            .filter_map(|sums| sums.whole)
+            .map(|whole| whole.p99_ms);
+        let longest_ms = longest.max();
+        let longest = longest_ms.unwrap_or(0).max(1);
+        let time = |(index, row): (usize, &UsageRow)| Time {
+            name: name(row),
+            x: index * 10,
+            calls_height: row.sums.calls * 100 / most_calls,
+            failed_height: row.sums.failed_calls * 100 / most_calls,
+            p50_height: row
+                .sums
+                .whole
+                .map_or(0, |whole| whole.p50_ms * 100 / longest),
+            p99_height: row
+                .sums
+                .whole
+                .map_or(0, |whole| whole.p99_ms * 100 / longest),
+            sums: row.sums.clone(),
+        };
+        Self {
+            calls: sums().map(|sums| sums.calls).sum(),
+            failed_calls: sums().map(|sums| sums.failed_calls).sum(),
+            is_timed: longest_ms.is_some(),
+            times: rows.iter().enumerate().map(time).collect(),
+            charged: Plot {
+                by,
+                bars: bars(&charged),
+                charged: sum_of(&charged),
+                table: "; the table below has the numbers",
+            },
         }
     }
-    let months = months.into_iter();
-    months
-        .map(|(month, sum)| (month, sum.to_string()))
-        .collect()
 }
 
 /// What rows come to in all.
@@ -379,21 +444,43 @@ mod tests {
     }
 
     #[test]
-    fn months_are_sums_of_their_days() {
-        let day = |day: &str, rubles: &str| (day.to_owned(), rubles.to_owned());
-        let days = [
-            day("2026-01-30", "27021597764.222973"),
-            day("2026-01-31", "0.50"),
-            day("2026-03-01", "1.00"),
-            day("2026-03-02", "-0.000001"),
+    fn a_course_has_what_each_time_has_and_heights_beside_the_highest() {
+        let row = |hour: &str, calls: u64, failed: u64, whole: Value| {
+            serde_json::from_value::<UsageRow>(json!({
+                "hour": hour, "calls": calls, "failed_calls": failed, "usage": Usage::default(), "charged_rub": "1.50",
+                "margin_rub": null, "vendor_cost_rub": null, "whole": whole, "first_byte": null,
+            }))
+            .unwrap()
+        };
+        let rows = [
+            row(
+                "1",
+                40,
+                4,
+                json!({"calls": 40, "p50_ms": 100, "p99_ms": 400}),
+            ),
+            row("2", 10, 0, Value::Null),
         ];
+        let course = Course::of("by hour", &rows);
+        assert_eq!((course.calls, course.failed_calls), (50, 4));
+        assert!(course.is_timed);
+        assert_eq!(course.charged.charged, "3.00");
+        let heights = course.times.iter().map(|time| {
+            let Time {
+                calls_height,
+                failed_height,
+                p50_height,
+                p99_height,
+                ..
+            } = time;
+            [*calls_height, *failed_height, *p50_height, *p99_height]
+        });
         assert_eq!(
-            by_month(&days),
-            [
-                day("2026-01", "27021597764.722973"),
-                day("2026-03", "0.999999")
-            ]
+            heights.collect::<Vec<_>>(),
+            [[100, 10, 25, 100], [25, 0, 0, 0]]
         );
+        assert!(!Course::of("by hour", &rows[1..]).is_timed);
+        assert!(Course::of("by hour", &[]).times.is_empty());
     }
 
     #[test]

@@ -310,6 +310,21 @@ async fn first_day(world: &World) {
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
+    // One row of each table, of an hour, a day and a month, unless one of them has just ended.
+    let cells = format!(
+        "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
+         <td data-label=\"First byte p50, ms\">"
+    );
+    assert!(overview.matches(&cells).count() >= 2, "{overview}");
+    for by in [
+        "hour, the last 24",
+        "day, the last 30",
+        "month, the last 12",
+    ] {
+        let plot =
+            format!("aria-label=\"How long calls took by {by}: half of them and 99 in a hundred");
+        assert!(overview.contains(&plot), "{plot}: {overview}");
+    }
 
     let limits = [
         ("do", "limits"),

@@ -155,6 +155,7 @@ fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     let mut sums = BTreeMap::new();
     for receipt in receipts {
         let words = group.iter().map(|word| match *word {
+            "month" => receipt["at"].as_str().unwrap()[..7].to_owned(),
             "day" => receipt["at"].as_str().unwrap()[..10].to_owned(),
             word => receipt[word].as_str().unwrap().to_owned(),
         });
@@ -199,6 +200,7 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
         vec!["model"],
         vec!["account"],
         vec!["model", "account"],
+        vec!["month"],
         vec!["day"],
         vec!["key", "day", "account", "model"],
     ] {
@@ -218,6 +220,27 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
     }
     let unnamed = usage(&world, "").await;
     assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
+}
+
+/// Read off a scale: never less than it was, and at most an eighth more.
+#[tokio::test]
+async fn usage_says_how_long_calls_took_as_their_receipts_do() {
+    let world = World::start().await;
+    let (_, receipts) = busy(&world).await;
+    let answer = usage(&world, "?group=hour").await;
+    for (name, of) in [("whole", "whole_ms"), ("first_byte", "first_byte_ms")] {
+        let times = receipts.iter();
+        let times = times.filter_map(|receipt| receipt["timeline"][of].as_u64());
+        let mut times: Vec<u64> = times.collect();
+        assert_eq!(times.len(), 12, "{receipts:?}");
+        times.sort_unstable();
+        let told = &answer["total"][name];
+        assert_eq!(told["calls"], 12, "{told}");
+        for (percentile, exact) in [("p50_ms", times[5]), ("p99_ms", times[11])] {
+            let ms = told[percentile].as_u64().unwrap();
+            assert!(exact <= ms && ms <= exact + exact / 8, "{ms} for {exact}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -775,6 +798,7 @@ async fn reports(world: &World) -> Vec<Value> {
         "",
         "?group=day",
         "?group=hour",
+        "?group=month",
         "?group=vendor,model",
         "?group=endpoint&account=acme",
         "?group=key,day",
@@ -822,7 +846,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let change = Change {
         version: ledger.marks().await.unwrap().version,
         rows: vec![(id, sums)],
-        places: Vec::new(),
+        ..Change::default()
     };
     assert!(ledger.change_sums(&change).await.unwrap());
     let breach = said(&tollgate(&world, &["audit"], "").await, 1);

@@ -21,6 +21,7 @@ use tollgate_layers::{
     money::MicroRub,
     price::{Price, Rate},
     reserve::ledger::{Booked, Entry, Item, JournalLine, LedgerAdmin, Receipt},
+    timeline::Timeline,
     usage::{End, Usage},
 };
 use tollgate_ledger::{
@@ -136,6 +137,12 @@ impl<'a> Plan<'a> {
             _ => End::Finished,
         };
         let session = format!("s-{}", dice.below(200));
+        // Most are fast, some are slow.
+        let mut ms = |doublings| {
+            let most = 100 << dice.below(doublings);
+            u32::try_from(50 + dice.below(most)).expect("it is small")
+        };
+        let (first_byte_ms, whole_ms) = (ms(5), ms(8));
         let endpoint = Endpoint::ALL[usize::try_from(dice.below(2)).expect("it is small")];
         Receipt {
             number: RequestNumber::now_v7(),
@@ -153,6 +160,14 @@ impl<'a> Plan<'a> {
                 vendor_cost_rub: Some(vendor_cost),
                 session: session.parse().ok(),
                 endpoint: Some(endpoint),
+                timeline: Some(Timeline {
+                    held_ms: 1,
+                    asked_ms: Some(2),
+                    first_byte_ms: Some(first_byte_ms),
+                    whole_ms: first_byte_ms + whole_ms,
+                    status: Some(200),
+                    failed: Vec::new(),
+                }),
                 ..Item::new(
                     format!("model-{}", dice.below(MODELS)),
                     format!("vendor-{}", dice.below(VENDORS)),

@@ -15,6 +15,7 @@
 //! them made anew.
 
 mod check;
+mod latency;
 mod read;
 mod roll;
 mod search;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::check,
+    latency::{Latency, LatencyError},
     read::{Part, Whose, read},
     roll::{Roller, roll_up},
     search::{Search, SearchPart, Sought, Times},

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Latency;
 use crate::{
     contract::{Booked, JournalLine, Receipt},
     usage::{End, Usage},
@@ -38,6 +39,12 @@ pub struct Sums {
     /// What was charged for the same calls, less that.
     #[serde(rename = "g", skip_serializing_if = "is_zero")]
     pub margin_micro: i128,
+    /// From the request to the end: of the calls whose receipts say it. Sums that an earlier version made go without.
+    #[serde(rename = "w", skip_serializing_if = "Latency::is_none")]
+    pub whole: Latency,
+    /// The same to the first byte of the answer.
+    #[serde(rename = "b", skip_serializing_if = "Latency::is_none")]
+    pub first_byte: Latency,
 }
 
 impl Sums {
@@ -47,6 +54,9 @@ impl Sums {
         let item = &receipt.item;
         let charged = i128::from(receipt.charged_rub.micro());
         let vendor_cost = item.vendor_cost_rub.map(|cost| i128::from(cost.micro()));
+        let timeline = item.timeline.as_ref();
+        let whole = timeline.map(|times| Latency::of_ms(times.whole_ms));
+        let first_byte = timeline.and_then(|times| times.first_byte_ms);
         Self {
             calls: 1,
             failed_calls: u64::from(is_failed(item.end)),
@@ -57,6 +67,8 @@ impl Sums {
             cost_known_calls: u64::from(vendor_cost.is_some()),
             vendor_cost_micro: vendor_cost.unwrap_or_default(),
             margin_micro: vendor_cost.map_or(0, |cost| charged - cost),
+            whole: whole.unwrap_or_default(),
+            first_byte: first_byte.map(Latency::of_ms).unwrap_or_default(),
         }
     }
 
@@ -71,6 +83,30 @@ impl Sums {
         self.cost_known_calls += other.cost_known_calls;
         self.vendor_cost_micro += other.vendor_cost_micro;
         self.margin_micro += other.margin_micro;
+        self.whole.add(&other.whole);
+        self.first_byte.add(&other.first_byte);
+    }
+
+    /// Whether these are the sums of what `receipts` come to: all but how long they took, which may be known of some of
+    /// them only. A version that does not know of it writes sums without it.
+    pub(super) fn agree_with(&self, receipts: &Self) -> bool {
+        let timed = [&self.whole, &self.first_byte];
+        let of = [&receipts.whole, &receipts.first_byte];
+        timed.iter().zip(of).all(|(some, all)| some.is_within(all))
+            && self.same_but_for_times(receipts)
+    }
+
+    /// The same of two sums that were made of the same receipts.
+    pub(super) fn same_but_for_times(&self, other: &Self) -> bool {
+        let Self {
+            whole, first_byte, ..
+        } = self;
+        let other = Self {
+            whole: whole.clone(),
+            first_byte: first_byte.clone(),
+            ..other.clone()
+        };
+        *self == other
     }
 }
 
@@ -108,6 +144,15 @@ mod tests {
                     ..Sums::default()
                 },
                 r#"{"n":2,"c":1180591620717411303424,"g":-7}"#,
+            ),
+            (
+                Sums {
+                    calls: 2,
+                    whole: Latency::of_ms(7),
+                    first_byte: Latency::of_ms(3),
+                    ..Sums::default()
+                },
+                r#"{"n":2,"w":"7","b":"3"}"#,
             ),
         ] {
             assert_eq!(serde_json::to_string(&sums).unwrap(), json);

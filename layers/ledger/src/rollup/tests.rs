@@ -16,6 +16,7 @@ use crate::{
     redis::{RedisCopy, RedisLedger, RedisSettings, test_server::Server},
     sqlite::{SqliteCopy, SqliteLedger},
     testing::given,
+    timeline::Timeline,
     transfer::Target,
     usage::{End, Usage},
 };
@@ -98,6 +99,12 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
             },
             vendor_cost_rub: call.vendor_cost.map(MicroRub::new),
             endpoint: call.endpoint,
+            // A receipt of an earlier version does not say it.
+            timeline: (call.charged % 3 != 0).then(|| Timeline {
+                first_byte_ms: u32::try_from(call.charged % 700).ok(),
+                whole_ms: u32::try_from(call.charged % 9_000).unwrap(),
+                ..Timeline::default()
+            }),
             ..Item::new(format!("m{}", call.model), format!("v{}", call.vendor), end)
         },
     }
@@ -400,4 +407,45 @@ async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     ledger.clear_sums().await.unwrap();
     roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
+}
+
+/// An earlier version has made sums that say nothing of times, and one beside may still.
+#[tokio::test]
+async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let scope = Scope::Account(given::account("acme"));
+    let rows = ledger.rolled(&scope, 0..u64::MAX).await.unwrap().rows;
+    let timed: u64 = rows.iter().map(|(_, _, sums)| sums.whole.calls()).sum();
+    assert_eq!(timed, 500);
+    for (whole, found) in [
+        (Latency::default(), 0),
+        (Latency::of_ms(77_777), rows.len()),
+    ] {
+        let rows = rows.iter().map(|(at_ms, words, sums)| {
+            let id = RowId {
+                scope: scope.clone(),
+                at_ms: *at_ms,
+                words: words.clone(),
+            };
+            let whole = whole.clone();
+            (
+                id,
+                Sums {
+                    whole,
+                    ..sums.clone()
+                },
+            )
+        });
+        let change = Change {
+            version: ledger.marks().await.unwrap().version,
+            rows: rows.collect(),
+            ..Change::default()
+        };
+        assert!(ledger.change_sums(&change).await.unwrap());
+        assert_eq!(check(&ledger).await.unwrap().len(), found, "{whole}");
+    }
 }

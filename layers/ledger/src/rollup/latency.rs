@@ -1,0 +1,226 @@
+//! How long calls took: counts on a scale of times, small enough to stand in every sum, and exact when sums are added.
+//!
+//! A scale has eight steps to each doubling: times below 16 ms are told apart by the millisecond, and later ones by an
+//! eighth at most. What is read off it is the last time of a step: never less than it was, and at most an eighth more.
+
+use std::{cmp::Ordering, fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How many steps a doubling has, as a power of two.
+const STEPS_LOG: u32 = 3;
+const STEPS: u32 = 1 << STEPS_LOG;
+
+/// How many calls took how long. In sums it is a line of text, `57:3 60`: three calls on step 57, one on step 60.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latency(Vec<(u8, u64)>);
+
+impl Latency {
+    /// Of one call.
+    #[must_use]
+    pub fn of_ms(ms: u32) -> Self {
+        Self(vec![(step_of(ms), 1)])
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        if other.0.is_empty() {
+            return;
+        }
+        let mut sum = Vec::with_capacity(self.0.len().max(other.0.len()) + 1);
+        let (mut own, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
+        loop {
+            let order = match (own.peek(), others.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let next = match order {
+                Ordering::Less => own.next().copied(),
+                Ordering::Greater => others.next().copied(),
+                Ordering::Equal => own
+                    .next()
+                    .zip(others.next())
+                    .map(|((step, a), (_, b))| (*step, a + b)),
+            };
+            sum.extend(next);
+        }
+        self.0 = sum;
+    }
+
+    /// Of how many calls it is.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.iter().map(|(_, calls)| calls).sum()
+    }
+
+    /// A time, in milliseconds, that so many of a hundred calls did not take longer than; `None` where there are none.
+    #[must_use]
+    pub fn percentile_ms(&self, percent: u64) -> Option<u32> {
+        // The first of a hundred calls is a hundredth of them.
+        let rank = (self.calls() * percent).div_ceil(100).max(1);
+        let mut below = 0;
+        let step = self.0.iter().find(|(_, calls)| {
+            below += *calls;
+            below >= rank
+        });
+        step.map(|(step, _)| last_ms_of(*step))
+    }
+
+    /// Whether it is of some of the same calls.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        let mut steps = self.0.iter();
+        steps.all(|(step, calls)| {
+            let at = other.0.binary_search_by_key(step, |(step, _)| *step);
+            at.is_ok_and(|at| *calls <= other.0[at].1)
+        })
+    }
+
+    /// Whether it is of no call.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Where a time stands on the scale.
+fn step_of(ms: u32) -> u8 {
+    let doublings = ms.max(1).ilog2().saturating_sub(STEPS_LOG);
+    let step = doublings * STEPS + (ms >> doublings);
+    u8::try_from(step).unwrap_or(u8::MAX)
+}
+
+/// The longest time on a step.
+fn last_ms_of(step: u8) -> u32 {
+    let step = u32::from(step);
+    let doublings = (step / STEPS).saturating_sub(1);
+    let next = u64::from(step - doublings * STEPS + 1) << doublings;
+    u32::try_from(next - 1).unwrap_or(u32::MAX)
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (step, calls)) in self.0.iter().enumerate() {
+            let space = if at == 0 { "" } else { " " };
+            write!(f, "{space}{step}")?;
+            if *calls != 1 {
+                write!(f, ":{calls}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("does not say how long calls took")]
+pub struct LatencyError;
+
+impl FromStr for Latency {
+    type Err = LatencyError;
+
+    fn from_str(text: &str) -> Result<Self, LatencyError> {
+        let mut steps: Vec<(u8, u64)> = Vec::new();
+        for word in text.split_ascii_whitespace() {
+            let (step, calls) = match word.split_once(':') {
+                Some((step, calls)) => (step, calls.parse().map_err(|_| LatencyError)?),
+                None => (word, 1),
+            };
+            let step = step.parse().map_err(|_| LatencyError)?;
+            if steps.last().is_some_and(|(before, _)| *before >= step) {
+                return Err(LatencyError);
+            }
+            steps.push((step, calls));
+        }
+        Ok(Self(steps))
+    }
+}
+
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Latency {
+    /// A later version may say it in other words: what calls came to must be read all the same.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(text.parse().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(times: &[u32]) -> Latency {
+        let mut latency = Latency::default();
+        for ms in times {
+            latency.add(&Latency::of_ms(*ms));
+        }
+        latency
+    }
+
+    #[test]
+    fn it_is_a_short_line_and_is_read_as_it_was_written() {
+        for (times, text) in [
+            (&[][..], ""),
+            (&[0], "0"),
+            (&[15, 15, 16, 17, 18], "15:2 16:2 17"),
+            (&[u32::MAX], "239"),
+        ] {
+            let latency = of(times);
+            assert_eq!(latency.to_string(), text);
+            assert_eq!(text.parse(), Ok(latency.clone()));
+            let json = serde_json::to_string(&latency).unwrap();
+            assert_eq!(serde_json::from_str::<Latency>(&json).unwrap(), latency);
+        }
+        for bad in ["x", "1:", "256", "1:x", "2 1", "1 1"] {
+            assert_eq!(bad.parse::<Latency>(), Err(LatencyError), "{bad}");
+        }
+        let later: Latency = serde_json::from_str(r#""2 7;x""#).unwrap();
+        assert!(later.is_none());
+    }
+
+    #[test]
+    fn steps_follow_each_other_without_a_gap() {
+        let mut first = 0;
+        for step in 0..240 {
+            let last = last_ms_of(step);
+            assert_eq!((step_of(first), step_of(last)), (step, step), "{step}");
+            first = last.saturating_add(1);
+        }
+        assert_eq!(first, u32::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn a_percentile_is_that_of_all_times_or_up_to_an_eighth_more(
+            mut times in prop::collection::vec(prop_oneof![0..40u32, 0..100_000u32, any::<u32>()], 1..300),
+            percent in 1..=100u64,
+        ) {
+            let latency = of(&times);
+            times.sort_unstable();
+            let rank = (times.len() * percent as usize).div_ceil(100);
+            let exact = u64::from(times[rank - 1]);
+            let told = u64::from(latency.percentile_ms(percent).unwrap());
+            prop_assert!(exact <= told && told <= exact + exact / 8, "{told} for {exact}");
+        }
+
+        #[test]
+        fn parts_added_are_the_whole(times in prop::collection::vec(any::<u32>(), 0..50), at in 0..50usize) {
+            let (a, b) = times.split_at(at.min(times.len()));
+            let mut added = of(a);
+            added.add(&of(b));
+            prop_assert_eq!(&added, &of(&times));
+            prop_assert_eq!(added.calls(), times.len() as u64);
+            prop_assert!(of(a).is_within(&added));
+            prop_assert_eq!(added.is_within(&of(a)), b.is_empty());
+        }
+    }
+}
