@@ -18,8 +18,9 @@ use tollgate_ledger::{
     conn::RedisFault,
     contract::{
         AccountBooks, AccountView, Audit, BookError, Entry, Feed, GroupChange, GroupRecord,
-        GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView, Ledger, LedgerAdmin,
-        LedgerError, Note, Receipt, Reserved, Settled, Settlement, TariffVersion, Telling,
+        GroupView, Hold, JournalLine, JournalPage, JournalPart, KeyChange, KeyView, Ledger,
+        LedgerAdmin, LedgerError, Note, Receipt, Reserved, Settled, Settlement, TariffVersion,
+        Telling,
     },
     happening,
     memory::MemoryLedger,
@@ -655,6 +656,14 @@ impl Rollup for AnyLedger {
         before_ms: u64,
     ) -> Result<StandingLines, BookError> {
         books!(self, ledger => ledger.standing_lines(account, after, before_ms).await)
+    }
+
+    async fn entries(
+        &self,
+        account: &AccountId,
+        end: &str,
+    ) -> Result<Option<Vec<JournalLine>>, BookError> {
+        books!(self, ledger => ledger.entries(account, end).await)
     }
 
     async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {

@@ -17,7 +17,7 @@ use super::{
     sessions::random,
     views::{
         Account, Accounts, AutoTopup, Calls, Counters, Course, Key, Plot, Sums, Total, UsageRow,
-        Usages, Vendor, Vendors, bars, by_month, sum_of,
+        Usages, Vendor, Vendors, bars, sum_of,
     },
     what_if::WhatIf,
 };

@@ -3,13 +3,18 @@
 //! Nothing of it is kept. It is computed backwards from the books and the journal, so that it needs no line that is older
 //! than the time it is of, and the same journal always gives the same statement: lines are only ever added to a journal,
 //! and none is dated back by more than [`DATED_BACK_MS_MAX`].
+//!
+//! Where the [roll-up](crate::rollup) knows the days of an account, their calls are not read one by one.
+
+mod rolled;
 
 use std::{collections::BTreeMap, ops::Range};
 
 use crate::{
     account::AccountId,
-    contract::{BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
+    contract::{AccountBooks, BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
     money::MicroRub,
+    rollup::{Rollup, Sums},
     usage::Usage,
 };
 
@@ -107,15 +112,25 @@ impl Statement {
     ///
     /// # Errors
     /// See [`StatementError`].
-    pub async fn read<L: LedgerAdmin + ?Sized>(
+    pub async fn read<L: Rollup + ?Sized>(
+        ledger: &L,
+        account: &AccountId,
+        time: Range<u64>,
+    ) -> Result<Self, StatementError> {
+        match rolled::read(ledger, account, &time).await? {
+            Some(statement) => Ok(statement),
+            None => Self::read_all(ledger, account, time).await,
+        }
+    }
+
+    /// The same by the journal alone.
+    async fn read_all<L: LedgerAdmin + ?Sized>(
         ledger: &L,
         account: &AccountId,
         time: Range<u64>,
     ) -> Result<Self, StatementError> {
         let books = ledger.books(account).await?;
-        if !books.journal_complete && !reaches_back(ledger, account, time.start).await? {
-            return Err(StatementError::Forgotten);
-        }
+        must_reach_back(ledger, &books, time.start).await?;
         let mut reader = Reader::new(books.view.balance_rub, time);
         let mut after: Option<String> = None;
         loop {
@@ -194,6 +209,18 @@ fn sum(moved: &[Moved]) -> i128 {
     amounts.sum()
 }
 
+/// Whether the journal has all of a time that begins then.
+async fn must_reach_back<L: LedgerAdmin + ?Sized>(
+    ledger: &L,
+    books: &AccountBooks,
+    begins_ms: u64,
+) -> Result<(), StatementError> {
+    match books.journal_complete || reaches_back(ledger, &books.view.id, begins_ms).await? {
+        true => Ok(()),
+        false => Err(StatementError::Forgotten),
+    }
+}
+
 /// A journal forgets its oldest lines: where it has one of before the time, it has all of the time.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
@@ -248,7 +275,6 @@ impl Reader {
             self.closing_micro -= moved_by(&line);
             return Ok(());
         }
-        let statement = &mut self.statement;
         match line {
             JournalLine::Entry {
                 id,
@@ -257,8 +283,8 @@ impl Reader {
                 ..
             } => {
                 let kind = match reason {
-                    None => &mut statement.payments,
-                    Some(_) => &mut statement.corrections,
+                    None => &mut self.statement.payments,
+                    Some(_) => &mut self.statement.corrections,
                 };
                 kind.push(Moved {
                     id,
@@ -268,14 +294,29 @@ impl Reader {
                 });
             }
             JournalLine::Call(receipt) if is_charge(&receipt) => {
-                let charged_micro = i128::from(receipt.charged_rub.micro());
-                let spent = statement.models.entry(receipt.item.model).or_default();
-                spent.calls += 1;
-                spent.usage = spent.usage.plus(&receipt.item.usage);
-                spent.charged_micro += charged_micro;
+                let sums = Sums::of(&receipt);
+                self.spent(&receipt.item.model, &sums);
             }
             JournalLine::Call(_) => {}
         }
+        self.is_short()
+    }
+
+    /// Calls of a model in the time.
+    fn spent(&mut self, model: &str, sums: &Sums) {
+        let models = &mut self.statement.models;
+        if !models.contains_key(model) {
+            models.insert(model.to_owned(), Spent::default());
+        }
+        if let Some(spent) = models.get_mut(model) {
+            spent.calls += sums.calls;
+            spent.usage = spent.usage.plus(&sums.usage);
+            spent.charged_micro += sums.charged_micro;
+        }
+    }
+
+    fn is_short(&self) -> Result<(), StatementError> {
+        let statement = &self.statement;
         let entries = statement.payments.len() + statement.corrections.len();
         if entries.max(statement.models.len()) > LINES_MAX {
             return Err(StatementError::TooLong);
@@ -308,5 +349,8 @@ fn moved_by(line: &JournalLine) -> i128 {
     }
 }
 
+#[cfg(test)]
+#[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
+mod rolled_tests;
 #[cfg(test)]
 mod tests;

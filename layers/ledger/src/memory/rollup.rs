@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::MemoryLedger;
 use crate::{
     account::AccountId,
-    contract::BookError,
+    contract::{BookError, JournalLine},
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
 
@@ -37,6 +37,10 @@ impl Rollup for MemoryLedger {
         _: u64,
     ) -> Result<StandingLines, BookError> {
         Ok(StandingLines::default())
+    }
+
+    async fn entries(&self, _: &AccountId, _: &str) -> Result<Option<Vec<JournalLine>>, BookError> {
+        Ok(None)
     }
 
     async fn change_sums(&self, _: &Change) -> Result<bool, BookError> {

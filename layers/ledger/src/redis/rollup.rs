@@ -1,12 +1,17 @@
 //! Sums in Redis, all in one slot, so that those of an account and those of all are written in one step:
 //!
 //! ```text
-//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is in the sums
+//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is in the sums; e:<account> the
+//!                                           same of the entries below
 //! tg:sums:{sums}:keys                 SET   the names of the keys below
 //! tg:sums:{sums}:<scope>:<block>      HASH  "<when its time begins, ms> <words, JSON>" → sums, JSON
+//! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's place in the journal → the entry, JSON
 //! ```
 //!
-//! A block is 32 steps of its scope. It is forgotten when the youngest receipts that it may be of are.
+//! Entries stand there since a journal has no way to find them among millions of calls.
+//!
+//!
+//! A block is 32 steps of its scope, or 32 days. It is forgotten when the youngest receipts that it may be of are.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +26,7 @@ use super::{
 use crate::{
     account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{BookError, JOURNAL_LINES_MAX, JournalPage, JournalPart},
+    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words, there},
 };
 
@@ -40,6 +45,10 @@ fn block_ms(scope: &Scope) -> u64 {
 
 fn block_key(scope: &Scope, block: u64) -> String {
     format!("{MARKS}:{}:{block}", scope.word())
+}
+
+fn entries_key(account: &AccountId, block: u64) -> String {
+    format!("{MARKS}:=entries:{account}:{block}")
 }
 
 fn place_of(id: &RowId) -> Result<(String, String), RedisFault> {
@@ -64,16 +73,18 @@ fn row_of(field: &str, sums: &str) -> Result<(u64, Words, Sums), RedisFault> {
 /// The version and the places of journals.
 fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
     let mut marks = Marks::default();
+    let mut entries = HashMap::new();
     for (name, value) in fields {
-        match name.strip_prefix("p:") {
-            Some(account) => {
-                let account = account.parse().map_err(|_| unexpected(&name))?;
-                marks.places.insert(account, value);
-            }
-            None if name == "v" => marks.version = value.parse().map_err(|_| unexpected(&value))?,
-            None => {}
+        let (kind, account) = name.split_once(':').unwrap_or((&name, ""));
+        let account = || account.parse::<AccountId>().map_err(|_| unexpected(&name));
+        match kind {
+            "v" => marks.version = value.parse().map_err(|_| unexpected(&value))?,
+            "p" => drop(marks.places.insert(account()?, value)),
+            "e" => drop(entries.insert(account()?, value)),
+            _ => {}
         }
     }
+    marks.entries = Some(entries);
     Ok(marks)
 }
 
@@ -225,6 +236,10 @@ impl Rollup for RedisLedger {
             let at_ms = line.line.at_ms();
             rolled = Some(RolledPlace::with(rolled, &line.place, at_ms)?);
         }
+        let entries = placed.iter();
+        let entries = entries.filter(|placed| matches!(placed.line, JournalLine::Entry { .. }));
+        let entries = entries.map(|placed| (placed.place.clone(), placed.line.clone()));
+        let entries = entries.collect();
         if let (Some(rolled), Some(next)) = (&mut rolled, &next) {
             rolled.cursor = next.parse()?;
         }
@@ -233,25 +248,84 @@ impl Rollup for RedisLedger {
             place: rolled.map(|rolled| rolled.to_string()),
             lines: placed.into_iter().map(|placed| placed.line).collect(),
             more,
+            entries,
         })
+    }
+
+    async fn entries(
+        &self,
+        account: &AccountId,
+        end: &str,
+    ) -> Result<Option<Vec<JournalLine>>, BookError> {
+        let mut keys = vec![MARKS.to_owned()];
+        let blocks = Self::blocks(&Scope::Days, &(0..u64::MAX));
+        keys.extend(blocks.map(|block| entries_key(account, block)));
+        let of = [account.to_string()];
+        let answer: Vec<HashMap<String, String>> = self
+            .ask_patiently(&self.0.scripts.read_sums, &keys, &of)
+            .await?;
+        let mut answer = answer.into_iter();
+        let marks = marks_of(answer.next().unwrap_or_default())?;
+        let noted = marks.entries.unwrap_or_default().remove(account);
+        let Some(after) = noted.filter(|noted| marks.places.get(account) == Some(noted)) else {
+            return Ok(None);
+        };
+        let last: StreamId = end.parse()?;
+        let mut entries: Vec<(StreamId, JournalLine)> = Vec::new();
+        for (place, line) in answer.flatten() {
+            let place = place.parse()?;
+            if place > last {
+                continue;
+            }
+            let line = serde_json::from_str(&line).map_err(|_| unexpected(&line))?;
+            entries.push((place, line));
+        }
+        entries.sort_by_key(|(place, _)| *place);
+        let mut entries: Vec<JournalLine> = entries.into_iter().map(|(_, line)| line).collect();
+        let mut after = Some(after);
+        while let Some(behind) = after {
+            let part = JournalPart {
+                after: Some(&behind),
+                end: Some(end),
+                ..JournalPart::whole()
+            };
+            let page = self.page_of(account, &part, None).await?;
+            let lines = page.lines.into_iter();
+            entries.extend(lines.filter(|line| matches!(line, JournalLine::Entry { .. })));
+            after = page.next;
+        }
+        Ok(Some(entries))
     }
 
     async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {
         let mut blocks: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
-        for (id, sums) in &change.rows {
-            let (key, field) = place_of(id)?;
-            let block = block_ms(&id.scope);
-            let forgotten_ms = (id.at_ms / block + 1) * block + RECEIPT_MS;
-            let sums = serde_json::to_string(sums).map_err(|_| unexpected("sums"))?;
+        let mut put = |key, at_ms: u64, block_ms: u64, field, value| {
+            let forgotten_ms = (at_ms / block_ms + 1) * block_ms + RECEIPT_MS;
             let (_, fields) = blocks
                 .entry(key)
                 .or_insert_with(|| (forgotten_ms, Vec::new()));
-            fields.extend([field, sums]);
+            fields.extend([field, value]);
+        };
+        for (id, sums) in &change.rows {
+            let (key, field) = place_of(id)?;
+            let sums = serde_json::to_string(sums).map_err(|_| unexpected("sums"))?;
+            put(key, id.at_ms, block_ms(&id.scope), field, sums);
         }
-        let mut args = vec![change.version.to_string(), change.places.len().to_string()];
-        for (account, place) in &change.places {
-            args.extend([account.to_string(), place.clone()]);
+        for (place, line) in &change.entries {
+            let JournalLine::Entry { at_ms, account, .. } = line else {
+                continue;
+            };
+            let key = entries_key(account, at_ms / block_ms(&Scope::Days));
+            let line = serde_json::to_string(line).map_err(|_| unexpected("entry"))?;
+            put(key, *at_ms, block_ms(&Scope::Days), place.clone(), line);
         }
+        let places = change.places.iter().map(|place| ("p", place));
+        let places = places.chain(change.entry_places.iter().map(|place| ("e", place)));
+        let places: Vec<String> = places
+            .flat_map(|(kind, (account, place))| [format!("{kind}:{account}"), place.clone()])
+            .collect();
+        let mut args = vec![change.version.to_string(), (places.len() / 2).to_string()];
+        args.extend(places);
         let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
         for (key, (forgotten_ms, fields)) in blocks {
             keys.push(key);

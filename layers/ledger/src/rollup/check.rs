@@ -9,7 +9,7 @@ use super::{DAY_MS, Rolled, Rollup, Scope, Sums, Words, sums::counted};
 use crate::{
     account::AccountId,
     calendar::date_of_day,
-    contract::{BookError, JournalPages, JournalPart, Receipt},
+    contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
 /// How often all accounts are read again because the sums moved meanwhile.
@@ -82,9 +82,13 @@ async fn check_account<L: Rollup + ?Sized>(
             break;
         }
     }
+    let noted = ledger.entries(id, &books.journal_end).await?;
+    let mut entries: Vec<JournalLine> = Vec::new();
     let (mut journal, mut first_ms) = (Table::new(), u64::MAX);
     let mut pages = JournalPages::up_to(&books);
     while let Some(lines) = pages.next(ledger).await? {
+        let of_money = lines.iter().filter(|line| is_entry(line));
+        entries.extend(of_money.cloned());
         for receipt in lines.iter().filter_map(counted) {
             first_ms = first_ms.min(receipt.at_ms);
             add(&mut journal, receipt);
@@ -95,9 +99,24 @@ async fn check_account<L: Rollup + ?Sized>(
         true => 0,
         false => first_ms.saturating_add(DAY_MS),
     };
+    if let Some(mut noted) = noted {
+        noted.retain(|line| line.at_ms() >= since_ms);
+        entries.retain(|line| line.at_ms() >= since_ms);
+        if noted != entries {
+            found.push(format!(
+                "U1 payments and corrections of account {id}: {} are kept beside its sums, its journal has {} or others",
+                noted.len(),
+                entries.len()
+            ));
+        }
+    }
     let whose = format!("account {id}");
     compare(&whose, &told, &journal, since_ms, Sums::agree_with, found);
     Ok(())
+}
+
+const fn is_entry(line: &JournalLine) -> bool {
+    matches!(line, JournalLine::Entry { .. })
 }
 
 /// The sums over all accounts beside those of the accounts.

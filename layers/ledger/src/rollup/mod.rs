@@ -11,6 +11,9 @@
 //! taken back by nobody is all that is rolled up: the youngest lines are left alone ([`STANDS_MS`]), since a server
 //! that takes over may not have them.
 //!
+//! Payments and corrections are in no sum. A ledger that cannot find them among millions of calls keeps them beside the
+//! sums, in the same step.
+//!
 //! The journals are the books, and these are none: [`check`] says where the two differ, and [`Rollup::clear_sums`] has
 //! them made anew.
 
@@ -25,7 +28,7 @@ mod search_tests;
 mod sums;
 #[cfg(test)]
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
-mod tests;
+pub(crate) mod tests;
 
 use std::{collections::HashMap, ops::Range};
 
@@ -40,6 +43,7 @@ pub use self::{
     search::{Search, SearchPart, Sought, Times},
     sums::{Sums, is_failed},
 };
+pub(crate) use self::{read::whole_within, sums::counted};
 use crate::{
     account::{AccountId, KeyId},
     contract::{BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt},
@@ -137,6 +141,8 @@ pub struct Marks {
     pub version: u64,
     /// Behind which line each account's journal goes on; of those that are not here, nothing is in the sums.
     pub places: HashMap<AccountId, String>,
+    /// The same of the payments and corrections that are kept beside them; `None` of a ledger that finds them without.
+    pub entries: Option<HashMap<AccountId, String>>,
 }
 
 /// Sums, and how far they go: read at one moment.
@@ -157,6 +163,8 @@ pub struct StandingLines {
     pub place: Option<String>,
     /// There may be more behind it.
     pub more: bool,
+    /// The payments and corrections among the lines, with their places, for a ledger that keeps them beside the sums.
+    pub entries: Vec<(String, JournalLine)>,
 }
 
 /// What takes the place of sums.
@@ -168,6 +176,10 @@ pub struct Change {
     pub rows: Vec<(RowId, Sums)>,
     /// How far journals are in them then.
     pub places: Vec<(AccountId, String)>,
+    /// Payments and corrections to be kept beside them, with their places.
+    pub entries: Vec<(String, JournalLine)>,
+    /// How far journals are in these then.
+    pub entry_places: Vec<(AccountId, String)>,
 }
 
 /// A page, if its account is there.
@@ -270,6 +282,18 @@ pub trait Rollup: LedgerAdmin {
         after: Option<&str>,
         before_ms: u64,
     ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
+
+    /// All payments and corrections of a journal up to `end`, as
+    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end) says it, in its order;
+    /// `None` where they cannot be told without reading the calls between them.
+    ///
+    /// # Errors
+    /// See [`BookError`].
+    fn entries(
+        &self,
+        account: &AccountId,
+        end: &str,
+    ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
     /// Writes sums, all or nothing, unless somebody else has; says whether it did.
     ///

@@ -111,7 +111,7 @@ fn is_of_whole(step_ms: u64, time: &Range<u64>) -> bool {
 }
 
 /// The whole steps in a time. One without an end has all of them.
-fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
+pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
         end => end - end % step_ms,

@@ -81,10 +81,17 @@ async fn roll<L: Rollup + ?Sized>(
     let mut batch = Batch::new(ledger.marks().await?);
     let mut rolled = 0;
     for account in accounts {
+        if !catch_up(ledger, &mut batch, account, before_ms).await? {
+            return Ok((rolled, false));
+        }
         loop {
             let after = batch.marks.places.get(account).map(String::as_str);
             let standing = ledger.standing_lines(account, after, before_ms).await?;
             let Some(place) = standing.place else { break };
+            // Where they were not caught up with, they stay behind until they are.
+            if batch.is_even(account) {
+                batch.note(account, standing.entries, place.clone());
+            }
             batch.add(account, &standing.lines, place);
             if batch.lines >= LINES_AT_ONCE {
                 rolled += batch.lines as u64;
@@ -103,11 +110,42 @@ async fn roll<L: Rollup + ?Sized>(
     Ok((rolled, batch.write(ledger).await?))
 }
 
+/// Notes the entries of an account whose sums go further than they do: an earlier version has made those. Says whether
+/// nobody else was at it meanwhile.
+async fn catch_up<L: Rollup + ?Sized>(
+    ledger: &L,
+    batch: &mut Batch,
+    account: &AccountId,
+    before_ms: u64,
+) -> Result<bool, BookError> {
+    if batch.is_even(account) {
+        return Ok(true);
+    }
+    loop {
+        let after = batch.marks.entries.as_ref();
+        let after = after.and_then(|entries| entries.get(account)).cloned();
+        let after = after.as_deref();
+        let standing = ledger.standing_lines(account, after, before_ms).await?;
+        let Some(place) = standing.place else { break };
+        batch.note(account, standing.entries, place);
+        if !batch.write(ledger).await? {
+            return Ok(false);
+        }
+        if !standing.more {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(true)
+}
+
 /// What is to be added.
 struct Batch {
     marks: Marks,
     rows: BTreeMap<RowId, Sums>,
     places: BTreeMap<AccountId, String>,
+    entries: Vec<(String, JournalLine)>,
+    entry_places: BTreeMap<AccountId, String>,
     lines: usize,
 }
 
@@ -117,6 +155,8 @@ impl Batch {
             marks,
             rows: BTreeMap::new(),
             places: BTreeMap::new(),
+            entries: Vec::new(),
+            entry_places: BTreeMap::new(),
             lines: 0,
         }
     }
@@ -139,9 +179,26 @@ impl Batch {
         self.marks.places.insert(account.clone(), place);
     }
 
+    /// Whether the entries of an account are noted as far as its sums go.
+    fn is_even(&self, account: &AccountId) -> bool {
+        let marks = &self.marks;
+        let entries = marks.entries.as_ref();
+        entries.is_none_or(|entries| entries.get(account) == marks.places.get(account))
+    }
+
+    /// Notes entries up to a place. Those that were noted before are the same.
+    fn note(&mut self, account: &AccountId, entries: Vec<(String, JournalLine)>, place: String) {
+        let Some(places) = &mut self.marks.entries else {
+            return;
+        };
+        self.entries.extend(entries);
+        self.entry_places.insert(account.clone(), place.clone());
+        places.insert(account.clone(), place);
+    }
+
     /// Says whether nobody was here meanwhile.
     async fn write<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<bool, BookError> {
-        if self.places.is_empty() {
+        if self.places.is_empty() && self.entry_places.is_empty() {
             return Ok(true);
         }
         let (ids, added): (Vec<RowId>, Vec<Sums>) = mem::take(&mut self.rows).into_iter().unzip();
@@ -157,6 +214,8 @@ impl Batch {
             version: self.marks.version,
             rows: rows.collect(),
             places: mem::take(&mut self.places).into_iter().collect(),
+            entries: mem::take(&mut self.entries),
+            entry_places: mem::take(&mut self.entry_places).into_iter().collect(),
         };
         self.lines = 0;
         self.marks.version += 1;

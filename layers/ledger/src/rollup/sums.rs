@@ -117,7 +117,7 @@ pub const fn is_failed(end: End) -> bool {
 }
 
 /// The receipt of a line, if it counts. A dispute moved nothing and may be of a call that was charged.
-pub(super) fn counted(line: &JournalLine) -> Option<&Receipt> {
+pub(crate) fn counted(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
         JournalLine::Entry { .. } => None,

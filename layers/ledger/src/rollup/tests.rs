@@ -21,31 +21,37 @@ use crate::{
     usage::{End, Usage},
 };
 
-pub(super) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
+pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-pub(super) const DAYS: u64 = 40;
+pub(crate) const DAYS: u64 = 40;
 /// Enough for all that is charged.
 const PAID: i64 = 1_000_000_000_000;
+/// What else moves an account's money: its id, before now, how much, why.
+const MOVED: [(&str, u64, i64, Option<&str>); 3] = [
+    ("p2", 20 * DAY_MS + 5 * HOUR_MS, 70_000_000, None),
+    ("c1", 10 * DAY_MS, -30_000_001, Some("paid twice")),
+    ("c2", 3 * HOUR_MS, 5, Some("rounded")),
+];
 
 /// Sums by account, time, key, model, vendor and endpoint.
 type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) account: usize,
-    pub(super) key: usize,
+pub(crate) struct Call {
+    pub(crate) account: usize,
+    pub(crate) key: usize,
     /// Before now.
-    pub(super) ago_ms: u64,
-    pub(super) model: u8,
-    pub(super) vendor: u8,
-    pub(super) endpoint: Option<Endpoint>,
-    pub(super) charged: i64,
-    pub(super) vendor_cost: Option<i64>,
-    pub(super) failed: bool,
-    pub(super) stale: bool,
+    pub(crate) ago_ms: u64,
+    pub(crate) model: u8,
+    pub(crate) vendor: u8,
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) charged: i64,
+    pub(crate) vendor_cost: Option<i64>,
+    pub(crate) failed: bool,
+    pub(crate) stale: bool,
 }
 
-pub(super) fn call() -> impl Strategy<Value = Call> {
+pub(crate) fn call() -> impl Strategy<Value = Call> {
     let ago = prop_oneof![0..HOUR_MS, 0..3 * DAY_MS, 0..DAYS * DAY_MS];
     let what = (
         0..3u8,
@@ -110,7 +116,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
     }
 }
 
-pub(super) fn key_of(account: usize, key: usize) -> KeyId {
+pub(crate) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
@@ -124,6 +130,14 @@ async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
         reason: None,
     };
     ledger.enter(&id, &paid).await.unwrap();
+    for (id_of, _, amount, reason) in MOVED {
+        let moved = Entry {
+            id: id_of.into(),
+            amount: MicroRub::new(amount),
+            reason: reason.map(str::to_owned),
+        };
+        ledger.enter(&id, &moved).await.unwrap();
+    }
     for key in 0..KEYS {
         let digest = u8::try_from(1 + account * KEYS + key).unwrap();
         let record = given::record(&id, &key_of(account, key), digest);
@@ -139,12 +153,13 @@ async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
         key.spent_rub = MicroRub::new(charged);
         spent += charged;
     }
-    books.view.balance_rub = MicroRub::new(PAID - spent);
+    books.view.balance_rub = MicroRub::new(books.entered_rub.micro() - spent);
     books.view.spent_rub = MicroRub::new(spent);
     books
 }
 
 async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> T::Ledger {
+    let now_ms = now();
     for (at, name) in ACCOUNTS.iter().enumerate() {
         let of_account: Vec<&Receipt> = receipts
             .iter()
@@ -158,10 +173,20 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
             amount_rub: MicroRub::new(PAID),
             reason: None,
         };
+        let moved = MOVED.map(|(id, ago_ms, amount, reason)| JournalLine::Entry {
+            id: id.into(),
+            at_ms: now_ms - ago_ms,
+            account: books.view.id.clone(),
+            amount_rub: MicroRub::new(amount),
+            reason: reason.map(str::to_owned),
+        });
         let calls = of_account.into_iter().cloned().map(JournalLine::Call);
-        let lines: Vec<JournalLine> = std::iter::once(paid).chain(calls).collect();
+        let mut lines: Vec<JournalLine> = std::iter::once(paid).chain(moved).chain(calls).collect();
+        lines.sort_by_key(JournalLine::at_ms);
         target.lines(&books.view.id, &lines, false).await.unwrap();
-        let entries = [("p".to_owned(), MicroRub::new(PAID))].into();
+        let mut entries: std::collections::HashMap<String, MicroRub> =
+            [("p".to_owned(), MicroRub::new(PAID))].into();
+        entries.extend(MOVED.map(|(id, _, amount, _)| (id.to_owned(), MicroRub::new(amount))));
         target.account(&books, &entries).await.unwrap();
     }
     target.filled().await.unwrap()
@@ -240,24 +265,24 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     assert_eq!(told, whole, "made anew");
 }
 
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     u64::try_from(since_epoch.unwrap().as_millis()).unwrap()
 }
 
-pub(super) fn sorted(calls: &[Call], now_ms: u64) -> Vec<Receipt> {
+pub(crate) fn sorted(calls: &[Call], now_ms: u64) -> Vec<Receipt> {
     let mut calls = calls.to_vec();
     calls.sort_by_key(|call| std::cmp::Reverse(call.ago_ms));
     let calls = calls.iter().enumerate();
     calls.map(|(at, call)| receipt(at, call, now_ms)).collect()
 }
 
-pub(super) async fn in_file(dir: &Path, receipts: &[Receipt], first_ms: u64) -> SqliteLedger {
+pub(crate) async fn in_file(dir: &Path, receipts: &[Receipt], first_ms: u64) -> SqliteLedger {
     let copy = SqliteCopy::begin(&dir.join("ledger.db")).unwrap();
     fill(copy, receipts, first_ms).await
 }
 
-pub(super) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u64) -> RedisLedger {
+pub(crate) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u64) -> RedisLedger {
     let _: String = server.ask(&["FLUSHALL"]).await;
     let copy = RedisCopy::begin(&server.url, RedisSettings::default());
     fill(copy.await.unwrap(), receipts, first_ms).await
@@ -303,7 +328,7 @@ fn sums_and_what_is_behind_them_are_all_receipts_one_by_one() {
     tried.unwrap();
 }
 
-pub(super) fn some_calls() -> Vec<Call> {
+pub(crate) fn some_calls() -> Vec<Call> {
     let call = Call {
         account: 0,
         key: 0,
@@ -349,8 +374,10 @@ async fn lines_that_a_failover_may_take_back_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     let mut roller = Roller::default();
-    // The payment is a line too.
-    assert_eq!(roller.round(&ledger).await.unwrap(), 501 + 2);
+    // Payments and corrections are lines too.
+    let entries = ACCOUNTS.len() * (1 + MOVED.len());
+    let standing = u64::try_from(500 + entries).unwrap();
+    assert_eq!(roller.round(&ledger).await.unwrap(), standing);
     assert_eq!(roller.round(&ledger).await.unwrap(), 0);
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
@@ -391,7 +418,7 @@ async fn a_sum_that_is_wrong_is_named_and_made_anew() {
     let change = Change {
         version: ledger.marks().await.unwrap().version,
         rows: vec![(id, sums)],
-        places: Vec::new(),
+        ..Change::default()
     };
     assert!(ledger.change_sums(&change).await.unwrap());
     assert!(

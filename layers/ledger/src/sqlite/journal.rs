@@ -78,8 +78,16 @@ impl JournalRange {
         Ok(StandingLines {
             place: lines.last().map(|(place, _)| place.to_string()),
             more: lines.len() == self.limit,
+            entries: Vec::new(),
             lines: lines.into_iter().map(|(_, line)| line).collect(),
         })
+    }
+
+    /// All of its entries, however many they are.
+    pub(super) fn all_entries(mut self, conn: &Connection) -> rusqlite::Result<Vec<JournalLine>> {
+        self.limit = usize::MAX;
+        let entries = self.entries(conn)?.into_iter();
+        Ok(entries.map(|(_, line)| line).collect())
     }
 
     fn placed(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {

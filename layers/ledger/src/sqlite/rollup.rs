@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    contract::{BookError, JournalPage, JournalPart},
+    contract::{BookError, JournalLine, JournalPage, JournalPart},
     durable::file::{from_json, parsed, to_json},
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
@@ -140,6 +140,7 @@ impl Rollup for SqliteLedger {
             Ok(Marks {
                 version: version(&moment)?,
                 places: places(&moment, None)?,
+                entries: None,
             })
         });
         marks.await.map_err(BookError::Unavailable)
@@ -187,6 +188,21 @@ impl Rollup for SqliteLedger {
         let stretch = JournalRange::of(account, &part)?;
         let lines = self.read(move |conn| stretch.standing(conn)).await;
         lines.map_err(BookError::Unavailable)
+    }
+
+    /// They have a table of their own.
+    async fn entries(
+        &self,
+        account: &AccountId,
+        end: &str,
+    ) -> Result<Option<Vec<JournalLine>>, BookError> {
+        let part = JournalPart {
+            end: Some(end),
+            ..JournalPart::whole()
+        };
+        let stretch = JournalRange::of(account, &part)?;
+        let entries = self.read(move |conn| stretch.all_entries(conn)).await;
+        entries.map(Some).map_err(BookError::Unavailable)
     }
 
     async fn change_sums(&self, change: &Change) -> Result<bool, BookError> {

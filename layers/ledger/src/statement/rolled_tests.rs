@@ -1,0 +1,172 @@
+//! A statement out of the roll-up is the one that all lines come to.
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{rolled, *};
+use crate::{
+    contract::Entry,
+    memory::MemoryLedger,
+    redis::test_server::Server,
+    rollup::{
+        Change, DAY_MS, HOUR_MS, Rollup, RowId, Scope, roll_up,
+        tests::{ACCOUNTS, DAYS, call, in_file, in_redis, now, some_calls, sorted},
+    },
+    testing::given,
+};
+
+/// Rolls up bit by bit, and asks for statements of all kinds of times after each.
+async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
+    for before_ms in [0, now_ms - 12 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
+        roll_up(ledger, before_ms).await.unwrap();
+        for account in ACCOUNTS.map(given::account) {
+            for time in times {
+                let told = Statement::read(ledger, &account, time.clone()).await;
+                let all = Statement::read_all(ledger, &account, time.clone()).await;
+                let (told, all) = (told.unwrap(), all.unwrap());
+                assert_eq!(told, all, "{account} {time:?} {before_ms}");
+                assert_eq!(told.kopecks(), all.kopecks());
+            }
+        }
+    }
+    let acme = given::account(ACCOUNTS[0]);
+    for time in times
+        .iter()
+        .filter(|time| time.end - time.start > 2 * DAY_MS)
+    {
+        let rolled = rolled::read(ledger, &acme, time).await.unwrap();
+        assert!(rolled.is_some(), "{time:?}");
+    }
+}
+
+#[test]
+fn a_statement_by_sums_is_that_of_all_lines() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = runtime.block_on(Server::start());
+    let time = prop_oneof![
+        (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
+        (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
+        // Months of Moscow.
+        (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS + 3 * HOUR_MS, b * DAY_MS + 3 * HOUR_MS)),
+    ];
+    let calls = prop::collection::vec(call(), 0..120);
+    let given = (calls, prop::collection::vec(time, 1..4));
+    let config = Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let tried = TestRunner::new(config).run(&given, |(calls, ago)| {
+        let now_ms = now();
+        let today = now_ms - now_ms % DAY_MS + DAY_MS;
+        let receipts = sorted(&calls, now_ms);
+        let mut times = vec![0..u64::MAX, today - 30 * DAY_MS..u64::MAX];
+        times.extend(ago.iter().map(|(a, b)| today - a.max(b)..today - a.min(b)));
+        let first_ms = now_ms - (DAYS + 1) * DAY_MS;
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let file = in_file(dir.path(), &receipts, first_ms).await;
+            try_all(&file, &times, now_ms).await;
+            file.close().await;
+            let redis = in_redis(&server, &receipts, first_ms).await;
+            try_all(&redis, &times, now_ms).await;
+        });
+        Ok(())
+    });
+    tried.unwrap();
+}
+
+/// What comes between the sums and the books is in the books.
+#[tokio::test]
+async fn what_was_entered_since_the_sums_is_on_the_statement() {
+    async fn try_it<L: Rollup>(ledger: &L) {
+        let acme = given::account("acme");
+        roll_up(ledger, u64::MAX).await.unwrap();
+        let paid = Entry {
+            id: "late".into(),
+            amount: MicroRub::new(123_456),
+            reason: None,
+        };
+        ledger.enter(&acme, &paid).await.unwrap();
+        let time = 0..u64::MAX;
+        let told = Statement::read(ledger, &acme, time.clone()).await.unwrap();
+        let all = Statement::read_all(ledger, &acme, time).await.unwrap();
+        assert_eq!(told, all);
+        assert_eq!(told.payments.last().unwrap().id, "late");
+    }
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start().await);
+    try_it(&in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await).await;
+    try_it(&in_redis(&server, &receipts, now_ms - 3 * DAY_MS).await).await;
+    let memory = MemoryLedger::new();
+    memory
+        .create_account(&given::account("acme"), "")
+        .await
+        .unwrap();
+    try_it(&memory).await;
+}
+
+/// The roll-up is no book: one that does not come to what the account has spent is not used.
+#[tokio::test]
+async fn sums_that_are_wrong_are_on_no_statement() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let (acme, time) = (given::account("acme"), 0..u64::MAX);
+    let right = rolled::read(&ledger, &acme, &time).await.unwrap().unwrap();
+    let scope = Scope::Account(acme.clone());
+    let rows = ledger.rolled(&scope, time.clone()).await.unwrap().rows;
+    let (at_ms, words, mut sums) = rows.into_iter().next().unwrap();
+    sums.charged_micro += 1;
+    let id = RowId {
+        scope,
+        at_ms,
+        words,
+    };
+    let change = Change {
+        version: ledger.marks().await.unwrap().version,
+        rows: vec![(id, sums)],
+        ..Change::default()
+    };
+    assert!(ledger.change_sums(&change).await.unwrap());
+    assert_eq!(rolled::read(&ledger, &acme, &time).await.unwrap(), None);
+    assert_eq!(Statement::read(&ledger, &acme, time).await.unwrap(), right);
+}
+
+/// Redis finds payments among millions of calls by what is kept beside the sums; an earlier version has kept none.
+#[tokio::test]
+async fn entries_that_an_earlier_version_has_not_kept_are_caught_up_with() {
+    let now_ms = now();
+    let receipts = sorted(&some_calls(), now_ms);
+    let server = Server::start().await;
+    let ledger = in_redis(&server, &receipts, now_ms - 3 * DAY_MS).await;
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    let acme = given::account("acme");
+    let end = ledger.books(&acme).await.unwrap().journal_end;
+    let kept = ledger.entries(&acme, &end).await.unwrap().unwrap();
+    assert_eq!(kept.len(), 4);
+    let _: i64 = server.ask(&["HDEL", "tg:sums:{sums}", "e:acme"]).await;
+    let keys: Vec<String> = server
+        .ask(&["KEYS", "tg:sums:{sums}:=entries:acme:*"])
+        .await;
+    assert!(!keys.is_empty());
+    for key in keys {
+        let _: i64 = server.ask(&["DEL", &key]).await;
+    }
+    assert_eq!(ledger.entries(&acme, &end).await.unwrap(), None);
+    assert_eq!(
+        rolled::read(&ledger, &acme, &(0..u64::MAX)).await.unwrap(),
+        None
+    );
+    roll_up(&ledger, u64::MAX).await.unwrap();
+    assert_eq!(ledger.entries(&acme, &end).await.unwrap(), Some(kept));
+}
