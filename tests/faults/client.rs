@@ -152,6 +152,10 @@ impl Client {
                 .uri("/v1/responses")
                 .header("authorization", format!("Bearer {}", self.key.secret)),
         };
+        let req = match call.once {
+            true => req.header("idempotency-key", format!("call-{}", call.id)),
+            false => req,
+        };
         req.method(Method::POST)
             .header(HOST, "gateway.example")
             .header("content-type", "application/json")

@@ -51,7 +51,7 @@
 //!   `trap.sprung().await` says that it did, `trap.open()` lets go of what it holds. Needles:
 //!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
 //! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
-//!   `.drained()`, `.same_hold()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
+//!   `.drained()`, `.same_hold()`, `.once()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
 //!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request is
 //!   sent, the rest is the case's).
 //! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
@@ -99,6 +99,7 @@ mod support; // shared: the config's text, the binary as a process, Redis
 
 mod event_faults; // group 8: receivers of events, and their gateways
 mod gateway_faults; // group 1: the gateway is killed, stopped, out of files
+mod key_faults; // group 9: keys of idempotency, groups, calls at once and rates, and gateways that are killed
 mod lease_faults; // group 6: gateways that hold money by themselves
 mod leaving_clients; // group 2: the client leaves
 mod ledger_faults; // group 5: storms, caps, broken files
@@ -115,5 +116,6 @@ fn main() -> ExitCode {
     cases.extend(lease_faults::cases());
     cases.extend(payment_faults::cases());
     cases.extend(event_faults::cases());
+    cases.extend(key_faults::cases());
     table::run(cases)
 }

@@ -103,6 +103,13 @@ fn own_text(name: &str) -> String {
     std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
 }
 
+/// What names a script of the answers that are kept in Redis.
+pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/idempotency/redis");
+    let code = std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
+    bytes(redis::Script::new(&code).get_hash().as_bytes())
+}
+
 /// A script of the Redis ledger, as it is sent to servers of 7.0.
 pub fn script_text(name: &str) -> String {
     let read = own_text;

@@ -51,6 +51,8 @@ pub struct Call {
     pub same_hold: bool,
     /// After so many tokens the vendor's connection breaks.
     pub cut: Option<u64>,
+    /// It has an idempotency key: sent again, it is the same call.
+    pub once: bool,
 }
 
 /// Fewest blocks of four bytes that a call's text has.
@@ -101,6 +103,12 @@ impl Call {
     /// After so many tokens the vendor's connection breaks.
     pub fn cut(mut self, tokens: u64) -> Self {
         self.cut = Some(tokens);
+        self
+    }
+
+    /// With an idempotency key of its own.
+    pub fn once(mut self) -> Self {
+        self.once = true;
         self
     }
 
@@ -379,6 +387,7 @@ impl VendorLog {
             drained: false,
             same_hold: false,
             cut: None,
+            once: false,
         }
     }
 

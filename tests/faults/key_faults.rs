@@ -1,0 +1,487 @@
+//! Group 9: what a key may ask for beside its own ceiling, while answers are lost and gateways are killed: a call with an
+//! idempotency key is charged once, whoever runs it; a group spends no more than its ceiling; calls at once and rates are
+//! what they are over those that are left.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+use tollgate_layers::call::Format;
+
+use crate::{
+    client::{Client, Key, Outcome},
+    proxy::{REQUEST, Then, Way, answers_script, bytes, script},
+    steps::{SOON, each_kind, told, warm_up, written},
+    table::Case,
+    vendor_log::{Call, Gate},
+    verdict::{Bound, Charge, Verdict, micro},
+    world::{LedgerKind, Plan, World},
+};
+
+const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// So long a claim lives that nobody renews.
+const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ledger in LEDGERS {
+        let named = |fault: &str| format!("{fault}, {}", ledger.name());
+        cases.extend([
+            Case::new(
+                "9",
+                named("answer lost, sent again with its key"),
+                move || answers_lost(ledger),
+            ),
+            Case::new(
+                "9",
+                named("kill -9 while a call with a key runs"),
+                move || killed(Plan::over(ledger), At::Running),
+            ),
+        ]);
+    }
+    for (name, at) in [
+        ("kill -9 between a call's end and its charge", At::Ended),
+        (
+            "kill -9 between a charge and its answer's keeping",
+            At::Charged,
+        ),
+        (
+            "kill -9 between an answer's keeping and the word of it",
+            At::Kept,
+        ),
+    ] {
+        let name = format!("{name}, redis");
+        cases.push(Case::new("9", name, move || {
+            killed(Plan::over(LedgerKind::Redis), at)
+        }));
+    }
+    let leases = || Plan::over(LedgerKind::Redis).leases();
+    cases.extend([
+        Case::new(
+            "9",
+            "leases, kill -9 while a call with a key runs",
+            move || killed(leases(), At::Running),
+        ),
+        Case::new(
+            "9",
+            "group's ceiling under load, kill -9, redis",
+            move || ceiling_of_a_group(Plan::over(LedgerKind::Redis), 3),
+        ),
+        Case::new(
+            "9",
+            "group's ceiling under load, kill -9, leases",
+            move || ceiling_of_a_group(leases(), 3),
+        )
+        .long(),
+        Case::new(
+            "9",
+            "calls at once of a gateway that was killed",
+            calls_at_once,
+        ),
+        Case::new("9", "rate over three gateways, one killed", rates).long(),
+    ]);
+    cases
+}
+
+/// Where the gateway dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// The vendor is in the middle of its answer.
+    Running,
+    /// The caller has it, and nobody else knows.
+    Ended,
+    /// It is charged, and not kept.
+    Charged,
+    /// It is kept, and the gateway is not told.
+    Kept,
+}
+
+/// Calls go by a new key of the first account from here on, with these fields. (What a gateway knows of a key it may know
+/// for a while.)
+async fn key_with(world: &mut World, fields: Value) {
+    let path = "/admin/v1/accounts/acme/keys";
+    let made = told(world, 0, Method::POST, path, Some(fields)).await;
+    let text = |field: &str| made[field].as_str().unwrap().to_owned();
+    world.key = Key {
+        secret: text("key"),
+        id: text("id"),
+        account: "acme".to_owned(),
+    };
+}
+
+/// Gateways on one ledger, and a key whose answers are kept.
+async fn started(plan: Plan) -> World {
+    let gateways = if plan.ledger == LedgerKind::Sqlite {
+        1
+    } else {
+        2
+    };
+    let mut world = plan
+        .gateways(gateways)
+        .edit("[admin]\n", &format!("{CLAIM}[admin]\n"))
+        .start()
+        .await;
+    warm_up(&world).await;
+    key_with(&mut world, json!({ "idempotency": true })).await;
+    // All gateways' scripts are known by name.
+    for gateway in 0..gateways {
+        let client = world.client(gateway);
+        let outcome = client.ask(&client.call(Format::Chat).once()).await;
+        assert!(outcome.answered(), "{}", outcome.text());
+    }
+    world.settled().await;
+    world
+}
+
+/// Sends a call again until it no longer runs elsewhere.
+async fn sent_again(client: &Client, call: &Call) -> Outcome {
+    let until = Instant::now() + SOON;
+    loop {
+        let outcome = client.ask(call).await;
+        let runs = outcome.text().contains("idempotency_key_in_use");
+        if !runs && outcome.status.is_some() {
+            return outcome;
+        }
+        assert!(Instant::now() < until, "it runs for ever: {call:?}");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Each kind of call, whose caller gets nothing, or the beginning; sent again to all gateways it is the one call.
+async fn answers_lost(ledger: LedgerKind) -> Verdict {
+    let world = started(Plan::over(ledger)).await;
+    let first = world.client(0);
+    for then in [Then::LoseAnswer, Then::CutAnswer(64)] {
+        for call in each_kind(&first) {
+            let call = call.once();
+            let trap = world.client_proxy(0).trap(Way::Up, bytes(REQUEST), then);
+            let lost = first.ask(&call).await;
+            trap.sprung().await;
+            assert!(!lost.answered(), "{}", lost.text());
+            let mut bodies = Vec::new();
+            for turn in 0..4 {
+                let client = world.client(turn % world.gateways.len());
+                let again = sent_again(&client, &call).await;
+                assert!(again.answered(), "{call:?}: {}", again.text());
+                bodies.push(again.body);
+            }
+            bodies.dedup();
+            assert_eq!(bodies.len(), 1, "{call:?}: {bodies:?}");
+            assert_eq!(world.vendor().asked(&call), 1);
+            world.expect(&call, Charge::Full);
+            world.round();
+        }
+    }
+    world.verdict().await
+}
+
+/// The gateway that runs it dies, and its caller asks another one, or the same one that comes back: by then the ledger has
+/// said whether it was charged.
+async fn killed(plan: Plan, at: At) -> Verdict {
+    let (ledger, leased) = (
+        plan.ledger,
+        plan.edits.iter().any(|(_, to)| to.contains("lease_ms")),
+    );
+    let world = started(plan.call_seconds(5).patience(Duration::from_secs(40))).await;
+    world.stated(Bound::running_text());
+    let last = world.gateways.len() - 1;
+    let (first, other) = (world.client(0), world.client(last));
+    for format in [Format::Chat, Format::Messages] {
+        let call = first.call(format).once();
+        let call = match at {
+            At::Running => call.gate(Gate::Token(5)),
+            _ => call,
+        };
+        let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
+        let traps = match at {
+            At::Running => Vec::new(),
+            // Whichever is first holds the other, or both are held.
+            At::Ended => vec![
+                redis(Then::Hold, script("settle")),
+                redis(Then::Hold, answers_script("room")),
+            ],
+            At::Charged => vec![redis(Then::HoldAnswer, answers_script("room"))],
+            At::Kept => vec![redis(Then::HoldAnswer, answers_script("finish"))],
+        };
+        let asked = first.ask_in_background(&call);
+        if at == At::Running {
+            world.vendor().wait_served(&call, 5).await;
+            // SQLite's next start charges what was noted.
+            written(&world, 0, [&call], |call| call.output > 0).await;
+        } else {
+            world.vendor().wait_told(&call).await;
+        }
+        match at {
+            At::Running => {}
+            At::Ended => {
+                while !traps.iter().any(crate::proxy::Trap::has_sprung) {
+                    sleep(LOOK_EVERY).await;
+                }
+                written(&world, 0, [&call], |call| call.ended).await;
+            }
+            At::Charged => {
+                traps[0].sprung().await;
+                charged(&world, last, &call).await;
+            }
+            At::Kept => {
+                traps[0].sprung().await;
+                charged(&world, last, &call).await;
+            }
+        }
+        world.gateway(0).kill9();
+        for proxy in [&world.vendor_proxies, &world.redis_proxies]
+            .into_iter()
+            .flatten()
+        {
+            proxy.reset();
+        }
+        let outcome = asked.outcome().await;
+        assert_eq!(outcome.answered(), at != At::Running, "{}", outcome.text());
+        for trap in &traps {
+            trap.open();
+        }
+        if last == 0 {
+            world.gateway(0).restart().await;
+        }
+        let again = tokio::select! {
+            again = sent_again(&other, &call) => again,
+            // Whoever waits there now is the one that runs it.
+            () = opens_gates(&world, &call) => unreachable!("it goes on"),
+        };
+        let gone = again.text().contains("idempotent_answer_gone");
+        let asked = world.vendor().asked(&call);
+        match at {
+            // What was noted of it is charged, or may be when the dead one comes back.
+            At::Running if ledger == LedgerKind::Sqlite || leased => {
+                assert!(gone && asked == 1, "{asked} asked: {}", again.text());
+                world.expect(&call, Charge::Any);
+            }
+            At::Charged => {
+                assert!(gone && asked == 1, "{asked} asked: {}", again.text());
+                world.expect(&call, Charge::Full);
+            }
+            At::Kept => {
+                assert_eq!((again.answered(), asked), (true, 1), "{}", again.text());
+                assert_eq!(again.body, outcome.body);
+                world.expect(&call, Charge::Full);
+            }
+            At::Running | At::Ended => {
+                assert_eq!((again.answered(), asked), (true, 2), "{}", again.text());
+                world.expect(&call, Charge::Full);
+            }
+        }
+        // Whoever asks from now on is told the same, and so is the dead one's caller.
+        world.heal().await;
+        world.ready(0, SOON).await;
+        for client in [&first, &other] {
+            let third = sent_again(client, &call).await;
+            assert_eq!(third.status, again.status, "{}", third.text());
+            assert!(
+                !again.answered() || third.body == again.body,
+                "{}",
+                third.text()
+            );
+        }
+        assert_eq!(world.vendor().asked(&call), asked);
+        world.settled().await;
+        world.round();
+    }
+    world.verdict().await
+}
+
+async fn opens_gates(world: &World, call: &Call) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        world.vendor().open_gate(call);
+    }
+}
+
+/// Resolves when the ledger has a charge for a call, as this gateway sees it.
+async fn charged(world: &World, gateway: usize, call: &Call) {
+    let until = Instant::now() + SOON;
+    loop {
+        let path = format!(
+            "/admin/v1/receipts?account={}&limit=50",
+            world.key().account
+        );
+        let receipts = told(world, gateway, Method::GET, &path, None).await;
+        let mut receipts = receipts["receipts"].as_array().into_iter().flatten();
+        if receipts.any(|receipt| receipt["usage"]["input"] == call.input()) {
+            return;
+        }
+        assert!(Instant::now() < until, "{call:?} is not charged");
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Many keys ask at three gateways for more than their group has; gateways die in turn.
+async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
+    const CEILING: i64 = 10_000_000;
+    let mut world = plan.gateways(3).call_seconds(3).start().await;
+    world.stated(Bound::killed());
+    warm_up(&world).await;
+    let group = json!({ "id": "team", "ceiling_rub": "10" });
+    let path = "/admin/v1/accounts/acme/groups";
+    told(&world, 0, Method::POST, path, Some(group)).await;
+    key_with(&mut world, json!({ "group": "team" })).await;
+    let spent = async |gateway: usize| {
+        let groups = world.admin(gateway, Method::GET, path, None).await;
+        let Ok((StatusCode::OK, groups)) = groups else {
+            return 0;
+        };
+        let group = &groups["groups"][0];
+        let spent = micro(&group["spent_rub"]);
+        assert!(spent <= CEILING, "{group}");
+        spent
+    };
+    let load = world.load_until_told(12);
+    for turn in 0..kills {
+        sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
+        let gateway = turn % 3;
+        spent((gateway + 1) % 3).await;
+        world.gateway(gateway).kill9();
+        sleep(Duration::from_millis(100)).await;
+        spent((gateway + 1) % 3).await;
+        world.gateway(gateway).restart().await;
+        world.round();
+    }
+    load.has_refused(60).await;
+    let loaded = load.end().await;
+    world.settled().await;
+    let all = spent(0).await;
+    // Calls of gateways that died hold some of it until their time is over.
+    assert!(all > CEILING * 3 / 4, "{all}");
+    world.note(format!(
+        "{all} of {CEILING} micro-rubles, {} answered, {} refused",
+        loaded.answered, loaded.refused
+    ));
+    world.verdict().await
+}
+
+/// Four of a key's calls may be open, and four run at a gateway that dies: they count until their holds end, and then no
+/// more, whether or not it comes back.
+async fn calls_at_once() -> Verdict {
+    const AT_ONCE: usize = 4;
+    let mut world = Plan::over(LedgerKind::Redis)
+        .gateways(2)
+        .call_seconds(3)
+        .start()
+        .await;
+    world.stated(Bound::running_text());
+    warm_up(&world).await;
+    key_with(&mut world, json!({ "concurrency": AT_ONCE })).await;
+    let open = async |gateway: usize| {
+        let client = world.client(gateway);
+        let mut running = Vec::new();
+        for _ in 0..AT_ONCE {
+            let call = client.call(Format::Chat).gate(Gate::Token(5));
+            let asked = client.ask_in_background(&call);
+            world.vendor().wait_served(&call, 5).await;
+            running.push((call, asked));
+        }
+        running
+    };
+    let refused = async |gateway: usize| {
+        let client = world.client(gateway);
+        let call = client.call(Format::Chat);
+        let outcome = client.ask(&call).await;
+        assert_eq!(
+            outcome.status,
+            Some(StatusCode::TOO_MANY_REQUESTS),
+            "{}",
+            outcome.text()
+        );
+        world.expect(&call, Charge::Nothing);
+    };
+    let lost = open(0).await;
+    refused(1).await;
+    let died = world.gateway(0).kill9();
+    refused(1).await;
+    // One place, then all.
+    let until = died + SOON;
+    let client = world.client(1);
+    while !client.ask(&client.call(Format::Chat)).await.answered() {
+        assert!(Instant::now() < until, "its places do not come back");
+        sleep(LOOK_EVERY).await;
+    }
+    let back = died.elapsed();
+    while micro(&world.accounts(1).await.unwrap()[0]["held_rub"]) > 0 {
+        assert!(Instant::now() < until, "it is held for ever");
+        sleep(LOOK_EVERY).await;
+    }
+    let running = open(1).await;
+    refused(1).await;
+    // Nor has it any when it is back.
+    world.vendor_proxy(0).reset();
+    world.redis_proxy(0).reset();
+    world.gateway(0).restart().await;
+    world.ready(0, SOON).await;
+    refused(0).await;
+    for (call, asked) in running {
+        world.vendor().open_gate(&call);
+        assert!(asked.outcome().await.answered());
+        world.expect(&call, Charge::Full);
+    }
+    drop(lost);
+    world.note(format!(
+        "{AT_ONCE} places were back after {} ms",
+        back.as_millis()
+    ));
+    world.round();
+    world.verdict().await
+}
+
+/// A key's rate is that of all gateways together, and of those that are left: none is used twice, and none is kept by the
+/// dead one for longer than it had taken it for.
+async fn rates() -> Verdict {
+    // At once, and by the second.
+    const BURST: f64 = 200.0;
+    const PER_SECOND: f64 = 20.0;
+    let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
+    world.stated(Bound::killed());
+    warm_up(&world).await;
+    let limited: Key = world.account("beta", "1000").await;
+    let path = format!("/admin/v1/keys/{}", limited.id);
+    let rate = json!({ "requests_per_minute": 1200 });
+    told(&world, 0, Method::PATCH, &path, Some(rate)).await;
+    let count = async |gateways: &[usize], seconds: u64| {
+        let began = Instant::now();
+        let until = began + Duration::from_secs(seconds);
+        let callers = (0..12).map(async |turn: usize| {
+            let client = world.client_of(gateways[turn % gateways.len()], &limited);
+            let mut answered = 0_u32;
+            while Instant::now() < until {
+                let outcome = client
+                    .ask(&client.call(Format::Chat).tokens(1).plain())
+                    .await;
+                answered += u32::from(outcome.answered());
+                if !outcome.answered() {
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+            answered
+        });
+        let answered = futures_util::future::join_all(callers).await;
+        (answered.iter().sum::<u32>(), began.elapsed().as_secs_f64())
+    };
+    let (first, took) = count(&[0, 1, 2], 12).await;
+    let most = (BURST + PER_SECOND * took) * 1.02 + 1.0;
+    assert!(f64::from(first) <= most, "{first} answered in {took} s");
+    // From here on there is no more than what comes by the second.
+    world.gateway(0).kill9();
+    world.round();
+    let (left, took_left) = count(&[1, 2], 15).await;
+    let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
+    // Each of them may have had a 300th of the quota in memory.
+    assert!(
+        count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
+        "{left} answered in {took_left} s by those that are left"
+    );
+    world.note(format!(
+        "{first} in {took:.1} s by three, then {left} in {took_left:.1} s by two: {:+.1} %",
+        100.0 * (count_left - ideal) / ideal
+    ));
+    world.verdict().await
+}
