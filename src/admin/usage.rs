@@ -1,5 +1,5 @@
-//! What was used and charged in a time: receipts added up by account, key, model, vendor, session, endpoint, month, day or
-//! hour.
+//! What was used and charged in a time: receipts added up by account, key, group, model, vendor, session, endpoint,
+//! month, day or hour.
 //!
 //! Out of the roll-up, unless sessions are asked for or an account's hours: of these it knows nothing, and the journal
 //! is read.
@@ -90,6 +90,8 @@ struct UsageQuery {
 enum Group {
     Account,
     Key,
+    /// The group that was charged. Without a word where the key was in none.
+    Group,
     Model,
     /// Who answered.
     Vendor,
@@ -134,8 +136,9 @@ impl UsageQuery {
         let mut report = Report::of(&self);
         let by_account = self.account.is_some()
             || self.key.is_some()
-            || self.groups_by(Group::Account)
-            || self.groups_by(Group::Key);
+            || [Group::Account, Group::Key, Group::Group]
+                .into_iter()
+                .any(|group| self.groups_by(group));
         let of_sessions = self.session.is_some() || self.groups_by(Group::Session);
         if !by_account && !of_sessions {
             let whose = match self.groups_by(Group::Hour) {
@@ -273,6 +276,7 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
         let group = match word {
             "account" => Group::Account,
             "key" => Group::Key,
+            "group" => Group::Group,
             "model" => Group::Model,
             "vendor" => Group::Vendor,
             "session" => Group::Session,
@@ -282,7 +286,8 @@ fn groups(text: &str) -> Result<Vec<Group>, String> {
             "hour" => Group::Hour,
             _ => {
                 return Err(
-                    "must be words out of account, key, model, vendor, session, endpoint, month, day, hour, with commas between"
+                    "must be words out of account, key, group, model, vendor, session, endpoint, month, day, hour, with \
+                     commas between"
                         .into(),
                 );
             }
@@ -375,6 +380,7 @@ impl Report {
             let word = match group {
                 Group::Account => account.map(ToString::to_string).unwrap_or_default(),
                 Group::Key => part.key.map(ToString::to_string).unwrap_or_default(),
+                Group::Group => part.group.map(ToString::to_string).unwrap_or_default(),
                 Group::Model => part.model.to_owned(),
                 Group::Vendor => part.vendor.to_owned(),
                 Group::Session => session.map(ToString::to_string).unwrap_or_default(),
@@ -438,6 +444,9 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         account: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         key: Option<&'a str>,
+        /// Null where the key was in none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        group: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         model: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -468,6 +477,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
             match group {
                 Group::Account => row.account = Some(word),
                 Group::Key => row.key = Some(word),
+                Group::Group => row.group = Some(Some(word).filter(|word| !word.is_empty())),
                 Group::Model => row.model = Some(word),
                 Group::Vendor => row.vendor = Some(word),
                 Group::Session => row.session = Some(Some(word).filter(|word| !word.is_empty())),
@@ -508,7 +518,7 @@ mod tests {
             ),
             (
                 "group=week",
-                "group: must be words out of account, key, model, vendor, session, endpoint, month, day, hour",
+                "group: must be words out of account, key, group, model, vendor, session, endpoint, month, day, hour",
             ),
             ("group=day,", "group: must be words"),
             ("group=day,day", "group: has day twice"),
@@ -542,6 +552,7 @@ mod tests {
                 at_ms,
                 account: "acme".parse().unwrap(),
                 key: "k1".parse().unwrap(),
+                group: None,
                 held_rub: MicroRub::ZERO,
                 cost_rub: MicroRub::ZERO,
                 charged_rub: MicroRub::new(charged),

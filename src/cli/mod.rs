@@ -267,7 +267,7 @@ enum Command {
         reach: AdminArgs,
     },
 
-    /// Add up what was used and charged, by account, key, model, session, endpoint or day
+    /// Add up what was used and charged, by account, key, group, model, session, endpoint or day
     ///
     /// Of calls that were charged, from the first one to now unless --since and --until say otherwise; what is
     /// counted as of a day was charged on that day, in UTC.

@@ -16,6 +16,7 @@ const CALL: &[Cell] = &[
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
     Cell::text("key", "/key"),
+    Cell::text("group", "/group"),
     Cell::text("session", "/session"),
     Cell::text("endpoint", "/endpoint"),
     Cell::text("model", "/model"),

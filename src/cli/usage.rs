@@ -66,6 +66,8 @@ enum By {
     Account,
     /// The key's id
     Key,
+    /// The group that was charged: an account names its own, so ask for one account, or for account,group
+    Group,
     /// The model's catalog name
     Model,
     /// The vendor that answered
@@ -214,6 +216,7 @@ impl By {
         match self {
             Self::Account => "account",
             Self::Key => "key",
+            Self::Group => "group",
             Self::Model => "model",
             Self::Vendor => "vendor",
             Self::Session => "session",
@@ -228,6 +231,7 @@ impl By {
         let cell = match self {
             Self::Account => Cell::text("account", "/account"),
             Self::Key => Cell::text("key", "/key"),
+            Self::Group => Cell::text("group", "/group"),
             Self::Model => Cell::text("model", "/model"),
             Self::Vendor => Cell::text("vendor", "/vendor"),
             Self::Session => Cell::text("session", "/session"),
@@ -379,11 +383,12 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_session_or_an_endpoint_have_a_row_of_their_own() {
+    fn calls_without_a_session_an_endpoint_or_a_group_have_a_row_of_their_own() {
         let row = |word: &str, of: Value, calls: u64| json!({word: of, "calls": calls});
         for (by, head) in [
             (By::Session, "SESSION   CALLS"),
             (By::Endpoint, "ENDPOINT  CALLS"),
+            (By::Group, "GROUP     CALLS"),
         ] {
             let name = by.name();
             let answer = json!({

@@ -444,7 +444,12 @@ impl Visit {
             let since = day(now_ms().saturating_sub(DAYS_SUMMED_MS));
             query = format!("{query}&since={since}");
         }
-        for (group, title) in [("day", "By day"), ("model", "By model")] {
+        let mut groups = vec![("day", "By day"), ("model", "By model")];
+        if !form.get("account").is_empty() {
+            // An account names its own groups.
+            groups.push(("group", "By group of keys"));
+        }
+        for (group, title) in groups {
             let path = format!("/admin/v1/usage?{query}&group={group}");
             let report = match self.api.get::<Usages>(&path).await? {
                 Ok(report) => report,
@@ -453,7 +458,13 @@ impl Visit {
                     break;
                 }
             };
-            let name = |row: UsageRow| (row.day.or(row.model).unwrap_or_default(), row.sums);
+            if group == "group" && report.rows.iter().all(|row| row.group.is_none()) {
+                continue;
+            }
+            let name = |row: UsageRow| {
+                let name = row.day.or(row.model).or(row.group);
+                (name.unwrap_or_else(|| "none".into()), row.sums)
+            };
             let rows: Vec<(String, Sums)> = report.rows.into_iter().map(name).collect();
             if group == "day" {
                 let charged = rows.iter();

@@ -131,6 +131,7 @@ pub(super) struct Usages {
 pub(super) struct UsageRow {
     pub(super) day: Option<String>,
     pub(super) model: Option<String>,
+    pub(super) group: Option<String>,
     pub(super) hour: Option<String>,
     pub(super) month: Option<String>,
     #[serde(flatten)]

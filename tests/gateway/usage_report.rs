@@ -498,6 +498,112 @@ async fn usage_is_added_up_by_endpoint() {
     }
 }
 
+/// In each ledger: what the books say that a group has spent, whichever keys were in it when.
+#[tokio::test]
+async fn usage_by_group_is_what_the_groups_have_spent() {
+    let (server, folder) = (RedisServer::start().await, folder());
+    let file = format!("sqlite:{}", folder.path().join("books.db").display());
+    for ledger in ["memory:", &file, &server.url()] {
+        let world = Setup::default().ledger(ledger).start().await;
+        let keys = [
+            world.key_with("acme", "1000", json!({})).await,
+            world.another_key("acme", json!({})).await,
+        ];
+        let groups = "/admin/v1/accounts/acme/groups";
+        for id in ["one", "two"] {
+            let made = world
+                .admin(Method::POST, groups, Some(json!({ "id": id })))
+                .await;
+            assert_eq!(made.status, 200, "{ledger}: {made:?}");
+        }
+        let mut receipts = Vec::new();
+        for (key, group, calls) in [
+            (0, None, 1),
+            (0, Some("one"), 2),
+            (1, Some("one"), 1),
+            (0, Some("two"), 3),
+            (1, None, 1),
+        ] {
+            let path = format!("/admin/v1/keys/{}", keys[key].id);
+            let put = world
+                .admin(Method::PATCH, &path, Some(json!({ "group": group })))
+                .await;
+            assert_eq!(put.status, 200, "{ledger}: {put:?}");
+            let bearer = format!("Bearer {}", keys[key].secret);
+            let headers = [
+                ("authorization", bearer.as_str()),
+                ("content-type", "application/json"),
+            ];
+            for _ in 0..calls {
+                let body = Op::Chat.body("Привет").to_string().into();
+                let url = world.url("/v1/chat/completions");
+                let answer = world.ask(request(Method::POST, &url, &headers, body)).await;
+                assert_eq!(answer.status, 200, "{ledger}: {answer:?}");
+                let receipt = world.receipt(&answer.number()).await;
+                assert_eq!(receipt["group"].as_str(), group, "{ledger}: {receipt}");
+                receipts.push(receipt);
+            }
+        }
+        let answer = usage(&world, "?account=acme&group=group,key").await;
+        let mut expected: BTreeMap<(Option<&str>, &str), [i64; 2]> = BTreeMap::new();
+        for receipt in &receipts {
+            let key = receipt["key"].as_str().unwrap();
+            let row = expected.entry((receipt["group"].as_str(), key));
+            let row = row.or_default();
+            *row = [row[0] + 1, row[1] + micro(&receipt["charged_rub"])];
+        }
+        let told = answer["rows"].as_array().unwrap().iter().map(|row| {
+            let sums = [row["calls"].as_i64().unwrap(), micro(&row["charged_rub"])];
+            ((row["group"].as_str(), row["key"].as_str().unwrap()), sums)
+        });
+        assert_eq!(told.collect::<BTreeMap<_, _>>(), expected, "{ledger}");
+
+        let answer = usage(&world, "?group=group").await;
+        let books = world.admin(Method::GET, groups, None).await.json();
+        let spent: Vec<_> = books["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|group| (&group["id"], &group["spent_rub"]))
+            .collect();
+        let rows = answer["rows"].as_array().unwrap();
+        assert_eq!(rows[0]["group"], Value::Null, "{ledger}: {answer}");
+        let told: Vec<_> = rows[1..]
+            .iter()
+            .map(|row| (&row["group"], &row["charged_rub"]))
+            .collect();
+        assert_eq!(told, spent, "{ledger}");
+        let audit = tollgate(&world, &["audit"], "").await;
+        assert!(said(&audit, 0).starts_with("ok"), "{ledger}");
+
+        let args = ["usage", "--account", "acme", "--by", "group"];
+        let table = said(&tollgate(&world, &args, "").await, 0);
+        let begins: Vec<_> = table
+            .lines()
+            .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>())
+            .collect();
+        assert_eq!(
+            begins,
+            [
+                ["GROUP", "CALLS"],
+                ["-", "2"],
+                ["one", "3"],
+                ["two", "3"],
+                ["total", "8"]
+            ],
+            "{ledger}"
+        );
+        let export = said(&tollgate(&world, &["export"], "").await, 0);
+        let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
+        assert!(said(&audited, 0).starts_with("ok"), "{ledger}");
+        let exported = exported(&world, "?account=acme").await;
+        let of_two = exported
+            .iter()
+            .filter(|line| line["kind"] == "call" && line["group"] == "two");
+        assert_eq!(of_two.count(), 3, "{ledger}");
+    }
+}
+
 #[tokio::test]
 async fn an_estimate_is_counted_as_one() {
     let world = World::start().await;

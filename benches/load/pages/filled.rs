@@ -149,6 +149,7 @@ impl<'a> Plan<'a> {
             at_ms,
             account: Self::account(account),
             key: Self::key(account, dice.below(KEYS)),
+            group: None,
             held_rub: cost,
             cost_rub: cost,
             charged_rub: cost,

@@ -713,6 +713,7 @@ mod tests {
             at_ms: 5,
             account: "acme".parse().unwrap(),
             key: key("k1"),
+            group: None,
             held_rub: MicroRub::new(cost),
             cost_rub: MicroRub::new(cost),
             charged_rub: MicroRub::new(charged),

@@ -248,11 +248,18 @@ impl State {
             // Nothing has moved.
             _ => return (settled, None),
         };
+        let used = account.key(&call.key).map(Used::of);
+        let group = account.group_of(&call.key).filter(|_| settled.moved());
+        let group = group.and_then(|id| {
+            let group = account.group(id)?;
+            Some((id.clone(), Used::of(&group.money)))
+        });
         let receipt = Receipt {
             number: call.number,
             at_ms,
             account: call.account.clone(),
             key: call.key.clone(),
+            group: group.as_ref().map(|(id, _)| id.clone()),
             held_rub: call.held,
             cost_rub: call.cost,
             charged_rub: settled.charged,
@@ -260,12 +267,6 @@ impl State {
             booked: settled.booked,
             item: call.item.clone(),
         };
-        let used = account.key(&call.key).map(Used::of);
-        let group = account.group_of(&call.key);
-        let group = group.and_then(|id| {
-            let group = account.group(id)?;
-            Some((id.clone(), Used::of(&group.money)))
-        });
         let record = Record::Settled {
             receipt,
             balance: account.balance,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AccountBooks, BookError, Booked, Item, LedgerAdmin};
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -20,6 +20,10 @@ pub struct Receipt {
     pub account: AccountId,
     /// On which key.
     pub key: KeyId,
+    /// The group that was charged with it: the one that the key was in then. `None` where it was in none, where nothing
+    /// was booked, and where an earlier version wrote the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
     /// What was held.
     pub held_rub: MicroRub,
     /// What it cost.

@@ -343,6 +343,7 @@ pub(super) fn receipt_of(
         at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
         account: account.clone(),
         key: field("key")?.parse().map_err(|_| unexpected("key"))?,
+        group: group_in(entry),
         held_rub: amount("held")?,
         cost_rub: amount("cost")?,
         charged_rub: amount("charged")?,
@@ -350,6 +351,11 @@ pub(super) fn receipt_of(
         booked: booked_of(field("booked")?)?,
         item: serde_json::from_str(field("item")?).map_err(|_| unexpected("item"))?,
     })
+}
+
+/// The group that an entry of the journal has charged. Money that is booked must be read, whatever stands there.
+pub(super) fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
+    entry.get("group")?.parse().ok()
 }
 
 pub(super) fn done(word: &str) -> Result<(), BookError> {
@@ -423,6 +429,7 @@ mod tests {
         let later = later.replacen('{', r#"{"from_later":{"a":[1]},"#, 1);
         entry.insert("item".into(), later);
         entry.insert("from_later".into(), "x".into());
+        entry.insert("group".into(), "no id: \u{1}".into());
         let read = receipt_of(&account, number, &entry).unwrap();
         assert_eq!(read, receipt);
         let earlier = serde_json::to_string(&receipt.item).unwrap();
@@ -436,6 +443,15 @@ mod tests {
         expected.item.endpoint = None;
         expected.item.timeline = None;
         assert_eq!(read, expected);
+
+        entry.insert("group".into(), "g1".into());
+        let read = receipt_of(&account, number, &entry).unwrap();
+        assert_eq!(read.group, Some("g1".parse().unwrap()));
+        assert!(
+            serde_json::to_string(&read)
+                .unwrap()
+                .contains(r#""group":"g1""#)
+        );
 
         entry.remove("loss");
         let error = receipt_of(&account, number, &entry).unwrap_err();

@@ -430,7 +430,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     let json = |error: serde_json::Error| BookError::Unavailable(error.into());
     let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
     let item = serde_json::to_string(&receipt.item).map_err(json)?;
-    Ok(in_turn([
+    let mut fields = in_turn([
         ("kind", "call".to_owned()),
         ("at", receipt.at_ms.to_string()),
         ("number", receipt.number.to_string()),
@@ -441,7 +441,11 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
         ("loss", digits(receipt.loss_rub)),
         ("booked", booked.trim_matches('"').to_owned()),
         ("item", item),
-    ]))
+    ]);
+    if let Some(group) = &receipt.group {
+        fields.extend(in_turn([("group", group.to_string())]));
+    }
+    Ok(fields)
 }
 
 /// The fields as `enter.lua` writes them; none for a call.
@@ -497,6 +501,7 @@ mod tests {
             at_ms: 5,
             account: account.clone(),
             key: "k1".parse().unwrap(),
+            group: Some("g1".parse().unwrap()),
             held_rub: MicroRub::new(9),
             cost_rub: MicroRub::new(5),
             charged_rub: MicroRub::new(3),

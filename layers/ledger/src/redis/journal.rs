@@ -2,11 +2,17 @@
 
 use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
 
-use super::{RedisLedger, booked_of, books::receipt_of, names::account_key};
+use super::{
+    RedisLedger, booked_of,
+    books::{group_in, receipt_of},
+    names::account_key,
+};
 use crate::{
     account::{AccountId, KeyId},
     conn::{OPERATOR_TIMEOUT, RedisFault},
-    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt},
+    contract::{
+        BookError, Booked, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
+    },
     money::MicroRub,
     number::RequestNumber,
 };
@@ -607,6 +613,7 @@ fn receipts_of_turn(
     let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
     let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
     let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
+    let group = group_in(fields);
     let receipts = field(CALLS)?.split('\n').map(|line| {
         let mut words = line.splitn(7, ' ');
         let mut word = || words.next();
@@ -616,16 +623,18 @@ fn receipts_of_turn(
             *amount = MicroRub::new(word()?.parse().ok()?);
         }
         let [held_rub, cost_rub, charged_rub, loss_rub] = amounts;
+        let booked = booked_of(word()?).ok()?;
         Some(Receipt {
             number,
             at_ms,
             account: account.clone(),
             key: key.clone(),
+            group: group.clone().filter(|_| booked != Booked::Stale),
             held_rub,
             cost_rub,
             charged_rub,
             loss_rub,
-            booked: booked_of(word()?).ok()?,
+            booked,
             item: serde_json::from_str(word()?).ok()?,
         })
     });

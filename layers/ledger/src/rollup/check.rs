@@ -146,7 +146,11 @@ async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookEr
 
 fn add_all(table: &mut Table, rolled: Rolled) {
     for (at_ms, words, sums) in rolled.rows {
-        let words = Words { key: None, ..words };
+        let words = Words {
+            key: None,
+            group: None,
+            ..words
+        };
         let row = table.entry((at_ms - at_ms % DAY_MS, words));
         row.or_default().add(&sums);
     }

@@ -2,7 +2,7 @@
 //! receipts.
 //!
 //! Nothing of it stands in the way of a call. A task reads what journals have got since it was there last
-//! ([`roll_up`]) and adds that to sums: of each account by day and key, of all accounts by day and by hour, each by
+//! ([`roll_up`]) and adds that to sums: of each account by day, key and group, of all accounts by day and by hour, each by
 //! model, vendor and endpoint. How far each journal is in the sums is written in the same step. Whoever asks
 //! ([`read`]) gets the sums, and behind them what the journals have got since: so an answer is never older than the
 //! journal, and it is the same that all receipts one by one would give.
@@ -45,7 +45,7 @@ pub use self::{
 };
 pub(crate) use self::{read::whole_within, sums::counted};
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     contract::{BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt},
     endpoint::{self, Endpoint},
 };
@@ -60,7 +60,7 @@ pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 /// Whose sums, and of how long each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// An account's, by the day and by its keys.
+    /// An account's, by the day and by its keys and groups.
     Account(AccountId),
     /// All accounts', by the day.
     Days,
@@ -95,6 +95,9 @@ pub struct Words {
     /// The key; none where it is of all accounts.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
+    /// The group that was charged; none where it is of all accounts.
+    #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
     /// The model.
     #[serde(rename = "m")]
     pub model: String,
@@ -114,8 +117,10 @@ pub struct Words {
 impl Words {
     fn of(receipt: &Receipt, scope: &Scope) -> Self {
         let item = &receipt.item;
+        let of_one = matches!(scope, Scope::Account(_));
         Self {
-            key: matches!(scope, Scope::Account(_)).then(|| receipt.key.clone()),
+            key: of_one.then(|| receipt.key.clone()),
+            group: receipt.group.clone().filter(|_| of_one),
             model: item.model.clone(),
             vendor: item.vendor.clone(),
             endpoint: item.endpoint,

@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use super::{DAY_MS, Rollup, Scope, Sums, sums::counted, there};
 use crate::{
-    account::{AccountId, KeyId},
+    account::{AccountId, GroupId, KeyId},
     contract::{BookError, JournalPart, Receipt},
     endpoint::Endpoint,
 };
@@ -15,7 +15,7 @@ const ACCOUNTS_AT_ONCE: usize = 64;
 /// Whose calls are asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose<'a> {
-    /// An account's: each part tells its key.
+    /// An account's: each part tells its key and its group.
     Account(&'a AccountId),
     /// All accounts': no part tells whose it is.
     All,
@@ -30,6 +30,8 @@ pub struct Part<'a> {
     pub at_ms: u64,
     /// The key, where an account's calls were asked for.
     pub key: Option<&'a KeyId>,
+    /// The group that was charged, where an account's calls were asked for and one was.
+    pub group: Option<&'a GroupId>,
     /// The model.
     pub model: &'a str,
     /// Who answered.
@@ -47,6 +49,7 @@ impl<'a> Part<'a> {
         Self {
             at_ms: receipt.at_ms,
             key: Some(&receipt.key),
+            group: receipt.group.as_ref(),
             model: &receipt.item.model,
             vendor: &receipt.item.vendor,
             endpoint: receipt.item.endpoint,
@@ -86,6 +89,7 @@ pub async fn read<L: Rollup + ?Sized>(
         let part = Part {
             at_ms: *at_ms,
             key: words.key.as_ref(),
+            group: words.group.as_ref(),
             model: &words.model,
             vendor: &words.vendor,
             endpoint: words.endpoint,

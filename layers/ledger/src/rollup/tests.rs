@@ -88,6 +88,8 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         at_ms: now_ms - call.ago_ms,
         account: given::account(ACCOUNTS[call.account]),
         key: key_of(call.account, call.key),
+        // A key goes into a group, and out of it.
+        group: (call.model > 0 && !call.stale).then(|| format!("g{}", call.key).parse().unwrap()),
         held_rub: MicroRub::new(call.charged),
         cost_rub: MicroRub::new(call.charged),
         charged_rub: MicroRub::new(if call.stale { 0 } else { call.charged }),
@@ -212,6 +214,7 @@ fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step_ms: u64) {
     let of_one = matches!(whose, Whose::Account(_));
     let words = Words {
         key: part.key.filter(|_| of_one).cloned(),
+        group: part.group.filter(|_| of_one).cloned(),
         model: part.model.to_owned(),
         vendor: part.vendor.to_owned(),
         endpoint: part.endpoint,
@@ -475,4 +478,19 @@ async fn sums_without_times_are_no_breach_and_times_that_no_receipt_has_are() {
         assert!(ledger.change_sums(&change).await.unwrap());
         assert_eq!(check(&ledger).await.unwrap().len(), found, "{whole}");
     }
+}
+
+/// What a ledger has of a version that knew no groups.
+#[test]
+fn sums_without_a_group_are_read_and_written_as_before_there_were_any() {
+    let json = r#"{"k":"k1","m":"m","v":"v","e":"messages"}"#;
+    let words: Words = serde_json::from_str(json).unwrap();
+    assert_eq!(words.group, None);
+    assert_eq!(serde_json::to_string(&words).unwrap(), json);
+    let words = Words {
+        group: Some("g1".parse().unwrap()),
+        ..words
+    };
+    let json = json.replace(r#""k1""#, r#""k1","g":"g1""#);
+    assert_eq!(serde_json::to_string(&words).unwrap(), json);
 }

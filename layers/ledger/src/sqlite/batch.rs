@@ -29,9 +29,9 @@ use crate::{
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
-    classes, unpriced, vendor_cost, endpoint, timeline)
+    classes, unpriced, vendor_cost, endpoint, timeline, key_group)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24, ?25)
+    ?21, ?22, ?23, ?24, ?25, ?26)
 ON CONFLICT (number) DO UPDATE SET
     at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
     model = excluded.model, vendor = excluded.vendor, input = excluded.input,
@@ -41,7 +41,8 @@ ON CONFLICT (number) DO UPDATE SET
     booked = excluded.booked, estimated = excluded.estimated, price = excluded.price,
     bounded = excluded.bounded, session = excluded.session, classes = excluded.classes,
     unpriced = excluded.unpriced, vendor_cost = excluded.vendor_cost,
-    endpoint = excluded.endpoint, timeline = excluded.timeline
+    endpoint = excluded.endpoint, timeline = excluded.timeline,
+    key_group = excluded.key_group
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
 /// So many prices of a batch are remembered as text.
@@ -329,6 +330,7 @@ impl<'conn> Receipts<'conn> {
             vendor_cost_rub.map(MicroRub::micro),
             endpoint.map(Endpoint::as_str),
             timeline.as_ref().map(ToString::to_string),
+            receipt.group.as_deref(),
         ];
         self.insert.execute(row)?;
         Ok(())

@@ -169,7 +169,7 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 
 /// Columns of `receipts` that came later, with their types. A row can be written without them: an earlier version
 /// that is started again on the file does so.
-const RECEIPT_COLUMNS: [(&str, &str); 7] = [
+const RECEIPT_COLUMNS: [(&str, &str); 8] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
@@ -185,6 +185,8 @@ const RECEIPT_COLUMNS: [(&str, &str); 7] = [
     ("endpoint", "TEXT"),
     // How the call went in time, in one line.
     ("timeline", "TEXT"),
+    // The group that was charged; NULL where the key was in none.
+    ("key_group", "TEXT"),
 ];
 /// Columns of `keys` that came later, in the same way: what may be spent in a month and in a day, and for
 /// the month and the day of the last charge which they are and what had been used before them.
@@ -200,7 +202,7 @@ const KEY_COLUMNS: [&str; 6] = [
 /// The columns of a receipt, as [`read_receipt`] takes them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost, endpoint, timeline";
+    vendor_cost, endpoint, timeline, key_group";
 
 /// Why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -536,6 +538,10 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
         at_ms: count(row, 1)?,
         account: parsed(row, 2)?,
         key: parsed(row, 3)?,
+        group: row
+            .get_ref(25)?
+            .as_str_or_null()?
+            .and_then(|id| id.parse().ok()),
         held_rub: amount(row, 10)?,
         cost_rub: amount(row, 11)?,
         charged_rub: amount(row, 12)?,

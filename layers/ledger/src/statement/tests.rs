@@ -31,6 +31,7 @@ fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
         at_ms,
         account: account(),
         key: "k1".parse().unwrap(),
+        group: None,
         held_rub: MicroRub::new(charged),
         cost_rub: MicroRub::new(charged),
         charged_rub: MicroRub::new(charged),

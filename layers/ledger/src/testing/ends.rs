@@ -364,6 +364,7 @@ pub(super) async fn a_receipt_is_what_was_settled<L: Books>(ledger: &L) {
             at_ms: receipt.at_ms,
             account: call.account,
             key: call.key,
+            group: None,
             held_rub: call.held,
             cost_rub: call.cost,
             charged_rub: micro(charged),

@@ -1,16 +1,18 @@
 //! Promises about groups of keys, and about how many calls of a key are open at once.
 
+use std::collections::BTreeMap;
+
 use super::{
     Books,
     desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
-    given::{acme, due, hold, key, micro, record},
+    given::{acme, due, hold, key, micro, record, settlement},
 };
 use crate::{
     account::{GroupId, KeyStatus},
     ceiling::{Ceiling, Ceilings},
     contract::{
-        BookError, Booked, GroupChange, GroupRecord, GroupView, Hold, KeyChange, LedgerError,
-        Refusal,
+        BookError, Booked, GroupChange, GroupRecord, GroupView, Hold, JournalLine, JournalPart,
+        KeyChange, LedgerError, Refusal, Settlement,
     },
     happening::{CeilingKind, Happening},
 };
@@ -222,6 +224,57 @@ pub(super) async fn a_key_brings_its_holds_into_a_group_and_leaves_what_it_spent
     ledger.create_key(&third, Ceilings::NONE).await.unwrap();
     reserved(ledger, &hold(4, "k3", 11)).await;
     assert_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
+}
+
+/// A receipt names the group that its charge was counted in, which is the key's at that moment and no later one: so what
+/// receipts of a group come to is what it has spent.
+pub(super) async fn receipts_of_a_group_come_to_what_it_has_spent<L: Books>(ledger: &L) {
+    open(ledger, 1000).await;
+    make(ledger, "g1", Ceilings::total(micro(100))).await;
+    make(ledger, "g2", Ceilings::NONE).await;
+    reserved(ledger, &hold(1, "k1", 70)).await;
+    settled(ledger, 1, "k1", 70).await;
+    // It is held for outside and charged inside, and the other way round.
+    reserved(ledger, &hold(2, "k1", 30)).await;
+    put(ledger, "k1", Some("g1")).await;
+    settled(ledger, 2, "k1", 20).await;
+    put(ledger, "k2", Some("g1")).await;
+    for (n, cost) in [(3, 7), (4, 5)] {
+        reserved(ledger, &hold(n, "k2", 10)).await;
+        settled(ledger, n, "k2", cost).await;
+    }
+    reserved(ledger, &hold(5, "k1", 40)).await;
+    put(ledger, "k1", Some("g2")).await;
+    settled(ledger, 5, "k1", 40).await;
+    // By force, of a hold that is lost; and what nobody held.
+    settled(ledger, 6, "k2", 3).await;
+    let unknown = Settlement {
+        fresh: false,
+        ..settlement(7, "k2", 3)
+    };
+    let unknown = ledger.settle(&unknown).await.unwrap();
+    assert_eq!(unknown.booked, Booked::Stale);
+    put(ledger, "k1", None).await;
+    put(ledger, "k2", None).await;
+    let page = ledger.journal(&acme(), &JournalPart::whole()).await;
+    let mut charged: BTreeMap<Option<GroupId>, Vec<i64>> = BTreeMap::new();
+    for line in page.unwrap().lines {
+        if let JournalLine::Call(receipt) = line {
+            assert_eq!(ledger.receipt(receipt.number).await.unwrap(), receipt);
+            let of_group = charged.entry(receipt.group).or_default();
+            of_group.push(receipt.charged_rub.micro());
+        }
+    }
+    let expected = [
+        (None, vec![70, 0]),
+        (Some(group("g1")), vec![20, 7, 5, 3]),
+        (Some(group("g2")), vec![40]),
+    ];
+    assert_eq!(charged, BTreeMap::from(expected));
+    for id in ["g1", "g2"] {
+        let sum: i64 = charged[&Some(group(id))].iter().sum();
+        assert_eq!(money_of(ledger, id).await[0], sum, "{id}");
+    }
 }
 
 pub(super) async fn holds_that_end_by_themselves_leave_their_group<L: Books>(ledger: &L) {

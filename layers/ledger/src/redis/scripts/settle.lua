@@ -35,10 +35,13 @@ if charged_before and charged_before[1] ~= 'stale' then
 end
 
 local now = now_ms()
-local function journal(booked, charged, loss)
-  local added = call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*',
-    'kind', 'call', 'at', text(now), 'number', number, 'key', key, 'held', caller_held, 'cost', text(cost),
-    'charged', charged, 'loss', loss, 'booked', booked, 'item', ARGV[6])
+local function journal(booked, charged, loss, group)
+  local line = {'kind', 'call', 'at', text(now), 'number', number, 'key', key, 'held', caller_held, 'cost', text(cost),
+    'charged', charged, 'loss', loss, 'booked', booked, 'item', ARGV[6]}
+  if group then
+    line[#line + 1], line[#line + 2] = 'group', group.id
+  end
+  local added = call('XADD', KEYS[6], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(line))
   call('SET', KEYS[7], added, 'PX', text(retention))
 end
 
@@ -138,7 +141,7 @@ end
 call(unpack(changed))
 local charged_text, loss_text = text(charged), text(loss)
 bury(KEYS[5], booked, charged_text, loss_text)
-journal(booked, charged_text, loss_text)
+journal(booked, charged_text, loss_text, group)
 local levels = call('HMGET', KEYS[1], 'lo', key .. '.lo')
 local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and bounds_of(money, group) or {}, balance, charged,
   number)

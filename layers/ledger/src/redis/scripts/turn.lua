@@ -250,8 +250,11 @@ if lined then
   entry = #some > 0 and table.concat(some, '\n')
 end
 if entry then
-  local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*',
-    'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry)
+  local fields = {'kind', 'calls', 'at', text(now), 'key', key, 'calls', entry}
+  if group then
+    fields[9], fields[10] = 'group', group.id
+  end
+  local place = call('XADD', KEYS[5], 'MINID', '~', text(math.max(now - retention, 0)), '*', unpack(fields))
   local at = FIELDS
   for hash = 1, hashes do
     local found, stretch = {}, tonumber(ARGV[COUNTS + hash])

@@ -150,7 +150,7 @@ async fn a_file_of_an_earlier_version_keeps_sessions_endpoints_and_timelines_fro
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch(
         "ALTER TABLE receipts DROP COLUMN session; ALTER TABLE receipts DROP COLUMN endpoint;
-         ALTER TABLE receipts DROP COLUMN timeline",
+         ALTER TABLE receipts DROP COLUMN timeline; ALTER TABLE receipts DROP COLUMN key_group",
     )
     .unwrap();
     drop(raw);
