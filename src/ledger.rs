@@ -568,16 +568,16 @@ impl Feed for AnyLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &happening::Watched,
         levels: happening::Levels,
     ) -> Result<(), BookError> {
-        books!(self, ledger => ledger.set_levels(account, key, levels).await)
+        books!(self, ledger => ledger.set_levels(account, of, levels).await)
     }
 
     async fn levels(
         &self,
         account: &AccountId,
-    ) -> Result<(happening::Levels, Vec<(KeyId, happening::Levels)>), BookError> {
+    ) -> Result<Vec<(happening::Watched, happening::Levels)>, BookError> {
         books!(self, ledger => ledger.levels(account).await)
     }
 

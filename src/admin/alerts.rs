@@ -1,15 +1,15 @@
-//! Alerts: at what balance, and at what is left under a key's ceilings, somebody wants to know.
+//! Alerts: at what balance, and at what is left under the ceilings of a key or a group, somebody wants to know.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use tollgate_layers::{
-    key::{AccountId, KeyId},
+    key::{AccountId, GroupId, KeyId},
     reserve::ledger::{BookError, LedgerAdmin},
 };
 use tollgate_ledger::{
     contract::Feed,
-    happening::{LEVELS_MAX, Levels},
+    happening::{LEVELS_MAX, Levels, Watched},
 };
 
 use super::{
@@ -36,16 +36,34 @@ pub(super) const ROUTES: &[Route] = &[
         Box::pin(admin.set_key_alerts(asked))
     })
     .needs(Right::Support),
+    Route::get(
+        "/admin/v1/accounts/{account}/groups/{group}/alerts",
+        |admin, asked| Box::pin(admin.show_group_alerts(asked)),
+    ),
+    Route::put(
+        "/admin/v1/accounts/{account}/groups/{group}/alerts",
+        |admin, asked| Box::pin(admin.set_group_alerts(asked)),
+    )
+    .needs(Right::Support),
 ];
 
 const FIELDS: &[&str] = &["levels_rub"];
 
-/// The levels of an account, and of those of its keys that have some.
+/// The levels of an account, and of those of its keys and groups that have some.
 #[derive(Serialize)]
 struct AlertsAnswer<'a> {
     account: &'a AccountId,
     levels_rub: Levels,
     keys: BTreeMap<&'a str, Levels>,
+    groups: BTreeMap<&'a str, Levels>,
+}
+
+/// The levels of a group.
+#[derive(Serialize)]
+struct GroupAlertsAnswer<'a> {
+    account: &'a AccountId,
+    group: &'a GroupId,
+    levels_rub: Levels,
 }
 
 /// The levels of a key.
@@ -63,13 +81,26 @@ impl Admin {
 
     async fn alerts_of(&self, account: &AccountId) -> Result<Answer, Refusal> {
         let read = self.store.levels(account).await;
-        let (levels_rub, keys) =
+        let read =
             read.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
-        ok(&AlertsAnswer {
+        let mut answer = AlertsAnswer {
             account,
-            levels_rub,
-            keys: keys.iter().map(|(id, levels)| (&**id, *levels)).collect(),
-        })
+            levels_rub: Levels::NONE,
+            keys: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        };
+        for (of, levels) in &read {
+            match of {
+                Watched::Balance => answer.levels_rub = *levels,
+                Watched::Key(id) => {
+                    answer.keys.insert(id, *levels);
+                }
+                Watched::Group(id) => {
+                    answer.groups.insert(id, *levels);
+                }
+            }
+        }
+        ok(&answer)
     }
 
     async fn set_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
@@ -78,7 +109,10 @@ impl Admin {
         let levels = levels(&asked.body().await?)?;
         let of_change =
             |error: BookError| Refusal::of_change(&error, &format!("account {account}"));
-        let set = self.store.set_levels(&account, None, levels).await;
+        let set = self
+            .store
+            .set_levels(&account, &Watched::Balance, levels)
+            .await;
         set.map_err(of_change)?;
         tracing::info!(target: "audit", who = who.name(), what = "account.alerts", account = %account, levels = shown(&levels));
         self.alerts_of(&account).await
@@ -94,9 +128,8 @@ impl Admin {
             .map_err(of_ledger)?
             .record
             .account;
-        let (_, keys) = self.store.levels(&account).await.map_err(of_ledger)?;
-        let levels = keys.into_iter().find(|(id, _)| *id == key);
-        let levels_rub = levels.map_or(Levels::NONE, |(_, levels)| levels);
+        let all = self.store.levels(&account).await.map_err(of_ledger)?;
+        let levels_rub = levels_of(&all, &Watched::Key(key.clone()));
         ok(&KeyAlertsAnswer {
             account: &account,
             key: &key,
@@ -118,7 +151,7 @@ impl Admin {
             .account;
         let set = self
             .store
-            .set_levels(&account, Some(&key), levels_rub)
+            .set_levels(&account, &Watched::Key(key.clone()), levels_rub)
             .await;
         set.map_err(of_change)?;
         tracing::info!(target: "audit", who = who.name(), what = "key.alerts", key = %key, levels = shown(&levels_rub));
@@ -128,6 +161,53 @@ impl Admin {
             levels_rub,
         })
     }
+
+    async fn show_group_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let (account, group) = group_named(&asked)?;
+        let subject = format!("group {group} of account {account}");
+        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &subject);
+        let groups = self.store.groups(&account).await.map_err(of_ledger)?;
+        if groups.iter().all(|known| known.record.id != group) {
+            return Err(Refusal::NotFound(format!("no {subject}")));
+        }
+        let all = self.store.levels(&account).await.map_err(of_ledger)?;
+        ok(&GroupAlertsAnswer {
+            account: &account,
+            group: &group,
+            levels_rub: levels_of(&all, &Watched::Group(group.clone())),
+        })
+    }
+
+    async fn set_group_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let (account, group) = group_named(&asked)?;
+        let who = asked.who();
+        let levels_rub = levels(&asked.body().await?)?;
+        let of_change = |error: BookError| {
+            Refusal::of_change(&error, &format!("group {group} of account {account}"))
+        };
+        let of = Watched::Group(group.clone());
+        let set = self.store.set_levels(&account, &of, levels_rub).await;
+        set.map_err(of_change)?;
+        tracing::info!(target: "audit", who = who.name(), what = "group.alerts", account = %account, group = %group, levels = shown(&levels_rub));
+        ok(&GroupAlertsAnswer {
+            account: &account,
+            group: &group,
+            levels_rub,
+        })
+    }
+}
+
+fn group_named(asked: &Asked) -> Result<(AccountId, GroupId), Refusal> {
+    let account = account_id(asked.named())?;
+    let group = asked.second_named();
+    let none = |_| Refusal::NotFound(format!("no group {group} of account {account}"));
+    let group = group.parse().map_err(none)?;
+    Ok((account, group))
+}
+
+fn levels_of(all: &[(Watched, Levels)], of: &Watched) -> Levels {
+    let found = all.iter().find(|(watched, _)| watched == of);
+    found.map_or(Levels::NONE, |(_, levels)| *levels)
 }
 
 fn key_id(text: &str) -> Result<KeyId, Refusal> {

@@ -433,6 +433,11 @@ mod tests {
                 ("POST", "/admin/v1/audit", Right::Money),
                 ("PUT", &*format!("{account}/alerts"), Right::Support),
                 ("PUT", "/admin/v1/keys/{key}/alerts", Right::Support),
+                (
+                    "PUT",
+                    &*format!("{account}/groups/{{group}}/alerts"),
+                    Right::Support
+                ),
                 ("PATCH", "/admin/v1/receivers/{receiver}", Right::Everything),
                 (
                     "POST",

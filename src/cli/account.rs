@@ -57,13 +57,14 @@ pub(super) enum AccountCommand {
         /// The account
         id: AccountId,
     },
-    /// Show or set what balance is told as an event; with --key, what is left under that key's ceilings
+    /// Show or set what balance is told as an event; with --key or --group, what is left under its ceilings
     ///
     /// A level is told when what is left comes down to it, once until a payment has lifted it above. What is given
     /// takes the place of the levels before.
     #[command(
         after_help = "Examples:\n  tollgate account alert acme --at 1000 --at 200\n  \
-                            tollgate account alert acme --key k0AbC123dEf456gH --at 50\n  tollgate account alert acme"
+                            tollgate account alert acme --key k0AbC123dEf456gH --at 50\n  \
+                            tollgate account alert acme --group support --at 500\n  tollgate account alert acme"
     )]
     Alert(AlertArgs),
     /// Let a suspended account call again

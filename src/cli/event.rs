@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 use tollgate_layers::{
-    key::{AccountId, KeyId},
+    key::{AccountId, GroupId, KeyId},
     money::MicroRub,
 };
 
@@ -136,6 +136,9 @@ pub(super) struct AlertArgs {
     /// Of what is left under this key's ceilings, not of the balance
     #[arg(long)]
     key: Option<KeyId>,
+    /// Of what is left under this group's ceilings, not of the balance
+    #[arg(long, conflicts_with = "key")]
+    group: Option<GroupId>,
 }
 
 pub(super) async fn event(reach: &AdminArgs, command: EventCommand) -> Result<(), Failure> {
@@ -284,9 +287,10 @@ fn line(event: &Value) -> String {
 
 pub(super) async fn alert(reach: &AdminArgs, args: &AlertArgs) -> Result<(), Failure> {
     let client = Client::new(reach)?;
-    let path = match &args.key {
-        None => format!("/admin/v1/accounts/{}/alerts", args.account),
-        Some(key) => {
+    let path = match (&args.key, &args.group) {
+        (None, None) => format!("/admin/v1/accounts/{}/alerts", args.account),
+        (None, Some(group)) => format!("/admin/v1/accounts/{}/groups/{group}/alerts", args.account),
+        (Some(key), _) => {
             let path = format!("/admin/v1/keys/{key}/alerts");
             let known = client.call(Method::GET, &path, None).await?;
             if known["account"] != *args.account {
@@ -317,13 +321,18 @@ fn alerts(answer: &Value) -> String {
             false => format!("told at {}", levels.join(", ")),
         }
     };
-    let whose = match answer["key"].as_str() {
-        Some(key) => format!("key {key}"),
-        None => format!("account {}", answer["account"].as_str().unwrap_or("-")),
-    };
-    let mut text = format!("{whose}: {}\n", levels(&answer["levels_rub"]));
-    for (key, of_key) in answer["keys"].as_object().into_iter().flatten() {
-        text.push_str(&format!("key {key}: {}\n", levels(of_key)));
+    let named = ["key", "group", "account"]
+        .into_iter()
+        .find_map(|word| Some(format!("{word} {}", answer[word].as_str()?)));
+    let mut text = format!(
+        "{}: {}\n",
+        named.unwrap_or_default(),
+        levels(&answer["levels_rub"])
+    );
+    for (word, all) in [("key", "keys"), ("group", "groups")] {
+        for (id, of_it) in answer[all].as_object().into_iter().flatten() {
+            text.push_str(&format!("{word} {id}: {}\n", levels(of_it)));
+        }
     }
     text
 }
@@ -346,12 +355,15 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_shown_of_the_account_and_its_keys() {
-        let answer =
-            json!({ "account": "acme", "levels_rub": [], "keys": { "k1": ["5.00", "1.00"] } });
+    fn levels_are_shown_of_the_account_its_keys_and_its_groups() {
+        let answer = json!({
+            "account": "acme", "levels_rub": [], "keys": { "k1": ["5.00", "1.00"] }, "groups": { "team": ["2.00"] },
+        });
         assert_eq!(
             alerts(&answer),
-            "account acme: nothing is told\nkey k1: told at 5.00 ₽, 1.00 ₽\n"
+            "account acme: nothing is told\nkey k1: told at 5.00 ₽, 1.00 ₽\ngroup team: told at 2.00 ₽\n"
         );
+        let answer = json!({ "account": "acme", "group": "team", "levels_rub": ["2.00"] });
+        assert_eq!(alerts(&answer), "group team: told at 2.00 ₽\n");
     }
 }

@@ -630,6 +630,7 @@ mod tests {
             "tollgate account alert acme",
             "tollgate account alert acme --at 1000 --at 200.50 --json",
             "tollgate account alert acme --key k1 --none",
+            "tollgate account alert acme --group support --at 5",
             "tollgate event list",
             "tollgate event list --after 0 --limit 10 --account acme --kind top_up,debt --follow --json",
             "tollgate event receivers --json",

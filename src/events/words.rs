@@ -15,11 +15,15 @@ pub(super) fn subject(event: &Event) -> String {
         Happening::BalanceLow { balance_rub, .. } => {
             format!("Заканчиваются средства: осталось {}", rubles(*balance_rub))
         }
-        Happening::CeilingLow { left_rub, .. } => {
-            format!(
-                "Лимит ключа подходит к концу: осталось {}",
-                rubles(*left_rub)
-            )
+        Happening::CeilingLow {
+            group, left_rub, ..
+        } => {
+            let whose = group.as_ref().map_or_else(
+                || "ключа".to_owned(),
+                |group| format!("группы ключей {group}"),
+            );
+            let left = rubles(*left_rub);
+            format!("Лимит {whose} подходит к концу: осталось {left}")
         }
         Happening::CeilingReached {
             group: Some(group),
@@ -276,6 +280,26 @@ mod tests {
         let with_link = failed(false, Some("https://pay.example/1"));
         assert!(with_link.contains("\nОплатить самостоятельно: https://pay.example/1\n"));
         assert!(!with_link.contains("выключено"));
+    }
+
+    #[test]
+    fn a_groups_ceiling_is_told_of_as_the_groups() {
+        let low = |group: Option<&str>| {
+            subject(&event(Happening::CeilingLow {
+                group: group.map(|id| id.parse().unwrap()),
+                ceiling: CeilingKind::Day,
+                ceiling_rub: MicroRub::rubles(500),
+                level_rub: MicroRub::rubles(100),
+                left_rub: MicroRub::rubles(99),
+                by: "n".into(),
+            }))
+        };
+        let left = "подходит к концу: осталось 99,00\u{a0}₽";
+        assert_eq!(low(None), format!("Лимит ключа {left}"));
+        assert_eq!(
+            low(Some("team")),
+            format!("Лимит группы ключей team {left}")
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::{
     },
     ops::Op,
     replies::{answer, usage},
+    usage_report::{said, tollgate},
 };
 use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{KeyChange, LedgerAdmin};
@@ -234,7 +235,7 @@ async fn a_stream_goes_on_with_what_comes_and_from_what_was_seen_last() {
 }
 
 #[tokio::test]
-async fn levels_are_set_shown_and_told_of_an_account_and_of_a_key() {
+async fn levels_are_set_shown_and_told_of_an_account_a_key_and_a_group() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world
@@ -243,7 +244,7 @@ async fn levels_are_set_shown_and_told_of_an_account_and_of_a_key() {
         let set = alert(&world, "accounts/acme", json!(["0.6", "0.8"])).await;
         assert_eq!(
             set.json(),
-            json!({ "account": "acme", "levels_rub": ["0.80", "0.60"], "keys": {} })
+            json!({ "account": "acme", "levels_rub": ["0.80", "0.60"], "keys": {}, "groups": {} })
         );
         let of_key = format!("keys/{}", key.id);
         let set = alert(&world, &of_key, json!(["0.6"])).await.json();
@@ -253,6 +254,24 @@ async fn levels_are_set_shown_and_told_of_an_account_and_of_a_key() {
         );
         let shown = get(&world, "/admin/v1/accounts/acme/alerts").await.json();
         assert_eq!(shown["keys"], json!({ &key.id: ["0.60"] }));
+        let groups = "/admin/v1/accounts/acme/groups";
+        let made = json!({ "id": "team", "ceiling_day_rub": "0.7" });
+        let made = world.admin(Method::POST, groups, Some(made)).await;
+        assert_eq!(made.status, 200, "{made:?}");
+        let into = json!({ "group": "team" });
+        let path = format!("/admin/v1/{of_key}");
+        let put = world.admin(Method::PATCH, &path, Some(into)).await;
+        assert_eq!(put.status, 200);
+        let of_group = "accounts/acme/groups/team";
+        let told_at = json!({ "account": "acme", "group": "team", "levels_rub": ["0.50"] });
+        let set_group = alert(&world, of_group, json!(["0.5"])).await;
+        assert_eq!(set_group.json(), told_at);
+        let args = ["account", "alert", "acme", "--group", "team", "--json"];
+        let shown = said(&tollgate(&world, &args, "").await, 0);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown, told_at);
+        let shown = get(&world, "/admin/v1/accounts/acme/alerts").await.json();
+        assert_eq!(shown["groups"], json!({ "team": ["0.50"] }));
         assert_eq!(
             get(&world, &format!("/admin/v1/{of_key}/alerts"))
                 .await
@@ -266,10 +285,15 @@ async fn levels_are_set_shown_and_told_of_an_account_and_of_a_key() {
         let told = events(&world, "after=1&kind=balance_low,ceiling_low").await;
         assert_eq!(
             of(&told, "kind"),
-            ["ceiling_low", "balance_low", "balance_low"]
+            ["ceiling_low", "ceiling_low", "balance_low", "balance_low"]
         );
-        assert_eq!(of(&told, "level_rub"), ["0.60", "0.80", "0.60"]);
+        assert_eq!(of(&told, "level_rub"), ["0.60", "0.50", "0.80", "0.60"]);
         assert_eq!(told["events"][0]["key"], *key.id);
+        let of_team = &told["events"][1];
+        assert_eq!(
+            (&of_team["group"], of_team.get("key")),
+            (&json!("team"), None)
+        );
         drop((world, server));
     }
 }
@@ -289,7 +313,12 @@ async fn levels_that_are_none_are_refused() {
         let refused = alert(&world, "accounts/acme", levels.clone()).await;
         assert_eq!(refused.status, 400, "{levels}");
     }
-    for path in ["accounts/nobody", "keys/nobody"] {
+    for path in [
+        "accounts/nobody",
+        "keys/nobody",
+        "accounts/nobody/groups/team",
+        "accounts/acme/groups/team",
+    ] {
         let levels = json!(["1"]);
         assert_eq!(alert(&world, path, levels).await.status, 404, "{path}");
         let shown = get(&world, &format!("/admin/v1/{path}/alerts")).await;

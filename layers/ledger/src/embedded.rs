@@ -20,7 +20,7 @@ use super::{
 use crate::{
     account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord},
     ceiling::{Ceilings, Period},
-    happening::{Event, Levels},
+    happening::{Event, Levels, Watched},
     money::MicroRub,
     number::RequestNumber,
     rollup,
@@ -122,7 +122,7 @@ pub(super) enum Record {
     Told { event: Event, once: String },
     Levels {
         account: AccountId,
-        key: Option<KeyId>,
+        of: Watched,
         levels: Levels,
     },
     /// A note; without a text it is taken away.

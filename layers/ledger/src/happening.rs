@@ -9,11 +9,22 @@ use crate::{
     money::MicroRub,
 };
 
-/// How many levels an account or a key has at most.
+/// How many levels an account, a key or a group has at most.
 pub const LEVELS_MAX: usize = 4;
 
-/// What is left when somebody wants to know: of an account's balance, or of what a key may still spend under each of its
-/// ceilings. Highest first, none twice.
+/// Of what levels are, within an account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Watched {
+    /// Its balance.
+    Balance,
+    /// What is left under the ceilings of a key.
+    Key(KeyId),
+    /// What is left under the ceilings of a group.
+    Group(GroupId),
+}
+
+/// What is left when somebody wants to know: of an account's balance, or of what a key or a group of keys may still spend
+/// under each of its ceilings. Highest first, none twice.
 ///
 /// As text they are whole micro-rubles with a comma between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +116,7 @@ pub fn reached(ceiling: MicroRub) -> MicroRub {
     MicroRub::new(ceiling.micro() / REACHED_PARTS)
 }
 
-/// Which of a key's ceilings.
+/// Which of the ceilings of a key, or of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
@@ -131,8 +142,11 @@ pub enum Happening {
         /// The call's number, or the correction's id.
         by: String,
     },
-    /// What a key may spend under a ceiling has come down to a level.
+    /// What may be spent under a ceiling has come down to a level.
     CeilingLow {
+        /// The group whose ceiling it is; `None` where it is the key's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<GroupId>,
         /// Which ceiling.
         ceiling: CeilingKind,
         /// The ceiling.

@@ -113,6 +113,7 @@ pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
         a_payment_lets_a_level_be_told_again
         ceilings_tell_when_they_run_low_and_when_they_are_reached
         a_group_tells_when_its_ceiling_is_reached
+        a_group_tells_when_its_ceilings_run_low
         levels_are_those_that_were_set
         what_was_told_before_is_not_told_again
         a_note_is_changed_by_who_knows_its_version

@@ -15,8 +15,8 @@ use super::contract::{
     LedgerAdmin, Note, TariffVersion,
 };
 use crate::{
-    account::{AccountId, KeyId},
-    happening::{Event, Levels},
+    account::AccountId,
+    happening::{Event, Levels, Watched},
     money::MicroRub,
 };
 
@@ -93,14 +93,14 @@ pub trait Target: Sized {
         fingerprint: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Takes the levels of an account, or of a key; behind it.
+    /// Takes the levels of an account, or of one of its keys or groups; behind it.
     ///
     /// # Errors
     /// See [`BookError`].
     fn levels(
         &mut self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
@@ -176,10 +176,8 @@ pub async fn copy<S: Source, T: Target>(
         } else {
             copied.lines += copy_account(from, to, &books).await?;
         }
-        let (of_account, of_keys) = from.levels(&books.view.id).await?;
-        to.levels(&books.view.id, None, of_account).await?;
-        for (key, levels) in of_keys {
-            to.levels(&books.view.id, Some(&key), levels).await?;
+        for (of, levels) in from.levels(&books.view.id).await? {
+            to.levels(&books.view.id, &of, levels).await?;
         }
         progress(&copied);
     }

@@ -33,6 +33,11 @@ impl Account {
         self.groups.get(id)
     }
 
+    /// A group, to change its levels.
+    pub fn group_mut(&mut self, id: &GroupId) -> Option<&mut GroupBook> {
+        self.groups.get_mut(id)
+    }
+
     /// Its groups.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = (&GroupId, &GroupBook)> {
         self.groups.iter()
@@ -114,7 +119,9 @@ impl Account {
         let told = money.spend(charged, now, by);
         let id = self.group_of.get(key).cloned();
         self.happened.extend(told.into_iter().map(|mut what| {
-            if let Happening::CeilingReached { group, .. } = &mut what {
+            if let Happening::CeilingLow { group, .. } | Happening::CeilingReached { group, .. } =
+                &mut what
+            {
                 group.clone_from(&id);
             }
             (None, what)

@@ -83,6 +83,7 @@ impl KeyBook {
             let by = || number.to_string();
             if let Some(level_rub) = self.levels.passed(before, left_rub) {
                 told.push(Happening::CeilingLow {
+                    group: None,
                     ceiling,
                     ceiling_rub,
                     level_rub,

@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use super::BookError;
 use crate::{
     account::{AccountId, KeyId},
-    happening::{Event, Happening, Levels},
+    happening::{Event, Happening, Levels, Watched},
 };
 
 /// How many events are kept; the oldest is forgotten first.
@@ -42,7 +42,7 @@ pub struct Note {
 /// The events of a ledger, in one order, and notes beside them. What a charge, a payment or a correction tells is made
 /// in the step that moves the money; nothing moves money without telling it.
 pub trait Feed: Send + Sync + 'static {
-    /// From now on these levels of an account, or of one of its keys, are told. A level that has been passed already is
+    /// From now on these levels of an account, or of one of its keys or groups, are told. A level that has been passed already is
     /// told when it is passed the next time.
     ///
     /// # Errors
@@ -50,18 +50,18 @@ pub trait Feed: Send + Sync + 'static {
     fn set_levels(
         &self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// The levels of an account, and those of its keys that have some, by id.
+    /// The levels of an account, of its keys and of its groups, where there are some: in this order, each by id.
     ///
     /// # Errors
     /// See [`BookError`].
     fn levels(
         &self,
         account: &AccountId,
-    ) -> impl Future<Output = Result<(Levels, Vec<(KeyId, Levels)>), BookError>> + Send;
+    ) -> impl Future<Output = Result<Vec<(Watched, Levels)>, BookError>> + Send;
 
     /// Gives their places to events that have none yet, where that is a step of its own; answers the place of the last.
     ///

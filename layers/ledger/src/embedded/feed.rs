@@ -1,13 +1,16 @@
 //! What the embedded stores tell, and the notes beside their books.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    iter,
+};
 
 use super::{Journaled, Record, State};
 use crate::{
     account::{AccountId, KeyId},
     book::Millis,
     contract::{BookError, Note, TOLD_MS, Telling},
-    happening::{Event, Happening, Levels},
+    happening::{Event, Happening, Levels, Watched},
 };
 
 /// Numbers of events, and what is no event and no money.
@@ -58,42 +61,44 @@ impl State {
     pub(crate) fn set_levels(
         &mut self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<Journaled<()>, BookError> {
-        self.put_levels(account, key, levels)
+        self.put_levels(account, of, levels)
             .ok_or(BookError::NotFound)?;
         let record = Record::Levels {
             account: account.clone(),
-            key: key.cloned(),
+            of: of.clone(),
             levels,
         };
         Ok(((), Some(record)))
     }
 
-    /// Takes in levels as a store remembers them. `None`: there is no such account or key.
+    /// Takes in levels as a store remembers them. `None`: there is no such account, key or group.
     pub(crate) fn put_levels(
         &mut self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Option<()> {
         let account = self.book.account_mut(account)?;
-        match key {
-            None => account.levels = levels,
-            Some(key) => account.key_mut(key)?.levels = levels,
+        match of {
+            Watched::Balance => account.levels = levels,
+            Watched::Key(key) => account.key_mut(key)?.levels = levels,
+            Watched::Group(group) => account.group_mut(group)?.money.levels = levels,
         }
         Some(())
     }
 
-    pub(crate) fn levels(
-        &self,
-        account: &AccountId,
-    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+    pub(crate) fn levels(&self, account: &AccountId) -> Result<Vec<(Watched, Levels)>, BookError> {
         let account = self.book.account(account).ok_or(BookError::NotFound)?;
-        let keys = account.keys().filter(|(_, key)| !key.levels.is_empty());
-        let keys = keys.map(|(id, key)| (id.clone(), key.levels)).collect();
-        Ok((account.levels, keys))
+        let keys = account.keys();
+        let keys = keys.map(|(id, key)| (Watched::Key(id.clone()), key.levels));
+        let groups = account.groups();
+        let groups = groups.map(|(id, group)| (Watched::Group(id.clone()), group.money.levels));
+        let all = iter::once((Watched::Balance, account.levels));
+        let all = all.chain(keys).chain(groups);
+        Ok(all.filter(|(_, levels)| !levels.is_empty()).collect())
     }
 
     pub(crate) fn tell(&mut self, telling: &Telling, now: Millis) -> Journaled<bool> {

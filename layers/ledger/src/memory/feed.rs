@@ -4,10 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{MemoryLedger, answer};
 use crate::{
-    account::{AccountId, KeyId},
+    account::AccountId,
     contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
     embedded::{Record, now_ms},
-    happening::{Event, Levels},
+    happening::{Event, Levels, Watched},
 };
 
 /// Adds events behind the others; the oldest are forgotten.
@@ -24,19 +24,16 @@ impl Feed for MemoryLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
         self.for_books()?
             .state
-            .set_levels(account, key, levels)
+            .set_levels(account, of, levels)
             .map(answer)
     }
 
-    async fn levels(
-        &self,
-        account: &AccountId,
-    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+    async fn levels(&self, account: &AccountId) -> Result<Vec<(Watched, Levels)>, BookError> {
         self.for_books()?.state.levels(account)
     }
 

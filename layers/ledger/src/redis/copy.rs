@@ -10,19 +10,19 @@ use futures_util::future::try_join_all;
 
 use super::{
     COPYING, RECEIPT_MS, RedisLedger, SCHEMA, digits,
-    feed::{FEED, feed_key},
+    feed::{FEED, feed_key, levels_field},
     keys::state_of,
     names::{account_key, digest_key, id_key, receipt_key},
     new_enough, other_schema,
 };
 use crate::{
-    account::{AccountId, KeyId, KeyRecord},
+    account::{AccountId, KeyRecord},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
         AccountBooks, BookError, GroupView, JournalLine, KeyView, LedgerAdmin, LedgerError, Note,
         Receipt, TariffVersion,
     },
-    happening::{Event, Levels},
+    happening::{Event, Levels, Watched},
     money::MicroRub,
     transfer::{Source, Target, same},
 };
@@ -300,14 +300,10 @@ impl Target for RedisCopy {
     async fn levels(
         &mut self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
-        if levels.is_empty() {
-            return Ok(());
-        }
-        let field = key.map_or("lo".to_owned(), |key| format!("{key}.lo"));
-        let fields = [(field, levels.to_string())];
+        let fields = [(levels_field(of), levels.to_string())];
         Ok(self.set_fields(&account_key(account, ""), &fields).await?)
     }
 

@@ -15,12 +15,12 @@ use super::{
     ACCOUNTS_AT_ONCE, RedisLedger, SWEPT_AT_ONCE, SWEPT_MAX, books::done, days, names::account_key,
 };
 use crate::{
-    account::{AccountId, KeyId},
+    account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{
         BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, LedgerAdmin, Note, TOLD_MS, Telling,
     },
-    happening::{CeilingKind, Event, Happening, Levels},
+    happening::{CeilingKind, Event, Happening, Levels, Watched},
     money::MicroRub,
 };
 
@@ -137,56 +137,48 @@ impl Feed for RedisLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
-        let field = match key {
-            None => "lo".to_owned(),
-            Some(id) => {
-                let known = self.key(id).await?;
-                if known.record.account != *account {
-                    return Err(BookError::NotFound);
-                }
-                format!("{id}.lo")
+        let known = match of {
+            Watched::Balance => true,
+            Watched::Key(id) => self.key(id).await?.record.account == *account,
+            Watched::Group(id) => {
+                let groups = self.stored_groups(account).await?;
+                groups.iter().any(|group| group.record.id == *id)
             }
         };
+        if !known {
+            return Err(BookError::NotFound);
+        }
         let keys = [account_key(account, "")];
         let word: String = self
             .ask_durably(
                 &self.0.scripts.change_account,
                 &keys,
-                &[field, levels.to_string()],
+                &[levels_field(of), levels.to_string()],
             )
             .await?;
         done(&word)
     }
 
-    async fn levels(
-        &self,
-        account: &AccountId,
-    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+    async fn levels(&self, account: &AccountId) -> Result<Vec<(Watched, Levels)>, BookError> {
         let fields: HashMap<String, String> = self
             .command(&["HGETALL", &account_key(account, "")])
             .await?;
         if !fields.contains_key("b") {
             return Err(BookError::NotFound);
         }
-        let levels = |text: &String| {
-            let parsed = text.parse::<Levels>();
-            parsed.map_err(|_| RedisFault::Unexpected(format!("levels {text:?}")))
-        };
-        let of_account = fields.get("lo").map(levels).transpose()?;
-        let mut of_keys = Vec::new();
+        let mut all = Vec::new();
         for (name, text) in &fields {
-            if let Some(id) = name.strip_suffix(".lo") {
-                let id = id.parse::<KeyId>();
-                let id = id.map_err(|_| RedisFault::Unexpected(format!("field {name:?}")))?;
-                of_keys.push((id, levels(text)?));
+            let unexpected = || RedisFault::Unexpected(format!("field {name:?}: {text:?}"));
+            if let Some(of) = watched_by(name).ok_or_else(unexpected)? {
+                all.push((of, text.parse::<Levels>().map_err(|_| unexpected())?));
             }
         }
-        of_keys.retain(|(_, levels)| !levels.is_empty());
-        of_keys.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        Ok((of_account.unwrap_or_default(), of_keys))
+        all.retain(|(_, levels)| !levels.is_empty());
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(all)
     }
 
     async fn gather(&self) -> Result<u64, BookError> {
@@ -306,6 +298,26 @@ pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<
     })
 }
 
+/// The field of an account that has these levels.
+pub(super) fn levels_field(of: &Watched) -> String {
+    match of {
+        Watched::Balance => "lo".to_owned(),
+        Watched::Key(id) => format!("{id}.lo"),
+        Watched::Group(id) => format!("g:{id}.lo"),
+    }
+}
+
+/// Of what a field of an account has the levels, if it has some; nothing where that is unreadable.
+fn watched_by(field: &str) -> Option<Option<Watched>> {
+    let Some(id) = field.strip_suffix(".lo") else {
+        return Some((field == "lo").then_some(Watched::Balance));
+    };
+    Some(Some(match id.strip_prefix("g:") {
+        Some(id) => Watched::Group(id.parse().ok()?),
+        None => Watched::Key(id.parse().ok()?),
+    }))
+}
+
 /// What the scripts write. An error is the field's name that is missing or unreadable.
 fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static str> {
     let word = |name: &'static str| fields.get(name).cloned().ok_or(name);
@@ -319,6 +331,8 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
         "day" => Ok(CeilingKind::Day),
         _ => Err("ceiling"),
     };
+    let group = || fields.get("group").map(|id| id.parse()).transpose();
+    let group = || group().map_err(|_| "group");
     Ok(match word("kind")?.as_str() {
         "balance_low" => Happening::BalanceLow {
             level_rub: amount("level")?,
@@ -326,6 +340,7 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
             by: word("by")?,
         },
         "ceiling_low" => Happening::CeilingLow {
+            group: group()?,
             ceiling: ceiling()?,
             ceiling_rub: amount("limit")?,
             level_rub: amount("level")?,
@@ -333,10 +348,7 @@ fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static 
             by: word("by")?,
         },
         "ceiling_reached" => Happening::CeilingReached {
-            group: match fields.get("group") {
-                None => None,
-                Some(id) => Some(id.parse().map_err(|_| "group")?),
-            },
+            group: group()?,
             ceiling: ceiling()?,
             ceiling_rub: amount("limit")?,
             left_rub: amount("left")?,
@@ -364,7 +376,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        contract::{Ledger, LedgerAdmin},
+        ceiling::Ceilings,
+        contract::{GroupRecord, JournalLine, JournalPart, KeyChange, Ledger, LedgerAdmin},
         leases::{LeaseLedger, Step, Turn, TurnEnd, Word},
         redis::test_server::Server,
         testing::{
@@ -391,7 +404,11 @@ mod tests {
         let killed = server.ledger().await;
         open(&killed, 100).await;
         killed
-            .set_levels(&acme(), None, Levels::new(&[micro(50)]).unwrap())
+            .set_levels(
+                &acme(),
+                &Watched::Balance,
+                Levels::new(&[micro(50)]).unwrap(),
+            )
             .await
             .unwrap();
         killed.reserve(&hold(1, "k1", 60)).await.unwrap();
@@ -411,7 +428,10 @@ mod tests {
         let ledger = server.ledger().await;
         open(&ledger, 100).await;
         let levels = Levels::new(&[micro(50)]).unwrap();
-        ledger.set_levels(&acme(), None, levels).await.unwrap();
+        ledger
+            .set_levels(&acme(), &Watched::Balance, levels)
+            .await
+            .unwrap();
         let opens = Turn {
             lease: number(50),
             account: acme(),
@@ -447,6 +467,73 @@ mod tests {
         let events = ledger.events(0, 10).await.unwrap();
         let kinds: Vec<_> = events.iter().map(|event| event.what.kind()).collect();
         assert_eq!(kinds, ["top_up", "balance_low"]);
+    }
+
+    /// Where the lease pays all of it, too: what tells nothing is booked in one sum.
+    #[tokio::test]
+    async fn what_a_lease_is_charged_tells_of_its_keys_group() {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        open(&ledger, 1000).await;
+        let group = GroupRecord {
+            id: "g1".parse().unwrap(),
+            name: "Отдел".into(),
+            removed: false,
+        };
+        let ceilings = Ceilings::total(micro(200));
+        let made = ledger.create_group(&acme(), &group, ceilings).await;
+        made.unwrap();
+        let into = KeyChange {
+            group: Some(Some(group.id.clone())),
+            ..KeyChange::default()
+        };
+        ledger.change_key(&key("k1"), &into).await.unwrap();
+        let (of, levels) = (Watched::Group(group.id.clone()), [micro(150)]);
+        let levels = Levels::new(&levels).unwrap();
+        ledger.set_levels(&acme(), &of, levels).await.unwrap();
+        let mut turn = Turn {
+            lease: number(50),
+            account: acme(),
+            key: key("k1"),
+            step: Step::Open,
+            before: String::new(),
+            this: "0".into(),
+            give: micro(0),
+            more: micro(100),
+            short_of: micro(0),
+            ttl_ms: 60_000,
+            grants_ms: 1_000,
+            ends: Vec::new(),
+        };
+        assert_eq!(ledger.turn(&turn).await.unwrap().word, Word::Done);
+        (turn.step, turn.more) = (Step::GoOn, micro(0));
+        for n in 1..=4 {
+            let settlement = Arc::new(settlement(n, "k1", 20));
+            turn.ends = vec![TurnEnd {
+                settlement,
+                cover: micro(20),
+            }];
+            turn.before = std::mem::replace(&mut turn.this, n.to_string());
+            let answer = ledger.turn(&turn).await.unwrap();
+            assert_eq!(answer.ends[0].charged, micro(20));
+        }
+        ledger.gather().await.unwrap();
+        let events = ledger.events(1, 10).await.unwrap();
+        let low = Happening::CeilingLow {
+            group: Some(group.id.clone()),
+            ceiling: CeilingKind::Total,
+            ceiling_rub: micro(200),
+            level_rub: micro(150),
+            left_rub: micro(140),
+            by: number(3).to_string(),
+        };
+        let told = events.iter().map(|event| (&event.key, &event.what));
+        assert_eq!(told.collect::<Vec<_>>(), [(&None, &low)]);
+        let page = ledger.journal(&acme(), &JournalPart::whole()).await;
+        let of_group = page.unwrap().lines.into_iter().filter(|line| {
+            matches!(line, JournalLine::Call(receipt) if receipt.group.as_ref() == Some(&group.id))
+        });
+        assert_eq!(of_group.count(), 4);
     }
 
     #[tokio::test]

@@ -152,9 +152,9 @@ impl<'a> Batch<'a, '_> {
             }
             Record::Levels {
                 account,
-                key,
+                of,
                 levels,
-            } => feed::write_levels(conn, account, key.as_ref(), *levels),
+            } => feed::write_levels(conn, account, of, *levels),
             Record::Note(note) => feed::write_note(conn, note),
             Record::Summed { change, version } => rollup::write(conn, change, *version),
             Record::SumsCleared { version } => rollup::clear(conn, *version),

@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{
     BoxError,
-    account::{AccountId, KeyId},
+    account::AccountId,
     contract::{AccountBooks, BookError, JournalLine, Note, TariffVersion},
     durable::file::{SqliteFile, to_json},
     embedded::{GroupRow, Used},
-    happening::{Event, Levels},
+    happening::{Event, Levels, Watched},
     money::MicroRub,
     transfer::{Source, Target},
 };
@@ -61,6 +61,7 @@ impl SqliteCopy {
         conn.execute_batch(
             "BEGIN; DELETE FROM running; DELETE FROM forgotten; DELETE FROM receipts; DELETE FROM entries;
              DELETE FROM keys; DELETE FROM accounts; DELETE FROM tariff; DELETE FROM events; DELETE FROM levels;
+             DELETE FROM group_levels;
              DELETE FROM notes; DELETE FROM groups; DELETE FROM sums; DELETE FROM sums_places; COMMIT;",
         )?;
         Ok(Self {
@@ -206,10 +207,10 @@ impl Target for SqliteCopy {
     async fn levels(
         &mut self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
-        self.write(|batch| feed::write_levels(batch, account, key, levels))
+        self.write(|batch| feed::write_levels(batch, account, of, levels))
     }
 
     async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {

@@ -9,11 +9,11 @@ use super::{
     file::{count, integer},
 };
 use crate::{
-    account::{AccountId, KeyId},
+    account::AccountId,
     contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
     durable::file::{from_json, parsed, to_json},
     embedded::State,
-    happening::{Event, Levels},
+    happening::{Event, Levels, Watched},
 };
 
 /// Writes events behind the others, and forgets the oldest.
@@ -44,15 +44,24 @@ pub(super) fn write(
     Ok(())
 }
 
+const KEY_LEVELS: &str = "INSERT INTO levels (account, key, levels) VALUES (?1, ?2, ?3)
+    ON CONFLICT (account, key) DO UPDATE SET levels = excluded.levels";
+const GROUP_LEVELS: &str = "INSERT INTO group_levels (account, id, levels) VALUES (?1, ?2, ?3)
+    ON CONFLICT (account, id) DO UPDATE SET levels = excluded.levels";
+
 pub(super) fn write_levels(
     conn: &Connection,
     account: &AccountId,
-    key: Option<&KeyId>,
+    of: &Watched,
     levels: Levels,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO levels (account, key, levels) VALUES (?1, ?2, ?3)
-               ON CONFLICT (account, key) DO UPDATE SET levels = excluded.levels";
-    let row = params![&**account, key.map_or("", |key| key), levels.to_string()];
+    // Those of groups came later, and apart: an earlier version takes all that `levels` has for keys.
+    let (sql, id) = match of {
+        Watched::Balance => (KEY_LEVELS, ""),
+        Watched::Key(key) => (KEY_LEVELS, &**key),
+        Watched::Group(group) => (GROUP_LEVELS, &**group),
+    };
+    let row = params![&**account, id, levels.to_string()];
     conn.prepare_cached(sql)?.execute(row)?;
     Ok(())
 }
@@ -70,7 +79,7 @@ pub(super) fn write_note(conn: &Connection, note: &Note) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Reads what is kept in memory: numbers, levels, notes. The accounts and keys are there.
+/// Reads what is kept in memory: numbers, levels, notes. The accounts, keys and groups are there.
 pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
@@ -83,12 +92,18 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let key: String = row.get(1)?;
-        let key: Option<KeyId> = match key.as_str() {
-            "" => None,
-            _ => Some(parsed(row, 1)?),
+        let of = match key.as_str() {
+            "" => Watched::Balance,
+            _ => Watched::Key(parsed(row, 1)?),
         };
         // Of an account that is not there, nothing is told.
-        let _ = state.put_levels(&parsed(row, 0)?, key.as_ref(), parsed(row, 2)?);
+        let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
+    }
+    let mut select = conn.prepare("SELECT account, id, levels FROM group_levels")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let of = Watched::Group(parsed(row, 1)?);
+        let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
     }
     let mut select = conn.prepare("SELECT name, version, text FROM notes")?;
     let mut rows = select.query([])?;
@@ -117,17 +132,14 @@ impl Feed for SqliteLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
-        key: Option<&KeyId>,
+        of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
-        self.durable(self.queue(|state, _| state.set_levels(account, key, levels)))
+        self.durable(self.queue(|state, _| state.set_levels(account, of, levels)))
             .await
     }
 
-    async fn levels(
-        &self,
-        account: &AccountId,
-    ) -> Result<(Levels, Vec<(KeyId, Levels)>), BookError> {
+    async fn levels(&self, account: &AccountId) -> Result<Vec<(Watched, Levels)>, BookError> {
         self.look(|state| state.levels(account))?
     }
 

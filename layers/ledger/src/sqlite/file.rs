@@ -11,6 +11,7 @@
 //! forgotten  account                                             came from a ledger without its oldest receipts
 //! events     number, at_ms, account, key, what (JSON), once      what is told, the newest
 //! levels     account, key, levels                                when it is told that money runs low
+//! group_levels  account, id, levels                             the same of groups
 //! notes      name, version, text                                 of those who pass events on
 //! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: no books, made anew when they are gone
 //! sums_places  account, place                                    how far each journal is in them; '' the version
@@ -130,6 +131,12 @@ CREATE TABLE IF NOT EXISTS levels (
     key TEXT NOT NULL,
     levels TEXT NOT NULL,
     PRIMARY KEY (account, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS group_levels (
+    account TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,
+    levels TEXT NOT NULL,
+    PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
     account TEXT NOT NULL REFERENCES accounts (id),

@@ -6,11 +6,12 @@ use super::{
     Books,
     desk::{open, pay, reserved, set_ceiling, set_ceilings, settled},
     given::{acme, correction, hold, key, micro, number, settlement},
+    groups::make,
 };
 use crate::{
     ceiling::Ceilings,
     contract::{BookError, Feed, Telling},
-    happening::{CeilingKind, Event, Happening, Levels},
+    happening::{CeilingKind, Event, Happening, Levels, Watched},
 };
 
 async fn told<L: Feed>(ledger: &L) -> Vec<Event> {
@@ -26,9 +27,21 @@ async fn kinds<L: Feed>(ledger: &L) -> Vec<&'static str> {
     events.iter().map(|event| event.what.kind()).collect()
 }
 
-fn levels(amounts: &[i64]) -> Levels {
+pub(super) fn levels(amounts: &[i64]) -> Levels {
     let amounts: Vec<_> = amounts.iter().copied().map(micro).collect();
     Levels::new(&amounts).unwrap()
+}
+
+pub(super) fn of_key(id: &str) -> Watched {
+    Watched::Key(key(id))
+}
+
+pub(super) fn of_group(id: &str) -> Watched {
+    Watched::Group(id.parse().unwrap())
+}
+
+pub(super) async fn set<L: Feed>(ledger: &L, of: &Watched, levels: Levels) {
+    ledger.set_levels(&acme(), of, levels).await.unwrap();
 }
 
 async fn charge<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
@@ -74,7 +87,7 @@ pub(super) async fn each_entry_is_told_once_in_order<L: Books + Feed>(ledger: &L
 pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(ledger: &L) {
     open(ledger, 1000).await;
     let of_account = levels(&[700, 600]);
-    ledger.set_levels(&acme(), None, of_account).await.unwrap();
+    set(ledger, &Watched::Balance, of_account).await;
     let calls: Vec<u128> = (1..=500).collect();
     let holds: Vec<_> = calls.iter().map(|n| hold(*n, "k1", 1)).collect();
     for held in join_all(holds.iter().map(|hold| ledger.reserve(hold))).await {
@@ -108,10 +121,7 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(
 
 pub(super) async fn a_payment_lets_a_level_be_told_again<L: Books + Feed>(ledger: &L) {
     open(ledger, 100).await;
-    ledger
-        .set_levels(&acme(), None, levels(&[50, 20]))
-        .await
-        .unwrap();
+    set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
     // 40 left: what does not get it above the level does not let it be told again.
@@ -149,10 +159,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
         ..Ceilings::total(micro(1000))
     };
     set_ceilings(ledger, "k1", day).await;
-    ledger
-        .set_levels(&acme(), Some(&key("k1")), levels(&[300]))
-        .await
-        .unwrap();
+    set(ledger, &of_key("k1"), levels(&[300])).await;
     charge(ledger, 1, "k1", 200).await;
     charge(ledger, 2, "k1", 295).await;
     // Another key is nobody's but its own.
@@ -167,6 +174,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
         .collect();
     let by = |n: u128| number(n).to_string();
     let low = Happening::CeilingLow {
+        group: None,
         ceiling: CeilingKind::Day,
         ceiling_rub: micro(500),
         level_rub: micro(300),
@@ -190,34 +198,36 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
     );
 }
 
-pub(super) use super::groups::a_group_tells_when_its_ceiling_is_reached;
+pub(super) use super::groups::{
+    a_group_tells_when_its_ceiling_is_reached, a_group_tells_when_its_ceilings_run_low,
+};
 
 pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) {
     open(ledger, 0).await;
-    let none = (Levels::NONE, Vec::new());
-    assert_eq!(ledger.levels(&acme()).await.unwrap(), none);
-    let (account, of_key) = (levels(&[5, 7]), levels(&[3]));
-    ledger.set_levels(&acme(), None, account).await.unwrap();
-    ledger
-        .set_levels(&acme(), Some(&key("k2")), of_key)
-        .await
-        .unwrap();
-    let some = (account, vec![(key("k2"), of_key)]);
+    make(ledger, "g1", Ceilings::NONE).await;
+    assert_eq!(ledger.levels(&acme()).await.unwrap(), []);
+    // A group may be called as a key is.
+    make(ledger, "k2", Ceilings::NONE).await;
+    let some = [
+        (Watched::Balance, levels(&[5, 7])),
+        (of_key("k2"), levels(&[3])),
+        (of_group("g1"), levels(&[4])),
+        (of_group("k2"), levels(&[2, 1])),
+    ];
+    for (of, levels) in &some {
+        set(ledger, of, *levels).await;
+    }
     assert_eq!(ledger.levels(&acme()).await.unwrap(), some);
-    ledger
-        .set_levels(&acme(), None, Levels::NONE)
-        .await
-        .unwrap();
-    ledger
-        .set_levels(&acme(), Some(&key("k2")), Levels::NONE)
-        .await
-        .unwrap();
-    assert_eq!(ledger.levels(&acme()).await.unwrap(), none);
-    let nobody = "nobody".parse().unwrap();
-    let key = key("k9");
+    for (of, _) in &some {
+        set(ledger, of, Levels::NONE).await;
+    }
+    assert_eq!(ledger.levels(&acme()).await.unwrap(), []);
+    let (nobody, some) = ("nobody".parse().unwrap(), levels(&[5]));
     for refused in [
-        ledger.set_levels(&nobody, None, account).await,
-        ledger.set_levels(&acme(), Some(&key), account).await,
+        ledger.set_levels(&nobody, &Watched::Balance, some).await,
+        ledger.set_levels(&nobody, &of_group("g1"), some).await,
+        ledger.set_levels(&acme(), &of_key("k9"), some).await,
+        ledger.set_levels(&acme(), &of_group("k1"), some).await,
         ledger.levels(&nobody).await.map(drop),
     ] {
         assert!(matches!(refused, Err(BookError::NotFound)), "{refused:?}");

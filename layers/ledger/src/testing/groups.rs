@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Books,
     desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
+    feed::{levels, of_group, of_key, set},
     given::{acme, due, hold, key, micro, record, settlement},
 };
 use crate::{
@@ -24,7 +25,7 @@ fn group(id: &str) -> GroupId {
     id.parse().unwrap()
 }
 
-async fn make<L: Books>(ledger: &L, id: &str, ceilings: Ceilings) -> GroupView {
+pub(super) async fn make<L: Books>(ledger: &L, id: &str, ceilings: Ceilings) -> GroupView {
     let record = GroupRecord {
         id: group(id),
         name: "Отдел".into(),
@@ -425,5 +426,54 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
             left_rub: micro(1),
             by: super::given::number(2).to_string(),
         }
+    );
+}
+
+/// As the ceilings of a key do, at the group's own levels: once, whichever key it is that passes one.
+pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + super::Feed>(
+    ledger: &L,
+) {
+    open(ledger, 10_000).await;
+    let ceilings = Ceilings {
+        day: Some(micro(500)),
+        ..Ceilings::total(micro(1000))
+    };
+    make(ledger, "g1", ceilings).await;
+    put(ledger, "k1", Some("g1")).await;
+    put(ledger, "k2", Some("g1")).await;
+    set(ledger, &of_group("g1"), levels(&[400, 300])).await;
+    // What is left under a ceiling of the key's own is another matter.
+    set_ceiling(ledger, "k2", Some(450)).await;
+    set(ledger, &of_key("k2"), levels(&[350])).await;
+    for (n, id, cost) in [(1, "k1", 60), (2, "k2", 60), (3, "k2", 30), (4, "k2", 60)] {
+        reserved(ledger, &hold(n, id, cost)).await;
+        settled(ledger, n, id, cost).await;
+    }
+    // Out of the group it tells of none.
+    put(ledger, "k1", None).await;
+    reserved(ledger, &hold(5, "k1", 500)).await;
+    settled(ledger, 5, "k1", 500).await;
+    ledger.gather().await.unwrap();
+    let events = ledger.events(0, 100).await.unwrap();
+    let told: Vec<_> = events[1..]
+        .iter()
+        .map(|event| (event.key.as_deref(), event.what.clone()))
+        .collect();
+    let low = |of, ceiling, limit, level, left, n| Happening::CeilingLow {
+        group: of,
+        ceiling,
+        ceiling_rub: micro(limit),
+        level_rub: micro(level),
+        left_rub: micro(left),
+        by: super::given::number(n).to_string(),
+    };
+    let of_g1 = |level, left, n| low(Some(group("g1")), CeilingKind::Day, 500, level, left, n);
+    assert_eq!(
+        told,
+        [
+            (None, of_g1(400, 380, 2)),
+            (Some("k2"), low(None, CeilingKind::Total, 450, 350, 300, 4)),
+            (None, of_g1(300, 290, 4)),
+        ]
     );
 }

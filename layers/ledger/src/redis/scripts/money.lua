@@ -32,12 +32,13 @@ local function group_of(money, now)
   if not money.group then
     return nil
   end
-  local row = call('HMGET', KEYS[1], money_fields('g:' .. money.group))
-  if not row[1] then
+  local name = 'g:' .. money.group
+  local row = call('HMGET', KEYS[1], name .. '.lo', money_fields(name))
+  if not row[2] then
     return nil
   end
-  local group = money_of(row, 1, now)
-  group.id, group.month, group.day = money.group, row[7], row[8]
+  local group = money_of(row, 2, now)
+  group.id, group.month, group.day, group.levels = money.group, row[8], row[9], row[1]
   for i = 1, #group.bounds do
     group.bounds[i].group = group.id
   end

@@ -143,6 +143,7 @@ local charged_text, loss_text = text(charged), text(loss)
 bury(KEYS[5], booked, charged_text, loss_text)
 journal(booked, charged_text, loss_text, group)
 local levels = call('HMGET', KEYS[1], 'lo', key .. '.lo')
+levels[3] = group and group.levels
 local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and bounds_of(money, group) or {}, balance, charged,
   number)
 if told > 0 then

@@ -17,23 +17,23 @@ local function tell(stream, now, retention, kind, ...)
   call('XADD', stream, 'MINID', '~', text(math.max(now - retention, 0)), '*', 'kind', kind, 'at', text(now), ...)
 end
 
--- What a charge tells of the ceilings of a key and its group, then of the balance, whose levels and the key's these are. Answers how many
--- events that are.
+-- What a charge tells of the ceilings of a key and its group, then of the balance. The levels are those of the balance, of
+-- the key and of the group. Answers how many events that are.
 local function tell_charge(stream, now, retention, levels, key, bounds, balance, charged, number)
   local told = 0
   for i = 1, #bounds do
     local bound = bounds[i]
     local before, left = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, charged))
-    local level, reached = not bound.group and passed(levels[2], before, left), floor(bound.limit / 100)
+    local whose, id = bound.group and 'group' or 'key', bound.group or key
+    local level, reached = passed(levels[bound.group and 3 or 2], before, left), floor(bound.limit / 100)
     if level then
-      tell(stream, now, retention, 'ceiling_low', 'key', key, 'ceiling', bound.ceiling, 'limit', text(bound.limit),
+      tell(stream, now, retention, 'ceiling_low', whose, id, 'ceiling', bound.ceiling, 'limit', text(bound.limit),
         'level', text(level), 'left', text(left), 'by', number)
       told = told + 1
     end
     if left <= reached and reached < before then
-      tell(stream, now, retention, 'ceiling_reached', bound.group and 'group' or 'key', bound.group or key,
-        'ceiling', bound.ceiling,
-        'limit', text(bound.limit), 'left', text(left), 'by', number)
+      tell(stream, now, retention, 'ceiling_reached', whose, id, 'ceiling', bound.ceiling, 'limit', text(bound.limit),
+        'left', text(left), 'by', number)
       told = told + 1
     end
   end

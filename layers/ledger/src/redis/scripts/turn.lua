@@ -57,6 +57,7 @@ local now = now_ms()
 local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9, now)
 local group = group_of(money, now)
 local bounds = bounds_of(money, group)
+local levels = {row[7], row[8], group and group.levels}
 local refused = refusal(money, group, row[3], balance)
 
 -- What the lease has, and how its ends are booked: from it, late, or by force.
@@ -146,7 +147,7 @@ local function charge_one(i, call_end)
   end
   local charged = math.min(cost, plus(cover, beside))
   local loss = minus(cost, charged)
-  told = told + tell_charge(KEYS[7], now, retention, {row[7], row[8]}, key, money.enabled and bounds or {},
+  told = told + tell_charge(KEYS[7], now, retention, levels, key, money.enabled and bounds or {},
     balance, charged, call_end.number)
   balance, used, lost, moved = minus(balance, charged), plus(used, charged), plus(lost, loss), true
   for b = 1, #bounds do
@@ -170,14 +171,14 @@ local function charge_each()
 end
 -- What tells nothing as a whole tells nothing in parts.
 local function tells_nothing()
-  if not row[7] and not row[8] and #bounds == 0 then
+  if not row[7] and #bounds == 0 then
     return true
   end
   for i = 1, #bounds do
     local bound = bounds[i]
     local reached = floor(bound.limit / 100)
     local was, stays = minus(bound.limit, bound.spent), minus(bound.limit, plus(bound.spent, total))
-    if passed(row[8], was, stays) or (stays <= reached and reached < was) then
+    if passed(levels[bound.group and 3 or 2], was, stays) or (stays <= reached and reached < was) then
       return false
     end
   end

@@ -15,8 +15,8 @@ use super::*;
 use crate::{
     account::KeyStatus,
     ceiling::Ceiling,
-    contract::{Booked, Feed, Item, JournalLine, Refusal, Telling},
-    happening::{Happening, Levels},
+    contract::{Booked, Feed, GroupRecord, Item, JournalLine, Refusal, Telling},
+    happening::{Happening, Levels, Watched},
     memory::MemoryLedger,
     money::MicroRub,
     price::{Price, Rate},
@@ -347,11 +347,23 @@ async fn what_was_told_and_noted_outlives_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let levels = Levels::new(&[MicroRub::new(900)]).unwrap();
-    ledger.set_levels(&account(0), None, levels).await.unwrap();
+    let group = GroupRecord {
+        id: "g1".parse().unwrap(),
+        name: String::new(),
+        removed: false,
+    };
     ledger
-        .set_levels(&account(0), Some(&key(1)), levels)
+        .create_group(&account(0), &group, Ceilings::NONE)
         .await
         .unwrap();
+    let of = [
+        Watched::Balance,
+        Watched::Key(key(1)),
+        Watched::Group(group.id),
+    ];
+    for of in &of {
+        ledger.set_levels(&account(0), of, levels).await.unwrap();
+    }
     let telling = Telling {
         once: "rate".into(),
         account: None,
@@ -368,6 +380,8 @@ async fn what_was_told_and_noted_outlives_the_process() {
     assert!(!ledger.tell(&telling).await.unwrap());
     assert_eq!(ledger.note("n").await.unwrap().unwrap().text, "kept");
     // The levels are those of before, and numbers go on.
+    let all = ledger.levels(&account(0)).await.unwrap();
+    assert_eq!(all, of.map(|of| (of, levels)));
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
     ledger.settle(&settlement(4, 30, true)).await.unwrap();
     let events = ledger.events(2, 10).await.unwrap();
